@@ -1,0 +1,62 @@
+# LBG. `make help` lists what there is.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
+DEMO_ARGS ?=
+SOAK_ARGS ?=
+
+.PHONY: help install dev demo test check lint types imports format bench soak clean
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "lbg needs Python 3.11 or newer: install it, or run make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "this Python has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
+
+$(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(VENV)/.runtime  ## make .venv and leave .venv/bin/lbg in it
+dev: $(VENV)/.dev  ## install, and what tests, checks and benchmarks need
+	@.ci/debian-packages rabbitmq-server
+
+demo: $(VENV)/.runtime  ## play a group's life on real flights, on the embedded broker
+	$(VENV)/bin/lbg demo $(DEMO_ARGS)
+
+test: dev  ## run every test that needs no cluster
+	$(VENV)/bin/python -m pytest
+
+check: lint types imports  ## lint, types and import contracts
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(VENV)/.dev
+	$(VENV)/bin/mypy
+
+imports: $(VENV)/.dev
+	$(VENV)/bin/lint-imports
+
+format: $(VENV)/.dev  ## format the code
+	$(VENV)/bin/ruff check --fix-only -q .
+	$(VENV)/bin/ruff format -q .
+
+bench: dev  ## measure side by side with RabbitMQ, pika and aio-pika (about 20 minutes)
+	$(VENV)/bin/python -m bench
+
+soak: $(VENV)/.dev  ## 30 minutes of random faults; SOAK_ARGS="--minutes 5 --seed 7"
+	$(VENV)/bin/python -m bench.soak $(SOAK_ARGS)
+
+clean:  ## remove everything that make made
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
