@@ -1,0 +1,119 @@
+"""What can go wrong while a group is created, read, observed or deleted.
+
+    ProvisioningError
+    ├── GroupNotFound        no such group on this broker
+    ├── RecordUnreadable     the group's record is empty, or not one
+    ├── Taken                a name the group needs belongs to something else
+    ├── GroupDiffers         a group of this name exists with other attributes
+    ├── Unsupported          this engine cannot do what was asked
+    ├── StillInUse           messages or consumers remain: delete refuses without force
+    ├── Busy                 another provisioner works on this group now
+    ├── ApplyFailed          an action failed; what was made is rolled back (`left_behind`: what is not)
+    └── AdminError           the broker or its management API could not be asked
+        ├── Unreachable      no connection: trying again may help
+        ├── Denied           the credentials were refused
+        └── Refused          it answered with an error to one request
+
+Only `Busy` and `Unreachable` say that trying the same again can help: `retryable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ProvisioningError(Exception):
+    """Base of every error of this package; `str()` is one line that says what, where and what to do."""
+
+    retryable = False
+
+
+class GroupNotFound(ProvisioningError):
+    def __init__(self, group: str) -> None:
+        super().__init__(f"there is no group {group!r} on this broker: `lbg group create {group} …` makes it")
+        self.group = group
+
+
+class RecordUnreadable(ProvisioningError):
+    def __init__(self, group: str, why: str) -> None:
+        super().__init__(
+            f"the record of group {group!r} (queue lbg.{group}.config) cannot be read: {why}; "
+            f"`lbg group create {group} …` with the group's own attributes repairs it"
+        )
+        self.group = group
+
+
+class Taken(ProvisioningError):
+    """`what` holds one line for each name that is not free: the name, and by what it is taken."""
+
+    def __init__(self, group: str, what: Sequence[str]) -> None:
+        super().__init__(f"group {group!r} cannot be created, these are taken: {'; '.join(what)}")
+        self.group = group
+        self.what = tuple(what)
+
+
+class GroupDiffers(ProvisioningError):
+    """`diff` holds one line for each field: `field: existing -> wanted`."""
+
+    def __init__(self, group: str, diff: Sequence[str]) -> None:
+        super().__init__(f"group {group!r} exists and differs (existing -> wanted): {'; '.join(diff)}")
+        self.group = group
+        self.diff = tuple(diff)
+
+
+class Unsupported(ProvisioningError):
+    pass
+
+
+class StillInUse(ProvisioningError):
+    """`where` holds one line for each queue that still has messages or consumers, or could not be asked."""
+
+    def __init__(self, group: str, where: Sequence[str]) -> None:
+        super().__init__(
+            f"group {group!r} is still in use: {'; '.join(where)}; stop its members and drain it, or use --force"
+        )
+        self.group = group
+        self.where = tuple(where)
+
+
+class Busy(ProvisioningError):
+    retryable = True
+
+    def __init__(self, group: str) -> None:
+        super().__init__(f"somebody else is creating or deleting group {group!r} right now: try again")
+        self.group = group
+
+
+class ApplyFailed(ProvisioningError):
+    """An action failed. `left_behind` names what could not be rolled back; it is empty after a clean rollback."""
+
+    def __init__(self, action: str, cause: BaseException, *, left_behind: Sequence[str] = ()) -> None:
+        reason = str(cause) or type(cause).__name__
+        rest = (
+            f"could not be rolled back and is still there: {'; '.join(left_behind)}"
+            if left_behind
+            else "everything made before it was rolled back"
+        )
+        super().__init__(f"failed to {action}: {reason} ({rest})")
+        self.action = action
+        self.left_behind = tuple(left_behind)
+
+
+class AdminError(ProvisioningError):
+    pass
+
+
+class Unreachable(AdminError):
+    retryable = True
+
+
+class Denied(AdminError):
+    pass
+
+
+class Refused(AdminError):
+    """`status` is the HTTP status or the AMQP reply code of the refusal."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status

@@ -1,0 +1,50 @@
+"""Reading a group's record: the one message of queue `lbg.G.config`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from lbg_broker.client import NotFound
+from lbg_broker.group import GroupSpec, Names, SpecError
+
+from .errors import GroupNotFound, RecordUnreadable
+
+if TYPE_CHECKING:
+    from lbg_broker.client import Channel
+
+# Another reader holds the record between its get and its requeue, for about a round trip. Forty looks 50 ms
+# apart outlast any such reader; a queue still empty after them has lost its record.
+EMPTY_LOOKS = 40
+LOOK_INTERVAL_S = 0.05
+
+
+async def read_group(channel: Channel, group: str) -> GroupSpec:
+    """The attributes of `group` as its record states them.
+
+    Raises GroupNotFound (the broker has then closed `channel`: AMQP 0-9-1, queue.get on a missing queue is a
+    channel error), RecordUnreadable when the queue stays empty or holds no valid record, and ClientError.
+    """
+    text = await read_record(channel, group)
+    if text is None:
+        raise RecordUnreadable(group, "its queue is empty")
+    try:
+        return GroupSpec.from_record(text, name=group)
+    except SpecError as error:
+        raise RecordUnreadable(group, str(error)) from error
+
+
+async def read_record(channel: Channel, group: str, *, looks: int = EMPTY_LOOKS) -> str | None:
+    """The record's text; None when the queue is there and stays empty. Raises GroupNotFound, ClientError."""
+    name = Names(group).config
+    for look in range(looks):
+        if look:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+        try:
+            delivery = await channel.basic_get(name)
+        except NotFound as error:
+            raise GroupNotFound(group) from error
+        if delivery is not None:
+            channel.nack(delivery.delivery_tag, requeue=True)
+            return bytes(delivery.body).decode("utf-8", "replace")
+    return None
