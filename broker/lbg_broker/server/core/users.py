@@ -1,0 +1,234 @@
+"""Who may log in and what each user may touch: RabbitMQ's users, tags and per-host permission patterns.
+
+Semantics follow RabbitMQ's «Access Control» guide: a permission is three regular expressions (configure,
+write, read) for one user in one virtual host. A pattern matches anywhere in a name unless it is anchored; an
+empty pattern stands for `^$`, which grants nothing that has a name; the default exchange is asked for as
+`amq.default`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+DEFAULT_EXCHANGE_ALIAS = "amq.default"
+SCRYPT = "scrypt"
+RABBITMQ_SHA256 = "rabbit_password_hashing_sha256"
+_ALGORITHM_BY_LENGTH = {48: SCRYPT, 36: RABBITMQ_SHA256}
+_SCRYPT_COST = 1 << 11  # 2 MiB and about 4 ms: a burst of 50 reconnecting members must not hold the loop
+_SCRYPT_BLOCK = 8
+_CACHE_LIMIT = 20_000
+_MANAGEMENT_TAGS = frozenset({"management", "policymaker", "monitoring", "administrator"})
+
+
+class PatternError(ValueError):
+    """A permission pattern is not a regular expression; the message names the field and the pattern."""
+
+
+class Access(StrEnum):
+    """The three things a permission grants («Access Control», table of operations)."""
+
+    CONFIGURE = "configure"
+    WRITE = "write"
+    READ = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user; an empty `password_hash` is a user who cannot log in with a password."""
+
+    name: str
+    password_hash: str
+    tags: tuple[str, ...] = ()
+
+    @property
+    def may_manage(self) -> bool:
+        return not _MANAGEMENT_TAGS.isdisjoint(self.tags)
+
+    @property
+    def is_administrator(self) -> bool:
+        return "administrator" in self.tags
+
+    @property
+    def sees_everything(self) -> bool:
+        """Whether the user may list what belongs to others: connections, channels, consumers."""
+        return self.is_administrator or "monitoring" in self.tags
+
+    def to_row(self) -> dict[str, Any]:
+        return {"name": self.name, "password_hash": self.password_hash, "tags": list(self.tags)}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        return cls(row["name"], row["password_hash"], tuple(row["tags"]))
+
+    def __repr__(self) -> str:
+        return f"User(name={self.name!r}, tags={self.tags!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What one user may do in one virtual host. Raises PatternError when a pattern does not compile."""
+
+    user: str
+    vhost: str
+    configure: str = ""
+    write: str = ""
+    read: str = ""
+
+    def __post_init__(self) -> None:
+        for access in Access:
+            pattern = self.pattern(access)
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise PatternError(f"{access}: {pattern!r} is not a regular expression: {error}") from error
+
+    def pattern(self, access: Access) -> str:
+        if access is Access.CONFIGURE:
+            return self.configure
+        return self.write if access is Access.WRITE else self.read
+
+    def to_row(self) -> dict[str, str]:
+        patterns = {"configure": self.configure, "write": self.write, "read": self.read}
+        return {"user": self.user, "vhost": self.vhost, **patterns}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, str]) -> Self:
+        return cls(**row)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a login failed: for the log, never for the peer."""
+
+    reason: str
+
+
+def hash_password(password: str, salt: bytes | None = None) -> str:
+    """`salt + scrypt(password)` in base64; a random 16-byte salt when none is given."""
+    salt = secrets.token_bytes(16) if salt is None else salt
+    digest = hashlib.scrypt(password.encode(), salt=salt, n=_SCRYPT_COST, r=_SCRYPT_BLOCK, p=1, dklen=32)
+    return base64.b64encode(salt + digest).decode()
+
+
+def hash_algorithm(password_hash: str) -> str | None:
+    """What made the hash: `scrypt` (ours), RabbitMQ's salted SHA-256, or None for neither.
+
+    RabbitMQ's («Passwords»: 4 bytes of salt, then SHA-256 of salt and password) is accepted so that users
+    exported from it can log in here.
+    """
+    try:
+        return _ALGORITHM_BY_LENGTH.get(len(base64.b64decode(password_hash, validate=True)))
+    except ValueError:
+        return None
+
+
+def _matches(password: str, password_hash: str) -> bool:
+    stored = base64.b64decode(password_hash)
+    if hash_algorithm(password_hash) == SCRYPT:
+        computed = base64.b64decode(hash_password(password, stored[:16]))
+    else:
+        computed = stored[:4] + hashlib.sha256(stored[:4] + password.encode()).digest()
+    return hmac.compare_digest(computed, stored)
+
+
+class Authority:
+    """The users and permissions of one broker, and the answers drawn from them."""
+
+    def __init__(self, users: Iterable[User] = (), permissions: Iterable[Permission] = ()) -> None:
+        self._users = {user.name: user for user in users}
+        self._permissions = {(grant.user, grant.vhost): grant for grant in permissions}
+        self._answers: dict[tuple[str, str, Access, str], bool] = {}
+        self._proven: dict[str, bytes] = {}
+        self._key = secrets.token_bytes(32)
+
+    def users(self) -> Iterator[User]:
+        return iter(sorted(self._users.values(), key=lambda user: user.name))
+
+    def user(self, name: str) -> User | None:
+        return self._users.get(name)
+
+    def permissions(self) -> Iterator[Permission]:
+        return iter(sorted(self._permissions.values(), key=lambda grant: (grant.vhost, grant.user)))
+
+    def permission(self, user: str, vhost: str) -> Permission | None:
+        return self._permissions.get((user, vhost))
+
+    def put_user(self, user: User) -> None:
+        self._users[user.name] = user
+        self._proven.pop(user.name, None)
+
+    def drop_user(self, name: str) -> bool:
+        """Remove the user with every permission; False if there was none."""
+        self._forget_permissions([key for key in self._permissions if key[0] == name])
+        self._proven.pop(name, None)
+        return self._users.pop(name, None) is not None
+
+    def grant(self, permission: Permission) -> None:
+        self._permissions[permission.user, permission.vhost] = permission
+        self._answers.clear()
+
+    def revoke(self, user: str, vhost: str) -> bool:
+        """Remove one permission; False if there was none."""
+        there = (user, vhost) in self._permissions
+        self._forget_permissions([(user, vhost)])
+        return there
+
+    def drop_vhost(self, vhost: str) -> None:
+        self._forget_permissions([key for key in self._permissions if key[1] == vhost])
+
+    def authenticate(self, name: str, password: str, *, loopback: bool) -> User | Refusal:
+        """Check a login. `guest` is let in from loopback only («Access Control», "guest" user)."""
+        user = self._users.get(name)
+        if user is None:
+            hash_password(password, b"")  # an unknown user must take as long as a wrong password
+            return Refusal(f"there is no user '{name}'")
+        if name == "guest" and not loopback:
+            return Refusal("user 'guest' can only connect from this machine")
+        if not user.password_hash or not password:
+            return Refusal(f"user '{name}' was given no password")
+        return user if self._is_password(user, password) else Refusal(f"wrong password for user '{name}'")
+
+    def may_enter(self, user: str, vhost: str) -> bool:
+        """Whether the user has any permission in the virtual host, which connection.open asks."""
+        return (user, vhost) in self._permissions
+
+    def can(self, user: str, vhost: str, access: Access, name: str) -> bool:
+        """Whether the user may configure, write to or read from the exchange or queue called `name`."""
+        question = (user, vhost, access, name)
+        answer = self._answers.get(question)
+        if answer is None:
+            if len(self._answers) >= _CACHE_LIMIT:
+                self._answers.clear()
+            answer = self._answers[question] = self._judge(question)
+        return answer
+
+    def _judge(self, question: tuple[str, str, Access, str]) -> bool:
+        user, vhost, access, name = question
+        permission = self._permissions.get((user, vhost))
+        if permission is None:
+            return False
+        pattern = permission.pattern(access) or "^$"
+        return re.search(pattern, name or DEFAULT_EXCHANGE_ALIAS) is not None
+
+    def _is_password(self, user: User, password: str) -> bool:
+        # The costly hash is paid once per process; afterwards a keyed digest, kept in memory only, will do.
+        digest = hmac.digest(self._key, password.encode(), "sha256")
+        if hmac.compare_digest(self._proven.get(user.name, b""), digest):
+            return True
+        if not _matches(password, user.password_hash):
+            return False
+        self._proven[user.name] = digest
+        return True
+
+    def _forget_permissions(self, keys: Iterable[tuple[str, str]]) -> None:
+        for key in keys:
+            self._permissions.pop(key, None)
+        self._answers.clear()
