@@ -1,0 +1,71 @@
+"""The contract of a load-balanced group: spec, names, hashing, topology, assignment, sequences, journal records.
+
+Pure: standard library only, no I/O, no clock, no threads; everything here is a function of its arguments.
+"""
+
+from .assignment import balanced_primaries, static_primaries
+from .engines import EMBEDDED, RABBITMQ, Engine
+from .errors import GroupError, JournalError, SpecError
+from .hashing import HASH_FUNCTIONS, hash_of, queue_of
+from .journal import DeliveredRecord, PublishedRecord, decode, encode
+from .names import (
+    HEADER_DELIVERED_AT,
+    HEADER_HASH,
+    HEADER_KEY,
+    HEADER_MEMBER,
+    HEADER_MEMBER_NAME,
+    HEADER_PUBLISHER,
+    HEADER_QUEUE,
+    HEADER_REDELIVERED,
+    HEADER_SEQ,
+    HEADER_TS,
+    TO_ALL,
+    Names,
+    binding_key,
+    routing_key,
+)
+from .order import OrderJudge
+from .sequences import SequenceSet
+from .spec import Difference, GroupSpec, differences
+from .topology import Permissions, Topology, mailbox_of, topology_of
+
+__all__ = [
+    "EMBEDDED",
+    "HASH_FUNCTIONS",
+    "HEADER_DELIVERED_AT",
+    "HEADER_HASH",
+    "HEADER_KEY",
+    "HEADER_MEMBER",
+    "HEADER_MEMBER_NAME",
+    "HEADER_PUBLISHER",
+    "HEADER_QUEUE",
+    "HEADER_REDELIVERED",
+    "HEADER_SEQ",
+    "HEADER_TS",
+    "RABBITMQ",
+    "TO_ALL",
+    "DeliveredRecord",
+    "Difference",
+    "Engine",
+    "GroupError",
+    "GroupSpec",
+    "JournalError",
+    "Names",
+    "OrderJudge",
+    "Permissions",
+    "PublishedRecord",
+    "SequenceSet",
+    "SpecError",
+    "Topology",
+    "balanced_primaries",
+    "binding_key",
+    "decode",
+    "differences",
+    "encode",
+    "hash_of",
+    "mailbox_of",
+    "queue_of",
+    "routing_key",
+    "static_primaries",
+    "topology_of",
+]

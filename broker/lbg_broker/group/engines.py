@@ -1,0 +1,34 @@
+"""The brokers that can carry a group, as far as a group's topology differs between them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .errors import SpecError
+
+RABBITMQ = "RabbitMQ"
+EMBEDDED = "LBG"
+"""`product` in the server properties of connection.start (AMQP 0-9-1, section 1.4.2.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A broker product and its version (major, minor, patch)."""
+
+    product: str
+    version: tuple[int, int, int]
+
+    @classmethod
+    def parse(cls, product: str, version: str) -> Engine:
+        """From what a broker says of itself when a connection starts; raises SpecError for an unknown one."""
+        if product not in (RABBITMQ, EMBEDDED):
+            raise SpecError("engine", product, f"must be {RABBITMQ} or {EMBEDDED}")
+        found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+        if found is None:
+            raise SpecError("engine version", version, "must begin with numbers, as 4.0.5 does")
+        return cls(product, (int(found[1]), int(found[2]), int(found[3] or 0)))
+
+    @property
+    def is_rabbitmq(self) -> bool:
+        return self.product == RABBITMQ

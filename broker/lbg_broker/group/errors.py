@@ -1,0 +1,35 @@
+"""What can be wrong with a group's contract.
+
+    GroupError (ValueError)
+    ├── SpecError      a field of a group, a name, a key: says field, value and rule
+    └── JournalError   a journal line that cannot be read: says why
+
+Both mean that the input has to change: trying again does not help.
+"""
+
+from __future__ import annotations
+
+
+class GroupError(ValueError):
+    """Base of every error of this package."""
+
+
+class SpecError(GroupError):
+    """`field` has `value`, which breaks `rule`; `str()` names all three."""
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        super().__init__(f"{field} {value!r}: {rule}")
+        self.field = field
+        self.value = value
+        self.rule = rule
+
+    def __reduce__(self) -> tuple[type[SpecError], tuple[str, object, str]]:
+        return type(self), (self.field, self.value, self.rule)
+
+
+class JournalError(GroupError):
+    """A journal line cannot be read; `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,130 @@
+"""The journal's records: one line of JSON for each message published and each message delivered.
+
+docs/journal.md describes every field. All times are integer microseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as _quote
+
+from .errors import JournalError
+
+VERSION = 1
+"""Raised when a reader of the version before would misread a line."""
+
+VERDICTS = ("ack", "dead", "repeat", "released")
+"""How a delivery ended: done by the app; sent to the dead letters; dropped, because it was done before; given
+back to the queue, so that it is delivered again."""
+
+
+@dataclass(slots=True)
+class PublishedRecord:
+    """A message that the broker has confirmed.
+
+    `published_at_us` is the first time it was sent and equals its `lbg-ts`; `resends` counts the times it was
+    sent again with the same sequence number.
+    """
+
+    publisher: str
+    key: str | None
+    hash_: int
+    queue: int
+    seq: int
+    published_at_us: int
+    confirmed_at_us: int
+    resends: int = 0
+
+
+@dataclass(slots=True)
+class DeliveredRecord:
+    """A message that a member has received and is done with, in the order in which it was done with them.
+
+    `delivery` counts the member's deliveries from 0 and so keeps their order where `delivered_at_us` is the
+    same for a batch. `started_at_us` to `finished_at_us` is the time in which the app had it, over all
+    `attempts`; both are None if it never got there. `settled_at_us` is when the ack was written, None if it
+    never was.
+    """
+
+    publisher: str
+    key: str | None
+    hash_: int
+    queue: int
+    seq: int
+    published_at_us: int
+    member: int
+    member_name: str
+    incarnation: str
+    delivery: int
+    redelivered: bool
+    delivered_at_us: int
+    started_at_us: int | None
+    finished_at_us: int | None
+    settled_at_us: int | None
+    attempts: int
+    verdict: str
+
+
+Record = PublishedRecord | DeliveredRecord
+
+
+def encode(record: Record) -> str:
+    """One line of ASCII, with its newline."""
+    return _published(record) if isinstance(record, PublishedRecord) else _delivered(record)
+
+
+def _published(record: PublishedRecord) -> str:
+    key = "null" if record.key is None else _quote(record.key)
+    return (
+        f'{{"v":{VERSION},"kind":"published","publisher":{_quote(record.publisher)},"key":{key},'
+        f'"hash":{record.hash_},"queue":{record.queue},"seq":{record.seq},'
+        f'"published_at_us":{record.published_at_us},"confirmed_at_us":{record.confirmed_at_us},'
+        f'"resends":{record.resends}}}\n'
+    )
+
+
+def _delivered(record: DeliveredRecord) -> str:
+    key = "null" if record.key is None else _quote(record.key)
+    started = "null" if record.started_at_us is None else record.started_at_us
+    finished = "null" if record.finished_at_us is None else record.finished_at_us
+    settled = "null" if record.settled_at_us is None else record.settled_at_us
+    return (
+        f'{{"v":{VERSION},"kind":"delivered","publisher":{_quote(record.publisher)},"key":{key},'
+        f'"hash":{record.hash_},"queue":{record.queue},"seq":{record.seq},'
+        f'"published_at_us":{record.published_at_us},"member":{record.member},'
+        f'"member_name":{_quote(record.member_name)},"incarnation":{_quote(record.incarnation)},'
+        f'"delivery":{record.delivery},"redelivered":{"true" if record.redelivered else "false"},'
+        f'"delivered_at_us":{record.delivered_at_us},"started_at_us":{started},"finished_at_us":{finished},'
+        f'"settled_at_us":{settled},"attempts":{record.attempts},"verdict":{_quote(record.verdict)}}}\n'
+    )
+
+
+def decode(line: str | bytes) -> Record:
+    """The record of one line; raises JournalError with the reason, also for a version newer than ours."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise JournalError(f"a journal line is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise JournalError("a journal line is not a JSON object")
+    version = fields.pop("v", None)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise JournalError(f"a journal line has version {version!r}, not a number from 1 up")
+    if version > VERSION:
+        raise JournalError(
+            f"a journal line has version {version}; the newest that this LBG reads is {VERSION}: upgrade it"
+        )
+    kind = fields.pop("kind", None)
+    if "hash" in fields:
+        fields["hash_"] = fields.pop("hash")
+    try:
+        if kind == "published":
+            return PublishedRecord(**fields)
+        if kind == "delivered":
+            return DeliveredRecord(**fields)
+    except TypeError as error:
+        raise JournalError(
+            f"a journal line of kind {kind} has other fields than it should: {error}"
+        ) from None
+    raise JournalError(f"a journal line is of kind {kind!r}, neither published nor delivered")

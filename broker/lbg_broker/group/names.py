@@ -1,0 +1,119 @@
+"""What a group's things are called on a broker, and how a message of it is addressed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .errors import SpecError
+
+HEADER_KEY = "lbg-key"
+HEADER_PUBLISHER = "lbg-publisher"
+HEADER_SEQ = "lbg-seq"
+HEADER_TS = "lbg-ts"
+"""Integer microseconds since the epoch, stamped by the publisher."""
+
+# Added by a member that republishes what it received for the validator.
+HEADER_HASH = "lbg-hash"
+HEADER_QUEUE = "lbg-queue"
+HEADER_MEMBER = "lbg-member"
+HEADER_MEMBER_NAME = "lbg-member-name"
+HEADER_REDELIVERED = "lbg-redelivered"
+HEADER_DELIVERED_AT = "lbg-delivered-at"
+"""Integer microseconds since the epoch."""
+
+TO_ALL = "all"
+"""Routing key on the members exchange that reaches every mailbox; `str(index)` reaches one."""
+
+ROUTING_KEY_MAX_BYTES = 255
+"""AMQP 0-9-1, section 4.2.5.3: a short string."""
+
+GROUP_NAME_RULE = (
+    "must be a DNS label: 1 to 63 characters a-z, 0-9 and -, beginning and ending with a letter or digit"
+)
+_GROUP_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def require_group_name(name: object, *, field: str = "name") -> str:
+    """`name`, if it can name a group (RFC 1123 label, so no dots); raises SpecError."""
+    if not isinstance(name, str) or _GROUP_NAME.fullmatch(name) is None:
+        raise SpecError(field, name, GROUP_NAME_RULE)
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of all that `group` has on a broker; raises SpecError when no group can be called so."""
+
+    group: str
+
+    def __post_init__(self) -> None:
+        require_group_name(self.group)
+
+    @property
+    def exchange(self) -> str:
+        return f"lbg.{self.group}"
+
+    def queue(self, number: int) -> str:
+        return f"lbg.{self.group}.q.{number}"
+
+    @property
+    def unrouted_exchange(self) -> str:
+        return f"lbg.{self.group}.unrouted"
+
+    @property
+    def unrouted(self) -> str:
+        return f"lbg.{self.group}.unrouted"
+
+    @property
+    def dlx(self) -> str:
+        return f"lbg.{self.group}.dlx"
+
+    @property
+    def dead(self) -> str:
+        return f"lbg.{self.group}.dead"
+
+    @property
+    def config(self) -> str:
+        return f"lbg.{self.group}.config"
+
+    @property
+    def members(self) -> str:
+        return f"lbg.{self.group}.members"
+
+    def mailbox(self, index: int) -> str:
+        return f"lbg.{self.group}.member.{index}"
+
+    @property
+    def validate(self) -> str:
+        return f"lbg.{self.group}.validate"
+
+    @property
+    def validation(self) -> str:
+        return f"lbg.{self.group}.validation"
+
+
+def binding_key(prefix: str, hash_: int) -> str:
+    """The topic pattern that takes every message of `hash_`."""
+    return f"{prefix}.{hash_}.#"
+
+
+def routing_key(prefix: str, hash_: int, topic: str) -> str:
+    """`{prefix}.{hash}.{topic}`; an empty topic leaves `{prefix}.{hash}`.
+
+    Raises SpecError when it takes more than 255 bytes of UTF-8 or is no Unicode text.
+    """
+    key = f"{prefix}.{hash_}.{topic}" if topic else f"{prefix}.{hash_}"
+    # A character takes at most 4 bytes, so most keys need no second look.
+    if len(key) * 4 > ROUTING_KEY_MAX_BYTES or not key.isascii():
+        try:
+            size_bytes = len(key.encode())
+        except UnicodeEncodeError:
+            raise SpecError("topic", topic, "must be Unicode text without unpaired surrogates") from None
+        if size_bytes > ROUTING_KEY_MAX_BYTES:
+            raise SpecError(
+                "topic",
+                topic,
+                f"makes a routing key of {size_bytes} bytes of UTF-8; at most {ROUTING_KEY_MAX_BYTES} fit",
+            )
+    return key

@@ -1,0 +1,125 @@
+"""Judging deliveries: order per (publisher, key), completeness per (publisher, hash), shard moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from .sequences import Run, SequenceSet
+
+
+class Kind(Enum):
+    OK = "ok"
+    REWIND = "rewind"
+    """Seen before: delivered again, as after a crash. A duplicate, not an order error."""
+    INVERSION = "inversion"
+    """Seen for the first time after a later one of its key: the order error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A shard, that is a hash, went from member to member.
+
+    `pause_us` is the time from its last delivery there to its first one here.
+    """
+
+    hash_: int
+    was: int
+    now: int
+    pause_us: int
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one observation says. `expected` is the least sequence number that would have been in order."""
+
+    kind: Kind
+    expected: int
+    received: int
+    move: Move | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Sequence numbers `first` to `last` of `publisher` and `hash_` never came."""
+
+    publisher: str
+    hash_: int
+    first: int
+    last: int
+
+
+class _Stream:
+    """What was seen of one publisher and hash."""
+
+    __slots__ = ("highest", "seen")
+
+    def __init__(self) -> None:
+        self.seen = SequenceSet()
+        self.highest: dict[str, int] = {}
+
+
+class _Shard:
+    __slots__ = ("at_us", "member")
+
+    def __init__(self, member: int, at_us: int) -> None:
+        self.member = member
+        self.at_us = at_us
+
+
+class OrderJudge:
+    """Judges deliveries one by one as they arrive; memory grows with the keys, not with the messages."""
+
+    def __init__(self) -> None:
+        self.observed = 0
+        self.rewinds = 0
+        self.inversions = 0
+        self.moves = 0
+        self._streams: dict[tuple[str, int], _Stream] = {}
+        self._shards: dict[int, _Shard] = {}
+
+    def observe(
+        self, publisher: str, key: str | None, hash_: int, seq: int, member: int, at_us: int
+    ) -> Verdict:
+        """Judge one delivery: `member` got it at `at_us`. A message without a key has no order to break."""
+        self.observed += 1
+        stream = self._streams.get((publisher, hash_))
+        if stream is None:
+            stream = self._streams[publisher, hash_] = _Stream()
+        highest = -1 if key is None else stream.highest.get(key, -1)
+        if not stream.seen.add(seq):
+            self.rewinds += 1
+            kind = Kind.REWIND
+        elif seq < highest:
+            self.inversions += 1
+            kind = Kind.INVERSION
+        else:
+            kind = Kind.OK
+            if key is not None:
+                stream.highest[key] = seq
+        return Verdict(kind, highest + 1, seq, self._moved(hash_, member, at_us))
+
+    def _moved(self, hash_: int, member: int, at_us: int) -> Move | None:
+        shard = self._shards.get(hash_)
+        if shard is None:
+            self._shards[hash_] = _Shard(member, at_us)
+            return None
+        move = None
+        if shard.member != member:
+            self.moves += 1
+            move = Move(hash_, shard.member, member, at_us - shard.at_us, at_us)
+            shard.member = member
+        shard.at_us = at_us
+        return move
+
+    def lost(self, expected: Mapping[str, Mapping[int, int]]) -> list[Lost]:
+        """What is missing against `expected`: publisher -> hash -> the number its next message would have."""
+        lost = []
+        for publisher, by_hash in expected.items():
+            for hash_, next_seq in by_hash.items():
+                stream = self._streams.get((publisher, hash_))
+                holes: list[Run] = (stream.seen if stream else SequenceSet()).holes(next_seq)
+                lost += [Lost(publisher, hash_, first, last) for first, last in holes]
+        return lost

@@ -1,0 +1,154 @@
+"""Everything a group has on a broker, as a pure function of its spec and the engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .engines import Engine
+from .names import TO_ALL, Names, binding_key
+from .spec import GroupSpec
+
+Argument = str | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A durable exchange; `type` is topic, fanout or direct."""
+
+    name: str
+    type: str
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue; a durable one unless it is `exclusive`, which lives and dies with its connection."""
+
+    name: str
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    exclusive: bool = False
+
+    @property
+    def durable(self) -> bool:
+        return not self.exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    exchange: str
+    queue: str
+    routing_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Anchored patterns in RabbitMQ's permissions model: what a user may configure, write and read."""
+
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What has to be there, in the order in which to declare it: exchanges, queues, bindings.
+
+    `permissions` are those of the group's user, of which members and publishers are clients.
+    """
+
+    exchanges: tuple[Exchange, ...]
+    queues: tuple[Queue, ...]
+    bindings: tuple[Binding, ...]
+    permissions: Permissions
+
+
+def topology_of(spec: GroupSpec, engine: Engine) -> Topology:
+    names = Names(spec.name)
+    return Topology(exchanges_of(names), queues_of(spec, engine), bindings_of(spec), permissions_of(names))
+
+
+def exchanges_of(names: Names) -> tuple[Exchange, ...]:
+    # The alternate comes first: from then on the group's exchange has somewhere to put what no queue takes.
+    return (
+        Exchange(names.unrouted_exchange, "fanout"),
+        Exchange(names.exchange, "topic", {"alternate-exchange": names.unrouted_exchange}),
+        Exchange(names.dlx, "fanout"),
+        Exchange(names.members, "direct"),
+        Exchange(names.validate, "fanout"),
+    )
+
+
+def queues_of(spec: GroupSpec, engine: Engine) -> tuple[Queue, ...]:
+    names = Names(spec.name)
+    safe = _safe_arguments(engine)
+    limited = {**safe, "x-max-length-bytes": spec.queue_size_bytes, "x-overflow": "reject-publish"}
+    served: dict[str, Argument] = {**limited, "x-single-active-consumer": True}
+    return (
+        *(Queue(names.queue(number), served) for number in range(spec.queue_count)),
+        # A publisher with another prefix or hash count is refused in the end; it must not fill the disk.
+        Queue(names.unrouted, limited),
+        # Dead letters have no limit: a full one would stop every lane that has something to refuse.
+        Queue(names.dead, safe),
+        # With room for one, a new record takes the place of the old one.
+        Queue(names.config, {**_classic_arguments(engine), "x-max-length": 1}),
+    )
+
+
+def bindings_of(spec: GroupSpec) -> tuple[Binding, ...]:
+    """Queue q takes hashes q, q + QC, q + 2 QC …: the document's striping."""
+    names = Names(spec.name)
+    return (
+        *(
+            Binding(names.exchange, names.queue(number), binding_key(spec.hash_prefix, hash_))
+            for number in range(spec.queue_count)
+            for hash_ in range(number, spec.hash_count, spec.queue_count)
+        ),
+        Binding(names.unrouted_exchange, names.unrouted, ""),
+        Binding(names.dlx, names.dead, ""),
+    )
+
+
+def mailbox_of(names: Names, index: int) -> tuple[Queue, tuple[Binding, ...]]:
+    """The exclusive queue whose declaration claims `index`, and its bindings."""
+    mailbox = names.mailbox(index)
+    return (
+        Queue(mailbox, exclusive=True),
+        (Binding(names.members, mailbox, TO_ALL), Binding(names.members, mailbox, str(index))),
+    )
+
+
+def permissions_of(names: Names) -> Permissions:
+    """What a member and a publisher need and no more.
+
+    A mailbox is declared (configure), bound (write on it, read on the exchange) and consumed from (read).
+    """
+    mailboxes = re.escape(names.mailbox(0)[:-1]) + "[0-9]+"
+    queues = re.escape(names.queue(0)[:-1]) + "[0-9]+"
+    return Permissions(
+        configure=_anchored(mailboxes),
+        write=_anchored(
+            mailboxes, *map(re.escape, (names.exchange, names.members, names.dlx, names.validate))
+        ),
+        read=_anchored(mailboxes, queues, *map(re.escape, (names.members, names.config))),
+    )
+
+
+def _anchored(*patterns: str) -> str:
+    return f"^({'|'.join(patterns)})$"
+
+
+def _safe_arguments(engine: Engine) -> dict[str, Argument]:
+    if not engine.is_rabbitmq:
+        return {}
+    arguments: dict[str, Argument] = {"x-queue-type": "quorum"}
+    if engine.version >= (4, 0, 0):
+        # 4.x drops a message at its 20th return by default, and each handoff is one; on 3.x -1 drops at once.
+        arguments["x-delivery-limit"] = -1
+    return arguments
+
+
+def _classic_arguments(engine: Engine) -> dict[str, Argument]:
+    # Said in full, because a virtual host may have another default queue type.
+    return {"x-queue-type": "classic"} if engine.is_rabbitmq else {}
