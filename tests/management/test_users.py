@@ -8,49 +8,50 @@ import json
 
 import pytest
 
+from lbg_broker.server.core.authority import Authority
 from lbg_broker.server.core.users import (
-    Access,
-    Authority,
+    PERMISSIONS,
+    Grant,
+    LoginRefused,
     PatternError,
-    Permission,
-    Refusal,
     User,
+    Users,
     hash_algorithm,
     hash_password,
 )
 
 
-def authority_with(*, configure: str = "", write: str = "", read: str = "") -> Authority:
-    permission = Permission("ada", "/", configure, write, read)
-    return Authority([User("ada", hash_password("secret"))], [permission])
+def users_with(*, configure: str = "", write: str = "", read: str = "") -> Users:
+    grant = Grant("ada", "/", configure, write, read)
+    return Users([User("ada", hash_password("secret"))], [grant])
 
 
 def test_the_right_password_logs_in_and_a_wrong_one_does_not() -> None:
-    authority = authority_with()
-    assert authority.authenticate("ada", "secret", loopback=False) == authority.user("ada")
-    assert authority.authenticate("ada", "secret", loopback=False) == authority.user("ada")
-    assert isinstance(authority.authenticate("ada", "Secret", loopback=False), Refusal)
-    assert isinstance(authority.authenticate("bob", "secret", loopback=False), Refusal)
+    users = users_with()
+    assert users.log_in("ada", "secret", loopback=False) == users.get("ada")
+    assert users.log_in("ada", "secret", loopback=False) == users.get("ada")
+    assert isinstance(users.log_in("ada", "Secret", loopback=False), LoginRefused)
+    assert isinstance(users.log_in("bob", "secret", loopback=False), LoginRefused)
 
 
 def test_a_changed_password_takes_effect_although_the_old_one_had_been_proven() -> None:
-    authority = authority_with()
-    authority.authenticate("ada", "secret", loopback=True)
-    authority.put_user(User("ada", hash_password("new")))
-    assert isinstance(authority.authenticate("ada", "secret", loopback=True), Refusal)
-    assert isinstance(authority.authenticate("ada", "new", loopback=True), User)
+    users = users_with()
+    users.log_in("ada", "secret", loopback=True)
+    users.put(User("ada", hash_password("new")))
+    assert isinstance(users.log_in("ada", "secret", loopback=True), LoginRefused)
+    assert isinstance(users.log_in("ada", "new", loopback=True), User)
 
 
 def test_a_user_without_a_password_cannot_log_in_with_an_empty_one() -> None:
-    authority = Authority([User("ada", ""), User("bob", hash_password(""))])
-    assert isinstance(authority.authenticate("ada", "", loopback=True), Refusal)
-    assert isinstance(authority.authenticate("bob", "", loopback=True), Refusal)
+    users = Users([User("ada", ""), User("bob", hash_password(""))])
+    assert isinstance(users.log_in("ada", "", loopback=True), LoginRefused)
+    assert isinstance(users.log_in("bob", "", loopback=True), LoginRefused)
 
 
 def test_guest_is_let_in_from_loopback_only() -> None:
-    authority = Authority([User("guest", hash_password("guest"), ("administrator",))])
-    assert isinstance(authority.authenticate("guest", "guest", loopback=True), User)
-    assert isinstance(authority.authenticate("guest", "guest", loopback=False), Refusal)
+    users = Users([User("guest", hash_password("guest"), ("administrator",))])
+    assert isinstance(users.log_in("guest", "guest", loopback=True), User)
+    assert isinstance(users.log_in("guest", "guest", loopback=False), LoginRefused)
 
 
 def test_the_same_password_is_hashed_differently_each_time() -> None:
@@ -62,9 +63,9 @@ def test_a_password_hash_exported_from_rabbitmq_logs_in() -> None:
     salt = bytes([0x90, 0x8D, 0xC6, 0x0A])  # the example of RabbitMQ's «Passwords» guide
     exported = base64.b64encode(salt + hashlib.sha256(salt + b"test12").digest()).decode()
     assert exported == "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
-    authority = Authority([User("ada", exported)])
-    assert isinstance(authority.authenticate("ada", "test12", loopback=True), User)
-    assert isinstance(authority.authenticate("ada", "test13", loopback=True), Refusal)
+    users = Users([User("ada", exported)])
+    assert isinstance(users.log_in("ada", "test12", loopback=True), User)
+    assert isinstance(users.log_in("ada", "test13", loopback=True), LoginRefused)
 
 
 @pytest.mark.parametrize("text", ["", "not base64!", base64.b64encode(b"short").decode()])
@@ -94,58 +95,57 @@ def test_a_password_never_shows_in_a_representation() -> None:
     ],
 )
 def test_a_pattern_matches_as_rabbitmq_matches_it(pattern: str, name: str, allowed: bool) -> None:
-    assert authority_with(write=pattern).can("ada", "/", Access.WRITE, name) is allowed
+    assert users_with(write=pattern).can("ada", "/", "write", name) is allowed
 
 
 def test_each_access_has_a_pattern_of_its_own() -> None:
-    authority = authority_with(configure="^c", write="^w", read="^r")
+    users = users_with(configure="^c", write="^w", read="^r")
     granted = {
-        access: [name for name in "cwr" if authority.can("ada", "/", access, name)] for access in Access
+        access: [name for name in "cwr" if users.can("ada", "/", access, name)] for access in PERMISSIONS
     }
-    assert granted == {Access.CONFIGURE: ["c"], Access.WRITE: ["w"], Access.READ: ["r"]}
+    assert granted == {"configure": ["c"], "write": ["w"], "read": ["r"]}
 
 
 def test_a_user_without_permission_in_a_host_may_not_enter_it() -> None:
-    authority = authority_with(configure=".*", write=".*", read=".*")
-    assert authority.may_enter("ada", "/")
-    assert not authority.may_enter("ada", "other")
-    assert not authority.can("ada", "other", Access.READ, "q")
-    assert not authority.can("bob", "/", Access.READ, "q")
+    users = users_with(configure=".*", write=".*", read=".*")
+    assert users.can_enter("ada", "/")
+    assert not users.can_enter("ada", "other")
+    assert not users.can("ada", "other", "read", "q")
+    assert not users.can("bob", "/", "read", "q")
 
 
 def test_a_remembered_answer_does_not_outlive_a_change() -> None:
-    authority = authority_with(read=".*")
-    assert authority.can("ada", "/", Access.READ, "q")
-    authority.grant(Permission("ada", "/", "", "", "^other$"))
-    assert not authority.can("ada", "/", Access.READ, "q")
-    authority.grant(Permission("ada", "/", "", "", "q"))
-    assert authority.can("ada", "/", Access.READ, "q")
-    assert authority.revoke("ada", "/")
-    assert not authority.can("ada", "/", Access.READ, "q")
-    assert not authority.revoke("ada", "/")
+    users = users_with(read=".*")
+    assert users.can("ada", "/", "read", "q")
+    users.grant(Grant("ada", "/", "", "", "^other$"))
+    assert not users.can("ada", "/", "read", "q")
+    users.grant(Grant("ada", "/", "", "", "q"))
+    assert users.can("ada", "/", "read", "q")
+    assert users.revoke("ada", "/")
+    assert not users.can("ada", "/", "read", "q")
+    assert not users.revoke("ada", "/")
 
 
-def test_dropping_a_user_or_a_host_drops_its_permissions() -> None:
-    authority = authority_with(read=".*")
-    authority.grant(Permission("ada", "other", "", "", ".*"))
-    authority.drop_vhost("other")
-    assert not authority.may_enter("ada", "other")
-    assert authority.drop_user("ada")
-    assert not authority.may_enter("ada", "/")
-    assert list(authority.permissions()) == []
-    assert not authority.drop_user("ada")
+def test_dropping_a_user_drops_its_permissions() -> None:
+    users = users_with(read=".*")
+    users.grant(Grant("ada", "other", "", "", ".*"))
+    assert users.drop("ada")
+    assert not users.can_enter("ada", "/")
+    assert not users.can_enter("ada", "other")
+    assert users.all_grants() == []
+    assert not users.drop("ada")
 
 
 def test_a_pattern_that_is_not_a_regular_expression_is_refused_by_name() -> None:
     with pytest.raises(PatternError, match=r"write: '\*\*'"):
-        Permission("ada", "/", ".*", "**", ".*")
+        Grant("ada", "/", ".*", "**", ".*")
 
 
-def test_users_and_permissions_survive_as_json_rows() -> None:
+def test_users_and_grants_survive_as_json_rows() -> None:
     user = User("ada", hash_password("secret"), ("management", "monitoring"))
-    permission = Permission("ada", "/", "^a", "^b", "")
+    grant = Grant("ada", "/", "^a", "^b", "")
     assert User.from_row(json.loads(json.dumps(user.to_row()))) == user
-    assert Permission.from_row(json.loads(json.dumps(permission.to_row()))) == permission
+    assert Grant.from_row(json.loads(json.dumps(grant.to_row()))) == grant
 
 
 def test_tags_say_who_may_manage_and_who_administers() -> None:
@@ -155,3 +155,18 @@ def test_tags_say_who_may_manage_and_who_administers() -> None:
     assert not User("ada", "", ("management",)).is_administrator
     assert User("ada", "", ("monitoring",)).sees_everything
     assert User("ada", "", ("administrator",)).may_manage
+
+
+def test_every_change_starts_a_new_generation_of_answers() -> None:
+    users: Authority = Users([User("ada", hash_password("secret"))])
+    assert isinstance(users, Users)
+    seen = [users.generation]
+    for change in (
+        lambda: users.put(User("bob", "")),
+        lambda: users.grant(Grant("bob", "/")),
+        lambda: users.revoke("bob", "/"),
+        lambda: users.drop("bob"),
+    ):
+        change()
+        seen.append(users.generation)
+    assert seen == sorted(set(seen))

@@ -13,14 +13,16 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Final, Self, get_args
 
-DEFAULT_EXCHANGE_ALIAS = "amq.default"
-SCRYPT = "scrypt"
-RABBITMQ_SHA256 = "rabbit_password_hashing_sha256"
+from lbg_broker.server.core.authority import Permission
+
+PERMISSIONS: Final[tuple[Permission, ...]] = get_args(Permission)
+DEFAULT_EXCHANGE_ALIAS: Final = "amq.default"
+SCRYPT: Final = "scrypt"
+RABBITMQ_SHA256: Final = "rabbit_password_hashing_sha256"
 _ALGORITHM_BY_LENGTH = {48: SCRYPT, 36: RABBITMQ_SHA256}
 _SCRYPT_COST = 1 << 11  # 2 MiB and about 4 ms: a burst of 50 reconnecting members must not hold the loop
 _SCRYPT_BLOCK = 8
@@ -30,14 +32,6 @@ _MANAGEMENT_TAGS = frozenset({"management", "policymaker", "monitoring", "admini
 
 class PatternError(ValueError):
     """A permission pattern is not a regular expression; the message names the field and the pattern."""
-
-
-class Access(StrEnum):
-    """The three things a permission grants («Access Control», table of operations)."""
-
-    CONFIGURE = "configure"
-    WRITE = "write"
-    READ = "read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +67,11 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class Permission:
-    """What one user may do in one virtual host. Raises PatternError when a pattern does not compile."""
+class Grant:
+    """What one user may do in one virtual host: a pattern of names for each permission.
+
+    Raises PatternError when a pattern does not compile.
+    """
 
     user: str
     vhost: str
@@ -83,17 +80,27 @@ class Permission:
     read: str = ""
 
     def __post_init__(self) -> None:
-        for access in Access:
-            pattern = self.pattern(access)
+        for permission in PERMISSIONS:
+            pattern = self.pattern(permission)
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise PatternError(f"{access}: {pattern!r} is not a regular expression: {error}") from error
+                raise PatternError(
+                    f"{permission}: {pattern!r} is not a regular expression: {error}"
+                ) from error
 
-    def pattern(self, access: Access) -> str:
-        if access is Access.CONFIGURE:
-            return self.configure
-        return self.write if access is Access.WRITE else self.read
+    def pattern(self, permission: Permission) -> str:
+        match permission:
+            case "configure":
+                return self.configure
+            case "write":
+                return self.write
+            case "read":
+                return self.read
+
+    def allows(self, permission: Permission, name: str) -> bool:
+        pattern = self.pattern(permission) or "^$"
+        return re.search(pattern, name or DEFAULT_EXCHANGE_ALIAS) is not None
 
     def to_row(self) -> dict[str, str]:
         patterns = {"configure": self.configure, "write": self.write, "read": self.read}
@@ -105,7 +112,7 @@ class Permission:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LoginRefused:
     """Why a login failed: for the log, never for the peer."""
 
     reason: str
@@ -139,84 +146,82 @@ def _matches(password: str, password_hash: str) -> bool:
     return hmac.compare_digest(computed, stored)
 
 
-class Authority:
-    """The users and permissions of one broker, and the answers drawn from them."""
+class Users:
+    """The users and grants of one broker, and the answers drawn from them: an `Authority`."""
 
-    def __init__(self, users: Iterable[User] = (), permissions: Iterable[Permission] = ()) -> None:
+    def __init__(self, users: Iterable[User] = (), grants: Iterable[Grant] = ()) -> None:
+        self.generation = 0
         self._users = {user.name: user for user in users}
-        self._permissions = {(grant.user, grant.vhost): grant for grant in permissions}
-        self._answers: dict[tuple[str, str, Access, str], bool] = {}
+        self._grants = {(grant.user, grant.vhost): grant for grant in grants}
+        self._answers: dict[tuple[str, str, Permission, str], bool] = {}
         self._proven: dict[str, bytes] = {}
         self._key = secrets.token_bytes(32)
 
-    def users(self) -> Iterator[User]:
-        return iter(sorted(self._users.values(), key=lambda user: user.name))
+    def all(self) -> list[User]:
+        return sorted(self._users.values(), key=lambda user: user.name)
 
-    def user(self, name: str) -> User | None:
+    def get(self, name: str) -> User | None:
         return self._users.get(name)
 
-    def permissions(self) -> Iterator[Permission]:
-        return iter(sorted(self._permissions.values(), key=lambda grant: (grant.vhost, grant.user)))
-
-    def permission(self, user: str, vhost: str) -> Permission | None:
-        return self._permissions.get((user, vhost))
-
-    def put_user(self, user: User) -> None:
+    def put(self, user: User) -> None:
         self._users[user.name] = user
-        self._proven.pop(user.name, None)
+        self._changed()
 
-    def drop_user(self, name: str) -> bool:
-        """Remove the user with every permission; False if there was none."""
-        self._forget_permissions([key for key in self._permissions if key[0] == name])
-        self._proven.pop(name, None)
-        return self._users.pop(name, None) is not None
-
-    def grant(self, permission: Permission) -> None:
-        self._permissions[permission.user, permission.vhost] = permission
-        self._answers.clear()
-
-    def revoke(self, user: str, vhost: str) -> bool:
-        """Remove one permission; False if there was none."""
-        there = (user, vhost) in self._permissions
-        self._forget_permissions([(user, vhost)])
+    def drop(self, name: str) -> bool:
+        """Remove the user with every grant; False if there was none."""
+        for key in [key for key in self._grants if key[0] == name]:
+            del self._grants[key]
+        there = self._users.pop(name, None) is not None
+        self._changed()
         return there
 
-    def drop_vhost(self, vhost: str) -> None:
-        self._forget_permissions([key for key in self._permissions if key[1] == vhost])
+    def all_grants(self) -> list[Grant]:
+        return sorted(self._grants.values(), key=lambda grant: (grant.vhost, grant.user))
 
-    def authenticate(self, name: str, password: str, *, loopback: bool) -> User | Refusal:
+    def grant_of(self, user: str, vhost: str) -> Grant | None:
+        return self._grants.get((user, vhost))
+
+    def grant(self, grant: Grant) -> None:
+        self._grants[grant.user, grant.vhost] = grant
+        self._changed()
+
+    def revoke(self, user: str, vhost: str) -> bool:
+        """Remove one grant; False if there was none."""
+        there = self._grants.pop((user, vhost), None) is not None
+        self._changed()
+        return there
+
+    def log_in(self, name: str, password: str, *, loopback: bool) -> User | LoginRefused:
         """Check a login. `guest` is let in from loopback only («Access Control», "guest" user)."""
         user = self._users.get(name)
         if user is None:
             hash_password(password, b"")  # an unknown user must take as long as a wrong password
-            return Refusal(f"there is no user '{name}'")
+            return LoginRefused(f"there is no user '{name}'")
         if name == "guest" and not loopback:
-            return Refusal("user 'guest' can only connect from this machine")
+            return LoginRefused("user 'guest' can only connect from this machine")
         if not user.password_hash or not password:
-            return Refusal(f"user '{name}' was given no password")
-        return user if self._is_password(user, password) else Refusal(f"wrong password for user '{name}'")
+            return LoginRefused(f"user '{name}' was given no password")
+        return (
+            user if self._is_password(user, password) else LoginRefused(f"wrong password for user '{name}'")
+        )
 
-    def may_enter(self, user: str, vhost: str) -> bool:
-        """Whether the user has any permission in the virtual host, which connection.open asks."""
-        return (user, vhost) in self._permissions
+    def authenticate(self, user: str, password: str, *, loopback: bool = True) -> bool:
+        return isinstance(self.log_in(user, password, loopback=loopback), User)
 
-    def can(self, user: str, vhost: str, access: Access, name: str) -> bool:
-        """Whether the user may configure, write to or read from the exchange or queue called `name`."""
-        question = (user, vhost, access, name)
+    def can_enter(self, user: str, vhost: str) -> bool:
+        """Whether the user has any grant in the virtual host, which connection.open asks."""
+        return (user, vhost) in self._grants
+
+    def can(self, user: str, vhost: str, permission: Permission, name: str) -> bool:
+        """Whether the user may do this to the exchange or queue called `name`."""
+        question = (user, vhost, permission, name)
         answer = self._answers.get(question)
         if answer is None:
             if len(self._answers) >= _CACHE_LIMIT:
                 self._answers.clear()
-            answer = self._answers[question] = self._judge(question)
+            grant = self._grants.get((user, vhost))
+            answer = self._answers[question] = grant is not None and grant.allows(permission, name)
         return answer
-
-    def _judge(self, question: tuple[str, str, Access, str]) -> bool:
-        user, vhost, access, name = question
-        permission = self._permissions.get((user, vhost))
-        if permission is None:
-            return False
-        pattern = permission.pattern(access) or "^$"
-        return re.search(pattern, name or DEFAULT_EXCHANGE_ALIAS) is not None
 
     def _is_password(self, user: User, password: str) -> bool:
         # The costly hash is paid once per process; afterwards a keyed digest, kept in memory only, will do.
@@ -228,7 +233,7 @@ class Authority:
         self._proven[user.name] = digest
         return True
 
-    def _forget_permissions(self, keys: Iterable[tuple[str, str]]) -> None:
-        for key in keys:
-            self._permissions.pop(key, None)
+    def _changed(self) -> None:
+        self.generation += 1
         self._answers.clear()
+        self._proven.clear()
