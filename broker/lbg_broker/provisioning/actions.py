@@ -1,0 +1,151 @@
+"""What provisioning does to a broker, one change at a time, and what undoes each change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lbg_broker.group import Permissions
+from lbg_broker.group.topology import Binding, Exchange, Queue
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareExchange:
+    """`is_new`: it was not there when the plan was made, so taking the plan back deletes it."""
+
+    exchange: Exchange
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"declare exchange {self.exchange.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareQueue:
+    queue: Queue
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"declare queue {self.queue.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    binding: Binding
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"bind {self.binding.queue} to {self.binding.exchange} with {self.binding.routing_key!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    binding: Binding
+
+    def __str__(self) -> str:
+        return f"unbind {self.binding.queue} from {self.binding.exchange}"
+
+
+@dataclass(frozen=True, slots=True)
+class PutUser:
+    """Create a user or set its password; `tag` marks whose it is."""
+
+    name: str
+    password: str = field(repr=False)
+    tag: str
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"{'create user' if self.is_new else 'set the password of user'} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PutPermissions:
+    """`before` is what the user had, None for nothing."""
+
+    user: str
+    permissions: Permissions
+    before: Permissions | None = None
+
+    def __str__(self) -> str:
+        return f"grant user {self.user} its permissions"
+
+
+@dataclass(frozen=True, slots=True)
+class RevokePermissions:
+    user: str
+
+    def __str__(self) -> str:
+        return f"revoke the permissions of user {self.user}"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    group: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"write the record of group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteExchange:
+    name: str
+
+    def __str__(self) -> str:
+        return f"delete exchange {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueue:
+    """`only_idle`: refuse (StillInUse) when it has messages or consumers after all."""
+
+    name: str
+    only_idle: bool = False
+
+    def __str__(self) -> str:
+        return f"delete queue {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUser:
+    name: str
+
+    def __str__(self) -> str:
+        return f"delete user {self.name}"
+
+
+Action = (
+    DeclareExchange
+    | DeclareQueue
+    | Bind
+    | Unbind
+    | PutUser
+    | PutPermissions
+    | RevokePermissions
+    | WriteRecord
+    | DeleteExchange
+    | DeleteQueue
+    | DeleteUser
+)
+
+
+def undo_of(action: Action) -> Action | None:
+    """The action that takes `action` back; None where there is nothing to take back.
+
+    The record goes with its queue. A password that was set anew cannot be taken back: plans put it last.
+    """
+    match action:
+        case DeclareExchange(exchange, is_new=True):
+            return DeleteExchange(exchange.name)
+        case DeclareQueue(queue, is_new=True):
+            return DeleteQueue(queue.name)
+        case Bind(binding, is_new=True):
+            return Unbind(binding)
+        case PutUser(name, is_new=True):
+            return DeleteUser(name)
+        case PutPermissions(user, _, before=None):
+            return RevokePermissions(user)
+        case PutPermissions(user, now, before=before) if before is not None:
+            return PutPermissions(user, before, now)
+        case _:
+            return None

@@ -1,0 +1,38 @@
+"""The seam between provisioning and a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from lbg_broker.group import GroupSpec
+
+from .actions import Action
+from .observed import Observed
+
+Beat = Mapping[str, Any]
+"""A member's message of type `beat`, as it came."""
+
+
+class BrokerAdmin(Protocol):
+    """All that provisioning asks of a broker; each method raises AdminError when the broker cannot be asked."""
+
+    async def lock(self, group: str) -> None:
+        """Be the only provisioner of `group` until `close`; raises Busy while another one is."""
+
+    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Observed:
+        """One round of reading; what it looks for follows `wanted`, or else the group's record."""
+        ...
+
+    async def perform(self, action: Action) -> None:
+        """Make one change. Deleting what is not there is done at once."""
+
+    async def groups(self) -> Sequence[str]:
+        """The names of all groups, found by their records' queues; raises Unsupported without a management API."""
+        ...
+
+    async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
+        """The beats that members of `group` send within `seconds`."""
+        ...
+
+    async def close(self) -> None: ...

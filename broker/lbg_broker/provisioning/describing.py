@@ -1,0 +1,203 @@
+"""What there is to tell of a group: its attributes, queues and members, from one look and the members' beats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lbg_broker.group import GroupSpec, Names, SpecError
+
+from .admin import Beat
+from .observed import UNKNOWN, Observed, QueueSeen, Unknown
+
+Count = int | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """One queue; None stands for a queue that should be there and is not."""
+
+    name: str
+    number: int | None
+    seen: QueueSeen | Unknown | None
+
+    def count(self, field: str) -> Count | None:
+        if self.seen is None:
+            return None
+        return UNKNOWN if self.seen is UNKNOWN else getattr(self.seen, field)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberQueue:
+    queue: int
+    role: str
+    active: bool
+    status: str
+    in_flight: int
+    delivered: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLine:
+    """A member as its last beat described it."""
+
+    index: int
+    name: str
+    incarnation: str
+    rebalance: str
+    queues: tuple[MemberQueue, ...]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A group as it is. `spec` is None when its record is missing or unreadable: `problems` says which.
+
+    `members` is UNKNOWN when nobody could be asked, and empty when nobody answered.
+    """
+
+    group: str
+    spec: GroupSpec | None
+    queues: tuple[QueueLine, ...]
+    dead_letters: Count | None
+    unrouted: Count | None
+    members: tuple[MemberLine, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def ready(self) -> Count:
+        """Messages that wait in the numbered queues."""
+        return _sum(line.count("ready") for line in self.queues)
+
+    @property
+    def unacked(self) -> Count:
+        return _sum(line.count("unacked") for line in self.queues)
+
+    def active_member(self, number: int) -> MemberLine | None:
+        """The member that says it is active on queue `number`."""
+        for member in self.members:
+            if any(one.queue == number and one.active for one in member.queues):
+                return member
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`: counts are numbers, `"unknown"`, or null for what is not there."""
+        return {
+            "group": self.group,
+            "attributes": _attributes(self.spec),
+            "queues": [self._queue_json(line) for line in self.queues],
+            "members": [_member_json(member) for member in self.members],
+            "ready": _plain(self.ready),
+            "unacked": _plain(self.unacked),
+            "dead_letters": _plain(self.dead_letters),
+            "unrouted": _plain(self.unrouted),
+            "problems": list(self.problems),
+        }
+
+    def _queue_json(self, line: QueueLine) -> dict[str, Any]:
+        active = self.active_member(line.number) if line.number is not None else None
+        counts = ("ready", "unacked", "consumers", "active_consumer")
+        return {
+            "name": line.name,
+            "exists": "unknown" if line.seen is UNKNOWN else line.seen is not None,
+            **{name: _plain(line.count(name)) for name in counts},
+            "active_member": None if active is None else active.name,
+        }
+
+
+def describe(group: str, observed: Observed, *, beats: Iterable[Beat]) -> Description:
+    names = Names(group)
+    problems = [f"{what}: unknown ({why})" for what, why in observed.why.items()]
+    spec = None
+    if observed.record is None:
+        problems.append("the group's record is missing: `lbg group create` with its attributes repairs it")
+    elif observed.record is not UNKNOWN:
+        try:
+            spec = GroupSpec.from_record(observed.record, name=group)
+        except SpecError as error:
+            problems.append(f"the group's record is not one: {error}")
+    missing = [name for name, seen in (*observed.exchanges.items(), *observed.queues.items()) if seen is None]
+    problems += [
+        f"{name} is missing" for name in missing if name != names.config or observed.record is not None
+    ]
+    stem = names.queue(0)[:-1]
+    lines = [
+        QueueLine(name, int(name.removeprefix(stem)), seen)
+        for name, seen in observed.queues.items()
+        if name.startswith(stem) and name.removeprefix(stem).isdecimal()
+    ]
+    lines.sort(key=lambda line: line.number or 0)
+    return Description(
+        group=group,
+        spec=spec,
+        queues=tuple(lines),
+        dead_letters=QueueLine(names.dead, None, observed.queues.get(names.dead)).count("ready"),
+        unrouted=QueueLine(names.unrouted, None, observed.queues.get(names.unrouted)).count("ready"),
+        members=_members(beats),
+        problems=tuple(problems),
+    )
+
+
+def _members(beats: Iterable[Beat]) -> tuple[MemberLine, ...]:
+    """The last beat of each member; what is no beat of this version is passed over."""
+    last: dict[int, MemberLine] = {}
+    for beat in beats:
+        try:
+            member = _member(beat)
+        except (KeyError, TypeError, ValueError):
+            continue
+        last[member.index] = member
+    return tuple(last[index] for index in sorted(last))
+
+
+def _member(beat: Beat) -> MemberLine:
+    return MemberLine(
+        index=int(beat["index"]),
+        name=str(beat["name"]),
+        incarnation=str(beat["incarnation"]),
+        rebalance=str(beat["rebalance"]),
+        queues=tuple(
+            MemberQueue(
+                queue=int(one["queue"]),
+                role=str(one["role"]),
+                active=bool(one["active"]),
+                status=str(one["status"]),
+                in_flight=int(one["in_flight"]),
+                delivered=int(one["delivered"]),
+            )
+            for one in beat["queues"]
+        ),
+        counts={str(name): int(value) for name, value in beat["counts"].items()},
+    )
+
+
+def _member_json(member: MemberLine) -> dict[str, Any]:
+    return {
+        "index": member.index,
+        "name": member.name,
+        "incarnation": member.incarnation,
+        "rebalance": member.rebalance,
+        "queues": [{name: getattr(one, name) for name in MemberQueue.__slots__} for one in member.queues],
+        "counts": dict(member.counts),
+    }
+
+
+def _attributes(spec: GroupSpec | None) -> dict[str, Any] | None:
+    return None if spec is None else {name: getattr(spec, name) for name in GroupSpec.__slots__}
+
+
+def _plain(value: Any) -> Any:
+    return "unknown" if value is UNKNOWN else value
+
+
+def _sum(counts: Iterable[Count | None]) -> Count:
+    """Unknown as soon as one part is: half a sum would read as a small one."""
+    total = 0
+    for count in counts:
+        if count is None:
+            continue
+        if count is UNKNOWN:
+            return UNKNOWN
+        total += count
+    return total

@@ -1,0 +1,130 @@
+"""RabbitMQ's management HTTP API, as far as a group needs it; the embedded broker answers the same requests."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+import aiohttp
+
+from .errors import Denied, Refused, Unreachable
+
+REQUEST_TIMEOUT_S = 15.0
+DEFAULT_PORT = 15672
+DEFAULT_TLS_PORT = 15671
+
+
+@dataclass(frozen=True, slots=True)
+class ManagementSettings:
+    """Where the API is and who asks. `url` holds no credentials; the password never shows in a repr."""
+
+    url: str
+    user: str
+    password: str = field(repr=False)
+
+    @classmethod
+    def parse(cls, url: str, *, user: str = "guest", password: str = "guest") -> ManagementSettings:
+        """From `http://user:password@host:port`; what the URL does not say is as given. Raises ValueError."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("a management URL looks like http://user:password@host:15672")
+        port = parts.port or (DEFAULT_TLS_PORT if parts.scheme == "https" else DEFAULT_PORT)
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        return cls(
+            url=urlunsplit((parts.scheme, f"{host}:{port}", parts.path.rstrip("/"), "", "")),
+            user=unquote(parts.username) if parts.username else user,
+            password=unquote(parts.password) if parts.password else password,
+        )
+
+
+def path(*segments: str) -> str:
+    """`/api/…` with every segment escaped whole: the default virtual host `/` becomes `%2F`."""
+    return "/api/" + "/".join(quote(segment, safe="") for segment in segments)
+
+
+class ManagementApi:
+    """One HTTP session to the API. Raises Unreachable, Denied and Refused, each naming the URL."""
+
+    def __init__(self, settings: ManagementSettings, *, tls: ssl.SSLContext | None = None) -> None:
+        self.settings = settings
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+
+    async def get(self, where: str) -> Any:
+        """The JSON at `where`, or None when the API says there is no such object (404)."""
+        return await self._ask("GET", where, None)
+
+    async def put(self, where: str, body: Mapping[str, object]) -> None:
+        await self._ask("PUT", where, body)
+
+    async def delete(self, where: str) -> None:
+        """Delete the object; one that is not there is fine."""
+        await self._ask("DELETE", where, None)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ask(self, verb: str, where: str, body: Mapping[str, object] | None) -> Any:
+        url = self.settings.url + where
+        try:
+            async with self._open_session().request(verb, _verbatim(url), json=body) as response:
+                answer = await response.read()
+                if response.status == 404:
+                    return None
+                if response.status == 401:
+                    raise Denied(
+                        f"the management API at {self.settings.url} refuses user {self.settings.user!r}: "
+                        f"{_reason(answer)}"
+                    )
+                if response.status >= 400:
+                    raise Refused(
+                        f"the management API at {self.settings.url} answered {response.status} to {verb} "
+                        f"{where}: {_reason(answer)}",
+                        status=response.status,
+                    )
+                return json.loads(answer) if answer else None
+        except json.JSONDecodeError as error:
+            raise Unreachable(
+                f"what answers at {self.settings.url} is no management API: {where} is not JSON"
+            ) from error
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Unreachable(
+                f"the management API at {self.settings.url} cannot be reached: {_why(error)}"
+            ) from error
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                auth=aiohttp.BasicAuth(self.settings.user, self.settings.password, encoding="utf-8"),
+                timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
+                connector=aiohttp.TCPConnector(ssl=self._tls or True),
+            )
+        return self._session
+
+
+def _verbatim(url: str) -> Any:
+    from yarl import URL
+
+    # aiohttp would decode %2F, the default virtual host, into a path separator.
+    return URL(url, encoded=True)
+
+
+def _reason(answer: bytes) -> str:
+    try:
+        said = json.loads(answer)
+        return str(said.get("reason") or said.get("error") or said)
+    except (ValueError, AttributeError):
+        return answer[:200].decode("utf-8", "replace").strip() or "no reason given"
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {REQUEST_TIMEOUT_S:g} s"
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
+        return error.os_error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,95 @@
+"""What one look at a broker found of a group. A failed look is `UNKNOWN`: never zero, never "not there"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from lbg_broker.group import Engine, Permissions
+from lbg_broker.group.topology import Argument, Binding
+
+
+class Unknown(Enum):
+    UNKNOWN = "unknown"
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+    def __bool__(self) -> bool:
+        raise TypeError("unknown is neither yes nor no: compare with `is UNKNOWN`")
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSeen:
+    """An exchange that is there; without the management API only that much is known."""
+
+    type: str | Unknown = UNKNOWN
+    arguments: Mapping[str, Argument] | Unknown = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSeen:
+    """A queue that is there. `ready` and `unacked` count messages; `active_consumer` is a consumer tag."""
+
+    ready: int | Unknown = UNKNOWN
+    unacked: int | Unknown = UNKNOWN
+    consumers: int | Unknown = UNKNOWN
+    active_consumer: str | Unknown | None = UNKNOWN
+    arguments: Mapping[str, Argument] | Unknown = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class UserSeen:
+    name: str
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy in force on a broker (RabbitMQ's guide "Parameters and Policies")."""
+
+    name: str
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: Mapping[str, object]
+    of_operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A group as one round of reading found it.
+
+    Names map to None where the broker said that there is no such object. `exchanges` and `queues` hold at
+    least every name that was asked for and, where the management API lists them, whatever else is the group's.
+    `record` is the text of the config record, None when the queue is missing or empty. `user` is the one that
+    the wanted or the recorded attributes name, or else one made for the group. `prefixes` maps every other
+    group to its hash prefix. `why` says, for what is UNKNOWN, why.
+    """
+
+    engine: Engine
+    record: str | Unknown | None = UNKNOWN
+    exchanges: Mapping[str, ExchangeSeen | Unknown | None] = field(default_factory=dict)
+    queues: Mapping[str, QueueSeen | Unknown | None] = field(default_factory=dict)
+    bindings: frozenset[Binding] | Unknown = UNKNOWN
+    user: UserSeen | Unknown | None = UNKNOWN
+    permissions: Permissions | Unknown | None = UNKNOWN
+    policies: tuple[Policy, ...] | Unknown = UNKNOWN
+    prefixes: Mapping[str, str] | Unknown = UNKNOWN
+    why: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the broker said of every name that it is free."""
+        seen = [*self.exchanges.values(), *self.queues.values()]
+        return self.record is None and all(one is None for one in seen)
+
+
+def owner_tag(group: str) -> str:
+    """The tag that marks a user as made for `group`, so that deleting the group deletes no other user."""
+    return f"lbg-{group}"

@@ -1,0 +1,244 @@
+"""What to do to have a group, or to be rid of it: pure functions of what is wanted and what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lbg_broker.group import GroupSpec, Names, SpecError, Topology, differences, topology_of
+
+from .actions import (
+    Action,
+    Bind,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    DeleteUser,
+    PutPermissions,
+    PutUser,
+    WriteRecord,
+)
+from .errors import GroupDiffers, GroupNotFound, StillInUse, Taken, Unsupported
+from .observed import UNKNOWN, Observed, QueueSeen, Unknown, UserSeen, owner_tag
+from .policies import losing_policies
+
+
+@dataclass(frozen=True, slots=True)
+class UserWish:
+    """The password for the group's user. `given`: somebody chose it, so a user that is there gets it as well."""
+
+    password: str = field(repr=False)
+    given: bool = True
+
+
+def plan_create(spec: GroupSpec, observed: Observed, *, user: UserWish | None) -> tuple[Action, ...]:
+    """The actions that make what is there into `spec`; none when it is all there. `user` None: make no user.
+
+    Raises Unsupported, GroupDiffers (a group of this name has other attributes) and Taken (something else has
+    a name or the prefix that the group needs).
+    """
+    refuse_unsupported(spec, observed)
+    topology = topology_of(spec, observed.engine)
+    existing = _recorded(spec.name, observed)
+    if existing is not None and (diff := [str(one) for one in differences(existing, spec)]):
+        raise GroupDiffers(spec.name, diff)
+    deviations = list(_deviations(topology, observed))
+    is_there = existing is not None or (not observed.is_empty and _is_whole(topology, observed))
+    if is_there and deviations:
+        raise GroupDiffers(spec.name, deviations)
+    taken = [] if is_there else [*_taken_names(observed), *_taken_prefix(spec, observed)]
+    if user is not None:
+        taken += _taken_user(spec, observed)
+    if taken:
+        raise Taken(spec.name, taken)
+    return tuple(_creating(spec, topology, observed, user))
+
+
+def plan_delete(group: str, observed: Observed, *, force: bool) -> tuple[Action, ...]:
+    """The actions that leave nothing of the group; raises GroupNotFound, and StillInUse unless `force`.
+
+    The exchange goes first, which stops the inflow; queues go from the highest number down, so that what an
+    interrupted delete leaves can be found by counting up from 0; the record goes last.
+    """
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    names = Names(group)
+    if not force and (where := list(_uses(names, observed))):
+        raise StillInUse(group, where)
+    exchanges = [name for name, seen in observed.exchanges.items() if seen is not None]
+    queues = [name for name, seen in observed.queues.items() if seen is not None]
+    guarded = _guarded_queues(names, queues)
+    actions: list[Action] = []
+    if names.exchange in exchanges:
+        actions.append(DeleteExchange(names.exchange))
+    actions += [DeleteQueue(name, only_idle=not force) for name in reversed(guarded)]
+    actions += [DeleteQueue(name) for name in queues if name not in (*guarded, names.config)]
+    actions += [DeleteExchange(name) for name in exchanges if name != names.exchange]
+    if isinstance(observed.user, UserSeen) and owner_tag(group) in observed.user.tags:
+        actions.append(DeleteUser(observed.user.name))
+    if names.config in queues:
+        actions.append(DeleteQueue(names.config))
+    return tuple(actions)
+
+
+def refuse_unsupported(spec: GroupSpec, observed: Observed) -> None:
+    """Raise Unsupported for what the engine cannot do, with the reason."""
+    if spec.mode != "Exclusive":
+        raise Unsupported(
+            f"mode {spec.mode!r}: group {spec.name!r} cannot be created: {observed.engine.product} carries "
+            "mode 'Exclusive' only in this version of lbg"
+        )
+    if observed.policies is UNKNOWN:
+        return
+    losing = losing_policies(topology_of(spec, observed.engine), observed.policies)
+    if losing:
+        raise Unsupported(
+            f"group {spec.name!r} would lose messages here: {'; '.join(losing)}; change that policy so that it "
+            f"does not match lbg.{spec.name}.*"
+        )
+
+
+def _recorded(group: str, observed: Observed) -> GroupSpec | None:
+    """The group as its record has it; a record that cannot be read counts as missing, to be repaired."""
+    if observed.record is UNKNOWN or observed.record is None:
+        return None
+    try:
+        return GroupSpec.from_record(observed.record, name=group)
+    except SpecError:
+        return None
+
+
+def _is_whole(topology: Topology, observed: Observed) -> bool:
+    """Whether all of the topology is there and known to be as wanted: then only the record is missing."""
+    return (
+        all(observed.exchanges.get(one.name) is not None for one in topology.exchanges)
+        and all(observed.queues.get(one.name) is not None for one in topology.queues)
+        and observed.bindings is not UNKNOWN
+        and observed.bindings >= set(topology.bindings)
+        and not list(_deviations(topology, observed))
+    )
+
+
+def _deviations(topology: Topology, observed: Observed) -> Iterator[str]:
+    """Where what is there is known to be other than the topology; what is missing is no deviation."""
+    for exchange in topology.exchanges:
+        seen = observed.exchanges.get(exchange.name)
+        if seen is None or seen is UNKNOWN:
+            continue
+        if seen.type is not UNKNOWN and seen.type != exchange.type:
+            yield f"exchange {exchange.name} type: {seen.type} -> {exchange.type}"
+        if seen.arguments is not UNKNOWN and dict(seen.arguments) != dict(exchange.arguments):
+            yield f"exchange {exchange.name} arguments: {dict(seen.arguments)} -> {dict(exchange.arguments)}"
+    for queue in topology.queues:
+        there = observed.queues.get(queue.name)
+        if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
+            continue
+        for key in sorted({*there.arguments, *queue.arguments}):
+            was, wanted = there.arguments.get(key), queue.arguments.get(key)
+            if was != wanted:
+                yield f"queue {queue.name} {key}: {_shown(was)} -> {_shown(wanted)}"
+    if observed.bindings is not UNKNOWN:
+        exchanges = {exchange.name for exchange in topology.exchanges}
+        for extra in sorted(observed.bindings - set(topology.bindings), key=str):
+            if extra.exchange in exchanges and not _is_of_clients(extra.queue, topology):
+                yield f"binding of {extra.queue} to {extra.exchange}: {extra.routing_key!r} -> none"
+
+
+def _is_of_clients(queue: str, topology: Topology) -> bool:
+    """Whether a bound queue is one that clients make for themselves (mailboxes, validation, watchers)."""
+    return queue not in {one.name for one in topology.queues}
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def _taken_names(observed: Observed) -> Iterator[str]:
+    for kind, seen in (("exchange", observed.exchanges), ("queue", observed.queues)):
+        for name, one in seen.items():
+            if one is not None and one is not UNKNOWN:
+                held = f" ({_contents(one)})" if isinstance(one, QueueSeen) else ""
+                yield f"{kind} {name} exists{held}"
+
+
+def _taken_prefix(spec: GroupSpec, observed: Observed) -> Iterator[str]:
+    if observed.prefixes is not UNKNOWN:
+        for group, prefix in sorted(observed.prefixes.items()):
+            if prefix == spec.hash_prefix and group != spec.name:
+                yield f"prefix {prefix!r} is that of group {group!r}"
+
+
+def _taken_user(spec: GroupSpec, observed: Observed) -> Iterator[str]:
+    user = observed.user
+    if isinstance(user, UserSeen) and owner_tag(spec.name) not in user.tags:
+        owner = next((tag for tag in user.tags if tag.startswith(owner_tag(""))), None)
+        by = f"is that of group {owner.removeprefix(owner_tag(''))!r}" if owner else "exists"
+        yield f"user {spec.client_username!r} {by}"
+
+
+def _creating(
+    spec: GroupSpec, topology: Topology, observed: Observed, user: UserWish | None
+) -> Iterator[Action]:
+    # What is there and not known in full is declared all the same: a broker refuses a declaration that differs.
+    for exchange in topology.exchanges:
+        seen = observed.exchanges.get(exchange.name)
+        if seen is None or seen is UNKNOWN or seen.arguments is UNKNOWN:
+            yield DeclareExchange(exchange, is_new=seen is None)
+    for queue in topology.queues:
+        there = observed.queues.get(queue.name)
+        if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
+            yield DeclareQueue(queue, is_new=there is None)
+    for binding in topology.bindings:
+        if observed.bindings is UNKNOWN or binding not in observed.bindings:
+            yield Bind(binding, is_new=observed.bindings is not UNKNOWN)
+    if user is not None:
+        yield from _granting(spec, topology, observed, user)
+    if _recorded(spec.name, observed) is None:
+        yield WriteRecord(spec.name, spec.to_record())
+
+
+def _granting(spec: GroupSpec, topology: Topology, observed: Observed, user: UserWish) -> Iterator[Action]:
+    is_new = observed.user is None
+    if is_new or user.given:
+        yield PutUser(spec.client_username, user.password, owner_tag(spec.name), is_new)
+    if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
+        before = None if observed.permissions is UNKNOWN else observed.permissions
+        yield PutPermissions(spec.client_username, topology.permissions, before)
+
+
+def _guarded_queues(names: Names, queues: list[str]) -> list[str]:
+    """The queues that hold what nobody has taken yet, in the order of their numbers."""
+    stem = names.queue(0)[:-1]
+    numbered = sorted(
+        (name for name in queues if name.startswith(stem)), key=lambda name: _number(stem, name)
+    )
+    return [*numbered, *(name for name in queues if name in (names.unrouted, names.dead))]
+
+
+def _number(stem: str, name: str) -> int:
+    number = name.removeprefix(stem)
+    return int(number) if number.isdecimal() else 0
+
+
+def _uses(names: Names, observed: Observed) -> Iterator[str]:
+    for name in _guarded_queues(names, [name for name, seen in observed.queues.items() if seen is not None]):
+        seen = observed.queues[name]
+        if seen is None:
+            continue
+        if seen is UNKNOWN or seen.ready is UNKNOWN or seen.consumers is UNKNOWN:
+            yield f"{name} could not be asked"
+        elif seen.ready or seen.consumers or (seen.unacked is not UNKNOWN and seen.unacked):
+            yield f"{name} has {_contents(seen)}"
+
+
+def _contents(seen: QueueSeen) -> str:
+    def count(value: int | Unknown, unit: str) -> str:
+        if value is UNKNOWN:
+            return f"{unit}s unknown"
+        return f"{value} {unit}{'' if value == 1 else 's'}"
+
+    parts = [count(seen.ready, "message")]
+    if seen.unacked is not UNKNOWN and seen.unacked:
+        parts.append(f"{seen.unacked} unacked")
+    return ", ".join([*parts, count(seen.consumers, "consumer")])

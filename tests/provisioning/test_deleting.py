@@ -1,0 +1,135 @@
+"""Deleting a group: refuses while it is in use, and can always finish."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from lbg_broker.group import GroupSpec
+from lbg_broker.provisioning.actions import DeleteExchange, DeleteQueue
+from lbg_broker.provisioning.errors import GroupNotFound, StillInUse, Unreachable
+from lbg_broker.provisioning.observed import UNKNOWN, ExchangeSeen, QueueSeen, UserSeen
+from lbg_broker.provisioning.provisioner import create_group, delete_group
+from support.fake_admin import FakeAdmin
+
+ORDERS = GroupSpec(
+    "orders", "orders", hash_count=8, queue_count=4, queue_size_mb=10, client_username="orders-app"
+)
+
+
+async def made() -> FakeAdmin:
+    admin = FakeAdmin()
+    await create_group(admin, ORDERS)
+    return admin
+
+
+async def test_nothing_remains_of_a_deleted_group() -> None:
+    admin = await made()
+    await delete_group(admin, "orders")
+    assert admin.holds_nothing()
+    assert admin.records == {}
+
+
+async def test_a_group_that_is_not_there_is_not_found() -> None:
+    with pytest.raises(GroupNotFound, match="no group 'orders'"):
+        await delete_group(FakeAdmin(), "orders")
+
+
+async def test_messages_and_consumers_stop_a_delete_and_are_told_queue_by_queue() -> None:
+    admin = await made()
+    _fill(admin, "lbg.orders.q.1", ready=3)
+    _fill(admin, "lbg.orders.q.3", consumers=2)
+    _fill(admin, "lbg.orders.dead", ready=1)
+    with pytest.raises(StillInUse) as refused:
+        await delete_group(admin, "orders")
+    assert refused.value.where == (
+        "lbg.orders.q.1 has 3 messages, 0 consumers",
+        "lbg.orders.q.3 has 0 messages, 2 consumers",
+        "lbg.orders.dead has 1 message, 0 consumers",
+    )
+    assert "lbg.orders" in admin.exchanges
+
+
+async def test_force_deletes_what_is_in_use() -> None:
+    admin = await made()
+    _fill(admin, "lbg.orders.q.1", ready=3, consumers=1)
+    await delete_group(admin, "orders", force=True)
+    assert admin.holds_nothing()
+
+
+async def test_a_queue_that_could_not_be_counted_does_not_count_as_empty() -> None:
+    admin = await made()
+    admin.queues["lbg.orders.q.0"] = replace(admin.queues["lbg.orders.q.0"], ready=UNKNOWN)
+    with pytest.raises(StillInUse, match=r"lbg\.orders\.q\.0 could not be asked"):
+        await delete_group(admin, "orders")
+
+
+async def test_queues_are_deleted_only_while_idle_unless_forced() -> None:
+    for force in (False, True):
+        admin = await made()
+        done = await delete_group(admin, "orders", force=force)
+        guarded = [one.only_idle for one in done if isinstance(one, DeleteQueue) and ".q." in one.name]
+        assert guarded == [not force] * 4
+
+
+async def test_inflow_stops_first_and_the_record_goes_last() -> None:
+    admin = await made()
+    done = await delete_group(admin, "orders")
+    assert done[0] == DeleteExchange("lbg.orders")
+    assert done[-1] == DeleteQueue("lbg.orders.config")
+    queues = [one.name for one in done if isinstance(one, DeleteQueue) and ".q." in one.name]
+    assert queues == [f"lbg.orders.q.{number}" for number in (3, 2, 1, 0)]
+
+
+async def test_a_delete_that_was_interrupted_anywhere_finishes_at_the_next_try() -> None:
+    steps = len(await delete_group(await made(), "orders"))
+    for failing in range(steps):
+        admin = await made()
+        made_of = len(admin.performed)
+        admin.fail_on = lambda action, admin=admin, at=made_of + failing: (  # type: ignore[misc]
+            Unreachable("gone") if len(admin.performed) == at else None
+        )
+        with pytest.raises(Unreachable):
+            await delete_group(admin, "orders")
+        admin.fail_on = lambda action: None
+        await delete_group(admin, "orders")
+        assert admin.holds_nothing(), f"interrupted at {failing}"
+
+
+async def test_any_remains_of_a_group_can_be_deleted() -> None:
+    chance = random.Random(1)
+    for _ in range(200):
+        admin = await made()
+        for name in list(admin.queues):
+            if chance.random() < 0.5:
+                await admin.perform(DeleteQueue(name))
+        for name in list(admin.exchanges):
+            if chance.random() < 0.5:
+                await admin.perform(DeleteExchange(name))
+        if not (admin.queues or admin.exchanges):
+            continue
+        await delete_group(admin, "orders")
+        assert admin.holds_nothing()
+
+
+async def test_a_user_that_was_not_made_for_the_group_stays() -> None:
+    admin = FakeAdmin()
+    admin.users["orders-app"] = UserSeen("orders-app", ("administrator",))
+    await create_group(admin, ORDERS, with_user=False)
+    await delete_group(admin, "orders")
+    assert set(admin.users) == {"orders-app"}
+
+
+async def test_the_queues_of_another_group_stay() -> None:
+    admin = await made()
+    admin.queues["lbg.orders-eu.q.0"] = QueueSeen(0, 0, 0)
+    admin.exchanges["lbg.orders-eu"] = ExchangeSeen()
+    await delete_group(admin, "orders")
+    assert set(admin.queues) == {"lbg.orders-eu.q.0"}
+    assert set(admin.exchanges) == {"lbg.orders-eu"}
+
+
+def _fill(admin: FakeAdmin, queue: str, *, ready: int = 0, consumers: int = 0) -> None:
+    admin.queues[queue] = replace(admin.queues[queue], ready=ready, consumers=consumers)

@@ -1,0 +1,148 @@
+"""A broker for provisioning tests, in memory: what `BrokerAdmin` says, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from lbg_broker.group import Engine, GroupSpec, Names, Permissions, topology_of
+from lbg_broker.group.topology import Binding
+from lbg_broker.provisioning.actions import (
+    Action,
+    Bind,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    DeleteUser,
+    PutPermissions,
+    PutUser,
+    RevokePermissions,
+    Unbind,
+    WriteRecord,
+)
+from lbg_broker.provisioning.admin import Beat
+from lbg_broker.provisioning.errors import Busy
+from lbg_broker.provisioning.observed import UNKNOWN, ExchangeSeen, Observed, Policy, QueueSeen, UserSeen
+
+EMBEDDED_ENGINE = Engine.parse("LBG", "0.1.0")
+
+
+class FakeAdmin:
+    """Objects in dictionaries. `fail_on` may raise for an action; `amqp_only` leaves unknown what only the
+    management API tells."""
+
+    def __init__(self, *, engine: Engine = EMBEDDED_ENGINE, amqp_only: bool = False) -> None:
+        self.engine = engine
+        self.amqp_only = amqp_only
+        self.exchanges: dict[str, ExchangeSeen] = {}
+        self.queues: dict[str, QueueSeen] = {}
+        self.bindings: set[Binding] = set()
+        self.users: dict[str, UserSeen] = {}
+        self.passwords: dict[str, str] = {}
+        self.permissions: dict[str, Permissions] = {}
+        self.records: dict[str, str] = {}
+        self.policies: tuple[Policy, ...] = ()
+        self.beats: list[Beat] = []
+        self.locked: set[str] = set()
+        self.performed: list[Action] = []
+        self.fail_on: Callable[[Action], Exception | None] = lambda action: None
+
+    def holds_nothing(self) -> bool:
+        return not (self.exchanges or self.queues or self.bindings or self.users or self.permissions)
+
+    async def lock(self, group: str) -> None:
+        if group in self.locked:
+            raise Busy(group)
+
+    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Observed:
+        names = Names(group)
+        text = self.records.get(group)
+        spec = wanted or (GroupSpec.from_record(text, name=group) if text else None)
+        mine = [name for name in (*self.exchanges, *self.queues) if name.startswith(f"{names.exchange}.")]
+        asked = topology_of(spec, self.engine) if spec else None
+        exchanges = dict.fromkeys(
+            [*([one.name for one in asked.exchanges] if asked else []), names.exchange, *mine]
+        )
+        queues = dict.fromkeys([*([one.name for one in asked.queues] if asked else []), names.config, *mine])
+        observed = Observed(
+            self.engine,
+            record=text,
+            exchanges={
+                n: self.exchanges.get(n) for n in exchanges if n in self.exchanges or n not in self.queues
+            },
+            queues={n: self.queues.get(n) for n in queues if n in self.queues or n not in self.exchanges},
+            bindings=frozenset(self.bindings),
+            user=self.users.get(spec.client_username) if spec else self._marked(group),
+            permissions=self.permissions.get(spec.client_username) if spec else None,
+            policies=self.policies,
+            prefixes={
+                name: GroupSpec.from_record(record, name=name).hash_prefix
+                for name, record in self.records.items()
+                if name != group
+            },
+        )
+        return _amqp_only(observed) if self.amqp_only else observed
+
+    def _marked(self, group: str) -> UserSeen | None:
+        return next((user for user in self.users.values() if f"lbg-{group}" in user.tags), None)
+
+    async def perform(self, action: Action) -> None:
+        if error := self.fail_on(action):
+            raise error
+        self.performed.append(action)
+        match action:
+            case DeclareExchange(exchange):
+                self.exchanges[exchange.name] = ExchangeSeen(exchange.type, exchange.arguments)
+            case DeclareQueue(queue):
+                self.queues[queue.name] = QueueSeen(0, 0, 0, None, queue.arguments)
+            case Bind(binding):
+                self.bindings.add(binding)
+            case Unbind(binding):
+                self.bindings.discard(binding)
+            case PutUser(name, password, tag):
+                self.users[name] = UserSeen(name, (tag,))
+                self.passwords[name] = password
+            case PutPermissions(user, permissions):
+                self.permissions[user] = permissions
+            case RevokePermissions(user):
+                self.permissions.pop(user, None)
+            case WriteRecord(group, text):
+                self.records[group] = text
+            case DeleteExchange(name):
+                self.exchanges.pop(name, None)
+                self.bindings = {one for one in self.bindings if one.exchange != name}
+            case DeleteQueue(name):
+                self.queues.pop(name, None)
+                self.bindings = {one for one in self.bindings if one.queue != name}
+                self.records = {
+                    group: text for group, text in self.records.items() if Names(group).config != name
+                }
+            case DeleteUser(name):
+                self.users.pop(name, None)
+                self.permissions.pop(name, None)
+
+    async def groups(self) -> Sequence[str]:
+        return list(self.records)
+
+    async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
+        return self.beats
+
+    async def close(self) -> None:
+        self.locked.clear()
+
+
+def _amqp_only(observed: Observed) -> Observed:
+    return replace(
+        observed,
+        exchanges={name: seen and ExchangeSeen() for name, seen in observed.exchanges.items()},
+        queues={
+            name: seen and QueueSeen(ready=seen.ready, consumers=seen.consumers)
+            for name, seen in observed.queues.items()
+        },
+        bindings=UNKNOWN,
+        user=UNKNOWN,
+        permissions=UNKNOWN,
+        policies=UNKNOWN,
+        prefixes=UNKNOWN,
+    )
