@@ -1,0 +1,62 @@
+"""What can go wrong while a group is published to.
+
+    PublishingError
+    ├── Unroutable        the broker found no queue for a message and returned it
+    ├── GroupGone         the group is not there any more, or its attributes changed under the publisher
+    ├── PublisherClosed   publish() after close()
+    ├── InputError        the input cannot be read
+    │   ├── BadRow        one row of it is not a message (`--bad-rows skip` goes on past it)
+    │   └── InputChanged  it is not the input that the state file speaks of
+    └── StateError        the state file cannot be used: not one, damaged, in use, or of something else
+
+None of them is retryable: what passes by itself (a lost connection, a full queue) is waited for, not raised.
+"""
+
+from __future__ import annotations
+
+
+class PublishingError(Exception):
+    """Base of every error of this package; `str()` is one line that says what, where and what to do."""
+
+
+class Unroutable(PublishingError):
+    """The broker returned a message (AMQP 0-9-1, basic.return): no binding takes its routing key."""
+
+    def __init__(self, routing_key: str, reply: str) -> None:
+        super().__init__(
+            f"no queue takes routing key {routing_key!r} ({reply}): a binding of the group is missing; "
+            "`lbg group create` with the group's own attributes puts it back"
+        )
+        self.routing_key = routing_key
+
+
+class GroupGone(PublishingError):
+    pass
+
+
+class PublisherClosed(PublishingError):
+    pass
+
+
+class InputError(PublishingError):
+    pass
+
+
+class BadRow(InputError):
+    """`row` counts the rows of the input from 1, a header not included; `line` is where the row ends in the
+    text.
+    """
+
+    def __init__(self, source: str, row: int, why: str, *, line: int | None = None) -> None:
+        where = f"row {row}" if line is None or line == row else f"row {row} (line {line})"
+        super().__init__(f"{source}, {where}: {why}")
+        self.source = source
+        self.row = row
+
+
+class InputChanged(InputError):
+    pass
+
+
+class StateError(PublishingError):
+    pass
