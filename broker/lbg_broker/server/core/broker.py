@@ -1,0 +1,287 @@
+"""The broker as one machine: a command goes in, effects come out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lbg_broker.amqp import AckEvent, ChannelFault, ContentEvent, Event, MethodEvent, PublishEvent, ReplyCode
+from lbg_broker.amqp.methods import (
+    BasicAck,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionUnblocked,
+    Method,
+)
+from lbg_broker.server.core.authority import Authority
+from lbg_broker.server.core.changes import StoreBatch, StoredState
+from lbg_broker.server.core.channel import Channel
+from lbg_broker.server.core.closing import close_connection, end_channel, end_connection, refuse
+from lbg_broker.server.core.commands import (
+    CloseConnection,
+    Command,
+    Committed,
+    ConnectionLost,
+    ConnectionOpened,
+    Paused,
+    Received,
+    StoreBlocked,
+)
+from lbg_broker.server.core.connection import Connection
+from lbg_broker.server.core.dead_lettering import enforce_limit
+from lbg_broker.server.core.definitions import restore
+from lbg_broker.server.core.effects import Effect, Send
+from lbg_broker.server.core.errors import Refusal
+from lbg_broker.server.core.handling import ADMINISTERED, handle
+from lbg_broker.server.core.publishing import confirm_instantly, publish
+from lbg_broker.server.core.settling import ack
+from lbg_broker.server.core.state import Pending, State
+from lbg_broker.server.core.vhost import Vhost
+
+__all__ = ["Broker", "Output"]
+
+Output = list[tuple[int, list[Effect]]]
+"""For each connection that has any, its effects in order."""
+
+
+@dataclass(slots=True)
+class _Administrator:
+    """Somebody who acts outside any connection, through the management API."""
+
+    user: str
+    vhost: Vhost
+    owner: None = None
+    last_queue: str = ""
+
+
+class Broker:
+    """Queues, exchanges and everybody connected to them.
+
+    The caller gives every command in turn, carries out the effects, and when the store is idle takes `seal()`
+    there; what waits for the disk comes out of the `Committed` that answers it.
+    """
+
+    def __init__(
+        self, authority: Authority, *, new_token: Callable[[], str], stored: StoredState | None = None
+    ) -> None:
+        self.state = State(authority, new_token=new_token)
+        self._authority_generation = authority.generation
+        if stored is not None:
+            restore(self.state, stored)
+
+    def apply(self, command: Command, now: float) -> Output:
+        """Carry out a command. `now`: seconds since the epoch."""
+        state = self.state
+        state.now = now
+        match command:
+            case Received():
+                connection = state.connections.get(command.connection)
+                if connection is not None:
+                    self._run(connection, command.events)
+            case Committed():
+                self._committed(command)
+            case ConnectionOpened():
+                self._opened(command)
+            case ConnectionLost():
+                connection = state.connections.get(command.connection)
+                if connection is not None:
+                    end_connection(state, connection)
+            case Paused():
+                self._paused(command)
+            case StoreBlocked():
+                self._store_blocked(command.reason)
+            case CloseConnection():
+                self._close(command)
+        return self._output()
+
+    def administer(self, user: str, vhost: str, method: Method, now: float) -> tuple[Method, Output]:
+        """Carry out a declare, bind, delete or purge for a user of the management API, and give the answer.
+
+        What it changed is durable after the next batch. Raises `Refusal`, and KeyError for an unknown vhost.
+        """
+        state = self.state
+        state.now = now
+        answer = ADMINISTERED[type(method)](state, _Administrator(user, state.vhosts[vhost]), method)
+        return answer, self._output()
+
+    def define(self, kind: str, key: str, value: str | None) -> None:
+        """Keep a definition of somebody else's (a user, a permission) with the next batch; None deletes it."""
+        self.state.define(kind, key, value)
+
+    def seal(self, *, final: bool = False) -> StoreBatch | None:
+        """Everything to store since the last batch; None if there is nothing.
+
+        `final`: the broker stops after this one, so it also says exactly how far each queue was delivered.
+        """
+        state = self.state
+        batch, pending = state.batch, state.pending
+        spools = list(state.touched)
+        state.touched.clear()
+        if final:
+            spools = [queue.spool for queue in state.queues_by_spool.values()]
+        if not (spools or batch.definitions or batch.dropped or pending.replies or pending.confirms):
+            return None
+        for spool in spools:
+            if spool.dropped:
+                continue
+            change, page = spool.seal(final=final)
+            if change is not None:
+                batch.spools.append(change)
+                if change.record is not None:
+                    pending.marks.append((spool, change.record.mark))
+            if page is not None:
+                batch.pages.append(page)
+        state.committing[batch.number] = pending
+        state.pending = Pending()
+        state.batch = StoreBatch(batch.number + 1)
+        return batch
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether `seal` would give a batch."""
+        state = self.state
+        batch, pending = state.batch, state.pending
+        return bool(
+            state.touched or batch.definitions or batch.dropped or pending.replies or pending.confirms
+        )
+
+    def _output(self) -> Output:
+        state = self.state
+        while state.due:
+            state.deal()
+        if state.confirming:
+            confirm_instantly(state)
+        speaking, state.speaking = state.speaking, []
+        output: Output = []
+        for connection in speaking:
+            output.append((connection.id, connection.out))
+            connection.out = []
+        return output
+
+    def _run(self, connection: Connection, events: Sequence[Event]) -> None:
+        state = self.state
+        if state.authority.generation != self._authority_generation:
+            self._authority_generation = state.authority.generation
+            for vhost in state.vhosts.values():
+                vhost.changed()
+        channels = connection.channels
+        for event in events:
+            if connection.closing:
+                return
+            kind = type(event)
+            if kind is ChannelFault:
+                self._ended(connection, event.channel)  # type: ignore[union-attr]
+                continue
+            assert isinstance(event, MethodEvent | ContentEvent)
+            channel = channels.get(event.channel)
+            if channel is None:
+                if isinstance(event.method, ChannelOpen):
+                    channel = channels[event.channel] = Channel(connection, event.channel)
+                    state.send(channel, ChannelOpenOk())
+                continue
+            if channel.stalled:
+                channel.backlog.append(event)
+                continue
+            try:
+                if kind is PublishEvent:
+                    if not channel.closing:
+                        publish(state, channel, event)  # type: ignore[arg-type]
+                elif kind is AckEvent:
+                    if not channel.closing:
+                        ack(state, channel, event.delivery_tag, event.multiple)  # type: ignore[union-attr]
+                else:
+                    self._handle(channel, event.method)
+            except Refusal as refusal:
+                method = event.method
+                refuse(state, channel, refusal, class_id=method.class_id, method_id=method.method_id)
+
+    def _handle(self, channel: Channel, method: Method) -> None:
+        state = self.state
+        if isinstance(method, ChannelClose):
+            if not channel.closing:
+                end_channel(state, channel)
+            del channel.connection.channels[channel.number]
+            state.send(channel, ChannelCloseOk())
+        elif isinstance(method, ChannelCloseOk):
+            del channel.connection.channels[channel.number]
+        elif not channel.closing:
+            state.deal()  # the counts a command sees are those of now
+            handle(state, channel, method)
+
+    def _ended(self, connection: Connection, number: int) -> None:
+        channel = connection.channels.get(number)
+        if channel is not None and not channel.closing:
+            end_channel(self.state, channel)
+
+    def _opened(self, command: ConnectionOpened) -> None:
+        state = self.state
+        connection = Connection(
+            command.connection,
+            command.user,
+            state.vhosts[command.vhost],
+            peer=command.peer,
+            opened_at=state.now,
+        )
+        state.connections[connection.id] = connection
+        if state.blocked_reason is not None:
+            self._tell_blocked(connection)
+
+    def _paused(self, command: Paused) -> None:
+        connection = self.state.connections.get(command.connection)
+        if connection is None:
+            return
+        connection.paused = command.paused
+        if not command.paused:
+            for channel in connection.channels.values():
+                for consumer in channel.consumers.values():
+                    self.state.make_due(consumer.queue)
+
+    def _committed(self, command: Committed) -> None:
+        state = self.state
+        pending = state.committing.pop(command.number)
+        for spool, mark in pending.marks:
+            if mark > spool.granted:
+                spool.granted = mark
+                if spool.ready and not spool.dropped:
+                    state.make_due(state.queues_by_spool[spool.id])
+        for page in command.pages:
+            queue = state.queues_by_spool.get(page.request.spool)
+            if queue is not None:
+                queue.spool.page_loaded(page)
+                state.make_due(queue)
+                enforce_limit(state, queue)
+        for channel, tag in pending.confirms.items():
+            if channel.waiting == tag:
+                channel.waiting = 0
+            if not channel.closing:
+                state.send(channel, BasicAck(tag, tag > channel.confirmed + 1))
+                channel.confirmed = tag
+        for channel, answer in pending.replies:
+            if channel.closing:
+                continue
+            channel.stalled = False
+            if answer is not None:
+                state.send(channel, answer)
+            backlog = list(channel.backlog)
+            channel.backlog.clear()
+            self._run(channel.connection, backlog)
+
+    def _close(self, command: CloseConnection) -> None:
+        state = self.state
+        for connection in list(state.connections.values()):
+            if command.connection in (None, connection.id):
+                text = f"CONNECTION_FORCED - {command.reason}"
+                close_connection(state, connection, ConnectionClose(ReplyCode.CONNECTION_FORCED, text))
+
+    def _store_blocked(self, reason: str | None) -> None:
+        self.state.blocked_reason = reason
+        for connection in self.state.connections.values():
+            self._tell_blocked(connection)
+
+    def _tell_blocked(self, connection: Connection) -> None:
+        if connection.peer.has("connection.blocked"):
+            reason = self.state.blocked_reason
+            method = ConnectionUnblocked() if reason is None else ConnectionBlocked(reason)
+            self.state.emit(connection, Send(0, method))

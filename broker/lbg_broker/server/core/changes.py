@@ -1,0 +1,100 @@
+"""What the core asks of the store: batches of changes, each carried out whole or not at all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lbg_broker.server.core.message import Message
+
+__all__ = [
+    "Definition",
+    "Page",
+    "PageRequest",
+    "Row",
+    "SpoolChange",
+    "SpoolRecord",
+    "StoreBatch",
+    "StoredState",
+]
+
+Row = tuple[int, bytes, bytes, bytes]
+"""A message in the store: position, origin, header, body."""
+
+
+@dataclass(slots=True, frozen=True)
+class SpoolRecord:
+    """What the store keeps of a durable line beside its messages: enough to go on without reading them."""
+
+    spool: int
+    next_position: int
+    mark: int
+    messages: int
+    bytes: int
+
+
+@dataclass(slots=True, frozen=True)
+class PageRequest:
+    """Messages to read back, in order: positions from `first` up to, not including, `upto`."""
+
+    spool: int
+    durable: bool
+    first: int
+    upto: int
+    messages_max: int
+    bytes_max: int
+    epoch: int
+
+
+@dataclass(slots=True, frozen=True)
+class Page:
+    """The answer: every message from the request's `first` up to, not including, `end`."""
+
+    request: PageRequest
+    rows: Sequence[Row]
+    end: int
+
+
+@dataclass(slots=True, frozen=True)
+class SpoolChange:
+    """Changes of one line. Inserts come first, then the deletes: inclusive ranges of positions."""
+
+    spool: int
+    durable: bool
+    inserts: Sequence[Message]
+    deletes: Sequence[tuple[int, int]]
+    record: SpoolRecord | None
+
+
+@dataclass(slots=True, frozen=True)
+class Definition:
+    """A named durable thing (queue, exchange, binding, user, permission). `value` is JSON; None deletes it."""
+
+    kind: str
+    key: str
+    value: str | None
+
+
+@dataclass(slots=True)
+class StoreBatch:
+    """Everything since the last batch. `dropped` lines lose all their messages after the changes above.
+
+    The reads in `pages` come last and see all of it.
+    """
+
+    number: int
+    definitions: list[Definition] = field(default_factory=list)
+    spools: list[SpoolChange] = field(default_factory=list)
+    dropped: list[tuple[int, bool]] = field(default_factory=list)
+    pages: list[PageRequest] = field(default_factory=list)
+
+    @property
+    def writes(self) -> bool:
+        """Whether anything has to reach the disk; else there is nothing to wait for but the reads."""
+        return bool(self.definitions or self.spools or self.dropped)
+
+
+@dataclass(slots=True, frozen=True)
+class StoredState:
+    """What the store holds at start."""
+
+    definitions: Sequence[Definition]
+    spools: Sequence[SpoolRecord]

@@ -1,0 +1,82 @@
+"""A channel: numbering of deliveries and publishes, and what is not yet settled."""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from lbg_broker.amqp import Event
+from lbg_broker.server.core.consumer import Consumer
+from lbg_broker.server.core.message import Message
+
+if TYPE_CHECKING:
+    from lbg_broker.server.core.connection import Connection
+    from lbg_broker.server.core.queue import Queue
+    from lbg_broker.server.core.vhost import Route
+
+__all__ = ["Channel", "Unsettled"]
+
+Unsettled = tuple["Queue", Message, Consumer | None]
+"""A delivery that awaits its ack; without a consumer it was fetched by basic.get."""
+
+
+class Channel:
+    """One open channel of a connection.
+
+    `stalled`: the answer to its last command waits for the disk; later commands wait in `backlog`, so that
+    replies keep their order.
+    """
+
+    __slots__ = (
+        "backlog",
+        "closing",
+        "confirmed",
+        "confirms",
+        "connection",
+        "consumers",
+        "fenced",
+        "instant",
+        "last_queue",
+        "next_tag",
+        "number",
+        "outstanding",
+        "prefetch",
+        "prefetch_total",
+        "published",
+        "routes",
+        "routes_generation",
+        "stalled",
+        "unsettled",
+        "user",
+        "vhost",
+        "waiting",
+    )
+
+    def __init__(self, connection: "Connection", number: int) -> None:
+        self.connection = connection
+        self.user = connection.user
+        self.vhost = connection.vhost
+        self.number = number
+        self.closing = False
+        self.stalled = False
+        self.backlog: deque[Event] = deque()
+        self.consumers: dict[str, Consumer] = {}
+        self.last_queue = ""  # the name an empty queue name stands for (AMQP 0-9-1, queue.bind)
+        # deliveries
+        self.next_tag = 1
+        self.unsettled: dict[int, Unsettled] = {}
+        self.outstanding = 0  # of consumers; what basic.get fetched does not count against a limit
+        self.prefetch = 0  # basic.qos global=false: each consumer made from now on
+        self.prefetch_total = 0  # basic.qos global=true: all consumers of the channel together
+        # publishes
+        self.confirms = False
+        self.published = 0
+        self.confirmed = 0
+        self.waiting = 0  # the highest publish whose confirm waits for the disk
+        self.instant: list[int] = []  # publishes to confirm at the end of this turn
+        self.fenced: set[Queue] = set()  # queues that refused a publish (ordered refusal)
+        self.routes: dict[tuple[str, str], Route] = {}
+        self.routes_generation = -1
+
+    @property
+    def owner(self) -> "Connection":
+        """Who owns what is declared exclusive here."""
+        return self.connection

@@ -1,0 +1,56 @@
+"""The end of channels and connections: what they held goes back to its place and the next in line takes over."""
+
+from lbg_broker.amqp.methods import ChannelClose, ConnectionClose
+from lbg_broker.server.core.channel import Channel
+from lbg_broker.server.core.connection import Connection
+from lbg_broker.server.core.consuming import remove_consumer
+from lbg_broker.server.core.effects import Send
+from lbg_broker.server.core.errors import ChannelRefusal, Refusal
+from lbg_broker.server.core.queueing import remove_queue
+from lbg_broker.server.core.settling import requeue_all
+from lbg_broker.server.core.state import State
+
+__all__ = ["close_connection", "end_channel", "end_connection", "refuse"]
+
+
+def end_channel(state: State, channel: Channel) -> None:
+    """Undo what a channel had: first its deliveries return, then its consumers go, so that whoever is next
+    starts at the right message."""
+    channel.closing = True
+    channel.backlog.clear()
+    requeue_all(state, channel)
+    for consumer in list(channel.consumers.values()):
+        remove_consumer(state, consumer)
+
+
+def end_connection(state: State, connection: Connection) -> None:
+    """Undo what a connection had; its exclusive queues go with it."""
+    if state.connections.pop(connection.id, None) is None:
+        return
+    connection.closing = True
+    connection.paused = True  # nothing more is delivered to it meanwhile
+    for channel in connection.channels.values():
+        channel.closing = True
+    for channel in connection.channels.values():
+        end_channel(state, channel)
+    for queue in list(connection.owned):
+        remove_queue(state, queue)
+
+
+def close_connection(state: State, connection: Connection, close: ConnectionClose) -> None:
+    """End a connection and tell its client why."""
+    state.emit(connection, Send(0, close))
+    end_connection(state, connection)
+
+
+def refuse(state: State, channel: Channel, refusal: Refusal, *, class_id: int, method_id: int) -> None:
+    """Close the channel, or its connection, that asked for what is refused."""
+    if isinstance(refusal, ChannelRefusal):
+        state.send(channel, ChannelClose(refusal.code, refusal.reply_text, class_id, method_id))
+        end_channel(state, channel)
+    else:
+        close_connection(
+            state,
+            channel.connection,
+            ConnectionClose(refusal.code, refusal.reply_text, class_id, method_id),
+        )

@@ -1,0 +1,60 @@
+"""A connection as the core sees it: an authenticated user in a vhost, with channels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lbg_broker.server.core.channel import Channel
+from lbg_broker.server.core.effects import Effect
+from lbg_broker.server.core.queue import Queue
+from lbg_broker.server.core.vhost import Vhost
+
+__all__ = ["Connection", "Peer"]
+
+
+@dataclass(slots=True, frozen=True)
+class Peer:
+    """What is known of the other end; only to look at, but for the capabilities."""
+
+    name: str
+    host: str = ""
+    port: int = 0
+    tls: bool = False
+    client_properties: Mapping[str, object] = field(default_factory=dict)
+
+    def has(self, capability: str) -> bool:
+        """Whether the client announced this capability."""
+        capabilities = self.client_properties.get("capabilities")
+        return isinstance(capabilities, Mapping) and capabilities.get(capability) is True
+
+
+class Connection:
+    """`paused`: the peer reads too slowly, so nothing is delivered until its buffer has drained."""
+
+    __slots__ = (
+        "cancel_notify",
+        "channels",
+        "closing",
+        "id",
+        "opened_at",
+        "ordered_refusal",
+        "out",
+        "owned",
+        "paused",
+        "peer",
+        "user",
+        "vhost",
+    )
+
+    def __init__(self, number: int, user: str, vhost: Vhost, *, peer: Peer, opened_at: float) -> None:
+        self.id = number
+        self.user = user
+        self.vhost = vhost
+        self.peer = peer
+        self.opened_at = opened_at
+        self.ordered_refusal = peer.has("lbg.ordered_refusal")
+        self.cancel_notify = peer.has("consumer_cancel_notify")
+        self.channels: dict[int, Channel] = {}
+        self.owned: set[Queue] = set()  # exclusive queues, which die with it
+        self.paused = False
+        self.closing = False
+        self.out: list[Effect] = []

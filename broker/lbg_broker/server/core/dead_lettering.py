@@ -1,0 +1,113 @@
+"""What becomes of messages a queue gets rid of: another exchange, with their history in `x-death`."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal
+
+from lbg_broker.amqp import BasicProperties, FieldValue
+from lbg_broker.server.core.message import Origin
+from lbg_broker.server.core.queue import Queue
+from lbg_broker.server.core.state import State
+
+__all__ = ["Reason", "dead_letter", "enforce_limit"]
+
+Reason = Literal["rejected", "maxlen"]
+
+
+def dead_letter(
+    state: State, queue: Queue, origin: Origin, header: bytes, body: bytes, *, reason: Reason
+) -> None:
+    """Publish a message that leaves the queue to its dead-letter exchange, if it has one.
+
+    It is appended where it goes in the same batch that deletes it here. As with RabbitMQ's `at-most-once`
+    nobody is asked twice: a full queue that refuses loses it.
+    """
+    if queue.rules.dead_letter_exchange is None:
+        return
+    vhost = queue.vhost
+    exchange = vhost.exchanges.get(queue.rules.dead_letter_exchange)
+    if exchange is None:
+        return
+    key = queue.rules.dead_letter_routing_key
+    route = vhost.route(exchange, origin.routing_key if key is None else key)
+    properties = BasicProperties.decode(header)
+    headers = dict(properties.headers or {})
+    deaths = _deaths_of(headers)
+    targets = [target for target in route.queues if not _circles(target, deaths, queue, reason)]
+    if not targets:
+        return
+    state.counters.dead_lettered += 1
+    _bury(headers, deaths, queue=queue, origin=origin, reason=reason, now=state.now)
+    properties.headers = headers
+    properties.expiration = None
+    new_header = properties.encode()
+    for target in targets:
+        if target.limited and target.rules.overflow != "drop-head" and target.is_full_for(len(body)):
+            continue
+        target.spool.append(route.origin, new_header, body)
+        state.make_due(target)
+        if target.limited:
+            enforce_limit(state, target)
+
+
+def enforce_limit(state: State, queue: Queue) -> None:
+    """Drop from the head of a queue that is over its limit, if that is its way."""
+    if not queue.limited or queue.rules.overflow != "drop-head" or not queue.is_over():
+        return
+    if queue.policy.consumers:
+        state.deal()  # what a consumer can take is not dropped
+    while queue.is_over():
+        message = queue.spool.drop_first()
+        if message is None:
+            state.make_due(queue)  # the head is being read; its page brings us back here
+            return
+        state.counters.dropped += 1
+        dead_letter(state, queue, message.origin, message.header, message.body, reason="maxlen")
+
+
+def _deaths_of(headers: Mapping[str, FieldValue]) -> list[dict[str, FieldValue]]:
+    deaths = headers.get("x-death")
+    if not isinstance(deaths, list):
+        return []
+    return [dict(death) for death in deaths if isinstance(death, Mapping)]
+
+
+def _circles(target: Queue, deaths: list[dict[str, FieldValue]], source: Queue, reason: Reason) -> bool:
+    """Whether a message would come back to a queue without any consumer having rejected it on its way."""
+    if reason == "rejected" or any(death.get("reason") == "rejected" for death in deaths):
+        return False
+    return target is source or any(death.get("queue") == target.name for death in deaths)
+
+
+def _bury(
+    headers: dict[str, FieldValue],
+    deaths: list[dict[str, FieldValue]],
+    *,
+    queue: Queue,
+    origin: Origin,
+    reason: Reason,
+    now: float,
+) -> None:
+    """Note a death: the newest (queue, reason) pair stands first, each pair once with its count."""
+    for index, death in enumerate(deaths):
+        if death.get("queue") == queue.name and death.get("reason") == reason:
+            count = death.get("count")
+            death["count"] = (count if isinstance(count, int) else 0) + 1
+            deaths.insert(0, deaths.pop(index))
+            break
+    else:
+        deaths.insert(
+            0,
+            {
+                "count": 1,
+                "reason": reason,
+                "queue": queue.name,
+                "time": datetime.fromtimestamp(int(now), UTC),
+                "exchange": origin.exchange,
+                "routing-keys": [origin.routing_key],
+            },
+        )
+    headers["x-death"] = deaths
+    headers.setdefault("x-first-death-reason", reason)
+    headers.setdefault("x-first-death-queue", queue.name)
+    headers.setdefault("x-first-death-exchange", origin.exchange)

@@ -1,0 +1,108 @@
+"""Which function carries out which method."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from lbg_broker.amqp import ReplyCode
+from lbg_broker.amqp.methods import (
+    AccessRequest,
+    AccessRequestOk,
+    BasicAck,
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicGet,
+    BasicNack,
+    BasicQos,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicReject,
+    ChannelFlow,
+    ChannelFlowOk,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    ExchangeBind,
+    ExchangeDeclare,
+    ExchangeDelete,
+    ExchangeUnbind,
+    Method,
+    QueueBind,
+    QueueDeclare,
+    QueueDelete,
+    QueuePurge,
+    QueueUnbind,
+)
+from lbg_broker.server.core import consuming, queueing, settling, topology
+from lbg_broker.server.core.channel import Channel
+from lbg_broker.server.core.errors import ConnectionRefusal
+from lbg_broker.server.core.naming import Actor
+from lbg_broker.server.core.state import State
+
+__all__ = ["ADMINISTERED", "handle"]
+
+ADMINISTERED: Final[dict[type[Method], Callable[[State, Actor, Any], Method]]] = {
+    ExchangeDeclare: topology.declare_exchange,
+    ExchangeDelete: topology.delete_exchange,
+    ExchangeBind: topology.bind_exchange,
+    ExchangeUnbind: topology.unbind_exchange,
+    QueueDeclare: queueing.declare_queue,
+    QueueBind: topology.bind_queue,
+    QueueUnbind: topology.unbind_queue,
+    QueueDelete: queueing.delete_queue,
+    QueuePurge: queueing.purge_queue,
+}
+"""Methods about what exists: they answer, and need a user but no channel."""
+
+
+def handle(state: State, channel: Channel, method: Method) -> None:
+    """Carry out a method without content. Raises `Refusal`."""
+    kind = type(method)
+    administered = ADMINISTERED.get(kind)
+    if administered is not None:
+        before = len(state.batch.definitions)
+        answer = administered(state, channel, method)
+        durable = len(state.batch.definitions) != before
+        state.reply(channel, answer, nowait=getattr(method, "nowait", False), durable=durable)
+        return
+    handler = _CHANNEL_METHODS.get(kind)
+    if handler is None:
+        raise ConnectionRefusal(ReplyCode.NOT_IMPLEMENTED, f"method {method.NAME}")
+    handler(state, channel, method)
+
+
+def _select_confirms(state: State, channel: Channel, method: ConfirmSelect) -> None:
+    channel.confirms = True
+    channel.fenced.clear()
+    state.reply(channel, ConfirmSelectOk(), nowait=method.nowait)
+
+
+def _flow(state: State, channel: Channel, method: ChannelFlow) -> None:
+    if not method.active:
+        raise ConnectionRefusal(ReplyCode.NOT_IMPLEMENTED, "active=false")
+    state.send(channel, ChannelFlowOk(True))
+
+
+def _ack(state: State, channel: Channel, method: BasicAck) -> None:
+    settling.ack(state, channel, method.delivery_tag, method.multiple)
+
+
+def _ignore(state: State, channel: Channel, method: Method) -> None:
+    """An answer to something we said that awaits none."""
+
+
+_CHANNEL_METHODS: Final[dict[type[Method], Callable[[State, Channel, Any], None]]] = {
+    AccessRequest: lambda state, channel, _method: state.send(channel, AccessRequestOk()),
+    BasicAck: _ack,
+    BasicCancel: consuming.cancel,
+    BasicCancelOk: _ignore,
+    BasicConsume: consuming.consume,
+    BasicGet: consuming.get,
+    BasicNack: settling.nack,
+    BasicQos: consuming.qos,
+    BasicRecover: settling.recover,
+    BasicRecoverAsync: settling.recover,
+    BasicReject: settling.reject,
+    ChannelFlow: _flow,
+    ChannelFlowOk: _ignore,
+    ConfirmSelect: _select_confirms,
+}

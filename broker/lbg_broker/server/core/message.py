@@ -1,0 +1,48 @@
+"""A message and where it came from."""
+
+from dataclasses import dataclass
+
+from lbg_broker.amqp.fields import read_shortstr, write_shortstr
+
+__all__ = ["Message", "Origin"]
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Origin:
+    """The exchange and routing key of a publish, shared by all messages that have them.
+
+    `wire` is both as short strings one after the other: how they stand in basic.deliver, and in the store.
+    """
+
+    exchange: str
+    routing_key: str
+    wire: bytes
+
+    @classmethod
+    def of(cls, exchange: str, routing_key: str) -> "Origin":
+        return cls(exchange, routing_key, write_shortstr(exchange) + write_shortstr(routing_key))
+
+    @classmethod
+    def from_wire(cls, wire: bytes) -> "Origin":
+        exchange, end = read_shortstr(wire, 0, "surrogateescape")
+        routing_key, _ = read_shortstr(wire, end, "surrogateescape")
+        return cls(exchange, routing_key, wire)
+
+
+class Message:
+    """One message in one line. `position` is its place there and never changes.
+
+    `header` is the property list as the publisher sent it, `stored` says whether the store has a row of it.
+    """
+
+    __slots__ = ("body", "header", "origin", "position", "stored")
+
+    def __init__(self, position: int, origin: Origin, header: bytes, body: bytes, stored: bool) -> None:
+        self.position = position
+        self.origin = origin
+        self.header = header
+        self.body = body
+        self.stored = stored
+
+    def __repr__(self) -> str:
+        return f"Message({self.position}, {self.origin.routing_key!r}, {len(self.body)} bytes)"

@@ -1,0 +1,103 @@
+"""Resources by name: finding them, and who may use them."""
+
+from typing import Literal, Protocol
+
+from lbg_broker.amqp import ReplyCode
+from lbg_broker.server.core.authority import Permission
+from lbg_broker.server.core.connection import Connection
+from lbg_broker.server.core.errors import ChannelRefusal
+from lbg_broker.server.core.exchange import Exchange
+from lbg_broker.server.core.queue import Queue
+from lbg_broker.server.core.state import State
+from lbg_broker.server.core.vhost import Vhost
+
+__all__ = [
+    "Actor",
+    "check_not_default",
+    "check_not_reserved",
+    "check_owner",
+    "find_exchange",
+    "find_queue",
+    "queue_name",
+    "require",
+]
+
+
+class Actor(Protocol):
+    """Who asks: a channel, or an administrator without a connection."""
+
+    last_queue: str
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def vhost(self) -> Vhost: ...
+
+    @property
+    def owner(self) -> Connection | None: ...
+
+
+def require(
+    state: State, actor: Actor, permission: Permission, kind: Literal["queue", "exchange"], name: str
+) -> None:
+    """Raise 403 unless the user has the permission."""
+    if not state.authority.can(actor.user, actor.vhost.name, permission, name):
+        raise ChannelRefusal(
+            ReplyCode.ACCESS_REFUSED,
+            f"access to {kind} '{name}' in vhost '{actor.vhost.name}' refused for user '{actor.user}'",
+        )
+
+
+def queue_name(actor: Actor, name: str) -> str:
+    """The name, or for the empty one the queue this channel declared last. Raises 404 when there is none."""
+    if name:
+        return name
+    if not actor.last_queue:
+        raise ChannelRefusal(ReplyCode.NOT_FOUND, "no previously declared queue")
+    return actor.last_queue
+
+
+def find_queue(actor: Actor, name: str) -> Queue:
+    """The queue of this name. Raises 404."""
+    queue = actor.vhost.queues.get(name)
+    if queue is None:
+        raise ChannelRefusal(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '{actor.vhost.name}'")
+    return queue
+
+
+def find_exchange(actor: Actor, name: str) -> Exchange:
+    """The exchange of this name. Raises 404."""
+    exchange = actor.vhost.exchanges.get(name)
+    if exchange is None:
+        raise ChannelRefusal(ReplyCode.NOT_FOUND, f"no exchange '{name}' in vhost '{actor.vhost.name}'")
+    return exchange
+
+
+def check_owner(actor: Actor, queue: Queue) -> None:
+    """Raise 405 for another connection's exclusive queue."""
+    if queue.owner is not None and queue.owner is not actor.owner:
+        raise locked(queue)
+
+
+def locked(queue: Queue) -> ChannelRefusal:
+    """What somebody else's exclusive queue answers."""
+    return ChannelRefusal(
+        ReplyCode.RESOURCE_LOCKED,
+        f"cannot obtain exclusive access to locked {queue.where}. It could be originally declared on another "
+        "connection or the exclusive property value does not match that of the original declaration.",
+    )
+
+
+def check_not_default(name: str) -> None:
+    """Raise 403 for the default exchange, which is only to publish to."""
+    if not name:
+        raise ChannelRefusal(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+
+
+def check_not_reserved(kind: Literal["queue", "exchange"], name: str) -> None:
+    """Raise 403 for a name that only the broker gives."""
+    if name.startswith("amq."):
+        raise ChannelRefusal(
+            ReplyCode.ACCESS_REFUSED, f"{kind} name '{name}' contains reserved prefix 'amq.*'"
+        )

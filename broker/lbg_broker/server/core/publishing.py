@@ -1,0 +1,154 @@
+"""basic.publish: route, append, and the promise of a confirm."""
+
+from lbg_broker.amqp import PublishEvent, ReplyCode
+from lbg_broker.amqp.methods import BasicAck, BasicNack, BasicReturn
+from lbg_broker.server.core.channel import Channel
+from lbg_broker.server.core.dead_lettering import dead_letter, enforce_limit
+from lbg_broker.server.core.effects import SendContent
+from lbg_broker.server.core.errors import ChannelRefusal, ConnectionRefusal
+from lbg_broker.server.core.message import Origin
+from lbg_broker.server.core.naming import find_exchange, require
+from lbg_broker.server.core.queue import Queue
+from lbg_broker.server.core.state import State
+from lbg_broker.server.core.vhost import Route
+
+__all__ = ["confirm_instantly", "publish"]
+
+# Property flags that mean work (AMQP 0-9-1 section 4.2.6.1): the first octet's last bit is expiration, and in
+# the second octet user-id.
+EXPIRATION = 0x01
+USER_ID = 0x10
+
+
+def publish(state: State, channel: Channel, event: PublishEvent) -> None:
+    """Carry out one basic.publish.
+
+    A confirm is sent at the end of this turn when nothing waits for the disk, else with the batch.
+    """
+    vhost = channel.vhost
+    if channel.routes_generation != vhost.generation:
+        channel.routes.clear()
+        channel.routes_generation = vhost.generation
+    route = channel.routes.get((event.exchange, event.routing_key))
+    if route is None:
+        route = _route(state, channel, event)
+    header = event.header
+    if header[0] & EXPIRATION or header[1] & USER_ID or event.immediate:
+        _check(channel, event)
+    state.counters.published += 1
+    refused = False
+    if route.plain:
+        origin, body = route.origin, event.body
+        for queue in route.queues:
+            queue.spool.append(origin, header, body)
+            if not queue.due:
+                state.make_due(queue)
+    else:
+        refused = _append_limited(state, channel, route, event)
+    if not route.queues:
+        _unroutable(state, channel, event)
+    if channel.confirms:
+        channel.published += 1
+        if refused:
+            state.send(channel, BasicNack(channel.published, False, False))
+        elif route.durable:
+            state.pending.confirms[channel] = channel.waiting = channel.published
+        else:
+            if not channel.instant:
+                state.confirming.append(channel)
+            channel.instant.append(channel.published)
+
+
+def confirm_instantly(state: State) -> None:
+    """Confirm what was published in this turn and waits for nothing."""
+    channels, state.confirming = state.confirming, []
+    for channel in channels:
+        tags, channel.instant = channel.instant, []
+        if channel.closing or not tags:
+            continue
+        if channel.waiting == 0:
+            # Everything before the last one is confirmed or refused already, so it may stand for all.
+            state.send(channel, BasicAck(tags[-1], len(tags) > 1))
+        else:
+            for tag in tags:
+                state.send(channel, BasicAck(tag, False))
+
+
+def _route(state: State, channel: Channel, event: PublishEvent) -> Route:
+    """The route of a publish this channel has not made before, or not since something changed."""
+    vhost = channel.vhost
+    exchange = find_exchange(channel, event.exchange)
+    require(state, channel, "write", "exchange", exchange.name)
+    if exchange.internal:
+        raise ChannelRefusal(
+            ReplyCode.ACCESS_REFUSED,
+            f"cannot publish to internal exchange '{exchange.name}' in vhost '{vhost.name}'",
+        )
+    route = vhost.route(exchange, event.routing_key)
+    if len(channel.routes) >= ROUTES_MAX:
+        channel.routes.clear()
+    channel.routes[event.exchange, event.routing_key] = route
+    return route
+
+
+ROUTES_MAX = 4096
+"""Routes remembered per channel."""
+
+
+def _check(channel: Channel, event: PublishEvent) -> None:
+    """Refuse what would otherwise be ignored in silence."""
+    if event.immediate:
+        raise ConnectionRefusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+    properties = event.properties
+    if properties.expiration is not None:
+        raise ChannelRefusal(ReplyCode.PRECONDITION_FAILED, "property 'expiration' is not supported")
+    user = channel.connection.user
+    if properties.user_id is not None and properties.user_id != user:
+        raise ChannelRefusal(
+            ReplyCode.PRECONDITION_FAILED,
+            f"user_id property set to '{properties.user_id}' but authenticated user was '{user}'",
+        )
+
+
+def _append_limited(state: State, channel: Channel, route: Route, event: PublishEvent) -> bool:
+    """Append where a queue has a limit; whether any refused."""
+    refused = False
+    for queue in route.queues:
+        if queue.limited and not _admits(state, channel, queue, event):
+            refused = True
+            continue
+        queue.spool.append(route.origin, event.header, event.body)
+        state.make_due(queue)
+        if queue.limited:
+            enforce_limit(state, queue)
+    return refused
+
+
+def _admits(state: State, channel: Channel, queue: Queue, event: PublishEvent) -> bool:
+    """Whether a queue takes this message; with drop-head it always does."""
+    if queue.rules.overflow == "drop-head":
+        return True
+    if queue not in channel.fenced:
+        size = len(event.body)
+        if not queue.is_full_for(size):
+            return True
+        if queue.due:  # what waits may be on its way out
+            state.deal()
+            if not queue.is_full_for(size):
+                return True
+        if queue.has_idle_consumer():
+            return True
+        if channel.connection.ordered_refusal:
+            channel.fenced.add(queue)
+    state.counters.refused += 1
+    if queue.rules.overflow == "reject-publish-dlx":
+        origin = Origin.of(event.exchange, event.routing_key)
+        dead_letter(state, queue, origin, event.header, event.body, reason="maxlen")
+    return False
+
+
+def _unroutable(state: State, channel: Channel, event: PublishEvent) -> None:
+    state.counters.unroutable += 1
+    if event.mandatory:
+        method = BasicReturn(ReplyCode.NO_ROUTE, "NO_ROUTE", event.exchange, event.routing_key)
+        state.emit(channel.connection, SendContent(channel.number, method, event.header, event.body))

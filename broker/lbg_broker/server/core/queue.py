@@ -1,0 +1,111 @@
+"""A queue: its name and rules, its line of messages, and its consumers."""
+
+from typing import TYPE_CHECKING
+
+from lbg_broker.amqp import FieldValue, Table
+from lbg_broker.server.core.arguments import QueueArguments
+from lbg_broker.server.core.dealing import Competing, Policy, SingleActive
+from lbg_broker.server.core.exchange import Binding
+from lbg_broker.server.core.spool import Spool
+
+if TYPE_CHECKING:
+    from lbg_broker.server.core.connection import Connection
+    from lbg_broker.server.core.vhost import Vhost
+
+__all__ = ["Queue"]
+
+
+class Queue:
+    """`durable`: it and its messages survive the process. An exclusive queue never does, whatever was asked,
+    because its owner does not.
+
+    `due`: it is in the list of queues that may have something to deliver.
+    """
+
+    __slots__ = (
+        "arguments",
+        "auto_delete",
+        "bindings",
+        "declared_durable",
+        "due",
+        "durable",
+        "limited",
+        "name",
+        "owner",
+        "policy",
+        "rules",
+        "spool",
+        "vhost",
+        "where",
+    )
+
+    def __init__(
+        self,
+        vhost: "Vhost",
+        name: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        owner: "Connection | None",
+        arguments: Table,
+        rules: QueueArguments,
+        spool: Spool,
+    ) -> None:
+        self.vhost = vhost
+        self.name = name
+        self.where = f"queue '{name}' in vhost '{vhost.name}'"
+        self.durable = durable
+        self.declared_durable = durable
+        self.auto_delete = auto_delete
+        self.owner = owner
+        self.arguments: dict[str, FieldValue] = dict(arguments)
+        self.rules = rules
+        self.limited = rules.limited
+        self.spool = spool
+        self.policy: Policy = SingleActive() if rules.single_active_consumer else Competing()
+        self.bindings: dict[Binding, None] = {}
+        self.due = False
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r}, {self.messages_ready} ready, {self.messages_unacknowledged} unacknowledged)"
+
+    @property
+    def messages_ready(self) -> int:
+        """Messages that wait, in memory and in the store."""
+        return self.spool.ready
+
+    @property
+    def messages_unacknowledged(self) -> int:
+        """Messages given out and not settled."""
+        return self.spool.outstanding
+
+    @property
+    def bytes_ready(self) -> int:
+        """Bytes of the bodies that wait."""
+        return self.spool.ready_bytes
+
+    @property
+    def bytes_unacknowledged(self) -> int:
+        """Bytes of the bodies given out and not settled."""
+        return self.spool.outstanding_bytes
+
+    def is_full_for(self, size_bytes: int) -> bool:
+        """Whether one more message of this size would be over a limit. Limits count what waits, as RabbitMQ's."""
+        spool, rules = self.spool, self.rules
+        if rules.max_length is not None and spool.ready + 1 > rules.max_length:
+            return True
+        return rules.max_length_bytes is not None and spool.ready_bytes + size_bytes > rules.max_length_bytes
+
+    def is_over(self) -> bool:
+        """Whether what waits is over a limit now."""
+        spool, rules = self.spool, self.rules
+        if rules.max_length is not None and spool.ready > rules.max_length:
+            return True
+        return rules.max_length_bytes is not None and spool.ready_bytes > rules.max_length_bytes
+
+    def has_idle_consumer(self) -> bool:
+        """Whether a message that comes now would go out at once."""
+        if self.spool.ready:
+            return False
+        policy = self.policy
+        return any(policy.is_active(consumer) and consumer.credit() for consumer in policy.consumers)

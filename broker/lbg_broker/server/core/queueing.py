@@ -1,0 +1,166 @@
+"""queue.declare, queue.delete, queue.purge. Each returns the answer; nothing here sends it."""
+
+from lbg_broker.amqp import ReplyCode
+from lbg_broker.amqp.methods import (
+    BasicCancel,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+)
+from lbg_broker.server.core.arguments import QueueArguments, inequivalent, same_arguments
+from lbg_broker.server.core.definitions import define_queue
+from lbg_broker.server.core.errors import ChannelRefusal
+from lbg_broker.server.core.naming import (
+    Actor,
+    check_not_reserved,
+    check_owner,
+    find_queue,
+    locked,
+    queue_name,
+    require,
+)
+from lbg_broker.server.core.queue import Queue
+from lbg_broker.server.core.state import State
+from lbg_broker.server.core.topology import remove_binding
+
+__all__ = ["declare_queue", "delete_queue", "purge_queue", "remove_queue"]
+
+COMPARED = (
+    "x-single-active-consumer",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-overflow",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-delivery-limit",
+)
+"""Arguments in which a second declaration must agree with the first; queue-type has a default on top."""
+
+
+def declare_queue(state: State, actor: Actor, method: QueueDeclare) -> QueueDeclareOk:
+    """queue.declare; with passive, only look."""
+    if method.passive:
+        queue = find_queue(actor, queue_name(actor, method.queue))
+        check_owner(actor, queue)
+    else:
+        name = method.queue or f"amq.gen-{state.new_token()}"
+        require(state, actor, "configure", "queue", name)
+        existing = actor.vhost.queues.get(name)
+        if existing is None:
+            if method.queue:
+                check_not_reserved("queue", name)
+            queue = _create(state, actor, name, method)
+        else:
+            _check_equivalent(actor, existing, method)
+            queue = existing
+    actor.last_queue = queue.name
+    return QueueDeclareOk(queue.name, queue.messages_ready, len(queue.policy.consumers))
+
+
+def delete_queue(state: State, actor: Actor, method: QueueDelete) -> QueueDeleteOk:
+    """queue.delete. A queue that is not there is deleted already."""
+    name = queue_name(actor, method.queue)
+    require(state, actor, "configure", "queue", name)
+    queue = actor.vhost.queues.get(name)
+    if queue is None:
+        return QueueDeleteOk(0)
+    check_owner(actor, queue)
+    if method.if_unused and queue.policy.consumers:
+        raise ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"{queue.where} in use")
+    if method.if_empty and queue.messages_ready:
+        raise ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"{queue.where} not empty")
+    count = queue.messages_ready
+    remove_queue(state, queue)
+    return QueueDeleteOk(count)
+
+
+def purge_queue(state: State, actor: Actor, method: QueuePurge) -> QueuePurgeOk:
+    """queue.purge: what waits is deleted; what is given out stays."""
+    name = queue_name(actor, method.queue)
+    require(state, actor, "read", "queue", name)
+    queue = find_queue(actor, name)
+    check_owner(actor, queue)
+    positions = [
+        message.position
+        for connection in state.connections.values()
+        for channel in connection.channels.values()
+        for holder, message, _ in channel.unsettled.values()
+        if holder is queue
+    ]
+    return QueuePurgeOk(queue.spool.purge(sorted(positions)))
+
+
+def remove_queue(state: State, queue: Queue) -> None:
+    """Delete a queue with its messages, bindings and consumers, who are told."""
+    vhost = queue.vhost
+    for binding in list(queue.bindings):
+        remove_binding(state, vhost, binding)
+    del vhost.queues[queue.name]
+    vhost.changed()
+    state.queues_by_spool.pop(queue.spool.id)
+    if queue.owner is not None:
+        queue.owner.owned.discard(queue)
+    if queue.durable:
+        define_queue(state, vhost, queue, there=False)
+    state.drop_spool(queue.spool)
+    for consumer in list(queue.policy.consumers):
+        queue.policy.remove(consumer)
+        channel = consumer.channel
+        channel.consumers.pop(consumer.tag, None)
+        if channel.connection.cancel_notify and not channel.closing:
+            state.send(channel, BasicCancel(consumer.tag, True))
+
+
+def _create(state: State, actor: Actor, name: str, method: QueueDeclare) -> Queue:
+    where = f"queue '{name}' in vhost '{actor.vhost.name}'"
+    rules = QueueArguments.parse(method.arguments, where=where)
+    for asked, property_name in (
+        (not method.durable, "non-durable"),
+        (method.exclusive, "exclusive"),
+        (method.auto_delete, "auto-delete"),
+    ):
+        if asked and rules.queue_type == "quorum":
+            raise ChannelRefusal(
+                ReplyCode.PRECONDITION_FAILED, f"invalid property '{property_name}' for {where}"
+            )
+    if rules.dead_letter_exchange is not None:
+        require(state, actor, "read", "queue", name)
+        require(state, actor, "write", "exchange", rules.dead_letter_exchange)
+    owner = actor.owner if method.exclusive else None
+    durable = method.durable and not method.exclusive
+    queue = Queue(
+        actor.vhost,
+        name,
+        durable=durable,
+        auto_delete=method.auto_delete,
+        owner=owner,
+        arguments=method.arguments,
+        rules=rules,
+        spool=state.new_spool(durable=durable),
+    )
+    queue.declared_durable = method.durable
+    actor.vhost.queues[name] = queue
+    actor.vhost.changed()
+    state.queues_by_spool[queue.spool.id] = queue
+    if owner is not None:
+        owner.owned.add(queue)
+    if durable:
+        define_queue(state, actor.vhost, queue)
+    return queue
+
+
+def _check_equivalent(actor: Actor, queue: Queue, method: QueueDeclare) -> None:
+    if queue.owner is not (actor.owner if method.exclusive else None):
+        raise locked(queue)
+    where = queue.where
+    if method.durable != queue.declared_durable:
+        raise inequivalent("durable", where, method.durable, queue.declared_durable)
+    if method.auto_delete != queue.auto_delete:
+        raise inequivalent("auto_delete", where, method.auto_delete, queue.auto_delete)
+    rules = QueueArguments.parse(method.arguments, where=where)
+    if rules.queue_type != queue.rules.queue_type:
+        raise inequivalent("x-queue-type", where, rules.queue_type, queue.rules.queue_type)
+    same_arguments(method.arguments, queue.arguments, names=COMPARED, where=where)

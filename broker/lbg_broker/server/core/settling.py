@@ -1,0 +1,120 @@
+"""basic.ack, basic.nack, basic.reject, basic.recover: the end of deliveries."""
+
+from collections.abc import Iterable
+
+from lbg_broker.amqp import ReplyCode
+from lbg_broker.amqp.methods import BasicNack, BasicRecover, BasicRecoverAsync, BasicRecoverOk, BasicReject
+from lbg_broker.server.core.channel import Channel, Unsettled
+from lbg_broker.server.core.dead_lettering import dead_letter, enforce_limit
+from lbg_broker.server.core.errors import ChannelRefusal, ConnectionRefusal
+from lbg_broker.server.core.message import Message
+from lbg_broker.server.core.queue import Queue
+from lbg_broker.server.core.state import State
+
+__all__ = ["ack", "nack", "recover", "reject", "requeue_all"]
+
+
+def ack(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> None:
+    """Settle one delivery, or all up to and including the tag (0: all there are)."""
+    entries = _collect(channel, delivery_tag, multiple)
+    due = None
+    for queue, message, consumer in entries:
+        queue.spool.settle(message)
+        if consumer is not None:
+            consumer.outstanding -= 1
+            channel.outstanding -= 1
+        if queue is not due:
+            due = queue
+            state.make_due(queue)
+    state.counters.settled += len(entries)
+    if channel.prefetch_total:
+        _free_siblings(state, channel)
+
+
+def nack(state: State, channel: Channel, method: BasicNack) -> None:
+    """Give deliveries back to their places, or refuse them for good."""
+    _refuse(state, channel, _collect(channel, method.delivery_tag, method.multiple), method.requeue)
+
+
+def reject(state: State, channel: Channel, method: BasicReject) -> None:
+    """The same for one delivery."""
+    _refuse(state, channel, _collect(channel, method.delivery_tag, False), method.requeue)
+
+
+def recover(state: State, channel: Channel, method: BasicRecover | BasicRecoverAsync) -> None:
+    """Give everything unsettled on the channel back."""
+    if not method.requeue:
+        raise ConnectionRefusal(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+    requeue_all(state, channel)
+    if isinstance(method, BasicRecover):
+        state.send(channel, BasicRecoverOk())
+
+
+def requeue_all(state: State, channel: Channel) -> None:
+    """Everything unsettled on a channel goes back to its place."""
+    entries = list(channel.unsettled.values())
+    channel.unsettled.clear()
+    _give_back(state, channel, entries)
+
+
+def _collect(channel: Channel, delivery_tag: int, multiple: bool) -> list[Unsettled]:
+    """Take deliveries off the channel's list. Raises 406 for a tag that is not on it."""
+    unsettled = channel.unsettled
+    if not multiple:
+        entry = unsettled.pop(delivery_tag, None)
+        if entry is None:
+            raise _unknown(delivery_tag)
+        return [entry]
+    if delivery_tag == 0:
+        entries = list(unsettled.values())
+        unsettled.clear()
+        return entries
+    if delivery_tag not in unsettled:
+        raise _unknown(delivery_tag)
+    tags = []
+    for tag in unsettled:
+        if tag > delivery_tag:
+            break
+        tags.append(tag)
+    return [unsettled.pop(tag) for tag in tags]
+
+
+def _unknown(delivery_tag: int) -> ChannelRefusal:
+    return ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {delivery_tag}")
+
+
+def _refuse(state: State, channel: Channel, entries: list[Unsettled], requeue: bool) -> None:
+    if requeue:
+        _give_back(state, channel, entries)
+        return
+    for queue, message, consumer in entries:
+        if consumer is not None:
+            consumer.outstanding -= 1
+            channel.outstanding -= 1
+        dead_letter(state, queue, message.origin, message.header, message.body, reason="rejected")
+        queue.spool.settle(message)
+        state.make_due(queue)
+    state.counters.settled += len(entries)
+    if channel.prefetch_total:
+        _free_siblings(state, channel)
+
+
+def _give_back(state: State, channel: Channel, entries: Iterable[Unsettled]) -> None:
+    by_queue: dict[Queue, list[Message]] = {}
+    for queue, message, consumer in entries:
+        if consumer is not None:
+            consumer.outstanding -= 1
+            channel.outstanding -= 1
+        by_queue.setdefault(queue, []).append(message)
+    for queue, messages in by_queue.items():
+        queue.spool.give_back(messages)
+        state.make_due(queue)
+        enforce_limit(state, queue)
+    if channel.prefetch_total:
+        _free_siblings(state, channel)
+
+
+def _free_siblings(state: State, channel: Channel) -> None:
+    """With a limit on the whole channel, room for one consumer is room for all."""
+    for consumer in channel.consumers.values():
+        state.make_due(consumer.queue)

@@ -1,0 +1,356 @@
+"""A line of messages: the order they came in, the few at its head in memory, the rest in the store.
+
+Every message has a position. Memory holds the messages from the front of the line up to `head_end`; what is
+behind lives in the store only and is read back a page at a time. A message that is given back returns to its
+position, in front of everything that was not yet delivered.
+"""
+
+import heapq
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from lbg_broker.server.core.changes import Page, PageRequest, SpoolChange, SpoolRecord
+from lbg_broker.server.core.message import Message, Origin
+
+__all__ = ["WINDOW_BYTES", "WINDOW_MESSAGES", "Spool"]
+
+WINDOW_MESSAGES: Final = 2048
+"""Undelivered messages of one line kept in memory; a page is half of it."""
+
+WINDOW_BYTES: Final = 2 * 1024 * 1024
+"""The same in bytes; one message more may go over it."""
+
+MESSAGE_COST_BYTES: Final = 256
+"""What a message costs in memory beside its body and header (three objects and their places)."""
+
+LEAD_MIN: Final = 256
+LEAD_MAX: Final = 16384
+
+
+class Spool:
+    """One line. `durable`: its messages survive the process; otherwise the store holds only what memory has no
+    room for.
+
+    `mark` is the write-ahead of deliveries: the store is told that positions below it may have been delivered,
+    so that after a crash these come back as redelivered. Nothing at or above `granted`, the mark known to be on
+    disk, is given out.
+    """
+
+    __slots__ = (
+        "_arrivals",
+        "_deletes",
+        "_dirty",
+        "_epoch",
+        "_fresh",
+        "_head_bytes",
+        "_head_end",
+        "_high",
+        "_inserts",
+        "_lead",
+        "_mark",
+        "_page",
+        "_paging",
+        "_ranges",
+        "_returned",
+        "_touched",
+        "dropped",
+        "durable",
+        "granted",
+        "id",
+        "next_position",
+        "outstanding",
+        "outstanding_bytes",
+        "ready",
+        "ready_bytes",
+    )
+
+    def __init__(self, spool: int, *, durable: bool, touched: "list[Spool]") -> None:
+        self.id = spool
+        self.durable = durable
+        self.dropped = False
+        self.next_position = 0
+        self.ready = 0
+        self.ready_bytes = 0
+        self.outstanding = 0
+        self.outstanding_bytes = 0
+        self._high = 0  # positions below have been given out at least once
+        self._lead = LEAD_MIN
+        self._mark = LEAD_MIN if durable else sys.maxsize
+        self.granted = self._mark
+        self._fresh: deque[Message] = deque()
+        self._returned: list[tuple[int, Message]] = []
+        self._arrivals: deque[Message] | None = None  # appended while the last page was being read
+        self._head_bytes = 0
+        self._head_end = 0
+        self._epoch = 0
+        self._paging = False
+        self._page: PageRequest | None = None
+        self._inserts: list[Message] = []
+        self._deletes: list[int] = []
+        self._ranges: list[tuple[int, int]] = []
+        self._dirty = False
+        self._touched = touched
+        if durable:
+            self._touch()
+
+    @classmethod
+    def restored(cls, record: SpoolRecord, *, touched: "list[Spool]") -> "Spool":
+        """The durable line of a record. New messages get positions no earlier message ever had."""
+        spool = cls(record.spool, durable=True, touched=touched)
+        spool.next_position = max(record.next_position, record.mark)
+        spool.ready = record.messages
+        spool.ready_bytes = record.bytes
+        spool._head_end = 0 if record.messages else spool.next_position
+        spool._high = record.mark
+        spool._mark = record.mark + LEAD_MIN
+        spool.granted = record.mark  # until the batch with the new mark is on disk
+        return spool
+
+    @property
+    def resident(self) -> int:
+        """Undelivered messages in memory."""
+        return len(self._fresh) + len(self._returned) + len(self._arrivals or ())
+
+    def append(self, origin: Origin, header: bytes, body: bytes) -> None:
+        """Put a message at the end of the line."""
+        position = self.next_position
+        self.next_position = position + 1
+        size = len(body)
+        self.ready += 1
+        self.ready_bytes += size
+        message = Message(position, origin, header, body, self.durable)
+        cost = size + len(header) + MESSAGE_COST_BYTES
+        if self._head_end == position and self._has_room(self._fresh):
+            self._fresh.append(message)
+            self._head_end = position + 1
+            self._head_bytes += cost
+            if not self.durable:
+                return
+        else:
+            message.stored = True
+            if self._arrivals is not None:
+                if self._has_room(self._arrivals):
+                    self._arrivals.append(message)
+                    self._head_bytes += cost
+                else:
+                    self._forget_arrivals()
+        self._inserts.append(message)
+        if not self._dirty:
+            self._touch()
+
+    def take(self, limit: int) -> tuple[list[Message], int]:
+        """Up to `limit` messages from the front, and how many of them (the first ones) may have been delivered
+        before. They are outstanding until settled or given back.
+
+        Fewer than there are may come when the rest must be read first or the mark must move: the line is due
+        again after the next batch.
+        """
+        returned, fresh = self._returned, self._fresh
+        taken: list[Message] = []
+        while returned and len(taken) < limit:
+            taken.append(heapq.heappop(returned)[1])
+        redelivered = len(taken)
+        count = min(limit - redelivered, len(fresh))
+        if count > 0 and fresh[count - 1].position >= self.granted:
+            count = sum(message.position < self.granted for message in fresh)
+            self._lead = min(self._lead * 2, LEAD_MAX)
+        if count > 0:
+            high = self._high
+            head = [fresh.popleft() for _ in range(count)]
+            if head[0].position < high:
+                redelivered += sum(message.position < high for message in head)
+            self._high = max(high, head[-1].position + 1)
+            self._head_bytes -= sum([_cost(message) for message in head])
+            taken = taken + head if taken else head
+        edge = fresh[0].position if fresh else self._high
+        if edge + self._lead // 2 > self._mark:
+            self._mark = edge + self._lead
+            self._touch()
+        size = sum([len(message.body) for message in taken])
+        self.ready -= len(taken)
+        self.ready_bytes -= size
+        self.outstanding += len(taken)
+        self.outstanding_bytes += size
+        if not self._paging and len(fresh) < WINDOW_MESSAGES // 2:
+            self._request_page()
+        return taken, redelivered
+
+    def settle(self, message: Message) -> None:
+        """An outstanding message is done with."""
+        self.outstanding -= 1
+        self.outstanding_bytes -= len(message.body)
+        if message.stored:
+            self._deletes.append(message.position)
+            if not self._dirty:
+                self._touch()
+
+    def give_back(self, messages: Iterable[Message]) -> None:
+        """Outstanding messages return to their places."""
+        if self.dropped:
+            return
+        for message in messages:
+            size = len(message.body)
+            self.outstanding -= 1
+            self.outstanding_bytes -= size
+            self.ready += 1
+            self.ready_bytes += size
+            heapq.heappush(self._returned, (message.position, message))
+
+    def drop_first(self) -> Message | None:
+        """Remove the first undelivered message; None when there is none in memory (it is being read)."""
+        if self._returned:
+            message = heapq.heappop(self._returned)[1]
+        elif self._fresh:
+            message = self._fresh.popleft()
+            self._head_bytes -= _cost(message)
+        else:
+            if not self._paging:
+                self._request_page()
+            return None
+        self.ready -= 1
+        self.ready_bytes -= len(message.body)
+        if message.stored:
+            self._deletes.append(message.position)
+            self._touch()
+        return message
+
+    def purge(self, outstanding: Sequence[int]) -> int:
+        """Remove every undelivered message and say how many. `outstanding`: the positions that stay, sorted."""
+        purged = self.ready
+        stays = frozenset(outstanding)
+        self._inserts = [message for message in self._inserts if message.position in stays]
+        first = 0
+        for position in (*outstanding, self.next_position):
+            if first < position:
+                self._ranges.append((first, position - 1))
+            first = position + 1
+        self._fresh.clear()
+        self._returned.clear()
+        self._arrivals = None
+        self._head_bytes = 0
+        self._head_end = self._high = self.next_position
+        self._epoch += 1
+        self._paging = False
+        self._page = None
+        self.ready = self.ready_bytes = 0
+        self._touch()
+        return purged
+
+    def drop(self) -> None:
+        """Forget everything: nothing of this line reaches the store from now on."""
+        self.dropped = True
+        self._dirty = True  # so that it is never touched again
+        self._fresh.clear()
+        self._returned.clear()
+        self._inserts.clear()
+        self._arrivals = None
+        self._epoch += 1
+        self.ready = self.ready_bytes = 0
+
+    def page_loaded(self, page: Page) -> None:
+        """Take in what was read. An answer to a question from before a purge is dropped."""
+        if page.request.epoch != self._epoch or not self._paging:
+            return
+        self._paging = False
+        origins: dict[bytes, Origin] = {}
+        for position, wire, header, body in page.rows:
+            origin = origins.get(wire)
+            if origin is None:
+                origin = origins[wire] = Origin.from_wire(wire)
+            message = Message(position, origin, header, body, True)
+            self._fresh.append(message)
+            self._head_bytes += _cost(message)
+        self._head_end = page.end
+        if page.end == page.request.upto and self._arrivals is not None:
+            self._fresh.extend(self._arrivals)
+            self._head_end = self.next_position
+            self._arrivals = None
+        else:
+            self._forget_arrivals()
+
+    def seal(self, *, final: bool = False) -> tuple[SpoolChange | None, PageRequest | None]:
+        """Hand over the changes since the last time. `final`: nothing more will be given out, so the mark falls
+        back to what really was."""
+        self._dirty = False
+        if final and self.durable:
+            self._mark = self._high
+        deletes = self._sealed_deletes()
+        inserts, self._inserts = self._inserts, []
+        page, self._page = self._page, None
+        record = None
+        if self.durable:
+            record = SpoolRecord(
+                self.id,
+                self.next_position,
+                self._mark,
+                self.ready + self.outstanding,
+                self.ready_bytes + self.outstanding_bytes,
+            )
+        if record is None and not inserts and not deletes:
+            return None, page
+        return SpoolChange(self.id, self.durable, inserts, deletes, record), page
+
+    def _sealed_deletes(self) -> list[tuple[int, int]]:
+        """The deletes as ranges. What was inserted and deleted since the last batch never reaches the store."""
+        deletes, self._deletes = self._deletes, []
+        ranges, self._ranges = self._ranges, []
+        if not deletes:
+            return ranges
+        deletes.sort()
+        if self._inserts and deletes[-1] >= self._inserts[0].position:
+            gone, first = frozenset(deletes), self._inserts[0].position
+            self._inserts = [message for message in self._inserts if message.position not in gone]
+            deletes = [position for position in deletes if position < first]
+        return ranges + _runs(deletes)
+
+    def _request_page(self) -> None:
+        if self._head_end >= self.next_position or self._head_bytes >= WINDOW_BYTES // 2:
+            return
+        self._paging = True
+        self._arrivals = deque()
+        self._page = PageRequest(
+            self.id,
+            self.durable,
+            self._head_end,
+            self.next_position,
+            WINDOW_MESSAGES // 2,
+            WINDOW_BYTES // 2,
+            self._epoch,
+        )
+        self._touch()
+
+    def _has_room(self, part: deque[Message]) -> bool:
+        return len(part) < WINDOW_MESSAGES and self._head_bytes < WINDOW_BYTES
+
+    def _forget_arrivals(self) -> None:
+        for message in self._arrivals or ():
+            self._head_bytes -= _cost(message)
+        self._arrivals = None
+
+    def _touch(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            self._touched.append(self)
+
+
+def _cost(message: Message) -> int:
+    return len(message.body) + len(message.header) + MESSAGE_COST_BYTES
+
+
+def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Sorted positions as inclusive ranges."""
+    if not positions:
+        return []
+    if positions[-1] - positions[0] == len(positions) - 1:
+        return [(positions[0], positions[-1])]
+    runs: list[tuple[int, int]] = []
+    first = last = positions[0]
+    for position in positions[1:]:
+        if position != last + 1:
+            runs.append((first, last))
+            first = position
+        last = position
+    runs.append((first, last))
+    return runs

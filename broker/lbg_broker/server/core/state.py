@@ -1,0 +1,150 @@
+"""Everything the broker knows, and the primitives every command is made of.
+
+The modules that carry out commands (`topology`, `publishing`, `consuming`, `settling`, …) are functions on this state.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lbg_broker.amqp import MethodEvent
+from lbg_broker.amqp.methods import Method
+from lbg_broker.server.core.authority import Authority
+from lbg_broker.server.core.changes import Definition, StoreBatch
+from lbg_broker.server.core.channel import Channel
+from lbg_broker.server.core.connection import Connection
+from lbg_broker.server.core.effects import Deliver, Effect, Send
+from lbg_broker.server.core.queue import Queue
+from lbg_broker.server.core.spool import Spool
+from lbg_broker.server.core.vhost import Vhost
+
+__all__ = ["Counters", "Pending", "State"]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start."""
+
+    published: int = 0
+    refused: int = 0
+    unroutable: int = 0
+    delivered: int = 0
+    settled: int = 0
+    dead_lettered: int = 0
+    dropped: int = 0
+
+
+@dataclass(slots=True)
+class Pending:
+    """What waits for one batch to reach the disk."""
+
+    confirms: dict[Channel, int] = field(default_factory=dict)
+    """For each channel, the last publish in the batch: it and all before it are confirmed then."""
+    replies: list[tuple[Channel, Method | None]] = field(default_factory=list)
+    """Stalled channels, and what to answer them; without an answer the command is tried again."""
+    marks: list[tuple[Spool, int]] = field(default_factory=list)
+
+
+class State:
+    """The broker's state. Time comes with each command and stands still while it is carried out."""
+
+    def __init__(self, authority: Authority, *, new_token: Callable[[], str]) -> None:
+        self.authority = authority
+        self.new_token = new_token
+        """Makes the unguessable part of names the broker gives."""
+        self.now = 0.0
+        self.vhosts: dict[str, Vhost] = {"/": Vhost("/")}
+        self.connections: dict[int, Connection] = {}
+        self.counters = Counters()
+        self.next_spool = 1
+        self.blocked_reason: str | None = None
+        self.batch = StoreBatch(1)
+        self.pending = Pending()
+        self.committing: dict[int, Pending] = {}
+        self.touched: list[Spool] = []
+        self.due: list[Queue] = []
+        self.confirming: list[Channel] = []  # channels with publishes to confirm at the end of this turn
+        self.speaking: list[Connection] = []  # connections with effects not yet handed over
+        self.queues_by_spool: dict[int, Queue] = {}
+
+    # --- effects -----------------------------------------------------------------------------------------------
+
+    def emit(self, connection: Connection, effect: Effect) -> None:
+        """Have the shell carry out an effect on a connection."""
+        if not connection.out:
+            self.speaking.append(connection)
+        connection.out.append(effect)
+
+    def send(self, channel: Channel, method: Method) -> None:
+        """Send a method on a channel."""
+        self.emit(channel.connection, Send(channel.number, method))
+
+    def reply(self, channel: Channel, method: Method, *, nowait: bool = False, durable: bool = False) -> None:
+        """Answer a command. `durable`: after what it changed is on disk; the channel stands still till then."""
+        if nowait:
+            return
+        if durable:
+            self.stall(channel, method)
+        else:
+            self.send(channel, method)
+
+    def stall(self, channel: Channel, answer: Method | None) -> None:
+        """Let a channel's further commands wait until the open batch is on disk."""
+        channel.stalled = True
+        self.pending.replies.append((channel, answer))
+
+    def retry(self, channel: Channel, method: Method) -> None:
+        """Carry out a command again after the open batch is on disk."""
+        channel.backlog.appendleft(MethodEvent(channel.number, method))
+        self.stall(channel, None)
+
+    # --- store -------------------------------------------------------------------------------------------------
+
+    def define(self, kind: str, key: str, value: str | None) -> None:
+        """Keep a durable thing in the store, or (None) delete it."""
+        self.batch.definitions.append(Definition(kind, key, value))
+
+    def new_spool(self, *, durable: bool) -> Spool:
+        """A line of messages nobody had before."""
+        spool = Spool(self.next_spool, durable=durable, touched=self.touched)
+        self.next_spool += 1
+        return spool
+
+    def drop_spool(self, spool: Spool) -> None:
+        """Delete a line with all its messages."""
+        spool.drop()
+        self.batch.dropped.append((spool.id, spool.durable))
+
+    # --- queues ------------------------------------------------------------------------------------------------
+
+    def make_due(self, queue: Queue) -> None:
+        """The queue may have something to deliver: look at the end of this command."""
+        if not queue.due:
+            queue.due = True
+            self.due.append(queue)
+
+    def deal(self) -> None:
+        """Deliver what can be delivered from the queues that are due."""
+        due, self.due = self.due, []
+        for queue in due:
+            queue.due = False
+            for consumer, messages, redelivered in queue.policy.deal(queue.spool):
+                channel = consumer.channel
+                first_tag = channel.next_tag
+                count = len(messages)
+                channel.next_tag = first_tag + count
+                self.counters.delivered += count
+                if consumer.no_ack:
+                    for message in messages:
+                        queue.spool.settle(message)
+                else:
+                    consumer.outstanding += count
+                    channel.outstanding += count
+                    unsettled = channel.unsettled
+                    tag = first_tag
+                    for message in messages:
+                        unsettled[tag] = (queue, message, consumer)
+                        tag += 1
+                self.emit(
+                    channel.connection,
+                    Deliver(channel.number, consumer.tag, first_tag, redelivered, messages),
+                )

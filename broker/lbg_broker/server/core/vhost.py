@@ -1,0 +1,114 @@
+"""A virtual host: the exchanges, queues and bindings of one name space, and routing among them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from lbg_broker.server.core.exchange import PREDECLARED, Binding, Exchange
+from lbg_broker.server.core.message import Origin
+from lbg_broker.server.core.queue import Queue
+
+__all__ = ["Route", "Vhost"]
+
+ROUTES_MAX: Final = 20_000
+"""Routes remembered per vhost. Keys with a free last part may be without number, so all are dropped then."""
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Route:
+    """Where a publish to this exchange with this key goes, until the topology changes."""
+
+    origin: Origin
+    queues: tuple[Queue, ...]
+    durable: bool
+    """Whether any of the queues is: then a confirm waits for the disk."""
+    plain: bool
+    """Whether no queue has a limit, so that nothing can be refused or dropped."""
+
+
+class Vhost:
+    """`generation` grows whenever a route may have changed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.generation = 0
+        self.exchanges: dict[str, Exchange] = {
+            name: Exchange(name, kind, durable=True) for name, kind in PREDECLARED
+        }
+        self.queues: dict[str, Queue] = {}
+        self._routes: dict[tuple[str, str], Route] = {}
+
+    def changed(self) -> None:
+        """The topology is different now."""
+        self.generation += 1
+        self._routes.clear()
+
+    def route(self, exchange: Exchange, routing_key: str) -> Route:
+        """The route from an exchange, from memory if it was asked for before."""
+        key = (exchange.name, routing_key)
+        route = self._routes.get(key)
+        if route is None:
+            queues = self._find(exchange, routing_key)
+            route = Route(
+                Origin.of(exchange.name, routing_key),
+                queues,
+                any(queue.durable for queue in queues),
+                not any(queue.limited for queue in queues),
+            )
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            self._routes[key] = route
+        return route
+
+    def _find(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...]:
+        found: dict[Queue, None] = {}
+        visited = {exchange.name}
+        todo = [exchange]
+        while todo:
+            place = todo.pop()
+            onward: list[str] = []
+            if place.name == "":
+                queue = self.queues.get(routing_key)
+                if queue is not None:
+                    found[queue] = None
+            else:
+                matched = False
+                for binding in place.match(routing_key):
+                    matched = True
+                    if binding.kind == "queue":
+                        found[self.queues[binding.destination]] = None
+                    else:
+                        onward.append(binding.destination)
+                if not matched and place.alternate is not None:
+                    onward.append(place.alternate)
+            for name in onward:
+                if name not in visited and name in self.exchanges:
+                    visited.add(name)
+                    todo.append(self.exchanges[name])
+        return tuple(found)
+
+    def bind(self, binding: Binding) -> bool:
+        """Add a binding whose ends exist; False if it is there already."""
+        if not self.exchanges[binding.source].bind(binding):
+            return False
+        if binding.kind == "queue":
+            self.queues[binding.destination].bindings[binding] = None
+        else:
+            self.exchanges[binding.destination].feeders[binding] = None
+        self.changed()
+        return True
+
+    def unbind(self, binding: Binding) -> bool:
+        """Remove a binding; False if there is none."""
+        if not self.exchanges[binding.source].unbind(binding):
+            return False
+        if binding.kind == "queue":
+            del self.queues[binding.destination].bindings[binding]
+        else:
+            del self.exchanges[binding.destination].feeders[binding]
+        self.changed()
+        return True
+
+    def is_durable(self, binding: Binding) -> bool:
+        """Whether both ends are, so that the binding is kept too."""
+        ends = self.queues if binding.kind == "queue" else self.exchanges
+        return self.exchanges[binding.source].durable and ends[binding.destination].durable

@@ -1,0 +1,53 @@
+"""What can go wrong on the disk.
+
+::
+
+    StoreError
+    ├── DirectoryLockedError   another process has the data directory
+    ├── NewerStoreError        the file was written by a newer version
+    ├── DiskFullError          no room (or no quota): nothing of the batch is written; it can be tried again
+    └── DamagedStoreError      not a store of ours, or SQLite found it corrupt
+"""
+
+import sqlite3
+from pathlib import Path
+
+__all__ = [
+    "DamagedStoreError",
+    "DirectoryLockedError",
+    "DiskFullError",
+    "NewerStoreError",
+    "StoreError",
+    "store_error",
+]
+
+
+class StoreError(Exception):
+    """Base of every error of the store; also an I/O error of the disk."""
+
+
+class DirectoryLockedError(StoreError):
+    """Two brokers on one directory would destroy it."""
+
+
+class NewerStoreError(StoreError):
+    """Going back to an older version is not possible on the same data."""
+
+
+class DiskFullError(StoreError):
+    """The disk has no room for the batch."""
+
+
+class DamagedStoreError(StoreError):
+    """The file cannot be read as a store."""
+
+
+def store_error(error: sqlite3.Error, path: Path) -> StoreError:
+    """SQLite's error as one of ours."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if isinstance(code, int) else None
+    if primary == sqlite3.SQLITE_FULL:
+        return DiskFullError(f"{path}: no space left on the device")
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return DamagedStoreError(f"{path} is damaged or no broker's store: {error}")
+    return StoreError(f"{path}: {error}")

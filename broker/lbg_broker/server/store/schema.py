@@ -1,0 +1,82 @@
+"""The tables, and opening the file that holds them.
+
+`message` and `spill` have the same shape. A row's id is the line's number in the upper bits and the position in
+it in the lower 40, so that a line is one run of the table: appends go to its end, a cumulative ack is one range.
+`spill` is what lines that do not survive the process could not keep in memory: it is emptied at every start.
+"""
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from lbg_broker.server.store.errors import NewerStoreError, StoreError, store_error
+
+__all__ = ["POSITION_BITS", "SCHEMA_VERSION", "open_database"]
+
+SCHEMA_VERSION: Final = 1
+APPLICATION_ID: Final = 0x4C424731  # "LBG1"
+
+POSITION_BITS: Final = 40
+"""A trillion messages per line, and eight million lines in the life of a store."""
+
+CACHE_KIB: Final = 32 * 1024
+
+CHECKPOINT_PAGES: Final = 4096
+"""The write-ahead log is copied into the file when it has grown to this many pages (16 MiB): less often than
+SQLite's own 1000, because rows that are deleted by then are never copied."""
+
+WAL_LIMIT_BYTES: Final = 64 * 1024 * 1024
+"""What a write-ahead log that grew large (one huge batch) is cut back to."""
+
+_TABLES: Final = """
+CREATE TABLE definition (kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, key))
+    WITHOUT ROWID;
+CREATE TABLE spool (id INTEGER PRIMARY KEY, next_position INTEGER NOT NULL, mark INTEGER NOT NULL,
+    messages INTEGER NOT NULL, bytes INTEGER NOT NULL);
+CREATE TABLE message (id INTEGER PRIMARY KEY, origin BLOB NOT NULL, header BLOB NOT NULL, body BLOB NOT NULL);
+CREATE TABLE spill (id INTEGER PRIMARY KEY, origin BLOB NOT NULL, header BLOB NOT NULL, body BLOB NOT NULL);
+CREATE TABLE garbage (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);
+"""
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open the store, making it if there is none.
+
+    Raises `NewerStoreError`, `DamagedStoreError` (also for somebody else's SQLite file) or `StoreError`.
+    """
+    try:
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+        try:
+            _prepare(database, path)
+        except BaseException:
+            database.close()
+            raise
+        return database
+    except sqlite3.Error as error:
+        raise store_error(error, path) from error
+
+
+def _prepare(database: sqlite3.Connection, path: Path) -> None:
+    (mode,) = database.execute("PRAGMA journal_mode=WAL").fetchone()
+    if mode != "wal":
+        raise StoreError(f"{path}: this file system cannot keep a write-ahead log (journal mode {mode})")
+    database.execute("PRAGMA synchronous=FULL")
+    database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+    database.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
+    database.execute(f"PRAGMA journal_size_limit={WAL_LIMIT_BYTES}")
+    (owner,) = database.execute("PRAGMA application_id").fetchone()
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    (tables,) = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if owner != APPLICATION_ID and (tables or owner):
+        raise StoreError(f"{path} is an SQLite file, but no broker's store")
+    if version > SCHEMA_VERSION:
+        raise NewerStoreError(
+            f"{path} was written by a newer version (store schema {version}, this one knows up to "
+            f"{SCHEMA_VERSION}): run that version, or a newer one"
+        )
+    if not tables:
+        database.executescript(
+            f"BEGIN; {_TABLES} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"
+            "COMMIT;"
+        )
+    database.execute("DELETE FROM spill")
