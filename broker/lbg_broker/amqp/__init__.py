@@ -1,10 +1,9 @@
 """AMQP 0-9-1 without I/O: the codec and the connection machine, for clients and servers alike.
 
 Pure: no asyncio, sockets, threads or clock here, and nothing of LBG's own. `Connection` is the machine; the
-methods are in `lbg_broker.amqp.methods`, and all of them can be imported from here too.
+methods are in `lbg_broker.amqp.methods`.
 """
 
-from lbg_broker.amqp import methods
 from lbg_broker.amqp.connection import Connection
 from lbg_broker.amqp.errors import AmqpError, DecodeError, EncodeError, LocalProtocolError, PeerError
 from lbg_broker.amqp.events import (
@@ -20,8 +19,7 @@ from lbg_broker.amqp.events import (
 )
 from lbg_broker.amqp.frames import PROTOCOL_HEADER
 from lbg_broker.amqp.heartbeats import Pulse
-from lbg_broker.amqp.methods import *  # noqa: F403
-from lbg_broker.amqp.methods.base import METHODS, Role
+from lbg_broker.amqp.methods.base import METHODS, Method, Role
 from lbg_broker.amqp.properties import NO_PROPERTIES, BasicProperties
 from lbg_broker.amqp.replies import ReplyCode, is_channel_error
 from lbg_broker.amqp.states import ChannelState, ConnectionState
@@ -47,6 +45,7 @@ __all__ = [
     "FieldValue",
     "HeaderEvent",
     "LocalProtocolError",
+    "Method",
     "MethodEvent",
     "PeerError",
     "PublishEvent",
@@ -58,4 +57,3 @@ __all__ = [
     "encode_table",
     "is_channel_error",
 ]
-__all__ += methods.__all__

@@ -1,0 +1,76 @@
+"""An asyncio client of AMQP 0-9-1 brokers, on `lbg_broker.amqp`.
+
+::
+
+    connection = await connect("amqp://guest:guest@localhost/", name="example")
+    channel = await connection.open_channel()
+    await channel.queue_declare("work", durable=True)
+    acks = AckBatcher(channel)
+    await channel.consume("work", on_deliveries, prefetch_count=200)
+
+Built on `asyncio.Protocol`: what one read brings is handed over as lists, what one loop turn produces is one
+write. The errors are drawn in `errors`.
+"""
+
+from lbg_broker.amqp import BasicProperties
+from lbg_broker.client.acking import AckBatcher
+from lbg_broker.client.backoff import Backoff
+from lbg_broker.client.channel import Channel, OnCancelled, OnConfirm, OnDeliveries, OnReturn
+from lbg_broker.client.connecting import Reconnecting, connect, reconnecting
+from lbg_broker.client.connection import ClientConnection
+from lbg_broker.client.errors import (
+    AccessRefused,
+    AuthenticationError,
+    ChannelClosed,
+    ClientError,
+    ConnectError,
+    ConnectionClosed,
+    ConnectionLost,
+    ConnectRefused,
+    Nacked,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+    SettingsError,
+    TlsError,
+    Unroutable,
+)
+from lbg_broker.client.messages import Delivery, GotMessage, Returned
+from lbg_broker.client.publisher import Publisher
+from lbg_broker.client.settings import ConnectionSettings, TlsSettings
+
+__all__ = [
+    "AccessRefused",
+    "AckBatcher",
+    "AuthenticationError",
+    "Backoff",
+    "BasicProperties",
+    "Channel",
+    "ChannelClosed",
+    "ClientConnection",
+    "ClientError",
+    "ConnectError",
+    "ConnectRefused",
+    "ConnectionClosed",
+    "ConnectionLost",
+    "ConnectionSettings",
+    "Delivery",
+    "GotMessage",
+    "Nacked",
+    "NotFound",
+    "OnCancelled",
+    "OnConfirm",
+    "OnDeliveries",
+    "OnReturn",
+    "PreconditionFailed",
+    "Publisher",
+    "Reconnecting",
+    "ResourceLocked",
+    "Returned",
+    "SettingsError",
+    "TlsError",
+    "TlsSettings",
+    "Unroutable",
+    "connect",
+    "reconnecting",
+]

@@ -1,0 +1,172 @@
+"""Where a broker is and how to speak to it."""
+
+import ssl
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from lbg_broker.client.errors import SettingsError
+
+__all__ = ["ConnectionSettings", "TlsSettings"]
+
+_PORTS = {"amqp": 5672, "amqps": 5671}
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """How to secure a connection. None for `cafile`: the system's authorities.
+
+    `verify=False` turns off every check of the broker's certificate and is meant for experiments only.
+    `server_name` is the name to expect in the certificate; None: the host of the address.
+    """
+
+    cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+    verify: bool = True
+    server_name: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """The SSL context. Raises `SettingsError` naming the file that cannot be used."""
+        try:
+            context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.cafile)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(f"cafile {self.cafile}: {_reason(error)}") from None
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.certfile is not None:
+            try:
+                context.load_cert_chain(self.certfile, self.keyfile)
+            except (OSError, ssl.SSLError) as error:
+                where = f"certfile {self.certfile}" + (f", keyfile {self.keyfile}" if self.keyfile else "")
+                raise SettingsError(f"{where}: {_reason(error)}") from None
+        elif self.keyfile is not None:
+            raise SettingsError("keyfile is given without certfile")
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """One broker's address, the login, and this end's wishes.
+
+    `heartbeat_s`: whole seconds, 0 for none; the broker may ask for less. The default finds a host that fell
+    silent within 15 s. `connect_timeout_s` bounds one attempt, from name look-up to connection.open-ok.
+    `mechanism`: ``PLAIN``, or ``EXTERNAL`` when the client certificate is the login.
+    """
+
+    host: str = "localhost"
+    port: int = 5672
+    username: str = "guest"
+    password: str = field(default="guest", repr=False)
+    vhost: str = "/"
+    tls: TlsSettings | None = None
+    mechanism: str = "PLAIN"
+    heartbeat_s: int = 5
+    connect_timeout_s: float = 10.0
+    frame_max_bytes: int = 131072
+    channel_max: int = 2047
+
+    @classmethod
+    def parse(cls, url: str) -> "ConnectionSettings":
+        """Settings from ``amqp[s]://user:password@host:port/vhost?heartbeat=5``.
+
+        No path, or ``/``, is the virtual host ``/``; others are percent-encoded. Query: `heartbeat` and
+        `connection_timeout` in seconds, `channel_max`, `frame_max`, `auth_mechanism`, and for amqps `cafile`
+        (or `cacertfile`), `certfile`, `keyfile`, `verify` (``verify_peer``, ``verify_none``),
+        `server_name_indication`. Raises `SettingsError`, which never shows the password.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            # Python's own message may quote what it took for the port: a piece of the password.
+            hint = "; a '/', '?', '#' or '@' in the password must be percent-encoded"
+            raise SettingsError(f"the address's host or port cannot be read{hint}") from None
+        if parts.scheme not in _PORTS:
+            shown = parts.scheme if parts.scheme and "@" not in parts.scheme else "none"
+            raise SettingsError(f"the address must begin with amqp:// or amqps://, its scheme is {shown}")
+        if parts.fragment:
+            raise SettingsError("the address holds a '#': in a password it must be written %23")
+        if port == 0:
+            raise SettingsError("port 0 cannot be connected to")
+        vhost = unquote(parts.path[1:])
+        if "/" in parts.path[1:]:
+            raise SettingsError("a '/' in the virtual host's name must be written %2F")
+        options, tls_options = _options(parts.query)
+        if parts.scheme == "amqp" and tls_options:
+            raise SettingsError(f"{next(iter(tls_options))} needs an amqps:// address")
+        return ConnectionSettings(
+            host=parts.hostname or "localhost",
+            port=port or _PORTS[parts.scheme],
+            username=unquote(parts.username) if parts.username is not None else "guest",
+            password=unquote(parts.password) if parts.password is not None else "guest",
+            vhost=vhost or "/",
+            tls=TlsSettings(**tls_options) if parts.scheme == "amqps" else None,
+            **options,
+        )
+
+    def with_tls(
+        self,
+        cafile: str | Path | None = None,
+        certfile: str | Path | None = None,
+        keyfile: str | Path | None = None,
+        *,
+        verify: bool = True,
+    ) -> Self:
+        """The same over TLS. The port stays as it is."""
+        ca, cert, key = (None if path is None else str(path) for path in (cafile, certfile, keyfile))
+        return replace(self, tls=TlsSettings(ca, cert, key, verify))
+
+    @property
+    def address(self) -> str:
+        """``amqp://user@host:port/vhost``, to show to people."""
+        scheme = "amqp" if self.tls is None else "amqps"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        vhost = "" if self.vhost == "/" else quote(self.vhost, safe="")
+        return f"{scheme}://{quote(self.username, safe='')}@{host}:{self.port}/{vhost}"
+
+
+_NUMBERS = {
+    "heartbeat": ("heartbeat_s", 0, 65535),
+    "connection_timeout": ("connect_timeout_s", 1, 86400),
+    "channel_max": ("channel_max", 1, 65535),
+    "frame_max": ("frame_max_bytes", 4096, 0x7FFFFFFF),
+}
+_TLS_TEXTS = {
+    "cafile": "cafile",
+    "cacertfile": "cafile",
+    "certfile": "certfile",
+    "keyfile": "keyfile",
+    "server_name_indication": "server_name",
+}
+
+
+def _options(query: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The query's options: those of `ConnectionSettings`, and those of `TlsSettings`."""
+    options: dict[str, Any] = {}
+    tls: dict[str, Any] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key in _NUMBERS:
+            name, least, most = _NUMBERS[key]
+            if not (value.isascii() and value.isdigit() and least <= int(value) <= most):
+                raise SettingsError(f"{key}={value}: a whole number from {least} to {most} is needed")
+            options[name] = int(value)
+        elif key == "auth_mechanism":
+            if value.upper() not in ("PLAIN", "EXTERNAL"):
+                raise SettingsError(f"auth_mechanism={value}: PLAIN and EXTERNAL are known")
+            options["mechanism"] = value.upper()
+        elif key == "verify":
+            if value not in ("verify_peer", "verify_none"):
+                raise SettingsError(f"verify={value}: verify_peer and verify_none are known")
+            tls["verify"] = value == "verify_peer"
+        elif key in _TLS_TEXTS:
+            tls[_TLS_TEXTS[key]] = value
+        else:
+            raise SettingsError(f"the address's option {key!r} is not known")
+    return options, tls
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
