@@ -1,0 +1,148 @@
+"""The life of a connection: tuning, heartbeats, limits, closing."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+import pika
+import pytest
+
+from support.engines import Engine, read_all, refusal
+
+
+def test_tuning_takes_the_smaller_of_both_wishes(engine: Engine) -> None:
+    with engine.connected(heartbeat=7, frame_max=8192, channel_max=100) as connection:
+        tuned = connection._impl.params
+        assert (tuned.heartbeat, tuned.frame_max, tuned.channel_max) == (7, 8192, 100)
+
+
+def test_the_server_says_what_it_is_and_can_do(engine: Engine) -> None:
+    with engine.connected() as connection:
+        properties = connection._impl.server_properties
+        assert {
+            "product",
+            "version",
+            "platform",
+            "capabilities",
+            "information",
+            "copyright",
+        } <= properties.keys()
+        for capability in (
+            "publisher_confirms",
+            "exchange_exchange_bindings",
+            "basic.nack",
+            "consumer_cancel_notify",
+            "connection.blocked",
+            "authentication_failure_close",
+            "per_consumer_qos",
+        ):
+            assert properties["capabilities"][capability] is True, capability
+
+
+def test_more_channels_than_were_tuned_close_the_connection(engine: Engine) -> None:
+    with engine.connected(channel_max=5) as connection:
+        for _ in range(5):
+            connection.channel()
+        connection._impl.params.channel_max = 100  # pika itself counts as well
+        refused = refusal(lambda: connection.channel(6))
+        assert refused == ("connection", 530, "NOT_ALLOWED")
+
+
+def test_a_channel_number_is_free_again_after_closing(engine: Engine) -> None:
+    with engine.connected(channel_max=2) as connection:
+        for _ in range(5):
+            channel = connection.channel(1)
+            channel.queue_declare("", exclusive=True)
+            channel.close()
+
+
+def test_a_channel_that_was_closed_for_an_error_is_free_again(engine: Engine, unique: str) -> None:
+    with engine.connected() as connection:
+        for _ in range(3):
+            channel = connection.channel(1)
+            assert refusal(lambda: channel.queue_declare(unique, passive=True)) is not None  # noqa: B023
+
+
+def test_a_silent_client_is_cut_after_two_to_three_heartbeats(engine: Engine) -> None:
+    connection = pika.BlockingConnection(engine.parameters(heartbeat=1))
+    silent = connection._impl._transport._sock
+    began = time.monotonic()
+    silent.setblocking(True)
+    silent.settimeout(8)
+    heartbeats = read_all(silent)
+    took = time.monotonic() - began
+    assert 1.5 <= took <= 4
+    assert heartbeats.startswith(b"\x08\x00\x00\x00\x00\x00\x00\xce")
+    with pytest.raises(pika.exceptions.AMQPError):
+        connection.channel()
+
+
+def test_heartbeats_keep_an_idle_connection(engine: Engine) -> None:
+    with engine.connected(heartbeat=1) as connection:
+        connection.sleep(3.5)
+        connection.channel().queue_declare("", exclusive=True)
+
+
+def test_a_heartbeat_of_zero_means_none(engine: Engine) -> None:
+    with engine.connected(heartbeat=0) as connection:
+        assert connection._impl.params.heartbeat == 0
+
+
+def frame(kind: int, channel: int, payload: bytes, end: bytes = b"\xce") -> bytes:
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + end
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        frame(1, 1, b"\x00\x00\x00\x00"),  # no such class
+        frame(1, 0, b"\x00\x32\x00\x0a" + b"\x00" * 9),  # queue.declare on channel 0
+        frame(1, 1, b"\x00\x32\x00\x0a\x00\x00\x05x"),  # a short string cut off
+        frame(9, 1, b""),  # no such frame type
+        frame(1, 7, b"\x00\x32\x00\x0a\x00\x00\x00\x00\x00\x00\x00\x00"),  # a channel never opened
+        frame(3, 1, b"body without a publish"),
+        frame(1, 1, b"\x00\x14\x00\x0a\x00"),  # channel.open of an open channel
+        frame(1, 1, b"\x00"),
+        b"\x01\x00\x01\xff\xff\xff\xff",  # longer than any frame-max
+    ],
+    ids=range(9),
+)
+def test_a_broken_frame_ends_its_connection_and_no_other(engine: Engine, sent: bytes) -> None:
+    with engine.connected() as bystander:
+        connection = pika.BlockingConnection(engine.parameters())
+        connection.channel(1)
+        connection._impl._transport.write(sent)
+        with pytest.raises(
+            (pika.exceptions.ConnectionClosedByBroker, pika.exceptions.StreamLostError)
+        ) as caught:
+            connection.sleep(5)
+        assert getattr(caught.value, "reply_code", 500) >= 500
+        bystander.channel().queue_declare("", exclusive=True)
+
+
+def test_a_frame_without_its_end_is_a_framing_error(engine: Engine) -> None:
+    connection = pika.BlockingConnection(engine.parameters())
+    connection._impl._transport.write(frame(8, 0, b"", end=b"\x00"))
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+        connection.sleep(5)
+    assert caught.value.reply_code == 501
+
+
+def test_a_client_that_goes_while_it_publishes_leaves_no_half_message(engine: Engine, unique: str) -> None:
+    with engine.connected() as keeper:
+        channel = keeper.channel()
+        channel.queue_declare(unique, exclusive=True)
+        lost = pika.BlockingConnection(engine.parameters())
+        lost.channel(1)
+        publish = b"\x00\x3c\x00\x28\x00\x00\x00" + bytes([len(unique)]) + unique.encode() + b"\x00"
+        header = b"\x00\x3c\x00\x00" + struct.pack(">QH", 100, 0)
+        raw: socket.socket = lost._impl._transport._sock
+        raw.setblocking(True)
+        raw.sendall(frame(1, 1, publish) + frame(2, 1, header) + frame(3, 1, b"x" * 60))
+        raw.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(pika.exceptions.AMQPError):
+            lost.channel()
+        time.sleep(0.05)
+        assert channel.queue_declare(unique, passive=True).method.message_count == 0
