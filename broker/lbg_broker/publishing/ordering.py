@@ -208,6 +208,8 @@ class OrderedPublishing:
             for message in step.sends:
                 self._by_tag[tag] = message
                 tag += 1
+                if message.sends > 1:
+                    self.counts.resends += 1
             self._next_tag = tag
         if self._held:
             step.wake_at = min(line.resume_at for line in self._held.values())
