@@ -1,30 +1,18 @@
-"""One AMQP 0-9-1 connection without a socket: bytes in, events out; methods in, bytes out."""
+"""One AMQP 0-9-1 connection without a socket: bytes in, events out; methods in, bytes out. The sending half."""
 
-from typing import Final
-
-from lbg_broker.amqp.channels import Channel
-from lbg_broker.amqp.delivering import DeliveryReader
-from lbg_broker.amqp.errors import LocalProtocolError, PeerError
-from lbg_broker.amqp.events import AckEvent, ChannelFault, ConnectionFault, Event, HeaderEvent, MethodEvent
-from lbg_broker.amqp.frames import BODY, FRAME_MIN_BYTES, HEADER, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER
+from lbg_broker.amqp.errors import LocalProtocolError
+from lbg_broker.amqp.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
 from lbg_broker.amqp.heartbeats import Heartbeats, Pulse
 from lbg_broker.amqp.methods import (
-    BasicAck,
-    ChannelClose,
-    ChannelCloseOk,
     ConnectionClose,
     ConnectionCloseOk,
     ConnectionTune,
     ConnectionTuneOk,
     Method,
-    decode_method,
 )
 from lbg_broker.amqp.methods.base import Role
-from lbg_broker.amqp.publishing import PublishReader
-from lbg_broker.amqp.reading import FrameReader
-from lbg_broker.amqp.replies import ReplyCode
+from lbg_broker.amqp.receiving import ReceivingConversation
 from lbg_broker.amqp.states import (
-    CHANNEL_RECEIVED,
     CHANNEL_SENT,
     CONNECTION,
     CONNECTION_CLOSABLE,
@@ -32,20 +20,12 @@ from lbg_broker.amqp.states import (
     ConnectionState,
     input_of,
 )
-from lbg_broker.amqp.tuning import NO_LIMIT_BYTES, answer_to, check_answer
-from lbg_broker.amqp.writing import FrameWriter
+from lbg_broker.amqp.tuning import answer_to
 
 __all__ = ["Connection"]
 
-FRAME_BEFORE_TUNE_BYTES: Final = 8192
-"""What a server takes before the peer is known: twice the specification's minimum, because a start-ok may carry
-a token (RabbitMQ 4 does the same)."""
 
-BODY_MAX_BYTES: Final = 128 * 1024 * 1024
-"""RabbitMQ's default limit of a message."""
-
-
-class Connection:
+class Connection(ReceivingConversation):
     """The state machine of one end of a connection.
 
     A client calls `initiate`, then answers the events; a server waits for `HeaderEvent`. Nothing here reads a
@@ -58,42 +38,6 @@ class Connection:
     Of a read that holds several events, each may make the next one void: ask `accepts` before handling an event
     of a channel that an earlier event may have closed.
     """
-
-    def __init__(
-        self,
-        role: Role,
-        *,
-        frame_max_bytes: int = 131072,
-        channel_max: int = 2047,
-        heartbeat_s: int = 60,
-        max_body_bytes: int = BODY_MAX_BYTES,
-    ) -> None:
-        if frame_max_bytes < FRAME_MIN_BYTES:
-            raise LocalProtocolError(
-                f"a frame-max of {frame_max_bytes} is under the minimum, {FRAME_MIN_BYTES}"
-            )
-        self.role = role
-        self.state = ConnectionState.HEADER
-        self.frame_max_bytes = frame_max_bytes
-        self.channel_max = channel_max
-        self.heartbeat_s = heartbeat_s
-        self.max_body_bytes = max_body_bytes
-        self.bytes_received = 0
-        self.bytes_sent = 0
-        self._channels: dict[int, Channel] = {}
-        self._ready: set[int] = set()  # channels on which a whole message may come
-        self._sendable: set[int] = set()  # channels on which one may be sent
-        self._muted = False  # our close for the peer's error is the last we say
-        self._greeting = b""
-        self._proposed: ConnectionTune | None = None
-        self._heartbeats: Heartbeats | None = None
-        self._writer = FrameWriter(frame_max_bytes=frame_max_bytes)
-        first_bytes = FRAME_BEFORE_TUNE_BYTES if role is Role.SERVER else frame_max_bytes
-        reader: type[FrameReader] = PublishReader if role is Role.SERVER else DeliveryReader
-        self._reader = reader(
-            self._on_frame, self._ready, frame_max_bytes=first_bytes, body_max_bytes=max_body_bytes
-        )
-        self._text_errors = "strict" if role is Role.SERVER else "surrogateescape"
 
     # What the shell asks
 
@@ -253,205 +197,3 @@ class Connection:
         self._writer.method(number, method.encode())
         if after is not before:
             self._step(number, after)
-
-    # Receiving
-
-    def receive_data(self, data: bytes) -> list[Event]:
-        """The events in what was read, in order. Never raises for what a peer sends."""
-        events: list[Event] = []
-        self.bytes_received += len(data)
-        try:
-            if self.state is ConnectionState.HEADER:
-                data = self._receive_header(data, events)
-            elif self.state is ConnectionState.STARTING and self.role is Role.CLIENT:
-                self._refuse_header(data)
-            if data and self.state is not ConnectionState.CLOSED:
-                self._reader.feed(data, events)
-        except PeerError as error:
-            self._fail_connection(error, events)
-        return events
-
-    def _receive_header(self, data: bytes, events: list[Event]) -> bytes:
-        self._greeting += data[: len(PROTOCOL_HEADER)]
-        if not PROTOCOL_HEADER.startswith(self._greeting[:8]):
-            # Section 4.2.2: answer with the header that would have been right, and close.
-            self._writer.raw(PROTOCOL_HEADER)
-            text = f"{self._greeting[:8]!r} is not the header of AMQP 0-9-1"
-            raise PeerError(ReplyCode.FRAME_ERROR, text, in_step=False)
-        if len(self._greeting) < len(PROTOCOL_HEADER):
-            return b""
-        rest = data[len(PROTOCOL_HEADER) - (len(self._greeting) - len(data[:8])) :]
-        self._greeting = PROTOCOL_HEADER
-        self.state = ConnectionState.STARTING
-        events.append(HeaderEvent())
-        return rest
-
-    def _refuse_header(self, data: bytes) -> None:
-        # A server that speaks something else answers with its own header.
-        if self.bytes_received == len(data) and data.startswith(b"AMQP"):
-            text = f"the server speaks {data[:8]!r}, not AMQP 0-9-1"
-            raise PeerError(ReplyCode.FRAME_ERROR, text, in_step=False)
-
-    def _on_frame(self, kind: int, channel: int, payload: bytes, events: list[Event]) -> None:
-        if self.state in _DEAF or (self.state is ConnectionState.CLOSING and (channel or kind != METHOD)):
-            return
-        try:
-            if kind == METHOD:
-                self._on_method(channel, payload, events)
-            elif kind == HEADER:
-                self._content_of(channel).on_header(payload, events)
-            elif kind == BODY:
-                self._content_of(channel).on_body(payload, events)
-            elif channel or payload:
-                raise PeerError(ReplyCode.FRAME_ERROR, "a heartbeat frame is empty and on channel 0")
-        except PeerError as error:
-            if error.channel is None:
-                self._fail_connection(error, events, payload if kind == METHOD else b"")
-            else:
-                self._fail_channel(error.channel, error, events)
-
-    def _on_method(self, number: int, payload: bytes, events: list[Event]) -> None:
-        channel = self._channels.get(number)
-        closing = channel is not None and channel.state is ChannelState.CLOSING
-        if closing and payload[:4] not in _CLOSES:
-            return
-        if self.state is ConnectionState.CLOSING and payload[:4] not in _CLOSES:
-            return
-        method = decode_method(payload, self._text_errors)
-        kind = type(method)
-        if kind.SENDER is self.role:
-            raise PeerError(ReplyCode.COMMAND_INVALID, f"only a {self.role.value} sends {kind.NAME}")
-        if kind.class_id == 10:
-            self._receive_on_connection(number, method, events)
-        else:
-            self._receive_on_channel(number, method, events)
-
-    def _receive_on_connection(self, number: int, method: Method, events: list[Event]) -> None:
-        kind = type(method)
-        if number:
-            raise PeerError(ReplyCode.COMMAND_INVALID, f"{kind.NAME} belongs on channel 0, not {number}")
-        if self.state is ConnectionState.CLOSING:
-            if kind is ConnectionClose:  # both closed at once: answer, and go on waiting for our own answer
-                self._writer.method(0, ConnectionCloseOk().encode())
-                return
-            after = ConnectionState.CLOSED
-        elif kind is ConnectionClose and self.state in CONNECTION_CLOSABLE:
-            after = ConnectionState.PEER_CLOSED
-        else:
-            found = CONNECTION.get((self.state, kind))
-            if found is None:
-                text = f"{kind.NAME} is not expected while {self.state.name.lower()}"
-                raise PeerError(ReplyCode.COMMAND_INVALID, text)
-            after = found
-        if isinstance(method, ConnectionTuneOk):
-            check_answer(method, self._proposed or ConnectionTune())
-            self._adopt(method)
-        self._enter(after)
-        events.append(MethodEvent(0, method))
-
-    def _receive_on_channel(self, number: int, method: Method, events: list[Event]) -> None:
-        if self.state is not ConnectionState.OPEN:
-            text = f"{method.NAME} is not expected while {self.state.name.lower()}"
-            raise PeerError(ReplyCode.COMMAND_INVALID, text)
-        if not number:
-            raise PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} does not belong on channel 0")
-        channel = self._channels.get(number)
-        if channel is not None and channel.awaits_content and channel.state is not ChannelState.CLOSING:
-            text = f"{method.NAME} came where content was expected"
-            raise PeerError(ReplyCode.UNEXPECTED_FRAME, text)
-        before = channel.state if channel else ChannelState.CLOSED
-        if before is ChannelState.CLOSING and type(method) is ChannelClose:
-            self._writer.method(number, ChannelCloseOk().encode())
-            return
-        after = CHANNEL_RECEIVED[self.role].get((before, input_of(type(method))))
-        if after is None or number > self.channel_max:
-            text = f"{method.NAME} on channel {number}, which is {before.name.lower()}"
-            raise PeerError(ReplyCode.CHANNEL_ERROR, text)
-        if after is not before:
-            self._step(number, after)
-        if method.CARRIES_CONTENT:
-            assert channel is not None  # only an open channel takes content
-            channel.expect(method)
-            self._ready.discard(number)
-        elif isinstance(method, BasicAck):
-            events.append(_ack_event(number, method))
-        else:
-            events.append(MethodEvent(number, method))
-
-    def _content_of(self, number: int) -> Channel:
-        channel = self._channels.get(number)
-        if channel is None or number == 0:
-            raise PeerError(ReplyCode.CHANNEL_ERROR, f"content on channel {number}, which is not open")
-        return channel
-
-    # Steps and errors
-
-    def _adopt(self, answer: ConnectionTuneOk) -> None:
-        self.frame_max_bytes = answer.frame_max or NO_LIMIT_BYTES
-        self.channel_max = answer.channel_max or 65535
-        self.heartbeat_s = answer.heartbeat
-        self._reader.limit(self.frame_max_bytes)
-        self._writer.limit(self.frame_max_bytes)
-
-    def _enter(self, state: ConnectionState) -> None:
-        self.state = state
-        if state is not ConnectionState.OPEN:
-            self._ready.clear()
-        if state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
-            self._sendable.clear()
-
-    def _step(self, number: int, state: ChannelState) -> None:
-        if state is ChannelState.CLOSED:
-            self._channels.pop(number, None)
-        else:
-            channel = self._channels.get(number)
-            if channel is None:
-                channel = self._channels[number] = Channel(
-                    number,
-                    self._ready,
-                    checks_headers=self.role is Role.SERVER,
-                    body_max_bytes=self.max_body_bytes,
-                )
-            channel.enter(state)
-        receives = state is ChannelState.OPEN or (state is ChannelState.OPENING and self.role is Role.SERVER)
-        (self._ready.add if receives else self._ready.discard)(number)
-        sends = state in (ChannelState.OPEN, ChannelState.PEER_CLOSED)
-        (self._sendable.add if sends else self._sendable.discard)(number)
-
-    def _fail_channel(self, number: int, error: PeerError, events: list[Event]) -> None:
-        close = ChannelClose(error.reply_code, _short(error.reply_text), 60, 0)
-        self._writer.method(number, close.encode())
-        self._step(number, ChannelState.CLOSING)
-        self._channels[number].muted = True
-        events.append(ChannelFault(number, error.reply_code, error.reply_text))
-
-    def _fail_connection(self, error: PeerError, events: list[Event], payload: bytes = b"") -> None:
-        number = int.from_bytes(payload[:4], "big") if len(payload) >= 4 else 0
-        started = self.state in CONNECTION_CLOSABLE and not (
-            self.role is Role.CLIENT and self.state is ConnectionState.STARTING
-        )
-        if started:
-            close = ConnectionClose(error.reply_code, _short(error.reply_text), number >> 16, number & 0xFFFF)
-            self._writer.method(0, close.encode())
-        awaits = started and error.in_step
-        self._enter(ConnectionState.CLOSING if awaits else ConnectionState.CLOSED)
-        self._muted = True
-        events.append(ConnectionFault(error.reply_code, error.reply_text, awaits))
-
-
-_DEAF = frozenset((ConnectionState.PEER_CLOSED, ConnectionState.CLOSED))
-_CLOSES = frozenset(
-    kind._PREFIX for kind in (ConnectionClose, ConnectionCloseOk, ChannelClose, ChannelCloseOk)
-)
-
-
-def _ack_event(channel: int, method: BasicAck) -> AckEvent:
-    event = AckEvent.__new__(AckEvent)
-    event.channel = channel
-    event.delivery_tag = method.delivery_tag
-    event.multiple = method.multiple
-    return event
-
-
-def _short(text: str) -> str:
-    return text.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")
