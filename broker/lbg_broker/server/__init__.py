@@ -1,0 +1,25 @@
+"""The embedded broker: AMQP 0-9-1 on one node, durable in one SQLite file.
+
+- ``core/``        a pure machine: commands in, effects and batches of changes out; no I/O
+- ``store/``       batches on disk, pages back
+- ``management/``  the part of RabbitMQ's management HTTP API that provisioning and observation use
+- here             the asyncio shell: sockets, heartbeats, back-pressure, start and stop
+
+``running(settings)`` is a broker for the length of a block, ``serve(settings)`` one until SIGTERM.
+"""
+
+from lbg_broker.server.errors import ServerError, StartError
+from lbg_broker.server.process import serve
+from lbg_broker.server.serving import Server, running
+from lbg_broker.server.settings import Address, ServerSettings, TlsSettings
+
+__all__ = [
+    "Address",
+    "Server",
+    "ServerError",
+    "ServerSettings",
+    "StartError",
+    "TlsSettings",
+    "running",
+    "serve",
+]

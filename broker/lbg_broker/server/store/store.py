@@ -48,7 +48,9 @@ class Store:
             ]
             spools = [
                 SpoolRecord(*row)
-                for row in self._database.execute("SELECT id, next_position, mark, messages, bytes FROM spool")
+                for row in self._database.execute(
+                    "SELECT id, next_position, mark, messages, bytes FROM spool"
+                )
             ]
         except sqlite3.Error as error:
             raise store_error(error, self.path) from error

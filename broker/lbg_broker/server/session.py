@@ -1,0 +1,318 @@
+"""One client's socket: bytes to events, effects to bytes. What they mean is the core's business."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from lbg_broker.amqp import Connection as Wire
+from lbg_broker.amqp import (
+    ConnectionFault,
+    ConnectionState,
+    EncodeError,
+    Event,
+    HeaderEvent,
+    LocalProtocolError,
+    MethodEvent,
+    ReplyCode,
+    Role,
+)
+from lbg_broker.amqp.methods import (
+    ChannelClose,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
+)
+from lbg_broker.server.core.commands import ConnectionLost, ConnectionOpened, Paused, Received
+from lbg_broker.server.core.connection import Peer
+from lbg_broker.server.core.effects import Deliver, Effect, Send
+from lbg_broker.server.handshaking import Admitted, Handshake, Refused
+
+if TYPE_CHECKING:
+    from lbg_broker.server.serving import Server
+
+__all__ = ["Session"]
+
+log = logging.getLogger("lbg.broker")
+
+LOOPBACK: Final = ("127.", "::1", "::ffff:127.")
+
+
+class Session(asyncio.Protocol):
+    """The life of one connection, from accept to closed socket."""
+
+    def __init__(self, server: "Server", number: int) -> None:
+        settings = server.settings
+        self.number = number
+        self.name = f"#{number}"
+        self.admitted = False
+        self._server = server
+        self._wire = Wire(
+            Role.SERVER,
+            frame_max_bytes=settings.frame_max_bytes,
+            channel_max=settings.channel_max,
+            heartbeat_s=settings.heartbeat_s,
+            max_body_bytes=settings.message_max_bytes,
+        )
+        self._handshake: Handshake | None = None
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reading_paused = False
+        self._lenient_until = 0.0
+
+    # --- asyncio's side ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        server, loop = self._server, self._server.loop
+        self._transport = transport
+        limit = server.settings.write_buffer_bytes
+        transport.set_write_buffer_limits(high=limit, low=limit // 4)
+        address = transport.get_extra_info("peername") or ("unknown", 0)
+        self.name = f"{address[0]}:{address[1]} #{self.number}"
+        if not server.admit(self):
+            log.warning("%s: refused, there are %d connections already", self.name, server.session_count)
+            transport.abort()
+            return
+        self._handshake = Handshake(
+            self._wire,
+            server.users,
+            vhosts=server.broker.state.vhosts,
+            loopback=str(address[0]).startswith(LOOPBACK),
+        )
+        self._timer = loop.call_later(server.settings.handshake_timeout_s, self._handshake_expired)
+
+    def data_received(self, data: bytes) -> None:
+        events = self._wire.receive_data(data)
+        if self._wire.has_output:
+            self._server.flush_soon(self)
+        if events:
+            if self.admitted:
+                self._received(events, len(data))
+            else:
+                self._greeted(events, len(data))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if exc is not None:
+            log.info("%s: lost: %s", self.name, exc)
+        self._server.forget(self)
+        if self.admitted:
+            self.admitted = False
+            self._server.apply(ConnectionLost(self.number))
+
+    def pause_writing(self) -> None:
+        self._server.apply(Paused(self.number, True))
+
+    def resume_writing(self) -> None:
+        self._server.apply(Paused(self.number, False))
+
+    # --- the server's side -------------------------------------------------------------------------------------
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Put effects in the output; `flush` writes it."""
+        wire = self._wire
+        try:
+            for effect in effects:
+                if type(effect) is Deliver:
+                    self._deliver(effect)
+                elif type(effect) is Send:
+                    self._send(effect)
+                else:
+                    wire.send_content(effect.channel, effect.method, effect.header, effect.body)  # type: ignore[union-attr]
+        except EncodeError as error:
+            self._fail(ReplyCode.INTERNAL_ERROR, str(error))
+        except LocalProtocolError:
+            # The client closed the channel or the connection in the same read; it awaits nothing but our
+            # close-ok. Anything else would be a mistake of ours.
+            if wire.state is ConnectionState.OPEN:
+                log.exception("%s: an effect does not fit the state of the connection", self.name)
+                self._fail(ReplyCode.INTERNAL_ERROR, "the broker lost track of this connection")
+        self._server.flush_soon(self)
+
+    def flush(self) -> None:
+        """Write what there is, and close the socket when all is said."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        output = self._wire.take_output()
+        if output:
+            transport.write(output)
+        if self._wire.state is ConnectionState.CLOSED:
+            transport.close()
+
+    def pause_reading(self) -> None:
+        """Take nothing more from this client for now."""
+        if not self._reading_paused and self._transport is not None and not self._transport.is_closing():
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        if self._reading_paused and self._transport is not None:
+            self._reading_paused = False
+            # What the client sent meanwhile is still in the socket: it was not silent, we did not listen.
+            self._lenient_until = self._server.loop.time() + self._wire.heartbeat_s
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Drop the socket as it is."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _greeted(self, events: list[Event], size: int) -> None:
+        """Events before connection.open-ok; what follows it in the same read is for the core."""
+        for index, event in enumerate(events):
+            if isinstance(event, ConnectionFault):
+                log.warning("%s: %s", self.name, event.reply_text)
+                self._closing(event.await_close_ok)
+                return
+            assert isinstance(event, HeaderEvent | MethodEvent)
+            if isinstance(event, MethodEvent) and isinstance(
+                event.method, ConnectionClose | ConnectionCloseOk
+            ):
+                self._on_connection(event)
+                return
+            assert self._handshake is not None
+            verdict = self._handshake.handle(event)
+            self._server.flush_soon(self)
+            if isinstance(verdict, Refused):
+                log.warning("%s: refused: %s", self.name, verdict.reason)
+                self._closing(verdict.told)
+                return
+            if isinstance(verdict, Admitted):
+                self._enter(verdict)
+                if index + 1 < len(events):
+                    self._received(events[index + 1 :], size)
+                return
+
+    def _enter(self, verdict: Admitted) -> None:
+        assert self._transport is not None
+        address = self._transport.get_extra_info("peername") or ("unknown", 0)
+        local = self._transport.get_extra_info("sockname") or ("unknown", 0)
+        self.admitted = True
+        self._handshake = None
+        peer = Peer(
+            f"{address[0]}:{address[1]} -> {local[0]}:{local[1]}",
+            host=str(address[0]),
+            port=int(address[1]),
+            tls=self._transport.get_extra_info("ssl_object") is not None,
+            client_properties=verdict.client_properties,
+        )
+        self._server.apply(ConnectionOpened(self.number, verdict.user, verdict.vhost, peer))
+        if self._timer is not None:
+            self._timer.cancel()
+        self._beat()
+
+    def _received(self, events: list[Event], size: int) -> None:
+        """Events of an open connection: channel 0 is ours, the rest the core's."""
+        if type(events[-1]) is ConnectionFault or any(
+            type(event) is MethodEvent and event.channel == 0 for event in events
+        ):
+            for index, event in enumerate(events):
+                if isinstance(event, ConnectionFault):
+                    self._server.apply(Received(self.number, events[:index]))
+                    log.warning("%s: %s", self.name, event.reply_text)
+                    self._lose(event.await_close_ok)
+                    return
+                if isinstance(event, MethodEvent) and event.channel == 0:
+                    if index:
+                        self._server.apply(Received(self.number, events[:index]))
+                    self._on_connection(event)
+                    if events[index + 1 :]:
+                        self._received(events[index + 1 :], 0)
+                    return
+        self._server.received(self, events, size)
+
+    def _on_connection(self, event: MethodEvent) -> None:
+        match event.method:
+            case ConnectionClose():
+                self._lose(await_close_ok=True)
+                self._wire.send(0, ConnectionCloseOk())
+                self._server.flush_soon(self)
+            case ConnectionCloseOk():
+                self._server.flush_soon(self)
+            case ConnectionUpdateSecret():
+                self._wire.send(0, ConnectionUpdateSecretOk())
+                self._server.flush_soon(self)
+
+    def _lose(self, await_close_ok: bool) -> None:
+        """The connection is over for the core; the socket lives until the close is answered."""
+        if self.admitted:
+            self.admitted = False
+            self._server.apply(ConnectionLost(self.number))
+        self._closing(await_close_ok)
+
+    def _closing(self, await_close_ok: bool) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is None:
+            return
+        loop = self._server.loop
+        if await_close_ok:
+            self._timer = loop.call_later(self._server.settings.close_timeout_s, self._transport.abort)
+        else:
+            self.flush()
+            self._transport.close()
+
+    def _send(self, effect: Send) -> None:
+        method = effect.method
+        if type(method) is ConnectionClose:
+            log.info("%s: closed: %s", self.name, method.reply_text)
+            self.admitted = False
+            self._wire.send(0, method)
+            self._closing(await_close_ok=True)
+            return
+        try:
+            self._wire.send(effect.channel, method)
+        except LocalProtocolError:
+            if type(method) is not ChannelClose:
+                raise
+            # The client closed the channel itself right behind the command that is refused: its close is answered.
+
+    def _deliver(self, effect: Deliver) -> None:
+        deliver = self._wire.deliver
+        channel, consumer_tag, tag = effect.channel, effect.consumer_tag, effect.first_tag
+        fresh_from = tag + effect.redelivered
+        for message in effect.messages:
+            origin = message.origin
+            deliver(
+                channel,
+                consumer_tag,
+                tag,
+                tag < fresh_from,
+                origin.exchange,
+                origin.routing_key,
+                message.header,
+                message.body,
+            )
+            tag += 1
+
+    def _fail(self, code: ReplyCode, text: str) -> None:
+        log.error("%s: %s", self.name, text)
+        if self._wire.state is ConnectionState.OPEN:
+            self._wire.send(0, ConnectionClose(code, f"{code.name} - {text}"[:255]))
+        self._server.loop.call_soon(self._lose, True)
+
+    def _handshake_expired(self) -> None:
+        log.warning("%s: no connection.open within the time limit", self.name)
+        self.abort()
+
+    def _beat(self) -> None:
+        loop = self._server.loop
+        pulse = self._wire.pulse(loop.time())
+        if self._wire.has_output:
+            self._server.flush_soon(self)
+        lenient = self._reading_paused or loop.time() < self._lenient_until
+        if pulse.expired and not lenient:
+            log.warning("%s: silent for two heartbeats of %d s", self.name, self._wire.heartbeat_s)
+            self.abort()
+        elif pulse.next_at is not None:
+            self._timer = loop.call_at(pulse.next_at, self._beat)

@@ -1,0 +1,74 @@
+"""What a broker is told when it starts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Address", "ServerSettings", "TlsSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. Port 0: any free one (`Server.port` says which)."""
+
+    host: str = "127.0.0.1"
+    port: int = 5672
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Read `HOST:PORT`; an IPv6 host stands in brackets. Raises ValueError."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"{text!r} is no HOST:PORT")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """The broker's certificate (PEM), and whose client certificates it asks for; without `client_ca_file` none."""
+
+    certificate_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Settings of one broker process."""
+
+    data_dir: Path
+    """Where messages and definitions are kept; made if missing."""
+
+    listen: Address = Address()
+    management: Address | None = None
+    """Where the management HTTP API listens. None: nowhere."""
+
+    tls: TlsSettings | None = None
+    """None: plain TCP."""
+
+    heartbeat_s: int = 60
+    """Proposed to clients; the smaller of both wishes counts, 0 turns heartbeats off. RabbitMQ's default."""
+
+    frame_max_bytes: int = 131072
+    channel_max: int = 2047
+    connections_max: int = 10_000
+
+    message_max_bytes: int = 16 * 1024 * 1024
+    """The largest body. A message is held in memory whole, several times over while it passes through."""
+
+    handshake_timeout_s: float = 10.0
+    """From connecting to connection.open-ok."""
+
+    close_timeout_s: float = 5.0
+    """How long a client gets to answer connection.close."""
+
+    unwritten_max_bytes: int = 32 * 1024 * 1024
+    """Publishes waiting for the disk; beyond this publishers are no longer read from."""
+
+    write_buffer_bytes: int = 1024 * 1024
+    """Unsent bytes of one connection beyond which nothing is delivered to it."""
+
+    disk_retry_s: float = 1.0
+    """How long to wait before a batch that found the disk full is tried again."""
