@@ -1,5 +1,6 @@
 """One channel: publishing, consuming and settling, on top of declaring."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -25,7 +26,7 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.client.declaring import DeclaringChannel
 from lbg_broker.client.errors import ClientError
 from lbg_broker.client.messages import Delivery, GotMessage, Returned
-from lbg_broker.client.requests import Carrier
+from lbg_broker.client.requests import REQUEST_BYTES, Carrier
 
 __all__ = ["Channel", "OnCancelled", "OnConfirm", "OnDeliveries", "OnReturn"]
 
@@ -78,6 +79,16 @@ class Channel(DeclaringChannel):
         await self.call(ConfirmSelect(), ConfirmSelectOk)
         self.is_confirming = True
 
+    def renew_confirms(self) -> None:
+        """confirm.select again without waiting for an answer, in order with what is published around it.
+
+        Changes nothing on RabbitMQ. On a broker with ordered refusal it opens, for this channel, the queues that
+        refused one of its messages.
+        """
+        self.check_open()
+        self._machine.send(self.number, ConfirmSelect(nowait=True))
+        self._carrier.wrote(REQUEST_BYTES)
+
     def publish(
         self,
         exchange: str,
@@ -123,7 +134,10 @@ class Channel(DeclaringChannel):
         arguments: Table | None = None,
         on_cancelled: OnCancelled | None = None,
     ) -> str:
-        """Start a consumer; returns its tag. `prefetch_count` None leaves what `basic_qos` said."""
+        """Start a consumer; returns its tag. `prefetch_count` None leaves what `basic_qos` said.
+
+        Cancelling it on the way closes the channel.
+        """
         if prefetch_count is not None:
             await self.basic_qos(prefetch_count)
         self._consumers_made += 1
@@ -135,8 +149,10 @@ class Channel(DeclaringChannel):
         self._consumers[tag] = _Consumer(on_deliveries, on_cancelled)
         try:
             await self.call(request, BasicConsumeOk)
-        except ClientError:
+        except BaseException as error:
             self._consumers.pop(tag, None)
+            if isinstance(error, asyncio.CancelledError) and self.is_open:
+                self._send_close()  # the consumer may exist and hold messages: only this gives them back in order
             raise
         self.prefetch_count += self._prefetch_next
         return tag

@@ -1,6 +1,7 @@
 """One open connection: bytes between a transport and the machine, and events to their channels."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 
 from lbg_broker.amqp import (
@@ -19,21 +20,12 @@ from lbg_broker.amqp import (
 )
 from lbg_broker.amqp.methods import ConnectionBlocked, ConnectionClose, ConnectionCloseOk, ConnectionUnblocked
 from lbg_broker.client.channel import Channel
-from lbg_broker.client.errors import ClientError, ConnectError, ConnectionClosed, ConnectionLost
+from lbg_broker.client.errors import ClientError, ConnectError, ConnectionClosed, ConnectionLost, TlsError
 from lbg_broker.client.handshaking import Handshake, client_properties
+from lbg_broker.client.outlet import Outlet
 from lbg_broker.client.settings import ConnectionSettings
 
 __all__ = ["ClientConnection"]
-
-FLUSH_BYTES = 256 * 1024
-"""Output is handed to the transport at the end of the loop turn, or when so much has gathered."""
-
-HIGH_WATER_BYTES = 1024 * 1024
-"""`drain` waits above this. With asyncio's own 64 KiB a publisher of small messages waits for every write."""
-
-
-LINGER_S = 2.0
-"""How long a closing socket may take to write out its last bytes."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -60,18 +52,12 @@ class ClientConnection(asyncio.Protocol):
         self.on_blocked: Callable[[str], None] | None = None
         self.on_unblocked: Callable[[], None] | None = None
         self.is_blocked = False
-        self._transport: asyncio.Transport | None = None
+        self._outlet = Outlet(self._machine)
         self._channels: dict[int, Channel] = {}
         self._reason: ClientError | None = None
         self._closing_by_us = False
+        self._is_lost = False
         self._pulse_timer: asyncio.TimerHandle | None = None
-        self._lingering: asyncio.TimerHandle | None = None
-        self._flush_handle: asyncio.Handle | None = None
-        self._gathered_bytes = 0
-        self._written_in_turn_bytes = 0
-        self._paused = False
-        self._drained: asyncio.Event = asyncio.Event()
-        self._drained.set()
 
     def __repr__(self) -> str:
         return f"<ClientConnection {self.name!r} {self._settings.address} {self._machine.state.name.lower()}>"
@@ -80,7 +66,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        return self._machine.state is ConnectionState.OPEN
+        return self._machine.state is ConnectionState.OPEN and not self._is_lost
 
     @property
     def server_properties(self) -> Table:
@@ -102,8 +88,7 @@ class ClientConnection(asyncio.Protocol):
     @property
     def unwritten_bytes(self) -> int:
         """Output that has not reached the kernel yet."""
-        buffered = self._transport.get_write_buffer_size() if self._transport else 0
-        return self._gathered_bytes + buffered
+        return self._outlet.unwritten_bytes
 
     async def open_channel(self) -> Channel:
         """A new channel. Raises `ConnectionLost`."""
@@ -120,39 +105,33 @@ class ClientConnection(asyncio.Protocol):
 
         Raises `ConnectionLost`.
         """
-        self._flush()
-        if self._written_in_turn_bytes > FLUSH_BYTES:
-            await asyncio.sleep(0)  # a publisher that never waits would starve the reading of its confirms
-        while not self._drained.is_set():
-            self.check_open()
-            await self._drained.wait()
+        self.check_open()
+        await self._outlet.drained()
         self.check_open()
 
     async def close(self, *, timeout_s: float = 5.0) -> None:
-        """Close in order: everything gathered is written, then connection.close is awaited. Never raises.
+        """Close in order: what is gathered is written, then connection.close is awaited. Never raises.
 
-        After `timeout_s` without an answer the socket is dropped.
+        Whatever still waits (a request, a confirm) fails with `ConnectionClosed`: await confirms first. After
+        `timeout_s` without an answer the socket is dropped.
         """
-        if not self.closed.done():
-            if self.is_open:
-                self._closing_by_us = True
-                self._machine.send(0, ConnectionClose(200, "goodbye"))
-                self._flush()
-            elif not self._closing_by_us:
-                self.abort()
-            try:
-                await asyncio.wait_for(asyncio.shield(self.closed), timeout_s)
-            except TimeoutError:
-                self.abort()
-        if not self.closed.done():
+        if self.is_open:
+            self._closing_by_us = True
+            self._machine.send(0, ConnectionClose(200, "goodbye"))
+            self._outlet.flush()
+            self._lose(ConnectionClosed(200, "goodbye", by_broker=False))
+        elif not self._is_lost:
+            self.abort()
+        try:
+            await asyncio.wait_for(asyncio.shield(self.closed), timeout_s)
+        except TimeoutError:
+            self.abort()
             await asyncio.shield(self.closed)
 
     def abort(self, reason: ClientError | None = None) -> None:
         """Drop the socket at once, as a crash would. Everything that waits fails with `reason`."""
-        self._reason = self._reason or reason or ConnectionLost("the connection was aborted")
-        if self._transport is not None:
-            self._transport.abort()
-        elif not self.closed.done():
+        self._lose(reason or ConnectionLost("the connection was aborted"))
+        if not self._outlet.abort() and not self.closed.done():
             self.connection_lost(None)
 
     def check_open(self) -> None:
@@ -164,23 +143,7 @@ class ClientConnection(asyncio.Protocol):
 
     def wrote(self, size_bytes: int) -> None:
         """Something was put in the machine's output: have it written at the end of this loop turn."""
-        self._gathered_bytes += size_bytes
-        if self._gathered_bytes >= FLUSH_BYTES:
-            self._flush()
-        elif self._flush_handle is None:
-            self._flush_handle = self._loop.call_soon(self._flush_at_turn_end)
-
-    def _flush_at_turn_end(self) -> None:
-        self._flush_handle = None
-        self._flush()
-        self._written_in_turn_bytes = 0
-
-    def _flush(self) -> None:
-        output = self._machine.take_output()
-        self._gathered_bytes = 0
-        if output and self._transport is not None:
-            self._written_in_turn_bytes += len(output)
-            self._transport.write(output)
+        self._outlet.wrote(size_bytes)
 
     def release(self, number: int) -> None:
         """A channel is closed on both sides: its number is free."""
@@ -190,43 +153,38 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self._outlet.attach(transport)
         self._machine.initiate()
-        self._flush()
+        self._outlet.flush()
 
     def data_received(self, data: bytes) -> None:
         events = self._machine.receive_data(data)
-        if self.is_open and self._handshake.done:
-            self._dispatch(events)
-        else:
-            for event in events:
-                self._on_event(event)
+        try:
+            if self.is_open and self._handshake.done:
+                self._dispatch(events)
+            else:
+                for event in events:
+                    self._on_event(event)
+        except Exception as error:
+            lost = ConnectionLost(f"a callback failed: {error!r}")
+            lost.__cause__ = error
+            context = {"message": "a callback of an AMQP client failed", "exception": error, "protocol": self}
+            self._loop.call_exception_handler(context)
+            self.abort(lost)
         if self._machine.has_output:
             self.wrote(0)
 
     def pause_writing(self) -> None:
-        self._paused = True
-        self._drained.clear()
+        self._outlet.set_full(True)
 
     def resume_writing(self) -> None:
-        self._paused = False
-        self._update_drained()
-
-    def eof_received(self) -> bool:
-        self._reason = self._reason or ConnectionLost("the broker closed the socket")
-        return False
+        self._outlet.set_full(False)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self.closed.done():
-            return
-        if self._closing_by_us and self._reason is None:
-            reason: ClientError | None = None
-        else:
-            text = f"the connection was lost: {error}" if error else "the broker closed the socket"
-            reason = self._reason or ConnectionLost(text)
-        self._reason = reason
-        self._finish(reason)
+        self._lose(self._explain(error))
+        self._outlet.detach()
+        if not self.closed.done():
+            self.closed.set_result(None if self._closing_by_us else self._reason)
 
     # Events
 
@@ -235,9 +193,7 @@ class ClientConnection(asyncio.Protocol):
         number = 0
         tag = ""
         for event in events:
-            kind = type(event)
-            if kind is DeliverEvent:
-                assert isinstance(event, DeliverEvent)
+            if type(event) is DeliverEvent:
                 if event.consumer_tag is tag and event.channel == number:
                     batch.append(event)
                     continue
@@ -245,8 +201,7 @@ class ClientConnection(asyncio.Protocol):
                     self._hand_over(number, tag, batch)
                 batch = [event]
                 number, tag = event.channel, event.consumer_tag
-            elif kind is AckEvent:
-                assert isinstance(event, AckEvent)
+            elif type(event) is AckEvent:
                 channel = self._channels.get(event.channel)
                 if channel is not None:
                     channel.on_ack_event(event)
@@ -276,11 +231,15 @@ class ClientConnection(asyncio.Protocol):
             case ChannelFault() if event.channel in self._channels:
                 self._channels[event.channel].on_fault(event)
             case ConnectionFault():
-                self._reason = ConnectionClosed(event.reply_code, event.reply_text, by_broker=False)
-                self._flush()
-                self._end_transport()
+                self._on_fault(event)
             case _:
                 pass
+
+    def _on_fault(self, fault: ConnectionFault) -> None:
+        if self._handshake.done:
+            self._end(ConnectionClosed(fault.reply_code, fault.reply_text, by_broker=False))
+        else:
+            self._end(ConnectError(f"{self._settings.address}: {fault.reply_text}"))
 
     def _on_connection_method(self, method: Method) -> None:
         if not self._handshake.done:
@@ -288,20 +247,18 @@ class ClientConnection(asyncio.Protocol):
             return
         match method:
             case ConnectionClose():
-                self._reason = ConnectionClosed(method.reply_code, method.reply_text, by_broker=True)
                 self._machine.send(0, ConnectionCloseOk())
-                self._flush()
-                self._end_transport()
+                self._end(ConnectionClosed(method.reply_code, method.reply_text, by_broker=True))
             case ConnectionCloseOk():
-                self._end_transport()
+                self._end(ConnectionLost("closed"))
             case ConnectionBlocked():
                 self.is_blocked = True
-                self._drained.clear()
+                self._outlet.set_blocked(True)
                 if self.on_blocked is not None:
                     self.on_blocked(method.reason)
             case ConnectionUnblocked():
                 self.is_blocked = False
-                self._update_drained()
+                self._outlet.set_blocked(False)
                 if self.on_unblocked is not None:
                     self.on_unblocked()
             case _:
@@ -311,11 +268,9 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._handshake.on_method(method)
         except ConnectError as error:
-            self._reason = error
             if isinstance(method, ConnectionClose):
                 self._machine.send(0, ConnectionCloseOk())
-            self._flush()
-            self._end_transport()
+            self._end(error)
             return
         if self._handshake.done:
             self._pulse()
@@ -327,39 +282,40 @@ class ClientConnection(asyncio.Protocol):
     def _pulse(self) -> None:
         pulse = self._machine.pulse(self._loop.time())
         if pulse.expired:
-            silence_s = 2 * self._machine.heartbeat_s
-            self.abort(ConnectionLost(f"not a byte from the broker for {silence_s} s"))
+            self.abort(ConnectionLost(f"not a byte from the broker for {2 * self._machine.heartbeat_s} s"))
             return
         if pulse.beat:
-            self._flush()
+            self._outlet.flush()
         if pulse.next_at is not None:
             self._pulse_timer = self._loop.call_at(pulse.next_at, self._pulse)
 
-    def _update_drained(self) -> None:
-        if not self._paused and not self.is_blocked:
-            self._drained.set()
+    def _end(self, reason: ClientError) -> None:
+        """Write what is left and close the socket."""
+        self._lose(reason)
+        self._outlet.close()
 
-    def _end_transport(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-            # A peer that reads nothing would keep what is buffered, and so the socket, for ever.
-            self._lingering = self._loop.call_later(LINGER_S, self._transport.abort)
-
-    def _error(self) -> ClientError:
-        if self._reason is not None:
-            return self._reason
-        return ConnectionClosed(200, "goodbye", by_broker=False)
-
-    def _finish(self, reason: ClientError | None) -> None:
-        for handle in (self._pulse_timer, self._flush_handle, self._lingering):
-            if handle is not None:
-                handle.cancel()
+    def _lose(self, reason: ClientError) -> None:
+        """Fail everything that waits, once; the socket may take a moment longer."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        self._reason = reason
+        if self._pulse_timer is not None:
+            self._pulse_timer.cancel()
         if not self.opened.done():
-            lost = reason if isinstance(reason, ConnectError) else self._handshake.explain_loss(str(reason))
-            self.opened.set_exception(lost)
-        error = self._error()
+            self.opened.set_exception(reason)
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
-            channel.on_connection_lost(error)
-        self.closed.set_result(reason)
-        self._drained.set()
+            channel.on_connection_lost(reason)
+        self._outlet.release()
+
+    def _explain(self, error: Exception | None) -> ClientError:
+        reason = str(error) if error else "the broker closed the socket"
+        if self.opened.done():
+            return ConnectionLost(f"the connection was lost: {reason}")
+        if isinstance(error, ssl.SSLError):  # in TLS 1.3 a refused client certificate shows only now
+            return TlsError(f"{self._settings.address}: TLS: {error.reason or error}")
+        return self._handshake.explain_loss(reason)
+
+    def _error(self) -> ClientError:
+        return self._reason or ConnectionLost("the connection is not open yet")
