@@ -13,7 +13,7 @@ from support.rabbitmq import RabbitNode
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[RabbitNode]:
     """One RabbitMQ node for the whole run; `rabbit_vhost` or `unique` names keep tests apart."""
-    with RabbitNode(statistics_interval_ms=100) as node:
+    with RabbitNode(statistics_s=1) as node:
         yield node
 
 
