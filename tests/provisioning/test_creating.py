@@ -46,7 +46,7 @@ async def test_a_new_group_has_everything_its_topology_says() -> None:
     assert set(admin.queues) == {queue.name for queue in topology.queues}
     assert admin.bindings == set(topology.bindings)
     assert admin.permissions == {"orders-app": topology.permissions}
-    assert admin.users["orders-app"].tags == ("lbg-orders",)
+    assert admin.users["orders-app"].made_for == "orders"
     assert admin.records == {"orders": ORDERS.to_record()}
     assert not created.was_there
     assert created.password == admin.passwords["orders-app"]
@@ -166,7 +166,7 @@ async def test_a_queue_that_listens_in_is_no_difference() -> None:
 async def test_every_name_that_is_taken_is_listed_with_what_takes_it() -> None:
     admin = FakeAdmin()
     await create_group(admin, INVOICES)
-    admin.users["orders-app"] = UserSeen("orders-app", ("administrator",))
+    admin.users["orders-app"] = UserSeen("orders-app")
     admin.queues["lbg.orders.q.3"] = QueueSeen(12, 0, 1, "c", {})
     wanted = GroupSpec(
         "orders", "inv", hash_count=8, queue_count=4, queue_size_mb=1, client_username="orders-app"

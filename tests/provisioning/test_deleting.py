@@ -116,7 +116,7 @@ async def test_any_remains_of_a_group_can_be_deleted() -> None:
 
 async def test_a_user_that_was_not_made_for_the_group_stays() -> None:
     admin = FakeAdmin()
-    admin.users["orders-app"] = UserSeen("orders-app", ("administrator",))
+    admin.users["orders-app"] = UserSeen("orders-app")
     await create_group(admin, ORDERS, with_user=False)
     await delete_group(admin, "orders")
     assert set(admin.users) == {"orders-app"}

@@ -85,7 +85,7 @@ class FakeAdmin:
         return _amqp_only(observed) if self.amqp_only else observed
 
     def _marked(self, group: str) -> UserSeen | None:
-        return next((user for user in self.users.values() if f"lbg-{group}" in user.tags), None)
+        return next((user for user in self.users.values() if user.made_for == group), None)
 
     async def perform(self, action: Action) -> None:
         if error := self.fail_on(action):
@@ -100,8 +100,8 @@ class FakeAdmin:
                 self.bindings.add(binding)
             case Unbind(binding):
                 self.bindings.discard(binding)
-            case PutUser(name, password, tag):
-                self.users[name] = UserSeen(name, (tag,))
+            case PutUser(name, password, group):
+                self.users[name] = UserSeen(name, group)
                 self.passwords[name] = password
             case PutPermissions(user, permissions):
                 self.permissions[user] = permissions

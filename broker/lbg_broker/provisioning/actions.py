@@ -47,11 +47,11 @@ class Unbind:
 
 @dataclass(frozen=True, slots=True)
 class PutUser:
-    """Create a user or set its password; `tag` marks whose it is."""
+    """Create a user or set its password, and mark it as made for `group`."""
 
     name: str
     password: str = field(repr=False)
-    tag: str
+    group: str
     is_new: bool = True
 
     def __str__(self) -> str:

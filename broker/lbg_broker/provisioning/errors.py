@@ -112,7 +112,7 @@ class Denied(AdminError):
 
 
 class Refused(AdminError):
-    """`status` is the HTTP status or the AMQP reply code of the refusal."""
+    """`status` is the HTTP status or the AMQP reply code of the refusal; 0 for a message not taken."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)

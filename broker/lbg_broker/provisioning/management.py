@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import aiohttp
+from yarl import URL
 
 from .errors import Denied, Refused, Unreachable
 
@@ -39,6 +41,10 @@ class ManagementSettings:
             user=unquote(parts.username) if parts.username else user,
             password=unquote(parts.password) if parts.password else password,
         )
+
+    def basic_authentication(self) -> str:
+        """The value of the Authorization header (RFC 7617)."""
+        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
 def path(*segments: str) -> str:
@@ -100,16 +106,14 @@ class ManagementApi:
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                auth=aiohttp.BasicAuth(self.settings.user, self.settings.password, encoding="utf-8"),
+                headers={"Authorization": self.settings.basic_authentication()},
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
                 connector=aiohttp.TCPConnector(ssl=self._tls or True),
             )
         return self._session
 
 
-def _verbatim(url: str) -> Any:
-    from yarl import URL
-
+def _verbatim(url: str) -> URL:
     # aiohttp would decode %2F, the default virtual host, into a path separator.
     return URL(url, encoded=True)
 

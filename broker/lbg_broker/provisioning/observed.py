@@ -45,8 +45,10 @@ class QueueSeen:
 
 @dataclass(frozen=True, slots=True)
 class UserSeen:
+    """`made_for` names the group that the user was made for, None for a user that provisioning did not make."""
+
     name: str
-    tags: tuple[str, ...] = ()
+    made_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,3 @@ class Observed:
         """Whether the broker said of every name that it is free."""
         seen = [*self.exchanges.values(), *self.queues.values()]
         return self.record is None and all(one is None for one in seen)
-
-
-def owner_tag(group: str) -> str:
-    """The tag that marks a user as made for `group`, so that deleting the group deletes no other user."""
-    return f"lbg-{group}"

@@ -20,7 +20,7 @@ from .actions import (
     WriteRecord,
 )
 from .errors import GroupDiffers, GroupNotFound, StillInUse, Taken, Unsupported
-from .observed import UNKNOWN, Observed, QueueSeen, Unknown, UserSeen, owner_tag
+from .observed import UNKNOWN, Observed, QueueSeen, Unknown, UserSeen
 from .policies import losing_policies
 
 
@@ -39,12 +39,16 @@ def plan_create(spec: GroupSpec, observed: Observed, *, user: UserWish | None) -
     a name or the prefix that the group needs).
     """
     refuse_unsupported(spec, observed)
+    if user is not None:
+        _require_users(observed, "made")
     topology = topology_of(spec, observed.engine)
     existing = _recorded(spec.name, observed)
     if existing is not None and (diff := [str(one) for one in differences(existing, spec)]):
         raise GroupDiffers(spec.name, diff)
     deviations = list(_deviations(topology, observed))
-    is_there = existing is not None or (not observed.is_empty and _is_whole(topology, observed))
+    is_there = existing is not None or (
+        not observed.is_empty and _lacks_only_its_record(Names(spec.name).config, topology, observed)
+    )
     if is_there and deviations:
         raise GroupDiffers(spec.name, deviations)
     taken = [] if is_there else [*_taken_names(observed), *_taken_prefix(spec, observed)]
@@ -55,14 +59,19 @@ def plan_create(spec: GroupSpec, observed: Observed, *, user: UserWish | None) -
     return tuple(_creating(spec, topology, observed, user))
 
 
-def plan_delete(group: str, observed: Observed, *, force: bool) -> tuple[Action, ...]:
-    """The actions that leave nothing of the group; raises GroupNotFound, and StillInUse unless `force`.
+def plan_delete(group: str, observed: Observed, *, force: bool, with_user: bool = True) -> tuple[Action, ...]:
+    """The actions that leave nothing of the group.
+
+    Raises GroupNotFound, StillInUse unless `force`, and Unsupported when the group's user is to go
+    (`with_user`) and could not be looked for.
 
     The exchange goes first, which stops the inflow; queues go from the highest number down, so that what an
     interrupted delete leaves can be found by counting up from 0; the record goes last.
     """
     if observed.is_empty:
         raise GroupNotFound(group)
+    if with_user:
+        _require_users(observed, "deleted")
     names = Names(group)
     if not force and (where := list(_uses(names, observed))):
         raise StillInUse(group, where)
@@ -75,7 +84,7 @@ def plan_delete(group: str, observed: Observed, *, force: bool) -> tuple[Action,
     actions += [DeleteQueue(name, only_idle=not force) for name in reversed(guarded)]
     actions += [DeleteQueue(name) for name in queues if name not in (*guarded, names.config)]
     actions += [DeleteExchange(name) for name in exchanges if name != names.exchange]
-    if isinstance(observed.user, UserSeen) and owner_tag(group) in observed.user.tags:
+    if with_user and isinstance(observed.user, UserSeen) and observed.user.made_for == group:
         actions.append(DeleteUser(observed.user.name))
     if names.config in queues:
         actions.append(DeleteQueue(names.config))
@@ -99,6 +108,15 @@ def refuse_unsupported(spec: GroupSpec, observed: Observed) -> None:
         )
 
 
+def _require_users(observed: Observed, done: str) -> None:
+    if observed.user is UNKNOWN:
+        why = next((reason for what, reason in observed.why.items() if "user" in what), "no reason known")
+        raise Unsupported(
+            f"the group's user cannot be {done}: {why}; give the management API's address with --management, "
+            "or leave the user out with --no-user"
+        )
+
+
 def _recorded(group: str, observed: Observed) -> GroupSpec | None:
     """The group as its record has it; a record that cannot be read counts as missing, to be repaired."""
     if observed.record is UNKNOWN or observed.record is None:
@@ -109,11 +127,11 @@ def _recorded(group: str, observed: Observed) -> GroupSpec | None:
         return None
 
 
-def _is_whole(topology: Topology, observed: Observed) -> bool:
-    """Whether all of the topology is there and known to be as wanted: then only the record is missing."""
+def _lacks_only_its_record(record: str, topology: Topology, observed: Observed) -> bool:
+    """Whether all but the record's queue is there, and known to be as wanted."""
     return (
         all(observed.exchanges.get(one.name) is not None for one in topology.exchanges)
-        and all(observed.queues.get(one.name) is not None for one in topology.queues)
+        and all(observed.queues.get(one.name) is not None for one in topology.queues if one.name != record)
         and observed.bindings is not UNKNOWN
         and observed.bindings >= set(topology.bindings)
         and not list(_deviations(topology, observed))
@@ -171,9 +189,8 @@ def _taken_prefix(spec: GroupSpec, observed: Observed) -> Iterator[str]:
 
 def _taken_user(spec: GroupSpec, observed: Observed) -> Iterator[str]:
     user = observed.user
-    if isinstance(user, UserSeen) and owner_tag(spec.name) not in user.tags:
-        owner = next((tag for tag in user.tags if tag.startswith(owner_tag(""))), None)
-        by = f"is that of group {owner.removeprefix(owner_tag(''))!r}" if owner else "exists"
+    if isinstance(user, UserSeen) and user.made_for != spec.name:
+        by = f"is that of group {user.made_for!r}" if user.made_for else "exists"
         yield f"user {spec.client_username!r} {by}"
 
 
@@ -201,7 +218,7 @@ def _creating(
 def _granting(spec: GroupSpec, topology: Topology, observed: Observed, user: UserWish) -> Iterator[Action]:
     is_new = observed.user is None
     if is_new or user.given:
-        yield PutUser(spec.client_username, user.password, owner_tag(spec.name), is_new)
+        yield PutUser(spec.client_username, user.password, spec.name, is_new)
     if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
         before = None if observed.permissions is UNKNOWN else observed.permissions
         yield PutPermissions(spec.client_username, topology.permissions, before)

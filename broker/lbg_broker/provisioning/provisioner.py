@@ -48,10 +48,12 @@ async def create_group(
     return Created(spec, actions, not observed.is_empty, generated if is_generated else None)
 
 
-async def delete_group(admin: BrokerAdmin, group: str, *, force: bool = False) -> Sequence[Action]:
+async def delete_group(
+    admin: BrokerAdmin, group: str, *, force: bool = False, with_user: bool = True
+) -> Sequence[Action]:
     """Remove all of `group`, however much of it is left; returns what was done. Raises ProvisioningError."""
     await admin.lock(group)
-    actions = plan_delete(group, await admin.observe(group), force=force)
+    actions = plan_delete(group, await admin.observe(group), force=force, with_user=with_user)
     await apply_all(admin, actions)
     return actions
 
