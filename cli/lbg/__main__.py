@@ -1,0 +1,45 @@
+"""The `lbg` command."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from lbg.failing import run
+from lbg.loading import LazyCommand, LazyGroup
+
+COMMANDS = {
+    "demo": LazyCommand(
+        "lbg.demo.command:demo", "Play a group's life: joins, crashes, scaling, and the proof."
+    ),
+    "broker": LazyCommand("lbg.broker:broker", "Run the embedded broker."),
+    "group": LazyCommand("lbg.group:group", "Create, show, list and delete groups."),
+    "publish": LazyCommand("lbg.publish:publish", "Publish a file to a group, in order and without loss."),
+    "consume": LazyCommand("lbg.consume:consume", "Join a group as a member."),
+    "validate": LazyCommand("lbg.validate:validate", "Judge order, loss and moves of what a group delivers."),
+}
+
+
+@click.command(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: lbg demo    (each command has its own --help, with an example)",
+)
+@click.version_option(package_name="lbg", message="lbg %(version)s")
+def cli() -> None:
+    """Load-balanced groups: ordered, sticky, elastic consumption of a message stream.
+
+    The broker's address is --broker or $LBG_BROKER, by default amqp://guest:guest@127.0.0.1:5672/.
+    LBG_DEBUG=1 shows tracebacks.
+    """
+
+
+def main() -> int:
+    """The entry point: the exit status is 0, 1 for a failure and 2 for a wrong command line."""
+    return run(cli)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

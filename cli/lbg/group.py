@@ -1,0 +1,215 @@
+"""`lbg group`: create, show, list and delete groups, as the document's admin does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from lbg.failing import Failure
+from lbg.options import FILE, BrokerAddress, broker_options, management_option
+
+if TYPE_CHECKING:
+    from lbg_broker.provisioning.live import LiveAdmin
+    from lbg_broker.provisioning.provisioner import Created
+
+T = TypeVar("T")
+
+
+@click.group(no_args_is_help=True)
+def group() -> None:
+    """Create, show, list and delete groups on a broker."""
+
+
+@group.command(epilog="Example: lbg group create orders --hash-count 100 --queue-count 4 --queue-size-mb 100")
+@click.argument("name")
+@click.option("--hash-prefix", metavar="TEXT", help="First word of every routing key; by default the name.")
+@click.option("--hash-count", metavar="N", default="100", show_default=True, help="Shards of the key space.")
+@click.option(
+    "--queue-count", metavar="N", default="4", show_default=True, help="Queues: the most members at work."
+)
+@click.option(
+    "--queue-size-mb",
+    metavar="MB",
+    default="1000",
+    show_default=True,
+    help="Spool limit of each queue; a full queue refuses.",
+)
+@click.option(
+    "--client-username", metavar="NAME", help="User made for members and publishers; by default the name."
+)
+@click.option(
+    "--hash-function",
+    default="crc32",
+    show_default=True,
+    help="crc32, java, murmur2 or modulo.",
+    metavar="NAME",
+)
+@click.option("--mode", default="Exclusive", show_default=True, metavar="MODE", help="How queues are shared.")
+@click.option("--max-clients", metavar="N", help="Most members; by default the queue count.")
+@click.option(
+    "--password-file",
+    type=FILE,
+    help="The user's password is this file's first line. Otherwise $LBG_CLIENT_PASSWORD, or one is generated.",
+)
+@click.option(
+    "--write-password",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a generated password to this new file (mode 600) and do not print it.",
+)
+@click.option("--no-user", is_flag=True, help="Make no user; then no management API is needed.")
+@broker_options
+@management_option
+def create(
+    name: str,
+    address: BrokerAddress,
+    management_url: str | None,
+    password_file: Path | None,
+    write_password: Path | None,
+    no_user: bool,
+    **attributes: str | None,
+) -> None:
+    """Create group NAME: its exchange, queues, bindings, user and record; all of it or nothing.
+
+    HASH COUNT >= QUEUE COUNT >= MAX CLIENTS. A group that is there with the same attributes is checked and
+    repaired; one with other attributes is refused, with the difference.
+    """
+    from lbg_broker.group import GroupSpec
+    from lbg_broker.provisioning.provisioner import create_group
+
+    defaults = {"hash_prefix": name, "client_username": name}
+    given = {field: value for field, value in attributes.items() if value is not None}
+    spec = GroupSpec.parse({"name": name, **defaults, **given})
+    password = None if no_user else _password(password_file)
+    secret_file = _new_secret_file(write_password) if write_password and password is None else None
+
+    async def run(admin: LiveAdmin) -> Created:
+        return await create_group(admin, spec, password=password, with_user=not no_user)
+
+    try:
+        created = _with_admin(
+            address, management_url, run, with_management=not no_user or management_url is not None
+        )
+    except BaseException:
+        if secret_file is not None:
+            secret_file.unlink()
+        raise
+    _tell_created(created, secret_file)
+
+
+@group.command(epilog="Example: lbg group show orders --json | jq .ready")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help='One JSON object; what could not be read is "unknown".')
+@broker_options
+@management_option
+def show(name: str, address: BrokerAddress, management_url: str | None, as_json: bool) -> None:
+    """Show group NAME: its attributes, its queues with what waits in them, its members and what they serve."""
+    from lbg.describing import description_lines
+    from lbg_broker.provisioning.provisioner import show_group
+
+    shown = _with_admin(address, management_url, lambda admin: show_group(admin, name))
+    if as_json:
+        click.echo(json.dumps(shown.to_json(), indent=2))
+    else:
+        click.echo("\n".join(description_lines(shown)))
+
+
+@group.command(name="list", epilog="Example: lbg group list")
+@click.option("--json", "as_json", is_flag=True, help="A JSON array of what `show --json` gives.")
+@broker_options
+@management_option
+def list_(address: BrokerAddress, management_url: str | None, as_json: bool) -> None:
+    """List every group of the broker, found by the groups' records."""
+    from lbg.describing import list_lines
+    from lbg_broker.provisioning.provisioner import list_groups
+
+    found = _with_admin(address, management_url, list_groups)
+    if as_json:
+        click.echo(json.dumps([one.to_json() for one in found], indent=2))
+    elif found:
+        click.echo("\n".join(list_lines(found)))
+    else:
+        click.echo("no groups", err=True)
+
+
+@group.command(epilog="Example: lbg group delete orders")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Delete with the messages and consumers that remain.")
+@click.option("--no-user", is_flag=True, help="Leave the group's user; then no management API is needed.")
+@broker_options
+@management_option
+def delete(name: str, address: BrokerAddress, management_url: str | None, force: bool, no_user: bool) -> None:
+    """Delete group NAME with all that belongs to it, however much of it is left.
+
+    Refused while messages or consumers remain, unless --force.
+    """
+    from lbg_broker.provisioning.provisioner import delete_group
+
+    actions = _with_admin(
+        address,
+        management_url,
+        lambda admin: delete_group(admin, name, force=force, with_user=not no_user),
+        with_management=not no_user or management_url is not None,
+    )
+    click.echo(f"group {name} deleted ({len(actions)} objects)")
+
+
+def _with_admin(
+    address: BrokerAddress,
+    management_url: str | None,
+    work: Callable[[LiveAdmin], Awaitable[T]],
+    *,
+    with_management: bool = True,
+) -> T:
+    """Run `work` on an admin that is closed afterwards."""
+    from lbg_broker.provisioning.live import LiveAdmin
+
+    async def run() -> T:
+        admin = LiveAdmin(address.settings(), address.management(management_url) if with_management else None)
+        try:
+            return await work(admin)
+        finally:
+            await admin.close()
+
+    return asyncio.run(run())
+
+
+def _password(file: Path | None) -> str | None:
+    if file is not None:
+        lines = file.read_text().splitlines()
+        if not lines or not lines[0]:
+            raise Failure(f"{file} holds no password: its first line is empty")
+        return lines[0]
+    return os.environ.get("LBG_CLIENT_PASSWORD") or None
+
+
+def _new_secret_file(file: Path) -> Path:
+    """Make the file first: a password that cannot be kept must not be set."""
+    file.touch(mode=0o600, exist_ok=False)
+    return file
+
+
+def _tell_created(created: Created, secret_file: Path | None) -> None:
+    spec = created.spec
+    attributes = f"{spec.queue_count} queues, {spec.hash_count} hashes, prefix {spec.hash_prefix!r}"
+    if not created.was_there:
+        click.echo(f"group {spec.name} created: {attributes}")
+    elif created.changes:
+        click.echo(f"group {spec.name} was there and is repaired: {attributes}")
+        for change in created.changes:
+            click.echo(f"  {change}")
+    else:
+        click.echo(f"group {spec.name} is there, nothing to do: {attributes}")
+    if created.password is None:
+        if secret_file is not None:
+            secret_file.unlink()
+    elif secret_file is not None:
+        secret_file.write_text(created.password + "\n")
+        click.echo(f"user {spec.client_username}: its password is in {secret_file}")
+    else:
+        click.echo(f"user {spec.client_username}: password {created.password} (shown this once)")

@@ -1,0 +1,176 @@
+"""The validator's judgement of what members republish."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lbg.validating import (
+    NotRepublished,
+    Pauses,
+    QueueMoved,
+    Republished,
+    SequenceError,
+    ShardMoved,
+    Validation,
+)
+
+
+def message(
+    seq: int, *, key: str | None = "a", hash_: int = 5, member: int = 0, at_ms: int = 0, **more: object
+):
+    values: dict[str, object] = {
+        "publisher": "p",
+        "key": key,
+        "hash_": hash_,
+        "seq": seq,
+        "queue": hash_ % 4,
+        "member": member,
+        "member_name": f"m{member}",
+        "redelivered": False,
+        "delivered_at_us": at_ms * 1000,
+        "published_at_us": None,
+    }
+    return Republished(**{**values, **more})  # type: ignore[arg-type]
+
+
+def judged(*messages: Republished) -> Validation:
+    validation = Validation()
+    for one in messages:
+        validation.observe(one)
+    return validation
+
+
+def test_messages_in_order_have_nothing_to_tell() -> None:
+    validation = Validation()
+    assert [validation.observe(message(seq)) for seq in range(3)] == [[], [], []]
+    report = validation.report("g", {"p": {5: 3}})
+    assert report["ok"]
+    assert (report["delivered"], report["lost"], report["duplicated"], report["order_errors"]) == (3, 0, 0, 0)
+
+
+def test_keys_of_one_hash_may_interleave() -> None:
+    validation = judged(message(1, key="b"), message(0, key="a"), message(2, key="a"))
+    assert validation.inversions == 0
+
+
+def test_a_message_after_a_later_one_of_its_key_is_an_inversion_with_expected_and_received() -> None:
+    validation = judged(message(0), message(2))
+    (error,) = validation.observe(message(1))
+    assert isinstance(error, SequenceError)
+    assert (error.kind, error.expected, error.received) == ("inversion", 3, 1)
+    assert "expected 3, received 1" in str(error)
+    assert not validation.report("g", {"p": {5: 3}})["ok"]
+
+
+def test_a_message_delivered_again_is_a_rewind_and_no_failure() -> None:
+    validation = judged(message(0), message(1))
+    (error,) = validation.observe(message(0, redelivered=True))
+    assert isinstance(error, SequenceError)
+    assert (error.kind, error.expected, error.received) == ("rewind", 2, 0)
+    report = validation.report("g", {"p": {5: 2}})
+    assert report["ok"]
+    assert (report["duplicated"], report["distinct"], report["redelivered"]) == (1, 2, 1)
+
+
+def test_what_the_broker_gave_the_validator_twice_is_no_repeat_of_the_group() -> None:
+    validation = judged(message(0))
+    assert validation.observe(message(0), seen_before=True) == []
+    assert (validation.delivered, validation.rewinds) == (1, 0)
+
+
+def test_what_a_publisher_reports_and_nobody_delivered_is_lost() -> None:
+    validation = judged(message(0), message(3))
+    report = validation.report("g", {"p": {5: 6, 7: 2}})
+    assert report["lost"] == 6
+    assert [(one["hash_"], one["first"], one["last"]) for one in report["lost_ranges"]] == [
+        (5, 1, 2),
+        (5, 4, 5),
+        (7, 0, 1),
+    ]
+    assert not report["ok"]
+
+
+def test_without_a_publishers_report_only_holes_between_what_came_are_lost() -> None:
+    validation = judged(message(7), message(9))
+    report = validation.report("g", None)
+    assert report["judged_against"] == "what arrived"
+    assert [(one["first"], one["last"]) for one in report["lost_ranges"]] == [(8, 8)]
+
+
+def test_a_stream_nobody_reports_is_counted_as_unexpected() -> None:
+    validation = judged(message(0), message(0, publisher="q"), message(3, hash_=6))
+    assert validation.report("g", {"p": {5: 1, 6: 2}})["unexpected_streams"] == 2
+
+
+def test_a_hash_at_another_member_is_a_shard_move_and_its_queue_moves_once() -> None:
+    validation = judged(message(0, at_ms=10), message(0, hash_=9, at_ms=20))
+    first = validation.observe(message(1, member=1, at_ms=25))
+    second = validation.observe(message(1, hash_=9, member=1, at_ms=30))
+    assert first == [
+        ShardMoved(hash=5, queue=1, was=0, now=1, pause_us=15_000),
+        QueueMoved(1, 0, 1, "m0", "m1", 25_000, pause_us=5_000, waited_us=5_000),
+    ]
+    assert [type(one) for one in second] == [ShardMoved]
+    assert validation.shard_moves == 2
+    assert len(validation.queue_moves) == 1
+
+
+def test_a_message_published_during_the_pause_waited_less_than_the_pause() -> None:
+    validation = judged(message(0, at_ms=0))
+    validation.observe(message(1, member=1, at_ms=1000, published_at_us=998_000))
+    (move,) = validation.queue_moves
+    assert (move.pause_us, move.waited_us) == (1_000_000, 2_000)
+
+
+def test_repeats_count_for_the_move_they_follow() -> None:
+    validation = judged(
+        message(0), message(1), message(0, member=1), message(1, member=1), message(2, member=1)
+    )
+    assert [move.repeated for move in validation.queue_moves] == [2]
+
+
+def test_a_member_that_comes_back_under_another_name_takes_its_queue_anew() -> None:
+    validation = judged(message(0), message(1, member_name="m0-again"))
+    assert [(move.was_name, move.now_name) for move in validation.queue_moves] == [("m0", "m0-again")]
+    assert validation.shard_moves == 0
+
+
+def test_pauses_are_nearest_rank_percentiles() -> None:
+    assert Pauses.of(range(1, 101)) == Pauses(100, 50, 90, 99, 100)
+    assert Pauses.of([7]) == Pauses(1, 7, 7, 7, 7)
+    assert Pauses.of([]) == Pauses(0, None, None, None, None)
+
+
+def test_a_report_is_json_and_counts_the_load_of_queues_and_members() -> None:
+    report = judged(message(0), message(0, hash_=6, member=1)).report("g", None)
+    assert json.loads(json.dumps(report))["per_queue"] == {"1": 1, "2": 1}
+    assert report["per_member"] == {"m0": 1, "m1": 1}
+
+
+HEADERS = {
+    "lbg-key": "N14228",
+    "lbg-publisher": "p-1",
+    "lbg-seq": 3,
+    "lbg-ts": 99,
+    "lbg-hash": 5,
+    "lbg-queue": 1,
+    "lbg-member": 0,
+    "lbg-member-name": "m0",
+    "lbg-redelivered": True,
+    "lbg-delivered-at": 100,
+}
+
+
+def test_a_republished_message_is_read_from_its_headers() -> None:
+    assert Republished.parse(HEADERS) == Republished("p-1", "N14228", 5, 3, 1, 0, "m0", True, 100, 99)
+    without_key = {name: value for name, value in HEADERS.items() if name != "lbg-key"}
+    assert Republished.parse(without_key).key is None
+
+
+@pytest.mark.parametrize("name", ["lbg-publisher", "lbg-seq", "lbg-hash", "lbg-queue", "lbg-delivered-at"])
+@pytest.mark.parametrize("value", [None, True, [1]])
+def test_a_message_that_no_member_republished_is_refused_with_the_reason(name: str, value: object) -> None:
+    with pytest.raises(NotRepublished, match=name):
+        Republished.parse({**HEADERS, name: value})
