@@ -9,6 +9,8 @@ Both mean that the input has to change: trying again does not help.
 
 from __future__ import annotations
 
+import reprlib
+
 
 class GroupError(ValueError):
     """Base of every error of this package."""
@@ -18,7 +20,7 @@ class SpecError(GroupError):
     """`field` has `value`, which breaks `rule`; `str()` names all three."""
 
     def __init__(self, field: str, value: object, rule: str) -> None:
-        super().__init__(f"{field} {value!r}: {rule}")
+        super().__init__(f"{field} {reprlib.repr(value)}: {rule}")
         self.field = field
         self.value = value
         self.rule = rule

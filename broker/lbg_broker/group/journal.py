@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from json.encoder import encode_basestring_ascii as _quote
+from typing import Any
 
 from .errors import JournalError
 
@@ -100,31 +102,64 @@ def _delivered(record: DeliveredRecord) -> str:
     )
 
 
+_NONE = type(None)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "str | None": (str, _NONE),
+    "int": (int,),
+    "int | None": (int, _NONE),
+    "bool": (bool,),
+}
+# Name in JSON and types of each field, in the order of the dataclass.
+_PUBLISHED = tuple(
+    (field.name.rstrip("_"), _TYPES[str(field.type)]) for field in dataclass_fields(PublishedRecord)
+)
+_DELIVERED = tuple(
+    (field.name.rstrip("_"), _TYPES[str(field.type)]) for field in dataclass_fields(DeliveredRecord)
+)
+_SAID = {str: "a string", int: "an integer", bool: "true or false", _NONE: "null"}
+_MISSING = object()
+
+
 def decode(line: str | bytes) -> Record:
-    """The record of one line; raises JournalError with the reason, also for a version newer than ours."""
+    """The record of one line; raises JournalError with the reason, also for a version newer than ours.
+
+    Fields that we do not know are passed over: a field can be added without a new version.
+    """
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise JournalError(f"a journal line is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise JournalError("a journal line is not a JSON object")
-    version = fields.pop("v", None)
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    version = fields.get("v")
+    if type(version) is not int or version < 1:
         raise JournalError(f"a journal line has version {version!r}, not a number from 1 up")
     if version > VERSION:
         raise JournalError(
             f"a journal line has version {version}; the newest that this LBG reads is {VERSION}: upgrade it"
         )
-    kind = fields.pop("kind", None)
-    if "hash" in fields:
-        fields["hash_"] = fields.pop("hash")
-    try:
-        if kind == "published":
-            return PublishedRecord(**fields)
-        if kind == "delivered":
-            return DeliveredRecord(**fields)
-    except TypeError as error:
-        raise JournalError(
-            f"a journal line of kind {kind} has other fields than it should: {error}"
-        ) from None
+    kind = fields.get("kind")
+    if kind == "published":
+        return PublishedRecord(*_values(fields, _PUBLISHED))
+    if kind == "delivered":
+        record = DeliveredRecord(*_values(fields, _DELIVERED))
+        if record.verdict not in VERDICTS:
+            raise JournalError(
+                f"a journal line has verdict {record.verdict!r}, none of {', '.join(VERDICTS)}"
+            )
+        return record
     raise JournalError(f"a journal line is of kind {kind!r}, neither published nor delivered")
+
+
+def _values(fields: dict[str, Any], wanted: tuple[tuple[str, tuple[type, ...]], ...]) -> list[Any]:
+    values = []
+    for name, types in wanted:
+        value = fields.get(name, _MISSING)
+        if type(value) not in types:
+            said = "is missing" if value is _MISSING else f"is {value!r}"
+            raise JournalError(
+                f"{name} of a journal line {said}, not {' or '.join(_SAID[type_] for type_ in types)}"
+            )
+        values.append(value)
+    return values

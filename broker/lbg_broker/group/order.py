@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from .sequences import Run, SequenceSet
+from .sequences import SequenceSet
 
 
 class Kind(Enum):
@@ -31,9 +31,13 @@ class Move:
     at_us: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verdict:
-    """What one observation says. `expected` is the least sequence number that would have been in order."""
+    """What one observation says.
+
+    `expected` is the lowest sequence number that would have been in order for this key: one more than the highest
+    seen. Other keys of the same hash have numbers in between, so a higher one is in order too.
+    """
 
     kind: Kind
     expected: int
@@ -52,7 +56,7 @@ class Lost:
 
 
 class _Stream:
-    """What was seen of one publisher and hash."""
+    """What was seen of one publisher and hash: every number, and the highest of each key."""
 
     __slots__ = ("highest", "seen")
 
@@ -61,16 +65,11 @@ class _Stream:
         self.highest: dict[str, int] = {}
 
 
-class _Shard:
-    __slots__ = ("at_us", "member")
-
-    def __init__(self, member: int, at_us: int) -> None:
-        self.member = member
-        self.at_us = at_us
-
-
 class OrderJudge:
-    """Judges deliveries one by one as they arrive; memory grows with the keys, not with the messages."""
+    """Judges deliveries one by one, in the order in which they are observed.
+
+    Memory grows with the number of keys and of holes, not with the messages.
+    """
 
     def __init__(self) -> None:
         self.observed = 0
@@ -78,7 +77,8 @@ class OrderJudge:
         self.inversions = 0
         self.moves = 0
         self._streams: dict[tuple[str, int], _Stream] = {}
-        self._shards: dict[int, _Shard] = {}
+        self._shards: dict[int, list[int]] = {}
+        """By hash: the member that had it last, and when."""
 
     def observe(
         self, publisher: str, key: str | None, hash_: int, seq: int, member: int, at_us: int
@@ -99,20 +99,22 @@ class OrderJudge:
             kind = Kind.OK
             if key is not None:
                 stream.highest[key] = seq
-        return Verdict(kind, highest + 1, seq, self._moved(hash_, member, at_us))
-
-    def _moved(self, hash_: int, member: int, at_us: int) -> Move | None:
         shard = self._shards.get(hash_)
         if shard is None:
-            self._shards[hash_] = _Shard(member, at_us)
-            return None
+            self._shards[hash_] = [member, at_us]
+            return Verdict(kind, highest + 1, seq)
         move = None
-        if shard.member != member:
+        if shard[0] != member:
             self.moves += 1
-            move = Move(hash_, shard.member, member, at_us - shard.at_us, at_us)
-            shard.member = member
-        shard.at_us = at_us
-        return move
+            move = Move(hash_, shard[0], member, at_us - shard[1], at_us)
+            shard[0] = member
+        shard[1] = at_us
+        return Verdict(kind, highest + 1, seq, move)
+
+    @property
+    def distinct(self) -> int:
+        """How many different messages were observed."""
+        return self.observed - self.rewinds
 
     def lost(self, expected: Mapping[str, Mapping[int, int]]) -> list[Lost]:
         """What is missing against `expected`: publisher -> hash -> the number its next message would have."""
@@ -120,6 +122,6 @@ class OrderJudge:
         for publisher, by_hash in expected.items():
             for hash_, next_seq in by_hash.items():
                 stream = self._streams.get((publisher, hash_))
-                holes: list[Run] = (stream.seen if stream else SequenceSet()).holes(next_seq)
+                holes = (stream.seen if stream else SequenceSet()).holes(next_seq)
                 lost += [Lost(publisher, hash_, first, last) for first, last in holes]
         return lost

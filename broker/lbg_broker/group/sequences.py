@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 Run = tuple[int, int]
@@ -24,48 +24,38 @@ class SequenceSet:
 
     def add(self, number: int) -> bool:
         """Put `number` in; False if it was there. Raises ValueError below 0."""
-        floor = self.floor
         firsts = self._firsts
-        if number == floor + 1:
+        if number == self.floor + 1:
             if firsts and firsts[0] == number + 1:
                 del firsts[0]
                 number = self._lasts.pop(0)
             self.floor = number
             return True
-        if number <= floor:
-            if number < 0:
-                raise ValueError(f"a sequence number is at least 0, not {number}")
-            return False
         lasts = self._lasts
-        at = bisect_right(firsts, number)
-        if at and number <= lasts[at - 1]:
+        if lasts and number == lasts[-1] + 1:
+            lasts[-1] = number
+            return True
+        if number in self:
             return False
-        joins_left = at > 0 and lasts[at - 1] == number - 1
-        joins_right = at < len(firsts) and firsts[at] == number + 1
-        if joins_left and joins_right:
-            lasts[at - 1] = lasts[at]
-            del firsts[at], lasts[at]
-        elif joins_left:
-            lasts[at - 1] = number
-        elif joins_right:
-            firsts[at] = number
-        else:
-            firsts.insert(at, number)
-            lasts.insert(at, number)
+        self.add_run(number, number)
         return True
 
     def add_run(self, first: int, last: int) -> None:
-        """Put `first` to `last` in, both included; raises ValueError if they are no run from 0 up."""
+        """Put `first` to `last` in, both included; raises ValueError if they are no run of numbers from 0 up."""
         if not 0 <= first <= last:
             raise ValueError(f"a run goes up from at least 0, not from {first} to {last}")
-        kept = [(a, b) for a, b in self.runs() if b < first - 1 or a > last + 1]
-        joined = [(a, b) for a, b in self.runs() if not (b < first - 1 or a > last + 1)]
-        first = min([first, *(a for a, _ in joined)])
-        last = max([last, *(b for _, b in joined)])
-        runs = sorted([*kept, (first, last)])
-        self.floor = runs.pop(0)[1] if runs[0][0] == 0 else -1
-        self._firsts = [a for a, _ in runs]
-        self._lasts = [b for _, b in runs]
+        firsts, lasts = self._firsts, self._lasts
+        if first <= self.floor + 1:
+            last = max(last, self.floor)
+            touched = bisect_right(firsts, last + 1)
+            self.floor = max(last, lasts[touched - 1]) if touched else last
+            del firsts[:touched], lasts[:touched]
+            return
+        at, upto = bisect_left(lasts, first - 1), bisect_right(firsts, last + 1)
+        if at < upto:
+            first, last = min(first, firsts[at]), max(last, lasts[upto - 1])
+        firsts[at:upto] = [first]
+        lasts[at:upto] = [last]
 
     def __contains__(self, number: int) -> bool:
         if number <= self.floor:
