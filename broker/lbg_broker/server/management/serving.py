@@ -62,7 +62,9 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPNotFound:
         return _answer(NotFound())
     except web.HTTPMethodNotAllowed as error:
-        return web.json_response({"error": "Method Not Allowed"}, status=405, headers=error.headers)
+        return web.json_response(
+            {"error": "Method Not Allowed"}, status=405, headers={"Allow": error.headers["Allow"]}
+        )
 
 
 def _answer(error: ApiError) -> web.Response:
