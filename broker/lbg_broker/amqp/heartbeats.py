@@ -28,21 +28,20 @@ class Heartbeats:
         self._interval_s = interval_s
         self._bytes_in, self._in_at = bytes_in, now
         self._bytes_out, self._out_at = bytes_out, now
-        self._silent_checks = 0
+        self._checked_at = now
 
     def check(self, now: float, *, bytes_in: int, bytes_out: int) -> Pulse:
         """Judge the time since the last check. Any byte counts as a heartbeat."""
         if self._interval_s <= 0:
             return Pulse(beat=False, expired=False, next_at=None)
         if bytes_in != self._bytes_in:
-            self._bytes_in, self._in_at, self._silent_checks = bytes_in, now, 0
-        else:
-            self._silent_checks += 1
+            self._bytes_in, self._in_at = bytes_in, now
         beat = bytes_out == self._bytes_out and now - self._out_at >= self._interval_s / 2
         if beat or bytes_out != self._bytes_out:
             self._out_at = now
         self._bytes_out = bytes_out
-        # After a stop of our own process the first check comes before what the peer sent meanwhile was read:
-        # one look alone proves no silence.
-        expired = self._silent_checks > 1 and now - self._in_at >= SILENCE_INTERVALS * self._interval_s
+        # When our own process was stopped, what the peer sent meanwhile may not have been read yet: look again.
+        was_stopped = now - self._checked_at > self._interval_s / 2
+        self._checked_at = now
+        expired = now - self._in_at >= SILENCE_INTERVALS * self._interval_s and not was_stopped
         return Pulse(beat=beat, expired=expired, next_at=now + self._interval_s / CHECKS_PER_INTERVAL)
