@@ -169,7 +169,7 @@ def frames_of(data):
 
 
 def test_pamqp_reads_our_messages_and_we_read_its():
-    client, server = connected_pair()
+    _client, server = connected_pair()
     server.deliver(1, "t", 5, True, "e", "k", PERSISTENT, b"hello")
     data = server.take_output()
     parts = []

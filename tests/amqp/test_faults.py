@@ -179,7 +179,7 @@ def test_a_message_that_is_wrong_in_its_last_byte_is_not_taken(frame_end):
 
 def test_a_delivery_that_a_client_cannot_decode_is_delivered_all_the_same():
     # A stranger's routing key or properties must not close the connection of everybody behind it.
-    client, server = connected_pair()
+    client, _server = connected_pair()
     deliver = b"\x00\x3c\x00\x3c\x01t" + b"\x00" * 7 + b"\x01\x00\x01e\x02\xff\xfe"
     message = [
         encode_frame(METHOD, 1, deliver),
@@ -239,7 +239,7 @@ def test_requests_in_the_read_that_closes_the_channel_can_still_be_answered():
 
 
 def test_a_malformed_close_while_closing_changes_nothing():
-    client, server = connected_pair()
+    _client, server = connected_pair()
     server.receive_data(FAULTS["an unknown method"][0])
     server.take_output()
     assert server.receive_data(encode_frame(METHOD, 0, b"\x00\x0a\x00\x32\x00")) == []
@@ -249,7 +249,7 @@ def test_a_malformed_close_while_closing_changes_nothing():
 
 
 def test_noise_while_closing_tells_the_shell_to_drop_the_socket():
-    client, server = connected_pair()
+    _client, server = connected_pair()
     server.receive_data(FAULTS["an unknown method"][0])
     (fault,) = server.receive_data(b"noise, not frames")
     assert not fault.await_close_ok
@@ -257,7 +257,7 @@ def test_noise_while_closing_tells_the_shell_to_drop_the_socket():
 
 
 def test_a_reply_text_longer_than_a_short_string_is_cut():
-    client, server = connected_pair()
+    _client, server = connected_pair()
     server.receive_data(encode_frame(METHOD, 1, QueueDeclareOk("q").encode()))
     close = decode_method(server.take_output()[7:-1])
     assert isinstance(close, ConnectionClose)

@@ -1,5 +1,6 @@
 """Field tables: every type there and back, and every way they can be broken."""
 
+import contextlib
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
@@ -125,10 +126,8 @@ def test_a_broken_table_is_the_peers_error(encoded):
 
 @given(st.binary(max_size=60))
 def test_random_bytes_are_a_table_or_an_error(data):
-    try:
+    with contextlib.suppress(DecodeError):
         decode_table(data)
-    except DecodeError:
-        pass
 
 
 def nested(depth: int) -> dict[str, object]:
