@@ -61,6 +61,7 @@ def server_properties() -> dict[str, Any]:
         "product": "LBG",
         "version": ours,
         "platform": f"Python {platform.python_version()}",
+        "copyright": "The LBG authors",
         "information": "The embedded broker of LBG: one node, no high availability",
         "capabilities": {
             "publisher_confirms": True,

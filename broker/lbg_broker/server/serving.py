@@ -16,8 +16,9 @@ from lbg_broker.amqp import Event
 from lbg_broker.amqp.methods import Method
 from lbg_broker.server.accounts import first_accounts, load_users
 from lbg_broker.server.core.broker import Broker, Output
-from lbg_broker.server.core.changes import StoreBatch
+from lbg_broker.server.core.changes import Definition, StoreBatch
 from lbg_broker.server.core.commands import CloseConnection, Command, Committed, Received, StoreBlocked
+from lbg_broker.server.core.state import State
 from lbg_broker.server.core.users import Users
 from lbg_broker.server.errors import StartError
 from lbg_broker.server.session import Session
@@ -142,6 +143,19 @@ class Server:
     def session_count(self) -> int:
         """Sockets open, logged in or not."""
         return len(self._sessions)
+
+    @property
+    def state(self) -> State:
+        """What the broker knows now: to read, not to change."""
+        return self.broker.state
+
+    async def define(self, definition: Definition) -> None:
+        """Keep somebody else's definition (a user, a permission); durable when this returns.
+
+        Raises `StoreError`.
+        """
+        self.broker.define(definition.kind, definition.key, definition.value)
+        await self.committed()
 
     async def administer(self, user: str, vhost: str, method: Method) -> Method:
         """Carry out a declare, bind, delete or purge outside any connection; durable when this returns.

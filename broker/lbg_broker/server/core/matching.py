@@ -24,14 +24,14 @@ class TopicTree(Generic[T]):
 
     def add(self, pattern: str, thing: T) -> None:
         node = self._root
-        for word in pattern.split("."):
+        for word in _words(pattern):
             node = node.below.setdefault(word, _Node())
         node.here[thing] = None
 
     def remove(self, pattern: str, thing: T) -> None:
         """Take a thing out; branches that hold nothing any more go too."""
         path = [self._root]
-        words = pattern.split(".")
+        words = _words(pattern)
         for word in words:
             path.append(path[-1].below[word])
         del path[-1].here[thing]
@@ -42,7 +42,7 @@ class TopicTree(Generic[T]):
 
     def match(self, routing_key: str) -> Iterator[T]:
         """Everything whose pattern matches; a thing under two matching patterns comes twice."""
-        words = routing_key.split(".")
+        words = _words(routing_key)
         end = len(words)
         seen: set[tuple[int, int]] = set()  # "#.#.#" would else visit the same place in ever more ways
         todo: list[tuple[_Node[T], int]] = [(self._root, 0)]
@@ -59,3 +59,8 @@ class TopicTree(Generic[T]):
                         todo.append((below, index + 1))
             if (many := node.below.get("#")) is not None:
                 todo.extend((many, later) for later in range(index, end + 1))
+
+
+def _words(text: str) -> list[str]:
+    """The empty text has no words: `#` matches it and `*` does not."""
+    return text.split(".") if text else []

@@ -1,5 +1,7 @@
 """basic.publish: route, append, and the promise of a confirm."""
 
+from dataclasses import replace
+
 from lbg_broker.amqp import PublishEvent, ReplyCode
 from lbg_broker.amqp.methods import BasicAck, BasicNack, BasicReturn
 from lbg_broker.server.core.channel import Channel
@@ -35,6 +37,8 @@ def publish(state: State, channel: Channel, event: PublishEvent) -> None:
     header = event.header
     if header[0] & EXPIRATION or header[1] & USER_ID or event.immediate:
         _check(channel, event)
+    if b"\x02CC" in header or b"\x03BCC" in header:
+        route, header = _with_copies(channel, route, event)
     state.counters.published += 1
     refused = False
     if route.plain:
@@ -44,7 +48,7 @@ def publish(state: State, channel: Channel, event: PublishEvent) -> None:
             if not queue.due:
                 state.make_due(queue)
     else:
-        refused = _append_limited(state, channel, route, event)
+        refused = _append_limited(state, channel, route, header, event.body)
     if not route.queues:
         _unroutable(state, channel, event)
     if channel.confirms:
@@ -110,26 +114,44 @@ def _check(channel: Channel, event: PublishEvent) -> None:
         )
 
 
-def _append_limited(state: State, channel: Channel, route: Route, event: PublishEvent) -> bool:
+def _with_copies(channel: Channel, route: Route, event: PublishEvent) -> tuple[Route, bytes]:
+    """The route of a publish that may name further keys in its CC and BCC headers, and its header without BCC
+    (RabbitMQ's «Sender-Selected Distribution»)."""
+    headers = dict(event.headers)
+    exchange = channel.vhost.exchanges[event.exchange]
+    queues = dict.fromkeys(route.queues)
+    for name in ("CC", "BCC"):
+        keys = headers.get(name, [])
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"header '{name}' is no list of routing keys")
+        for key in keys:
+            queues.update(dict.fromkeys(channel.vhost.route(exchange, key).queues))
+    header = event.header
+    if headers.pop("BCC", None) is not None:
+        header = replace(event.properties, headers=headers).encode()
+    return Route.to(route.origin, tuple(queues)), header
+
+
+def _append_limited(state: State, channel: Channel, route: Route, header: bytes, body: bytes) -> bool:
     """Append where a queue has a limit; whether any refused."""
     refused = False
     for queue in route.queues:
-        if queue.limited and not _admits(state, channel, queue, event):
+        if queue.limited and not _admits(state, channel, queue, route.origin, header, body):
             refused = True
             continue
-        queue.spool.append(route.origin, event.header, event.body)
+        queue.spool.append(route.origin, header, body)
         state.make_due(queue)
         if queue.limited:
             enforce_limit(state, queue)
     return refused
 
 
-def _admits(state: State, channel: Channel, queue: Queue, event: PublishEvent) -> bool:
+def _admits(state: State, channel: Channel, queue: Queue, origin: Origin, header: bytes, body: bytes) -> bool:
     """Whether a queue takes this message; with drop-head it always does."""
     if queue.rules.overflow == "drop-head":
         return True
     if queue not in channel.fenced:
-        size = len(event.body)
+        size = len(body)
         if not queue.is_full_for(size):
             return True
         if queue.due:  # what waits may be on its way out
@@ -142,8 +164,7 @@ def _admits(state: State, channel: Channel, queue: Queue, event: PublishEvent) -
             channel.fenced.add(queue)
     state.counters.refused += 1
     if queue.rules.overflow == "reject-publish-dlx":
-        origin = Origin.of(event.exchange, event.routing_key)
-        dead_letter(state, queue, origin, event.header, event.body, reason="maxlen")
+        dead_letter(state, queue, origin, header, body, reason="maxlen")
     return False
 
 

@@ -24,6 +24,16 @@ class Route:
     plain: bool
     """Whether no queue has a limit, so that nothing can be refused or dropped."""
 
+    @classmethod
+    def to(cls, origin: Origin, queues: tuple[Queue, ...]) -> "Route":
+        """The route to these queues."""
+        return cls(
+            origin,
+            queues,
+            any(queue.durable for queue in queues),
+            not any(queue.limited for queue in queues),
+        )
+
 
 class Vhost:
     """`generation` grows whenever a route may have changed."""
@@ -47,13 +57,7 @@ class Vhost:
         key = (exchange.name, routing_key)
         route = self._routes.get(key)
         if route is None:
-            queues = self._find(exchange, routing_key)
-            route = Route(
-                Origin.of(exchange.name, routing_key),
-                queues,
-                any(queue.durable for queue in queues),
-                not any(queue.limited for queue in queues),
-            )
+            route = Route.to(Origin.of(exchange.name, routing_key), self._find(exchange, routing_key))
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             self._routes[key] = route

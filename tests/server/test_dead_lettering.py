@@ -1,0 +1,129 @@
+"""Dead letters: where they go, and what their history says."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from lbg_broker.amqp import BasicProperties
+from lbg_broker.amqp.methods import BasicReject, ExchangeDeclare, ExchangeDeclareOk, QueueBind, QueueBindOk
+from support.broker_world import Client, Delivery, World
+
+
+def world_with(**arguments: Any) -> tuple[World, Client]:
+    """A queue `q` that dead-letters through fanout `dlx` to the queue `dead`."""
+    world = World()
+    client = world.client()
+    client.ask(ExchangeDeclare("dlx", "fanout", durable=True), ExchangeDeclareOk)
+    client.queue("dead")
+    client.ask(QueueBind("dead", "dlx", ""), QueueBindOk)
+    client.queue("q", arguments={"x-dead-letter-exchange": "dlx", **arguments})
+    return world, client
+
+
+def dead_of(client: Client) -> list[Delivery]:
+    client.take()
+    client.consume("dead", tag="undertaker", no_ack=True)
+    client.cancel("undertaker")
+    return client.take()
+
+
+def test_a_rejected_message_is_dead_lettered_with_its_history() -> None:
+    world, client = world_with()
+    header = BasicProperties(headers={"mine": 1}, delivery_mode=2).encode()
+    client.publish(b"x", header=header)
+    client.consume()
+    client.say(BasicReject(1, False))
+    (dead,) = dead_of(client)
+    assert (dead.exchange, dead.routing_key, dead.redelivered) == ("dlx", "q", False)
+    assert dead.headers == {
+        "mine": 1,
+        "x-death": [
+            {
+                "count": 1,
+                "reason": "rejected",
+                "queue": "q",
+                "time": datetime.fromtimestamp(int(world.now), UTC),
+                "exchange": "",
+                "routing-keys": ["q"],
+            }
+        ],
+        "x-first-death-reason": "rejected",
+        "x-first-death-queue": "q",
+        "x-first-death-exchange": "",
+    }
+    assert BasicProperties.decode(dead.header).delivery_mode == 2
+
+
+def test_dying_again_in_the_same_way_counts_up() -> None:
+    world, client = world_with()
+    client.queue("q2", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q2"})
+    client.publish(b"x", key="q2")
+    client.consume("q2", prefetch=1)
+    for tag in (1, 2, 3):
+        client.nack(tag, requeue=False)
+    assert client.take()[-1].headers["x-death"][0]["count"] == 3
+    assert world.queue("q2").messages_unacknowledged == 1
+
+
+def test_the_routing_key_can_be_replaced() -> None:
+    world = World()
+    client = world.client()
+    client.queue("elsewhere")
+    client.queue("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "elsewhere"})
+    client.publish(b"x")
+    client.consume()
+    client.nack(1, requeue=False)
+    assert world.queue("elsewhere").messages_ready == 1
+
+
+def test_what_drop_head_drops_is_dead_lettered_in_order() -> None:
+    _, client = world_with(**{"x-max-length": 1})
+    client.publish(b"0", b"1", b"2")
+    dead = dead_of(client)
+    assert [delivery.body for delivery in dead] == [b"0", b"1"]
+    assert {delivery.headers["x-first-death-reason"] for delivery in dead} == {"maxlen"}
+
+
+def test_reject_publish_dead_letters_only_when_asked_to() -> None:
+    _, client = world_with(**{"x-max-length": 1, "x-overflow": "reject-publish"})
+    client.publish(b"0", b"1")
+    assert dead_of(client) == []
+    _, client = world_with(**{"x-max-length": 1, "x-overflow": "reject-publish-dlx"})
+    client.publish(b"0", b"1")
+    assert [delivery.body for delivery in dead_of(client)] == [b"1"]
+
+
+def test_a_message_that_would_circle_without_anybody_rejecting_it_is_dropped() -> None:
+    world = World()
+    client = world.client()
+    client.queue(
+        "q", arguments={"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+    )
+    client.publish(b"0", b"1")
+    client.consume()
+    assert client.bodies() == [b"1"]
+
+
+def test_without_an_exchange_or_with_a_missing_one_the_message_is_gone() -> None:
+    world = World()
+    client = world.client()
+    client.queue("q", arguments={"x-dead-letter-exchange": "missing"})
+    client.publish(b"x")
+    client.consume()
+    client.nack(1, requeue=False)
+    world.commit()
+    assert client.refusal is None
+    assert world.store.bodies(world.queue().spool.id) == []
+
+
+def test_a_dead_letter_and_its_deletion_reach_the_disk_together() -> None:
+    world, client = world_with()
+    client.publish(b"x")
+    world.commit()
+    client.consume()
+    client.nack(1, requeue=False)
+    batch = world.broker.seal()
+    assert batch is not None
+    assert {change.spool for change in batch.spools} == {
+        world.queue("q").spool.id,
+        world.queue("dead").spool.id,
+    }
