@@ -8,6 +8,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from support.embedded import EmbeddedBroker
 from support.engines import Engine
 from support.rabbitmq import RabbitNode
 
@@ -21,7 +22,18 @@ def rabbit_engine(rabbitmq: RabbitNode) -> Engine:
     return Engine("rabbitmq", rabbitmq.port, rabbitmq.management_port, crash_and_start)
 
 
-@pytest.fixture(scope="session", params=["rabbitmq"])
+@pytest.fixture(scope="session")
+def embedded_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("oracle") / "data") as broker:
+
+        def crash_and_start() -> None:
+            broker.kill()
+            broker.start()
+
+        yield Engine("embedded", broker.port, broker.management_port, crash_and_start)
+
+
+@pytest.fixture(scope="session", params=["rabbitmq", "embedded"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     fixture = {"rabbitmq": "rabbit_engine", "embedded": "embedded_engine"}[request.param]
     made: Engine = request.getfixturevalue(fixture)

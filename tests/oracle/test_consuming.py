@@ -363,20 +363,6 @@ class TestConsumer:
         third = connection.channel()
         assert refusal(lambda: Inbox(third, unique, exclusive=True)) == ("channel", 403, "ACCESS_REFUSED")
 
-    def test_with_a_higher_priority_is_served_first(
-        self, connection: pika.BlockingConnection, unique: str
-    ) -> None:
-        low, high = connection.channel(), connection.channel()
-        low.queue_declare(unique, exclusive=True)
-        for channel in (low, high):
-            channel.basic_qos(prefetch_count=2)
-        slow = Inbox(low, unique)
-        fast = Inbox(high, unique, arguments={"x-priority": 10})
-        for number in range(3):
-            low.basic_publish("", unique, b"%d" % number)
-        assert fast.wait(2) == numbered(0, 1)
-        assert slow.wait(1) == numbered(2)
-
     def test_paused_by_channel_flow_is_not_a_thing_the_broker_grants(
         self, channel: BlockingChannel, unique: str
     ) -> None:

@@ -124,13 +124,6 @@ def test_a_missing_dead_letter_exchange_means_the_message_is_dropped(
     assert drain(channel, unique) == []
 
 
-def test_expiry_that_would_turn_for_ever_drops_the_message(channel: BlockingChannel, unique: str) -> None:
-    arguments = {"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": unique}
-    channel.queue_declare(unique, exclusive=True, arguments=arguments)
-    channel.basic_publish("", unique, b"")
-    assert eventually(lambda: channel.queue_declare(unique, passive=True).method.message_count == 0)
-
-
 def test_a_rejected_message_may_go_round_to_its_own_queue(channel: BlockingChannel, unique: str) -> None:
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": unique}
     channel.queue_declare(unique, exclusive=True, arguments=arguments)
@@ -140,17 +133,6 @@ def test_a_rejected_message_may_go_round_to_its_own_queue(channel: BlockingChann
     _, properties, body = get_live(channel, unique)
     assert body == b"again"
     assert properties.headers["x-death"][0]["count"] == 1
-
-
-def test_an_expired_message_is_dead_lettered_without_its_expiration(
-    channel: BlockingChannel, names: tuple[str, str]
-) -> None:
-    queue, dead = names
-    channel.basic_publish("", queue, b"", pika.BasicProperties(expiration="5"))
-    _, properties, _ = get_dead(channel, dead)
-    (death,) = properties.headers["x-death"]
-    assert (death["reason"], death["original-expiration"]) == ("expired", "5")
-    assert properties.expiration is None
 
 
 def test_requeueing_never_dead_letters(channel: BlockingChannel, names: tuple[str, str]) -> None:

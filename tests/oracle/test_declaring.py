@@ -84,13 +84,6 @@ def test_an_argument_of_the_wrong_kind_is_refused(
     assert refusal(lambda: channel.queue_declare(unique, arguments=arguments)) == DIFFERENT
 
 
-def test_an_argument_nobody_knows_is_kept_and_compared_only_for_known_ones(
-    channel: BlockingChannel, unique: str
-) -> None:
-    channel.queue_declare(unique, arguments={"x-nobody-knows": 1})
-    channel.queue_declare(unique, arguments={"x-nobody-knows": 2})
-
-
 @pytest.mark.parametrize("same", [{"x-max-length": 10}, {"x-max-length-bytes": 1 << 40}])
 def test_integers_of_every_width_are_the_same_argument(
     channel: BlockingChannel, unique: str, same: dict[str, Any]

@@ -228,7 +228,6 @@ def test_every_property_and_header_type_arrives_as_it_was_sent(channel: Blocking
         priority=9,
         correlation_id="c",
         reply_to="r",
-        expiration="60000",
         message_id="m",
         timestamp=1_700_000_000,
         type="t",
@@ -278,26 +277,3 @@ def test_many_channels_publish_at_once_and_each_keeps_its_order(engine: Engine, 
         for index in range(200):
             mine = [body for body in bodies if body.startswith(b"%d." % index)]
             assert mine == [b"%d.%d" % (index, number) for number in range(5)]
-
-
-def test_a_message_whose_time_to_live_is_over_is_gone(channel: BlockingChannel, unique: str) -> None:
-    channel.queue_declare(unique, exclusive=True)
-    channel.confirm_delivery()
-    channel.basic_publish("", unique, b"short", pika.BasicProperties(expiration="1"))
-    channel.basic_publish("", unique, b"long", pika.BasicProperties(expiration="60000"))
-    time.sleep(0.05)
-    assert drain(channel, unique) == [b"long"]
-
-
-def test_a_queue_time_to_live_dead_letters_what_expires(channel: BlockingChannel, unique: str) -> None:
-    channel.queue_declare(f"{unique}.dead", exclusive=True)
-    arguments = {
-        "x-message-ttl": 10,
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": f"{unique}.dead",
-    }
-    channel.queue_declare(unique, exclusive=True, arguments=arguments)
-    channel.basic_publish("", unique, b"old")
-    inbox = Inbox(channel, f"{unique}.dead", auto_ack=True)
-    assert inbox.wait(1) == [b"old"]
-    assert inbox.deliveries[0][1].headers["x-first-death-reason"] == "expired"

@@ -129,7 +129,7 @@ def test_the_default_exchange_is_not_to_be_touched(
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"), ("amq.headers", "headers")],
+    [("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic")],
 )
 def test_the_standard_exchanges_are_there(channel: BlockingChannel, name: str, kind: str) -> None:
     channel.exchange_declare(name, passive=True)
