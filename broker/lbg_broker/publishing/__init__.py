@@ -1,6 +1,46 @@
 """Publishing to a group: in order, without loss, each message stamped with its key, hash and sequence.
 
 `ordering` (with `line` and `stamping`) is a pure machine; `publisher` is its asyncio shell on
-`lbg_broker.client`; `rows` and its neighbours read files; `state_file` lets a publisher go on after its own
-death.
+`lbg_broker.client`; `reading` turns files into rows and `feeding` publishes them; `state_file` lets a
+publisher go on after its own death.
 """
+
+from .errors import (
+    BadRow,
+    BrokerRefused,
+    GroupGone,
+    InputChanged,
+    InputError,
+    PublisherClosed,
+    PublishingError,
+    StateError,
+    Unroutable,
+)
+from .events import PublisherEvent
+from .feeding import publish_rows
+from .identity import Identity
+from .publisher import GroupPublisher
+from .report import PublishingReport
+from .rows import RowOptions
+from .settings import PublishingSettings
+from .sources import open_source
+
+__all__ = [
+    "BadRow",
+    "BrokerRefused",
+    "GroupGone",
+    "GroupPublisher",
+    "Identity",
+    "InputChanged",
+    "InputError",
+    "PublisherClosed",
+    "PublisherEvent",
+    "PublishingError",
+    "PublishingReport",
+    "PublishingSettings",
+    "RowOptions",
+    "StateError",
+    "Unroutable",
+    "open_source",
+    "publish_rows",
+]

@@ -3,6 +3,7 @@
     PublishingError
     ├── Unroutable        the broker found no queue for a message and returned it
     ├── GroupGone         the group is not there any more, or its attributes changed under the publisher
+    ├── BrokerRefused     the broker closed the channel for a reason that does not pass (permissions, size)
     ├── PublisherClosed   publish() after close()
     ├── InputError        the input cannot be read
     │   ├── BadRow        one row of it is not a message (`--bad-rows skip` goes on past it)
@@ -31,6 +32,10 @@ class Unroutable(PublishingError):
 
 
 class GroupGone(PublishingError):
+    pass
+
+
+class BrokerRefused(PublishingError):
     pass
 
 

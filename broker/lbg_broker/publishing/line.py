@@ -56,6 +56,7 @@ class Line:
     window: int = 0
     slow_start_until: int = 0
     refusals_in_a_row: int = 0
+    is_full: bool = False  # from a refusal on until the window is back at its start, or all is accepted
     resume_at: float = 0.0
     _credit: int = 0
 
@@ -109,6 +110,10 @@ class Line:
             self.open_keys.discard(message.key)
         if ok:
             self.grow_window()
+            if self.is_full and (
+                self.window >= self.settings.first_window_messages or not (self.open or self.pending)
+            ):
+                self.is_full = False
         else:
             self.state = LineState.DRAINING
 
@@ -171,4 +176,5 @@ class Line:
         self.slow_start_until = max(1, self.window // 2)
         self.window = 1
         self._credit = 0
+        self.is_full = True
         self.state = LineState.HELD

@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 
 from lbg_broker.group import GroupSpec
 
+from .counts import Counts
 from .errors import PublishingError, Unroutable
 from .floor import Floor
 from .line import Line, LineState, Round
 from .message import Stamped
-from .report import Counts
 from .settings import PublishingSettings
 from .stamping import Stamper, StartingPoint
 
@@ -67,6 +67,8 @@ class OrderedPublishing:
         self.failure: PublishingError | None = None
         self.lines = [Line(queue, self.settings) for queue in range(spec.queue_count)]
         self.confirmed_seq = list(self._start.confirmed_seq) or [0] * spec.hash_count
+        self.full_queues: set[int] = set()
+        """Queues that refuse, until they have taken a number of messages again."""
         self.floor = Floor(self._start, spec.hash_count)
         self._sendable: dict[int, Line] = {}
         self._held: dict[int, Line] = {}
@@ -94,11 +96,6 @@ class OrderedPublishing:
     @property
     def in_flight(self) -> int:
         return len(self._by_tag)
-
-    @property
-    def held_queues(self) -> list[int]:
-        """The queues that refused and wait to be tried again."""
-        return sorted(self._held)
 
     def accept(self, key: str | None, topic: str, body: bytes) -> Stamped:
         """Stamp a message and put it in line; the caller looks at `has_room` first.
@@ -184,6 +181,8 @@ class OrderedPublishing:
                 self._end_round(line, now)
             if line.pending:
                 self._sendable[queue] = line
+            if self.full_queues and not line.is_full:
+                self.full_queues.discard(queue)
         if not ok:
             self.counts.refused += len(answered)
             return []
@@ -246,6 +245,7 @@ class OrderedPublishing:
         self.counts.inverted += ended.inverted
         if line.state is LineState.HELD:
             self._held[line.queue] = line
+            self.full_queues.add(line.queue)
         if line.pending:
             self._sendable[line.queue] = line
         self.floor.advance()

@@ -1,30 +1,61 @@
-"""What a publisher has done, in numbers."""
+"""What a publisher reports at its end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+
+from .ordering import OrderedPublishing
+from .state_layout import Totals
 
 
-@dataclass(slots=True)
-class Counts:
-    """Messages, each counted once under a name however often it was sent; `refused` counts refusals.
-
-    `skipped`: confirmed by an earlier run, as its state file says; stamped and not sent.
-    `resends`: sends beyond a message's first.
-    `maybe_twice`: sent again because their fate was unknown; the group may see them twice and drops the
-    second.
-    `accepted_after_gap`: accepted behind a refused message of the same hash, by a broker without ordered
-    refusal.
-    `inverted`: those of them that are of the refused message's own key: these do arrive before it.
+@dataclass(frozen=True, slots=True)
+class PublishingReport:
+    """`published` messages have a sequence number, and `next_seq` says for each hash how many; `confirmed` of
+    them the broker has taken. These, and the counts of what went otherwise (see `counts.Counts`), are over
+    all `runs` of a state file; the rest is of this run. `bad_rows` were no messages and were passed over.
     """
 
-    published: int = 0
-    without_key: int = 0
-    confirmed: int = 0
-    skipped: int = 0
-    refused: int = 0
-    resends: int = 0
-    maybe_twice: int = 0
-    accepted_after_gap: int = 0
-    inverted: int = 0
-    connections: int = 0
+    publisher: str
+    published: int
+    confirmed: int
+    refused: int
+    resends: int
+    maybe_twice: int
+    accepted_after_gap: int
+    inverted: int
+    runs: int
+    published_in_this_run: int
+    without_key: int
+    bad_rows: int
+    connections: int
+    seconds: float
+    messages_per_s: float
+    next_seq: dict[int, int]
+
+    @classmethod
+    def of(
+        cls, publisher: str, machine: OrderedPublishing, *, before: Totals, bad_rows: int = 0, seconds: float
+    ) -> PublishingReport:
+        counts, published = machine.counts, machine.stamper.position
+        return cls(
+            publisher=publisher,
+            published=published,
+            confirmed=published - sum(not message.confirmed for message in machine.floor.open),
+            refused=before.refused + counts.refused,
+            resends=before.resends + counts.resends,
+            maybe_twice=before.maybe_twice + counts.maybe_twice,
+            accepted_after_gap=before.accepted_after_gap + counts.accepted_after_gap,
+            inverted=before.inverted + counts.inverted,
+            runs=before.runs + 1,
+            published_in_this_run=counts.confirmed,
+            without_key=counts.without_key,
+            bad_rows=bad_rows,
+            connections=counts.connections,
+            seconds=round(seconds, 3),
+            messages_per_s=round(counts.confirmed / seconds, 1) if seconds > 0 else 0.0,
+            next_seq={hash_: seq for hash_, seq in enumerate(machine.stamper.next_seq) if seq},
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"

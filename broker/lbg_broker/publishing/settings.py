@@ -20,15 +20,18 @@ class PublishingSettings:
     `one_per_key`: never two unconfirmed messages of one key. It makes an inversion impossible on a broker
         without ordered refusal (RabbitMQ), and costs throughput when few keys carry the load: about one
         message per key and round trip.
+    `first_connection_s`: how long a publisher waits for its first connection before it gives up; None: for
+        ever. Later ones are always waited for.
     """
 
-    window_messages: int = 512
+    window_messages: int = 256
     first_window_messages: int = 16
     read_ahead_bytes: int = 8 * 1024 * 1024
     span_messages: int = 100_000
     backoff_first_s: float = 0.01
     backoff_max_s: float = 1.0
     one_per_key: bool = False
+    first_connection_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("window_messages", "first_window_messages", "read_ahead_bytes", "span_messages"):

@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from lbg_broker.group import GroupSpec, hash_of, queue_of, routing_key
+from lbg_broker.group import GroupSpec, SpecError, hash_of, queue_of, routing_key
 
 from .message import Stamped
+
+# All headers of a message have to fit in one frame, of 128 KiB as a rule (AMQP 0-9-1, section 4.2.6).
+KEY_MAX_BYTES = 16 * 1024
 
 _WORD = (1 << 64) - 1
 _ROUTING_KEYS_KEPT = 10_000
@@ -57,7 +60,7 @@ class Stamper:
         """The next message. Raises SpecError, and is as before, for a key or a topic that cannot be used."""
         position = self.position
         if key:
-            hash_ = hash_of(key, self.spec.hash_count, self.spec.hash_function)
+            hash_ = self._hash(key)
         else:
             key = None
             hash_ = _mixed(self.seed, position) % self.spec.hash_count
@@ -70,6 +73,17 @@ class Stamper:
         self.position = position + 1
         self.digest = digest
         return Stamped(key, hash_, self._queues[hash_], seq, position, route, body, digest)
+
+    def require_usable(self, key: str | None, topic: str) -> None:
+        """Raises SpecError for what `stamp` would refuse."""
+        hash_ = self._hash(key) if key else 0
+        if (hash_, topic) not in self._routing_keys:
+            self._route(hash_, topic)
+
+    def _hash(self, key: str) -> int:
+        if len(key) > KEY_MAX_BYTES // 4 and len(key.encode("utf-8", "surrogatepass")) > KEY_MAX_BYTES:
+            raise SpecError("key", key[:40] + "…", f"takes more than {KEY_MAX_BYTES} bytes of UTF-8")
+        return hash_of(key, self.spec.hash_count, self.spec.hash_function)
 
     def _route(self, hash_: int, topic: str) -> str:
         route = routing_key(self.spec.hash_prefix, hash_, topic)

@@ -31,7 +31,7 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counts over all runs; see `report.Counts`. `runs` counts the starts."""
+    """Counts over all runs; see `counts.Counts`. `runs` counts the starts."""
 
     runs: int = 0
     refused: int = 0

@@ -1,0 +1,204 @@
+"""Carrying out what `ordering` decides: sends on the channel there is, answers back, state file and journal
+up to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lbg_broker.client import Channel, ClientConnection, ClientError, Returned
+from lbg_broker.group import Names, PublishedRecord
+from lbg_broker.journal import JournalingError, JournalWriter
+
+from . import events
+from .heading import Heading
+from .message import Stamped
+from .ordering import OrderedPublishing
+from .state_file import StateFile
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """`progress`: room, settled or failed, whoever waits should look. `fail`: publishing is over."""
+
+    progress: Callable[[], None]
+    fail: Callable[[Exception], None]
+    tell: Callable[[events.PublisherEvent], None]
+
+
+class Carrying:
+    """One machine on one channel at a time. Everything here runs in the loop and never waits."""
+
+    def __init__(
+        self,
+        machine: OrderedPublishing,
+        names: Names,
+        heading: Heading,
+        *,
+        hooks: Hooks,
+        state: StateFile | None = None,
+        journal: JournalWriter | None = None,
+    ) -> None:
+        self.machine = machine
+        self._names = names
+        self._heading = heading
+        self._hooks = hooks
+        self._state = state
+        self._journal = journal
+        self._publisher = heading.publisher
+        self._loop = asyncio.get_running_loop()
+        self._channel: Channel | None = None
+        self._step_handle: asyncio.Handle | None = None
+        self._wake_timer: asyncio.TimerHandle | None = None
+        self._is_unsaved = False
+        self._told_full: set[int] = set()
+
+    def attach(self, connection: ClientConnection, channel: Channel) -> None:
+        """Go on with a channel in confirm mode."""
+        capabilities = connection.server_properties.get("capabilities")
+        is_fenced = isinstance(capabilities, dict) and capabilities.get("lbg.ordered_refusal") is True
+        channel.on_confirm = self._on_confirm
+        channel.on_return = self._on_return
+        connection.on_blocked = self._on_blocked
+        connection.on_unblocked = self._on_unblocked
+        self._channel = channel
+        self.machine.connected(fenced=is_fenced)
+        if connection.is_blocked:
+            self._on_blocked("")
+        self.step_soon()
+
+    def detach(self) -> int:
+        """The channel is gone; returns how many messages were in flight."""
+        in_flight = self.machine.in_flight
+        self._channel = None
+        self.machine.disconnected(self._loop.time())
+        return in_flight
+
+    def step_soon(self) -> None:
+        """Step at the end of this loop turn, once."""
+        if self._step_handle is None:
+            self._step_handle = self._loop.call_soon(self.step)
+
+    def step(self) -> None:
+        """Save what is new, then send what may be sent."""
+        if self._step_handle is not None:
+            self._step_handle.cancel()
+            self._step_handle = None
+        machine, channel = self.machine, self._channel
+        if self._is_unsaved:
+            self._save()
+        if machine.failure is not None:
+            self._hooks.fail(machine.failure)
+        if channel is None or not channel.is_open:
+            return
+        step = machine.step(self._loop.time())
+        try:
+            if step.barrier:
+                channel.renew_confirms()
+            if step.sends:
+                self._send(channel, step.sends)
+        except ClientError:
+            return  # the channel is gone; whoever watches it detaches, and everything is sent again
+        except Exception as error:
+            self._hooks.fail(error)
+        if machine.full_queues != self._told_full:
+            self._tell_full()
+        self._wake_at(step.wake_at)
+
+    def close(self) -> None:
+        """Write out the journal and the state for the last time. Raises JournalingError, OSError."""
+        for handle in (self._step_handle, self._wake_timer):
+            if handle is not None:
+                handle.cancel()
+        if self._journal is not None:
+            self._journal.close()
+        if self._state is not None:
+            self._state.save(self.machine, is_last=True)
+            self._state.close()
+
+    def _send(self, channel: Channel, messages: list[Stamped]) -> None:
+        if self._state is not None:
+            last = max(messages, key=_position)
+            if last.position >= self._state.sent_position:
+                self._state.note_sent(last.position + 1, last.digest)
+        exchange, publish, header_of = self._names.exchange, channel.publish, self._heading.of
+        now_us = time.time_ns() // 1000
+        for message in messages:
+            if not message.sent_at_us:
+                message.sent_at_us = now_us
+            publish(exchange, message.routing_key, message.body, header=header_of(message), mandatory=True)
+
+    def _on_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
+        accepted = self.machine.answered(tag, multiple=multiple, ok=ok, now=self._loop.time())
+        self._is_unsaved = True
+        if self._journal is not None and accepted:
+            self._record(accepted)
+        self.step_soon()
+        self._hooks.progress()
+
+    def _record(self, messages: list[Stamped]) -> None:
+        assert self._journal is not None
+        now_us = time.time_ns() // 1000
+        try:
+            for message in messages:
+                self._journal.append(
+                    PublishedRecord(
+                        self._publisher,
+                        message.key,
+                        message.hash,
+                        message.queue,
+                        message.seq,
+                        message.sent_at_us,
+                        now_us,
+                        message.sends - 1,
+                    )
+                )
+        except JournalingError as error:
+            self._hooks.fail(error)
+
+    def _save(self) -> None:
+        self._is_unsaved = False
+        if self._state is None:
+            return
+        try:
+            if self._journal is not None:
+                # What the state calls confirmed is not sent again, so the journal must have it first.
+                self._journal.flush()
+            self._state.save(self.machine)
+        except (JournalingError, OSError) as error:
+            self._hooks.fail(error)
+
+    def _on_return(self, returned: Returned) -> None:
+        self.machine.returned(returned.routing_key, f"{returned.reply_code} {returned.reply_text}")
+        self.step_soon()
+
+    def _on_blocked(self, reason: str) -> None:
+        self.machine.blocked(True)
+        self._hooks.tell(events.Blocked(reason))
+
+    def _on_unblocked(self) -> None:
+        self.machine.blocked(False)
+        self._hooks.tell(events.Unblocked())
+        self.step_soon()
+
+    def _tell_full(self) -> None:
+        full = set(self.machine.full_queues)
+        for queue in sorted(full - self._told_full):
+            self._hooks.tell(events.QueueFull(self._names.queue(queue)))
+        for queue in sorted(self._told_full - full):
+            self._hooks.tell(events.QueueTaking(self._names.queue(queue)))
+        self._told_full = full
+
+    def _wake_at(self, at: float | None) -> None:
+        if self._wake_timer is not None:
+            self._wake_timer.cancel()
+            self._wake_timer = None
+        if at is not None:
+            self._wake_timer = self._loop.call_at(at, self.step)
+
+
+def _position(message: Stamped) -> int:
+    return message.position

@@ -1,0 +1,78 @@
+"""What a publisher tells about its life; `str()` of each is one line for a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    address: str
+
+    def __str__(self) -> str:
+        return f"connected to {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """`in_flight` messages were not answered yet; they are sent again."""
+
+    reason: str
+    in_flight: int
+
+    def __str__(self) -> str:
+        return f"connection lost ({self.reason}); {self.in_flight} messages in flight are sent again"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    reason: str
+    retry_in_s: float
+
+    def __str__(self) -> str:
+        return f"{self.reason}; trying again within {self.retry_in_s:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """connection.blocked: the broker is short of memory or disk and takes nothing from publishers."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the broker takes no messages for now ({self.reason}); waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Unblocked:
+    def __str__(self) -> str:
+        return "the broker takes messages again"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFull:
+    queue: str
+
+    def __str__(self) -> str:
+        return f"queue {self.queue} is full; its messages wait in order"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTaking:
+    queue: str
+
+    def __str__(self) -> str:
+        return f"queue {self.queue} takes messages again"
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTrouble:
+    line: str
+
+    def __str__(self) -> str:
+        return self.line
+
+
+PublisherEvent = (
+    Connected | Disconnected | Unreachable | Blocked | Unblocked | QueueFull | QueueTaking | JournalTrouble
+)

@@ -1,0 +1,122 @@
+"""Publishing an input: its rows, in order, to a group's publisher."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from lbg_broker.group import SpecError
+
+from .errors import BadRow
+from .publisher import GroupPublisher
+from .reading import read_rows
+from .resuming import Resuming
+from .rows import Row, RowOptions
+from .sources import Source
+
+# Batches that a thread may read ahead of what is accepted.
+_AHEAD_BATCHES = 4
+
+
+async def publish_rows(
+    publisher: GroupPublisher,
+    source: Source,
+    options: RowOptions,
+    *,
+    on_bad_row: Callable[[BadRow], None] | None = None,
+    on_batch: Callable[[], None] = lambda: None,
+) -> int:
+    """Publish every row of `source` and wait for the confirms; returns how many rows were no messages.
+
+    A bad row is raised, after those before it were accepted, unless `on_bad_row` takes it and goes on.
+    `on_batch` is called after each batch of rows, for a progress bar. With a state file, rows that were
+    confirmed before are passed over, and nothing is sent before the input is seen to be the same as far as it
+    was sent. Raises InputError, and what the publisher raises.
+    """
+    feed = _Feed(publisher, source.name, on_bad_row)
+    batches = read_rows(source, options)
+    if source.may_wait:
+        async for batch in _read_in_thread(batches):
+            await feed.take(batch)
+            on_batch()
+    else:
+        for batch in batches:
+            await feed.take(batch)
+            on_batch()
+    feed.end()
+    await publisher.flush()
+    return feed.bad_rows
+
+
+class _Feed:
+    def __init__(
+        self, publisher: GroupPublisher, name: str, on_bad_row: Callable[[BadRow], None] | None
+    ) -> None:
+        self.bad_rows = 0
+        self._publisher = publisher
+        self._name = name
+        self._on_bad_row = on_bad_row
+        self._resuming: Resuming | None = None
+        if (state := publisher.state) is not None:
+            self._resuming = Resuming(
+                position=state.start.position,
+                digest=state.start.digest,
+                sent_position=state.start.sent_position,
+                sent_digest=state.sent_digest,
+            )
+
+    async def take(self, batch: list[Row | BadRow]) -> None:
+        for row in batch:
+            if isinstance(row, BadRow):
+                self._refuse(row)
+                continue
+            try:
+                if self._resuming is None or self._resuming.is_over:
+                    await self._publisher.publish(key=row.key, body=row.body, topic=row.topic)
+                    continue
+                self._publisher.require_usable(row.key, row.topic)
+                ready = self._resuming.take(row)
+            except SpecError as error:
+                self._refuse(BadRow(self._name, row.number, str(error), line=row.line))
+                continue
+            for each in ready:
+                await self._publisher.publish(key=each.key, body=each.body, topic=each.topic)
+
+    def end(self) -> None:
+        if self._resuming is not None:
+            self._resuming.end()
+
+    def _refuse(self, row: BadRow) -> None:
+        self.bad_rows += 1
+        if self._on_bad_row is None:
+            raise row
+        self._on_bad_row(row)
+
+
+async def _read_in_thread(batches: Iterator[list[Row | BadRow]]) -> AsyncIterator[list[Row | BadRow]]:
+    """For a pipe, whose reads may take for ever: a thread that the end of the process does not wait for."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Queue[list[Row | BadRow] | BaseException | None] = asyncio.Queue()
+    room = threading.Semaphore(_AHEAD_BATCHES)
+
+    def tell(what: list[Row | BadRow] | BaseException | None) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(ready.put_nowait, what)
+
+    def read() -> None:
+        try:
+            for batch in batches:
+                room.acquire()
+                tell(batch)
+        except BaseException as error:
+            tell(error)
+        else:
+            tell(None)
+
+    threading.Thread(target=read, name="lbg input", daemon=True).start()
+    while (batch := await ready.get()) is not None:
+        if isinstance(batch, BaseException):
+            raise batch
+        room.release()
+        yield batch
