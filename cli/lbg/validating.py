@@ -113,8 +113,8 @@ class QueueMoved:
     """A queue is delivered to another member than before.
 
     `pause_us`: last delivery there to first delivery here. `waited_us`: how long the first message was held up by
-    that; less than the pause where it was published during it. `repeated` counts the queue's messages that were
-    delivered again since.
+    that; less than the pause where it was published during it. Of the queue's messages since, `redelivered` were
+    marked so by the broker (the member before had them, unsettled), and `repeated` had been delivered before.
     """
 
     queue: int
@@ -125,6 +125,7 @@ class QueueMoved:
     at_us: int
     pause_us: int
     waited_us: int
+    redelivered: int = 0
     repeated: int = 0
 
     def __str__(self) -> str:
@@ -207,8 +208,9 @@ class Validation:
             findings.append(ShardMoved(move.hash_, message.queue, move.was, move.now, move.pause_us))
         if (moved := self._held(message)) is not None:
             findings.append(moved)
-        if verdict.kind is Kind.REWIND and (latest := self._holders[message.queue].move) is not None:
-            latest.repeated += 1
+        if (latest := self._holders[message.queue].move) is not None:
+            latest.redelivered += message.redelivered
+            latest.repeated += verdict.kind is Kind.REWIND
         return findings
 
     def lost(self, expected: Mapping[str, Mapping[int, int]] | None) -> list[Lost]:
@@ -244,6 +246,7 @@ class Validation:
             "queue_moves": len(self.queue_moves),
             "per_queue": dict(sorted(self.per_queue.items())),
             "per_member": dict(sorted(self.per_member.items())),
+            "holders": {queue: holder.name for queue, holder in sorted(self._holders.items())},
         }
 
     def report(self, group: str, expected: Mapping[str, Mapping[int, int]] | None) -> dict[str, Any]:

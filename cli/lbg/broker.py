@@ -1,0 +1,97 @@
+"""`lbg broker serve`: the embedded broker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lbg.options import FILE
+
+if TYPE_CHECKING:
+    from lbg_broker.server import Address, Server
+
+
+@click.group(no_args_is_help=True)
+def broker() -> None:
+    """Run the embedded broker: AMQP 0-9-1 on one node, durable in one directory."""
+
+
+@broker.command(
+    epilog="Example: lbg broker serve --data-dir ./data --listen 127.0.0.1:5672 --management 127.0.0.1:15672"
+)
+@click.option(
+    "--data-dir",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where messages and definitions are kept; made if missing.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:5672",
+    show_default=True,
+    help="Where AMQP listens; port 0 takes a free one.",
+)
+@click.option(
+    "--management", metavar="HOST:PORT", help="Where the management HTTP API listens; by default nowhere."
+)
+@click.option("--certfile", type=FILE, help="The broker's certificate (PEM): AMQP is served over TLS only.")
+@click.option("--keyfile", type=FILE, help="The key of --certfile.")
+@click.option("--client-cafile", type=FILE, help="Ask clients for a certificate of these authorities.")
+@click.option("--json", "as_json", is_flag=True, help="Say where it listens as one line of JSON.")
+def serve(
+    data_dir: Path,
+    listen: str,
+    management: str | None,
+    certfile: Path | None,
+    keyfile: Path | None,
+    client_cafile: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C.
+
+    A new broker knows one user, guest with password guest, whom it lets in from this machine only. It is one
+    node: there is no second copy of a message. For more than one machine, run the same groups on RabbitMQ.
+    """
+    from lbg_broker.server import ServerSettings, TlsSettings
+    from lbg_broker.server import serve as serve_broker
+
+    if (certfile is None) != (keyfile is None):
+        raise click.UsageError("--certfile and --keyfile go together")
+    if client_cafile is not None and certfile is None:
+        raise click.UsageError("--client-cafile needs --certfile and --keyfile")
+    tls = (
+        TlsSettings(certfile, keyfile, client_cafile)
+        if certfile is not None and keyfile is not None
+        else None
+    )
+    settings = ServerSettings(
+        data_dir,
+        listen=_address("--listen", listen),
+        management=_address("--management", management) if management is not None else None,
+        tls=tls,
+    )
+    serve_broker(settings, on_ready=lambda server: _tell_ready(server, as_json=as_json))
+
+
+def _address(option: str, text: str) -> Address:
+    from lbg_broker.server import Address
+
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+
+
+def _tell_ready(server: Server, *, as_json: bool) -> None:
+    """One line on standard output as soon as clients can connect; ports that were asked for as 0 are the real ones."""
+    amqp = f"{'amqp' if server.settings.tls is None else 'amqps'}://{server.address}"
+    management = server.management_address
+    api = None if management is None else f"{'http' if server.settings.tls is None else 'https'}://{management}"
+    if as_json:
+        click.echo(json.dumps({"amqp": amqp, "management": api}))
+    else:
+        click.echo(f"listening: {amqp}" + (f", management API {api}" if api else ""))

@@ -1,0 +1,318 @@
+"""The demo itself: starts the broker, provisions a group, and plays the script with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from lbg.demo.children import Child, Children
+from lbg.demo.reporting import demo_report
+from lbg.demo.scene import Life, Scene
+from lbg.demo.script import FIRST_MEMBERS, MEMBERS, SCRIPT, Act, Do, Pacing, Step
+from lbg.demo.watching import Watching
+from lbg.failing import Failure
+from lbg_broker.client import ConnectionSettings
+from lbg_broker.group import GroupSpec, Names
+from lbg_broker.provisioning.live import LiveAdmin
+from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
+from lbg_broker.provisioning.provisioner import create_group
+
+GROUP = "demo"
+START_TIMEOUT_S = 20.0
+LEAVE_TIMEOUT_S = 30.0
+# The broker settles a group of four in well under this after a join or a leave.
+SETTLE_TIMEOUT_S = 15.0
+FRAMES_PER_S = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """One run. `rate` is messages per second, 0 for as fast as it goes; `work_s` what a message costs a member."""
+
+    source: Path
+    key: str
+    rows: int
+    rate: float
+    directory: Path
+    queue_count: int = 4
+    hash_count: int = 100
+    rebalance_delay_s: float = 2.0
+    work_s: float = 0.001
+    concurrency: int = 16
+
+    @property
+    def act_gap_s(self) -> float:
+        """Time for one act to be seen: the members wait out the rebalance delay before anything moves."""
+        return self.rebalance_delay_s + 2.5
+
+    @property
+    def title(self) -> str:
+        return (
+            f"{self.source.name}, {self.rows:,} messages keyed by {self.key} · {self.queue_count} queues, "
+            f"{self.hash_count} hashes · embedded broker · rebalance delay {self.rebalance_delay_s:g} s"
+        )
+
+
+class View(Protocol):
+    """Whatever shows the scene while it plays."""
+
+    def show(self, scene: Scene) -> None: ...
+
+
+class Playing:
+    """One performance."""
+
+    def __init__(self, settings: DemoSettings, view: View) -> None:
+        self.settings = settings
+        self.scene = Scene.of(
+            settings.title, rows=settings.rows, queues=settings.queue_count, members=MEMBERS, acts=len(SCRIPT)
+        )
+        self._view = view
+        self._began_at_s = time.monotonic()
+        self._names = Names(GROUP)
+        self._members: dict[str, Child] = {}
+        self._environment: dict[str, str] = {}
+        self._validated: Mapping[str, Any] | None = None
+        self._listening = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> dict[str, Any]:
+        """Play it and return the report; raises Failure when a process ends that should not."""
+        async with Children(self.settings.directory) as self._children:
+            broker_url, management_url = await self._start_broker()
+            where = ConnectionSettings.parse(broker_url)
+            await self._provision(where, management_url)
+            watching = Watching(
+                where,
+                self._names,
+                on_message=self._hear,
+                on_ready=self._count,
+                queue_count=self.settings.queue_count,
+            )
+            async with watching, self._shown():
+                await self._raise_curtain(broker_url)
+                await self._play()
+                return await self._end()
+
+    async def _start_broker(self) -> tuple[str, str]:
+        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        broker = await self._children.start(
+            "broker",
+            *("broker", "serve", "--json", "--data-dir", str(self.settings.directory / "broker")),
+            *("--listen", "127.0.0.1:0", "--management", "127.0.0.1:0"),
+            on_line=lambda line: None if ready.done() else ready.set_result(line),
+        )
+        ended = asyncio.ensure_future(broker.process.wait())
+        await asyncio.wait((ready, ended), timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        if not ready.done():
+            raise Failure(f"the broker did not start: {broker.last_words()}")
+        where = json.loads(ready.result())
+        return _with_login(where["amqp"], "guest", "guest"), _with_login(
+            where["management"], "guest", "guest"
+        )
+
+    async def _provision(self, where: ConnectionSettings, management_url: str) -> None:
+        """Members and the publisher log in as the group's own user, who may touch nothing else."""
+        settings = self.settings
+        spec = GroupSpec(
+            GROUP,
+            GROUP,
+            hash_count=settings.hash_count,
+            queue_count=settings.queue_count,
+            queue_size_mb=256,
+            client_username=GROUP,
+        )
+        password = secrets.token_urlsafe(16)
+        admin = LiveAdmin(where, ManagementApi(ManagementSettings.parse(management_url)))
+        try:
+            await create_group(admin, spec, password=password)
+        finally:
+            await admin.close()
+        # In the environment and not on the command line, where every process list would show it.
+        self._environment = {"LBG_BROKER": f"amqp://{GROUP}:{password}@{where.host}:{where.port}/"}
+
+    async def _raise_curtain(self, broker_url: str) -> None:
+        """The validator listens and the first members have settled before the first message."""
+        self._validator = await self._children.start(
+            "validator",
+            *("validate", "--json", "--no-shards", "--group", GROUP, "--expect", str(self._published_file)),
+            environment={"LBG_BROKER": broker_url},
+            on_line=self._validated_line,
+        )
+        await self._until(self._listening.is_set, "the validator to listen")
+        self._begin_clock()
+        self.scene.begins(SCRIPT[0])
+        for name in FIRST_MEMBERS:
+            await self._start_member(name)
+            await self._until(lambda name=name: self.scene.members[name].life is Life.LIVE, f"{name} to join")
+        await self._until(self._is_settled, "the first members to share the queues", SETTLE_TIMEOUT_S)
+        rate = ("--rate", f"{self.settings.rate:g}") if self.settings.rate else ()
+        self._publisher = await self._children.start(
+            "publisher",
+            *(
+                "publish",
+                "--group",
+                GROUP,
+                "--key",
+                self.settings.key,
+                "--report",
+                str(self._published_file),
+                *rate,
+            ),
+            str(self.settings.source),
+            environment=self._environment,
+        )
+        self.scene.note("life", "the publisher starts")
+
+    def _begin_clock(self) -> None:
+        self._began_at_s = time.monotonic()
+        self.scene.started_at_us = time.time_ns() // 1000
+
+    async def _play(self) -> None:
+        """Act after act, until all were played and everything published was judged."""
+        pacing = Pacing(SCRIPT[1:], self.settings.act_gap_s)
+        while not (pacing.is_over and not self._tasks and self._validated is not None):
+            self._children.check()
+            for task in [task for task in self._tasks if task.done()]:
+                self._tasks.discard(task)
+                task.result()
+            act = pacing.due(1.0 if self._validated is not None else self.scene.share, self.scene.now_s)
+            if act is not None:
+                self._tasks.add(asyncio.ensure_future(self._perform(act)))
+            await asyncio.sleep(1 / FRAMES_PER_S)
+
+    async def _perform(self, act: Act) -> None:
+        self.scene.begins(act)
+        for step in act.steps:
+            await self._step(step)
+
+    async def _step(self, step: Step) -> None:
+        name = step.member
+        match step.do:
+            case Do.START:
+                await self._start_member(name)
+            case Do.KILL:
+                child = self._members[name]
+                child.is_expected_to_end = True
+                at_us = time.time_ns() // 1000
+                child.signal(signal.SIGKILL)
+                self.scene.lives(name, Life.KILLED, at_us=at_us)
+            case Do.LEAVE:
+                await self._leave(name)
+
+    async def _start_member(self, name: str) -> None:
+        settings = self.settings
+        self.scene.lives(name, Life.STARTING)
+        self._members[name] = await self._children.start(
+            name,
+            *("consume", "--group", GROUP, "--name", name, "--republish", "--quiet"),
+            *(
+                "--rebalance-delay",
+                f"{settings.rebalance_delay_s:g}",
+                "--concurrency",
+                str(settings.concurrency),
+            ),
+            *("--work", f"{settings.work_s:g}"),
+            environment=self._environment,
+        )
+
+    async def _leave(self, name: str) -> None:
+        child = self._members[name]
+        self.scene.lives(name, Life.LEAVING)
+        child.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                status = await child.process.wait()
+        except TimeoutError:
+            raise Failure(
+                f"{name} did not leave within {LEAVE_TIMEOUT_S:g} s: {child.last_words()}"
+            ) from None
+        self.scene.lives(name, Life.LEFT if status == 0 else Life.FAILED)
+
+    async def _end(self) -> dict[str, Any]:
+        seconds = self.scene.now_s
+        await self._publisher.process.wait()
+        for name, child in self._members.items():
+            if child.is_running:
+                await self._leave(name)
+        assert self._validated is not None
+        return demo_report(
+            validated=self._validated,
+            published=json.loads(self._published_file.read_text()),
+            kills=self.scene.kills,
+            source={"input": str(self.settings.source), "key": self.settings.key, "rate": self.settings.rate},
+            seconds=seconds,
+        )
+
+    @property
+    def _published_file(self) -> Path:
+        return self.settings.directory / "published.json"
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        self._tell_time()
+        self.scene.hears(message)
+
+    def _count(self, queue: int, ready: int | None) -> None:
+        self._tell_time()
+        self.scene.queues[queue].ready = ready
+
+    def _validated_line(self, line: str) -> None:
+        event = json.loads(line)
+        self._tell_time()
+        if event["event"] == "listening":
+            self._listening.set()
+        elif event["event"] == "report":
+            # A loss is told by the report; the validator's own exit status must not end the demo before it.
+            self._validator.is_expected_to_end = True
+            self._validated = event
+        else:
+            self.scene.validated(event)
+
+    def _is_settled(self) -> bool:
+        """Whether each queue is active at the member that calls it its own."""
+        for queue in self.scene.queues:
+            cells = [member.cells.get(queue.number) for member in self.scene.members.values()]
+            if not any(cell and cell.active and cell.role == "primary" for cell in cells):
+                return False
+        return True
+
+    async def _until(self, condition: Any, what: str, timeout_s: float = START_TIMEOUT_S) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            self._children.check()
+            if time.monotonic() > deadline_s:
+                raise Failure(f"waited {timeout_s:g} s in vain for {what}")
+            await asyncio.sleep(0.05)
+
+    def _tell_time(self) -> None:
+        self.scene.now_s = time.monotonic() - self._began_at_s
+
+    @contextlib.asynccontextmanager
+    async def _shown(self) -> Any:
+        async def keep_showing() -> None:
+            while True:
+                self._tell_time()
+                self._view.show(self.scene)
+                await asyncio.sleep(1 / FRAMES_PER_S)
+
+        showing = asyncio.ensure_future(keep_showing())
+        try:
+            yield
+        finally:
+            showing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await showing
+
+
+def _with_login(url: str, user: str, password: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{user}:{password}@{rest}"

@@ -1,0 +1,214 @@
+"""`lbg publish`: a file's rows to a group."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+import click
+
+from lbg.failing import Failure
+from lbg.options import BrokerAddress, broker_options
+from lbg.progress import PublishingProgress
+
+if TYPE_CHECKING:
+    from lbg_broker.publishing import GroupPublisher, PublishingReport, RowOptions
+
+BAD_ROWS_SHOWN = 10
+
+
+@click.command(
+    epilog="Example: lbg publish --group orders --key tailnum --state flights.state examples/flights-sample.csv.gz"
+)
+@click.argument("file", metavar="FILE")
+@click.option("--group", required=True, metavar="NAME", help="The group to publish to.")
+@click.option(
+    "--key",
+    "key_field",
+    metavar="FIELD",
+    help="Field that holds the key; in JSON, a.b is field b of object a.",
+)
+@click.option("--keyless", is_flag=True, help="No message has a key: each gets a random hash.")
+@click.option(
+    "--no-key",
+    "no_key",
+    multiple=True,
+    metavar="TEXT",
+    help="Key value that means: no key. Repeatable; by default an empty one and NA.",
+)
+@click.option("--topic", default="", metavar="TEXT", help="Rest of every routing key.")
+@click.option("--topic-field", metavar="FIELD", help="Field that holds the topic.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["csv", "tsv", "jsonl"]),
+    help="By default told by the file's name, else by its first character.",
+)
+@click.option(
+    "--bad-rows",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="What to do at a row that is no message; skip counts it.",
+)
+@click.option(
+    "--state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep progress here, and go on from it: the same command again after any end, kill -9 too.",
+)
+@click.option("--name", metavar="NAME", help="The publisher's name; by default the file's.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N messages a second."
+)
+@click.option(
+    "--strict-order",
+    is_flag=True,
+    help="One unconfirmed message per key: no inversion even on a RabbitMQ queue that fills up, at the cost of rate.",
+)
+@click.option(
+    "--journal",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for records of what was confirmed.",
+)
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write what was done here, as JSON."
+)
+@click.option(
+    "--connect-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait for the first connection; later ones are waited for however long it takes.",
+)
+@broker_options
+def publish(
+    file: str,
+    address: BrokerAddress,
+    group: str,
+    key_field: str | None,
+    keyless: bool,
+    no_key: tuple[str, ...],
+    topic: str,
+    topic_field: str | None,
+    format_: str | None,
+    bad_rows: str,
+    state: Path | None,
+    name: str | None,
+    rate: float | None,
+    strict_order: bool,
+    journal: Path | None,
+    report: Path | None,
+    connect_timeout: float,
+) -> None:
+    """Publish FILE (CSV or JSON Lines, also .gz or .zip; - is standard input) to a group, a message for each row.
+
+    A CSV row becomes a JSON object of text, with the header's names; a JSON line stays as it is. Order is kept per
+    key, also when a queue is full or the broker goes away: then publishing waits. Ends when the broker has confirmed
+    every message; status 1 if something went wrong.
+    """
+    from lbg_broker.publishing import GroupPublisher, Identity, PublishingSettings, RowOptions
+    from lbg_broker.publishing.rows import NO_KEY_VALUES
+
+    if (key_field is None) != keyless:
+        raise click.UsageError("say which field is the key with --key FIELD, or --keyless that there is none")
+    options = RowOptions(
+        key_field=key_field,
+        topic=topic,
+        topic_field=topic_field,
+        no_key=frozenset(no_key) if no_key else NO_KEY_VALUES,
+        format=format_,
+    )
+    try:
+        identity = Identity(name or default_name(file), input=reading_of(options))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    progress = PublishingProgress()
+    publisher = GroupPublisher(
+        address.settings(),
+        group=group,
+        identity=identity,
+        settings=PublishingSettings(one_per_key=strict_order, first_connection_s=connect_timeout),
+        content_type="application/json",
+        state=state,
+        journal=journal,
+        on_event=progress.tell,
+    )
+    work = _publish(publisher, file, options, progress=progress, skips_bad_rows=bad_rows == "skip", rate=rate)
+    try:
+        asyncio.run(work)
+    finally:
+        if publisher.is_opened:
+            done = publisher.report(bad_rows=progress.bad_rows)
+            click.echo(summary(done, group))
+            if report is not None:
+                report.write_text(done.to_json())
+            if state is not None and done.confirmed < done.published:
+                click.echo(f"the same command goes on from {state}", err=True)
+
+
+async def _publish(
+    publisher: GroupPublisher,
+    file: str,
+    options: RowOptions,
+    *,
+    progress: PublishingProgress,
+    skips_bad_rows: bool,
+    rate: float | None,
+) -> None:
+    from lbg_broker.publishing import open_source, publish_rows
+
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        with open_source(file) as source:
+            async with publisher:
+                with progress.shown(publisher, source):
+                    await publish_rows(
+                        publisher,
+                        source,
+                        options,
+                        on_bad_row=progress.count_bad_row if skips_bad_rows else None,
+                        rate_per_s=rate,
+                    )
+    except asyncio.CancelledError:
+        raise Failure("stopped by SIGTERM") from None
+
+
+def reading_of(options: RowOptions) -> dict[str, object]:
+    """What of the options decides the messages: a state file goes on with the same only."""
+    return {
+        "--key": options.key_field,
+        "--no-key": sorted(options.no_key),
+        "--topic": options.topic,
+        "--topic-field": options.topic_field,
+        "--format": options.format,
+    }
+
+
+def default_name(file: str) -> str:
+    """A publisher's name from its file: `flights` of `data/flights.csv.gz`."""
+    stem = PurePath(file).name.partition(".")[0] if file != "-" else "stdin"
+    kept = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem).strip("-")
+    return kept[:60] or "publisher"
+
+
+def summary(report: PublishingReport, group: str) -> str:
+    """What a person is told at the end."""
+    head = (
+        f"{report.confirmed:,} of {report.published:,} messages confirmed by group {group}, "
+        f"{report.published_in_this_run:,} in this run in {report.seconds:,.1f} s ({report.messages_per_s:,.0f}/s)"
+    )
+    counts = {
+        "without a key": report.without_key,
+        "bad rows skipped": report.bad_rows,
+        "refusals by full queues": report.refused,
+        "may be there twice": report.maybe_twice,
+        "accepted behind a gap": report.accepted_after_gap,
+        "of them out of order": report.inverted,
+    }
+    told = [f"{count:,} {what}" for what, count in counts.items() if count]
+    return "\n".join([head, *([f"  {', '.join(told)}"] if told else [])])

@@ -1,0 +1,147 @@
+"""`lbg validate`: the document's validation client, and whether anything was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lbg.options import BrokerAddress, broker_options
+
+if TYPE_CHECKING:
+    from lbg.collecting import Collecting, CollectingSettings
+    from lbg.validating import Finding, Validation
+    from lbg_broker.client import ConnectionSettings
+
+PROGRESS_EVERY_TICKS = 20
+"""Without --json a line of progress every 5 s; with it, one at every tick."""
+
+
+@click.command(epilog="Example: lbg validate --group orders --expect published.json")
+@click.option("--group", required=True, metavar="NAME", help="The group to judge.")
+@click.option(
+    "--expect",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A report of `lbg publish --report`, which may still be to come: ends when all it says has arrived, and "
+    "counts as lost what has not. May be given more than once.",
+)
+@click.option(
+    "--idle-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End when nothing came for so long. By default never.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object a line; the last is the report.",
+)
+@click.option("--shards/--no-shards", default=True, show_default=True, help="Tell of every shard that moved.")
+@click.option(
+    "--keep-queue", is_flag=True, help="Leave the queue lbg.NAME.validation for the next validator."
+)
+@broker_options
+def validate(
+    group: str,
+    expect: tuple[Path, ...],
+    idle_timeout: float | None,
+    as_json: bool,
+    shards: bool,
+    keep_queue: bool,
+    address: BrokerAddress,
+) -> int:
+    """Judge what the members of a group deliver: their order, repeats, losses and moves.
+
+    Members must run with --republish. Tells of every message out of sequence, with the sequence number expected
+    and the one received: a rewind is a message delivered again, as after a crash; an inversion comes after a later
+    one of its key. Tells when a shard moves from member to member, and how long the pause was.
+
+    Ctrl-C ends it with its report. The exit status is 1 if anything was lost or inverted.
+    """
+    from lbg.collecting import CollectingSettings
+
+    settings = CollectingSettings(group, expect, idle_timeout, keep_queue)
+    report = asyncio.run(_run(address.settings(), settings, as_json=as_json, shards=shards))
+    if as_json:
+        click.echo(json.dumps({"event": "report", **report}))
+    else:
+        from lbg.validation_report import report_lines
+
+        click.echo("\n".join(report_lines(report)))
+    return 0 if report["ok"] else 1
+
+
+async def _run(
+    where: ConnectionSettings, settings: CollectingSettings, *, as_json: bool, shards: bool
+) -> dict[str, Any]:
+    from lbg.collecting import Collecting
+
+    collecting = Collecting(
+        settings,
+        on_findings=_findings_as_json(shards) if as_json else _findings_as_text(shards),
+        on_tick=_progress_as_json if as_json else _progress_as_text(),
+        on_listening=lambda: click.echo(json.dumps({"event": "listening"})) if as_json else None,
+        on_notice=lambda line: click.echo(f"lbg validate: {line}", err=True),
+    )
+    _stop_on_signals(collecting)
+    await collecting.run(where)
+    return collecting.validation.report(settings.group, collecting.expected)
+
+
+def _stop_on_signals(collecting: Collecting) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, collecting.stop)
+
+
+def _findings_as_text(shards: bool) -> Callable[[Sequence[Finding]], None]:
+    from lbg.validating import ShardMoved
+
+    def tell(findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            if shards or not isinstance(finding, ShardMoved):
+                click.echo(str(finding))
+
+    return tell
+
+
+def _findings_as_json(shards: bool) -> Callable[[Sequence[Finding]], None]:
+    from lbg.validating import QueueMoved, SequenceError, ShardMoved
+
+    names = {SequenceError: "sequence_error", ShardMoved: "shard_moved", QueueMoved: "queue_moved"}
+
+    def tell(findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            if shards or not isinstance(finding, ShardMoved):
+                click.echo(json.dumps({"event": names[type(finding)], **asdict(finding)}))
+
+    return tell
+
+
+def _progress_as_json(validation: Validation) -> None:
+    click.echo(json.dumps({"event": "progress", **validation.progress()}))
+
+
+def _progress_as_text() -> Callable[[Validation], None]:
+    ticks = 0
+
+    def tell(validation: Validation) -> None:
+        nonlocal ticks
+        ticks += 1
+        if ticks % PROGRESS_EVERY_TICKS == 0:
+            click.echo(
+                f"{validation.delivered} delivered, {validation.rewinds} again, {validation.inversions} inverted, "
+                f"{len(validation.queue_moves)} queue moves",
+                err=True,
+            )
+
+    return tell

@@ -1,0 +1,111 @@
+"""The demo's report: repeats and pauses told apart by what caused them."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console
+
+from lbg.demo.finale import finale
+from lbg.demo.reporting import demo_report
+from lbg.demo.scene import Kill, Scene
+from lbg.demo.script import MEMBERS
+
+
+def move(was: str, now: str, at_us: int, *, queue: int = 0, repeated: int = 0, redelivered: int = 0):  # type: ignore[no-untyped-def]
+    return {
+        "queue": queue,
+        "was": 0,
+        "now": 1,
+        "was_name": was,
+        "now_name": now,
+        "at_us": at_us,
+        "pause_us": 10_000,
+        "waited_us": 2_000,
+        "repeated": repeated,
+        "redelivered": redelivered,
+    }
+
+
+def validated(*moves: dict[str, object], **more: object) -> dict[str, object]:
+    return {
+        "ok": True,
+        "delivered": 103,
+        "distinct": 100,
+        "lost": 0,
+        "duplicated": sum(int(str(one["repeated"])) for one in moves),
+        "order_errors": 0,
+        "per_queue": {"0": 60, "1": 43},
+        "per_member": {"m1": 100, "m2": 3},
+        "moves": list(moves),
+        "sequence_errors": [],
+        "lost_ranges": [],
+        **more,
+    }
+
+
+KILL = Kill("m2", 1.0, 1_000_000, in_flight=5)
+
+
+def report(*moves: dict[str, object], kills: tuple[Kill, ...] = (KILL,), **more: object) -> dict[str, object]:
+    return demo_report(
+        validated=validated(*moves, **more),
+        published={"published": 100},
+        kills=kills,
+        source={"input": "f", "key": "k", "rate": 1},
+        seconds=12.34,
+    )
+
+
+def test_repeats_after_a_kill_are_told_apart_from_repeats_on_planned_moves() -> None:
+    found = report(
+        move("m2", "m1", 1_006_000, queue=0, repeated=2, redelivered=4),
+        move("m2", "m1", 1_009_000, queue=1, repeated=1, redelivered=1),
+        move("m1", "m2", 3_000_000),
+        move("m2", "m1", 5_000_000),
+    )
+    assert found["repeated_after_kills"] == 3
+    assert found["repeated_on_planned_moves"] == 0
+    assert found["repeated_otherwise"] == 0
+    assert found["kills"] == [
+        {
+            "member": "m2",
+            "at_s": 1.0,
+            "queues": [0, 1],
+            "in_flight": 5,
+            "repeated": 3,
+            "first_delivery_elsewhere_us": 9000,
+        }
+    ]
+    assert found["handoffs"]["planned"]["count"] == 2  # type: ignore[index]
+    assert found["handoffs"]["crash"]["count"] == 2  # type: ignore[index]
+
+
+def test_a_repeat_on_a_planned_move_is_not_hidden() -> None:
+    assert report(move("m1", "m2", 1, repeated=1), kills=())["repeated_on_planned_moves"] == 1
+
+
+def test_a_report_is_json_and_has_what_was_asked_for() -> None:
+    found = json.loads(json.dumps(report()))
+    wanted = {
+        "published",
+        "delivered",
+        "lost",
+        "duplicated",
+        "order_errors",
+        "handoffs",
+        "per_queue",
+        "kills",
+    }
+    assert wanted <= set(found)
+
+
+def test_the_last_screen_says_whether_it_held() -> None:
+    scene = Scene.of("t", rows=1, queues=2, members=MEMBERS, acts=1)
+    for ok, words in ((True, "nothing lost, nothing out of order"), (False, "FAILED: 4 lost")):
+        found = report(move("m2", "m1", 1_006_000), ok=ok, lost=0 if ok else 4)
+        console = Console(width=120, file=io.StringIO())
+        console.print(finale(scene, found, width=120))
+        assert isinstance(console.file, io.StringIO)
+        assert words in console.file.getvalue()

@@ -1,0 +1,235 @@
+"""The demo's scene, fed with beats and the validator's events by hand."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from lbg.demo.lines import PlainView, status_line
+from lbg.demo.meters import Meter, sparkline
+from lbg.demo.scene import Life, Scene
+from lbg.demo.screen import colours_of, frame
+from lbg.demo.script import MEMBERS, SCRIPT, Act, Do, Pacing, rate_for
+
+
+def scene() -> Scene:
+    made = Scene.of("title", rows=1000, queues=2, members=MEMBERS, acts=len(SCRIPT))
+    for name in ("m1", "m2"):
+        made.lives(name, Life.STARTING)
+    made.hears(beat("m1", 0, primary=0, active=(0,)))
+    made.hears(beat("m2", 1, primary=1, active=(1,)))
+    return made
+
+
+def beat(
+    name: str, index: int, *, primary: int, active: tuple[int, ...], in_flight: int = 0
+) -> dict[str, object]:
+    return {
+        "v": 1,
+        "type": "beat",
+        "index": index,
+        "name": name,
+        "incarnation": "aa",
+        "rebalance": "Ready",
+        "queues": [
+            {
+                "queue": queue,
+                "role": "primary" if queue == primary else "secondary",
+                "active": queue in active,
+                "in_flight": in_flight if queue in active else 0,
+                "delivered": 0,
+                "status": "Ready",
+            }
+            for queue in (0, 1)
+        ],
+        "counts": {"delivered": 0},
+    }
+
+
+def progress(delivered: int, **more: object) -> dict[str, object]:
+    return {
+        "event": "progress",
+        "delivered": delivered,
+        "rewinds": 0,
+        "inversions": 0,
+        "per_queue": {"0": delivered},
+        "holders": {"0": "m1", "1": "m2"},
+        **more,
+    }
+
+
+def moved(was: str, now: str, at_us: int, queue: int = 1) -> dict[str, object]:
+    return {
+        "event": "queue_moved",
+        "queue": queue,
+        "was_name": was,
+        "now_name": now,
+        "at_us": at_us,
+        "pause_us": 9000,
+        "waited_us": 4000,
+    }
+
+
+def test_a_member_is_live_from_its_first_beat_on() -> None:
+    view = scene().members["m2"]
+    assert (view.life, view.index) == (Life.LIVE, 1)
+    assert view.cells[1].role == "primary"
+    assert view.cells[1].active
+    assert not view.cells[0].active
+
+
+def test_a_late_beat_of_a_killed_member_does_not_bring_it_back() -> None:
+    made = scene()
+    made.lives("m2", Life.KILLED, at_us=1)
+    made.hears(beat("m2", 1, primary=1, active=(1,)))
+    assert made.members["m2"].life is Life.KILLED
+    assert made.members["m2"].cells == {}
+
+
+def test_a_kill_keeps_what_the_member_said_it_held() -> None:
+    made = scene()
+    made.hears(beat("m2", 1, primary=1, active=(1,), in_flight=7))
+    made.lives("m2", Life.KILLED, at_us=1)
+    assert [(kill.member, kill.in_flight) for kill in made.kills] == [("m2", 7)]
+
+
+def test_moves_away_from_the_dead_are_crashes_until_it_holds_a_queue_again() -> None:
+    made = scene()
+    made.now_s = 10
+    made.lives("m2", Life.KILLED, at_us=10_000_000)
+    made.validated(moved("m2", "m1", 10_005_000))
+    made.validated(moved("m1", "m2", 14_000_000))
+    made.validated(moved("m2", "m1", 20_000_000))
+    assert [move.is_crash for move in made.moves] == [True, False, False]
+    assert [name for _, name in made.queues[1].spans] == ["m1", "m2", "m1"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"type": "beat", "name": "m1"},
+        {"type": "beat", "name": "m1", "index": 0, "rebalance": "Ready", "queues": [{}], "counts": {}},
+        {"type": "beat", "name": "somebody"},
+        {"type": "gone", "name": "m2", "by": None},
+        {"type": "later-version", "name": "m1"},
+    ],
+)
+def test_words_of_another_version_are_passed_over(message: dict[str, object]) -> None:
+    made = scene()
+    made.hears(message)
+    assert made.members["m1"].life is Life.LIVE
+
+
+def test_what_is_left_to_deliver_counts_each_message_once() -> None:
+    made = scene()
+    made.validated(progress(600, rewinds=100))
+    assert made.share == 0.5
+
+
+def test_the_lag_is_unknown_while_one_queue_could_not_be_read() -> None:
+    made = scene()
+    made.queues[0].ready = 5
+    assert made.lag is None
+    made.queues[1].ready = 2
+    assert made.lag == 7
+
+
+def test_acts_come_in_order_by_what_is_delivered_and_not_too_close() -> None:
+    pacing = Pacing([Act(0.1, "a", ""), Act(0.2, "b", ""), Act(0.3, "c", "")], gap_s=5)
+    assert pacing.due(0.05, 1) is None
+    assert pacing.due(0.9, 2).title == "a"  # type: ignore[union-attr]
+    assert pacing.due(0.9, 6) is None
+    assert pacing.due(0.9, 7).title == "b"  # type: ignore[union-attr]
+    assert not pacing.is_over
+    assert pacing.due(0.9, 12).title == "c"  # type: ignore[union-attr]
+    assert pacing.is_over
+    assert pacing.due(1.0, 100) is None
+
+
+def test_the_script_plays_the_documents_figures() -> None:
+    running = {"m1", "m2"}
+    crowd = [len(running)]
+    for act in SCRIPT:
+        for step in act.steps:
+            if step.do is Do.START:
+                assert step.member not in running
+                running.add(step.member)
+            else:
+                running.remove(step.member)
+            crowd.append(len(running))
+    assert crowd == [2, 1, 2, 3, 4, 3, 2, 1]
+    assert [act.at for act in SCRIPT] == sorted(act.at for act in SCRIPT)
+
+
+def test_a_small_input_is_stretched_and_a_large_one_takes_longer() -> None:
+    assert rate_for(24_000, play_s=60, max_rate=2500) == 400
+    assert rate_for(336_776, play_s=60, max_rate=2500) == 2500
+    assert rate_for(5, play_s=60, max_rate=2500) == 1
+
+
+def test_a_meter_gives_the_rate_of_the_last_two_seconds() -> None:
+    meter = Meter()
+    for second in range(10):
+        meter.read(100 * second if second < 5 else 400 + 10 * (second - 4), float(second))
+    assert meter.rate(9.0) == pytest.approx(10)
+    assert meter.rate(60.0) == 0
+    assert Meter().rate(0) == 0
+
+
+def test_a_sparkline_is_scaled_to_its_highest() -> None:
+    assert sparkline([0, 1, 2, 4], 10) == "▁▂▄█"
+    assert sparkline([5, 5], 1) == "█"
+    assert sparkline([], 5) == ""
+
+
+def drawn(made: Scene, width: int = 140, height: int = 45) -> str:
+    console = Console(width=width, height=height, file=io.StringIO(), force_terminal=False)
+    console.print(frame(made, width=width, height=height))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_screen_draws_the_lines_of_the_documents_figures() -> None:
+    made = scene()
+    made.begins(SCRIPT[0])
+    made.hears(beat("m1", 0, primary=0, active=(0, 1)))
+    made.hears(beat("m2", 1, primary=1, active=()))
+    made.now_s = 3
+    made.validated(progress(100))
+    picture = drawn(made)
+    for line in ("━━━━━━━▶", "┅┅┅┅┅┅┅▶", "────────", "┄┄┄┄┄┄┄┄"):
+        assert line in picture
+    assert "Two instances service four queues" in picture
+
+
+@pytest.mark.parametrize(("width", "height"), [(140, 45), (100, 30), (80, 24), (40, 10)])
+def test_the_screen_fits_whatever_terminal_there_is(width: int, height: int) -> None:
+    made = scene()
+    made.begins(SCRIPT[1])
+    made.lives("m2", Life.KILLED, at_us=1)
+    made.now_s = 8
+    made.validated(moved("m2", "m1", 5))
+    lines = drawn(made, width, height).splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+
+
+def test_every_member_has_a_colour() -> None:
+    assert set(colours_of(scene())) == set(MEMBERS)
+
+
+def test_without_a_terminal_every_event_is_told_once_and_the_state_now_and_then() -> None:
+    made, told = scene(), list[str]()
+    view = PlainView(told.append)
+    view.show(made)
+    before = len(told)
+    view.show(made)
+    assert len(told) == before
+    made.now_s = 6
+    made.begins(SCRIPT[1])
+    view.show(made)
+    assert any("m2 is killed" in line for line in told)
+    assert status_line(made) in told[-1]
