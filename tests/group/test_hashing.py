@@ -42,6 +42,7 @@ def test_the_published_vectors_can_be_checked_without_this_package() -> None:
         ("Hello, World!", 1_498_789_909),
         ("polygenelubricants", -(2**31)),
         ("🙂", 1_772_965),
+        ("a\ud800", 31 * 97 + 0xD800),
     ],
 )
 def test_java_is_the_absolute_value_of_string_hash_code(key: str, hash_code: int) -> None:

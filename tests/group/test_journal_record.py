@@ -35,7 +35,7 @@ DELIVERED = DeliveredRecord(
 )
 
 TEXT = st.text(st.characters(codec=None))
-COUNTS = st.integers(0, 2**63)
+COUNTS = st.integers(0, 2) | st.integers(0, 2**63)
 MAYBE = st.none() | COUNTS
 RECORDS = st.one_of(
     st.builds(PublishedRecord, TEXT, st.none() | TEXT, *[COUNTS] * 6),

@@ -67,8 +67,8 @@ def test_adding_one_by_one_agrees_with_a_plain_set(numbers: list[int]) -> None:
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.integers(0, 60), st.just(0)),
-        st.tuples(st.just("add_run"), st.integers(0, 60), st.integers(0, 12)),
+        st.tuples(st.just("add"), st.integers(0, 24), st.just(0)),
+        st.tuples(st.just("add_run"), st.integers(0, 24), st.integers(0, 8)),
         st.tuples(st.just("forget"), st.integers(0, 4), st.just(0)),
     ),
     max_size=40,
@@ -95,6 +95,14 @@ def test_a_set_can_be_made_again_from_its_runs_in_any_order(numbers: list[int], 
     shuffler.shuffle(runs)  # type: ignore[attr-defined]
 
     assert SequenceSet(runs) == ours
+
+
+def test_a_run_below_the_floor_changes_nothing() -> None:
+    numbers = SequenceSet([(0, 9)])
+
+    numbers.add_run(2, 4)
+
+    assert numbers.runs() == [(0, 9)]
 
 
 def test_in_order_only_the_floor_grows() -> None:
