@@ -56,6 +56,8 @@ def serve(
     A new broker knows one user, guest with password guest, whom it lets in from this machine only. It is one
     node: there is no second copy of a message. For more than one machine, run the same groups on RabbitMQ.
     """
+    import logging
+
     from lbg_broker.server import ServerSettings, TlsSettings
     from lbg_broker.server import serve as serve_broker
 
@@ -74,6 +76,7 @@ def serve(
         management=_address("--management", management) if management is not None else None,
         tls=tls,
     )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     serve_broker(settings, on_ready=lambda server: _tell_ready(server, as_json=as_json))
 
 
@@ -90,7 +93,9 @@ def _tell_ready(server: Server, *, as_json: bool) -> None:
     """One line on standard output as soon as clients can connect; ports that were asked for as 0 are the real ones."""
     amqp = f"{'amqp' if server.settings.tls is None else 'amqps'}://{server.address}"
     management = server.management_address
-    api = None if management is None else f"{'http' if server.settings.tls is None else 'https'}://{management}"
+    api = (
+        None if management is None else f"{'http' if server.settings.tls is None else 'https'}://{management}"
+    )
     if as_json:
         click.echo(json.dumps({"amqp": amqp, "management": api}))
     else:
