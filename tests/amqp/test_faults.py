@@ -82,7 +82,7 @@ FAULTS = {
         True,
     ),
     "a channel that is open already": (encode_frame(METHOD, 1, ChannelOpen().encode()), 504, True),
-    "a channel over channel-max": (encode_frame(METHOD, 11, ChannelOpen().encode()), 504, True),
+    "a channel over channel-max": (encode_frame(METHOD, 11, ChannelOpen().encode()), 530, True),
     "close-ok without close": (encode_frame(METHOD, 1, b"\x00\x14\x00\x29"), 504, True),
     "a content header on a closed channel": (encode_frame(HEADER, 9, content_header()), 504, True),
     "a content header on channel 0": (encode_frame(HEADER, 0, content_header()), 504, True),

@@ -102,7 +102,7 @@ class Conversation(ABC):
         (self._sendable.add if sends else self._sendable.discard)(number)
 
     def _fail_channel(self, number: int, error: PeerError, events: list[Event]) -> None:
-        close = ChannelClose(error.reply_code, _short(error.reply_text), 60, 0)
+        close = ChannelClose(error.reply_code, _reply_text(error), 60, 0)
         self._writer.method(number, close.encode())
         self._step(number, ChannelState.CLOSING)
         self._channels[number].muted = True
@@ -116,7 +116,7 @@ class Conversation(ABC):
         answerable = self.state in CONNECTION_CLOSABLE and not awaits_start
         if answerable:
             number = int.from_bytes(payload[:4], "big") if len(payload) >= 4 else 0
-            close = ConnectionClose(error.reply_code, _short(error.reply_text), number >> 16, number & 0xFFFF)
+            close = ConnectionClose(error.reply_code, _reply_text(error), number >> 16, number & 0xFFFF)
             self._writer.method(0, close.encode())
         awaits = answerable and error.in_step
         self._enter(ConnectionState.CLOSING if awaits else ConnectionState.CLOSED)
@@ -124,5 +124,7 @@ class Conversation(ABC):
         events.append(ConnectionFault(error.reply_code, error.reply_text, awaits))
 
 
-def _short(text: str) -> str:
+def _reply_text(error: PeerError) -> str:
+    """The text with the code's name in front, as RabbitMQ's, cut to what a short string holds."""
+    text = f"{error.reply_code.name} - {error.reply_text}"
     return text.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")

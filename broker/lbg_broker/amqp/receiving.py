@@ -139,7 +139,10 @@ class ReceivingConversation(Conversation):
             self._writer.method(number, ChannelCloseOk().encode())
             return
         after = CHANNEL_RECEIVED[self.role].get((before, input_of(type(method))))
-        if after is None or number > self.channel_max:
+        if number > self.channel_max:
+            text = f"channel {number} is beyond the negotiated channel_max ({self.channel_max})"
+            raise PeerError(ReplyCode.NOT_ALLOWED, text)
+        if after is None:
             text = f"{method.NAME} on channel {number}, which is {before.name.lower()}"
             raise PeerError(ReplyCode.CHANNEL_ERROR, text)
         if after is not before:

@@ -10,7 +10,8 @@ import secrets
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 
 from lbg_broker.amqp import Event
 from lbg_broker.amqp.methods import Method
@@ -22,7 +23,7 @@ from lbg_broker.server.core.state import State
 from lbg_broker.server.core.users import Users
 from lbg_broker.server.errors import StartError
 from lbg_broker.server.session import Session
-from lbg_broker.server.settings import ServerSettings, TlsSettings
+from lbg_broker.server.settings import Address, ServerSettings, TlsSettings
 from lbg_broker.server.store import Committer, DiskFullError, Store, StoreError
 from lbg_broker.server.store.committing import Outcome
 from lbg_broker.server.store.locking import DirectoryLock
@@ -35,14 +36,28 @@ STORE_FILE = "broker.sqlite3"
 
 
 @asynccontextmanager
-async def running(settings: ServerSettings) -> "AsyncIterator[Server]":
-    """A broker for as long as the block lasts. Raises `StartError`."""
+async def running(settings: ServerSettings) -> AsyncIterator["Server"]:
+    """A broker, with its management API if that is asked for, while the block lasts. Raises `StartError`."""
     server = Server(settings)
     await server.start()
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.stop)
+        if settings.management is not None:
+            server.management_port = await _manage(server, settings.management, stack)
         yield server
-    finally:
-        await server.stop()
+
+
+async def _manage(server: "Server", address: Address, stack: AsyncExitStack) -> int:
+    """Serve the management API until the stack ends; its port. Raises `StartError`."""
+    from lbg_broker.server.management import managing  # only who manages pays for importing an HTTP server
+
+    tls = _tls_context(server.settings.tls) if server.settings.tls else None
+    try:
+        return await stack.enter_async_context(
+            managing(server, host=address.host, port=address.port, tls=tls)
+        )
+    except OSError as error:
+        raise StartError(f"cannot listen on {address}: {error}") from error
 
 
 class Server:
@@ -51,6 +66,7 @@ class Server:
     broker: Broker
     users: Users
     loop: asyncio.AbstractEventLoop
+    management_port: int | None = None
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -138,6 +154,14 @@ class Server:
         assert self._listener is not None
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
+
+    @property
+    def management_address(self) -> str | None:
+        """HOST:PORT of the management API; None if `running` was not asked for one."""
+        address = self.settings.management
+        if address is None or self.management_port is None:
+            return None
+        return str(replace(address, port=self.management_port))
 
     @property
     def session_count(self) -> int:

@@ -46,7 +46,7 @@ class ServerSettings:
     """Where the management HTTP API listens. None: nowhere."""
 
     tls: TlsSettings | None = None
-    """None: plain TCP."""
+    """For AMQP and the management API. None: plain TCP and HTTP."""
 
     heartbeat_s: int = 60
     """Proposed to clients; the smaller of both wishes counts, 0 turns heartbeats off. RabbitMQ's default."""
