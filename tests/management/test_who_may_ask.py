@@ -49,6 +49,7 @@ ADMINISTRATORS_ONLY = [
     ("GET", "/permissions/%2F/guest"),
     ("PUT", "/permissions/%2F/guest"),
     ("DELETE", "/permissions/%2F/guest"),
+    ("GET", "/vhosts/%2F"),
     ("PUT", "/vhosts/%2F"),
 ]
 

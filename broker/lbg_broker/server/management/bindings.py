@@ -33,8 +33,6 @@ async def list_bindings(request: web.Request) -> web.Response:
 @ROUTES.get("/api/queues/{vhost}/{name}/bindings")
 async def list_of_queue(request: web.Request) -> web.Response:
     asked = Asked(request)
-    if asked.name() not in asked.vhost.queues:
-        raise NotFound
     return listed(request, [found for found in _all(asked.vhost) if _leads_to(found, "queue", asked.name())])
 
 
@@ -42,8 +40,6 @@ async def list_of_queue(request: web.Request) -> web.Response:
 async def list_of_exchange(request: web.Request) -> web.Response:
     asked = Asked(request)
     name = exchange_name(asked.name())
-    if name not in asked.vhost.exchanges:
-        raise NotFound
     if asked.name("end") == "source":
         return listed(request, [found for found in _all(asked.vhost) if found["source"] == name])
     return listed(request, [found for found in _all(asked.vhost) if _leads_to(found, "exchange", name)])

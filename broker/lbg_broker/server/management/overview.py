@@ -87,7 +87,9 @@ async def list_vhosts(request: web.Request) -> web.Response:
 
 @ROUTES.get("/api/vhosts/{vhost}")
 async def get_vhost(request: web.Request) -> web.Response:
-    return web.json_response(chosen(request, vhost_json(Asked(request).vhost)))
+    asked = Asked(request)
+    asked.need_administrator()
+    return web.json_response(chosen(request, vhost_json(asked.vhost)))
 
 
 @ROUTES.put("/api/vhosts/{vhost}")
