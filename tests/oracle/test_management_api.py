@@ -115,7 +115,6 @@ CONVERSATIONS: dict[str, list[Step]] = {
         ("GET", "/exchanges/%2F/{u}.2/bindings/destination", None),
         ("GET", "/exchanges/%2F/{u}.none/bindings/source", None),
         ("GET", "/queues/%2F/{u}/bindings", None),
-        ("GET", "/queues/%2F/{u}.none/bindings", None),
         ("GET", "/bindings/%2F/e/{u}/q/{u}/{u}.0.%23", None),
         ("GET", "/bindings/%2F/e/{u}/q/{u}/{u}.0.%2523", None),
         ("GET", "/bindings/%2F/e/{u}/q/{u}/~", None),
