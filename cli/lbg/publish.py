@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from lbg.progress import PublishingProgress
 
 if TYPE_CHECKING:
     from lbg_broker.publishing import GroupPublisher, PublishingReport, RowOptions
-
-BAD_ROWS_SHOWN = 10
 
 
 @click.command(
@@ -142,7 +141,8 @@ def publish(
     finally:
         if publisher.is_opened:
             done = publisher.report(bad_rows=progress.bad_rows)
-            click.echo(summary(done, group))
+            if done.published or sys.exception() is None:
+                click.echo(summary(done, group))
             if report is not None:
                 report.write_text(done.to_json())
             if state is not None and done.confirmed < done.published:

@@ -45,7 +45,7 @@ def interrupted(path: Path) -> OrderedPublishing:
         tags = {message.position: tag for tag, message in machine._by_tag.items()}
         for position in (0, 1, 2, 3, 5, 6):
             machine.answered(tags[position], multiple=False, ok=True, now=0)
-        state.save(machine, is_last=True)
+        state.save(machine, at_once=True)
     return machine
 
 
@@ -90,7 +90,7 @@ def test_totals_add_up_over_runs(tmp_path: Path) -> None:
         with StateFile.open(path, IDENTITY, SPEC) as state:
             machine = OrderedPublishing(SPEC)
             machine.counts.refused = 2
-            state.save(machine, is_last=True)
+            state.save(machine, at_once=True)
     with StateFile.open(path, IDENTITY, SPEC) as state:
         assert (state.before.runs, state.before.refused) == (3, 6)
 
@@ -189,7 +189,7 @@ def test_saving_often_with_many_hashes_is_slowed_down_but_the_last_save_is_never
         for tag in range(1, 11):
             machine.answered(tag, multiple=False, ok=True, now=0)
             state.save(machine)
-        state.save(machine, is_last=True)
+        state.save(machine, at_once=True)
     with StateFile.open(tmp_path / "s", IDENTITY, spec) as state:
         assert state.start.position == 10
         assert max(state.start.next_seq) > 0

@@ -5,6 +5,7 @@
 publisher go on after its own death.
 """
 
+from . import events
 from .errors import (
     BadRow,
     BrokerRefused,
@@ -41,6 +42,7 @@ __all__ = [
     "RowOptions",
     "StateError",
     "Unroutable",
+    "events",
     "open_source",
     "publish_rows",
 ]

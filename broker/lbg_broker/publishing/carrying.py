@@ -53,7 +53,8 @@ class Carrying:
         self._channel: Channel | None = None
         self._step_handle: asyncio.Handle | None = None
         self._wake_timer: asyncio.TimerHandle | None = None
-        self._is_unsaved = False
+        self._is_unsaved = True  # that this run began
+        self._saved_maybe_twice = 0
         self._told_full: set[int] = set()
 
     def attach(self, connection: ClientConnection, channel: Channel) -> None:
@@ -116,11 +117,15 @@ class Carrying:
         if self._journal is not None:
             self._journal.close()
         if self._state is not None:
-            self._state.save(self.machine, is_last=True)
+            self._state.save(self.machine, at_once=True)
             self._state.close()
 
     def _send(self, channel: Channel, messages: list[Stamped]) -> None:
         if self._state is not None:
+            if self.machine.counts.maybe_twice != self._saved_maybe_twice:
+                # What is sent again is counted before it is sent, or a death in between would forget the count.
+                self._saved_maybe_twice = self.machine.counts.maybe_twice
+                self._state.save(self.machine, at_once=True)
             last = max(messages, key=_position)
             if last.position >= self._state.sent_position:
                 self._state.note_sent(last.position + 1, last.digest)

@@ -25,25 +25,23 @@ async def publish_rows(
     options: RowOptions,
     *,
     on_bad_row: Callable[[BadRow], None] | None = None,
-    on_batch: Callable[[], None] = lambda: None,
+    rate_per_s: float | None = None,
 ) -> int:
     """Publish every row of `source` and wait for the confirms; returns how many rows were no messages.
 
     A bad row is raised, after those before it were accepted, unless `on_bad_row` takes it and goes on.
-    `on_batch` is called after each batch of rows, for a progress bar. With a state file, rows that were
-    confirmed before are passed over, and nothing is sent before the input is seen to be the same as far as it
-    was sent. Raises InputError, and what the publisher raises.
+    `rate_per_s` holds the messages back to so many a second. With a state file, rows that were confirmed before
+    are passed over, and nothing is sent before the input is seen to be the same as far as it was sent. Raises
+    InputError, and what the publisher raises.
     """
-    feed = _Feed(publisher, source.name, on_bad_row)
+    feed = _Feed(publisher, source.name, on_bad_row, rate_per_s)
     batches = read_rows(source, options)
     if source.may_wait:
         async for batch in _read_in_thread(batches):
             await feed.take(batch)
-            on_batch()
     else:
         for batch in batches:
             await feed.take(batch)
-            on_batch()
     feed.end()
     await publisher.flush()
     return feed.bad_rows
@@ -51,12 +49,18 @@ async def publish_rows(
 
 class _Feed:
     def __init__(
-        self, publisher: GroupPublisher, name: str, on_bad_row: Callable[[BadRow], None] | None
+        self,
+        publisher: GroupPublisher,
+        name: str,
+        on_bad_row: Callable[[BadRow], None] | None,
+        rate_per_s: float | None,
     ) -> None:
         self.bad_rows = 0
         self._publisher = publisher
         self._name = name
         self._on_bad_row = on_bad_row
+        self._interval_s = 1 / rate_per_s if rate_per_s else 0.0
+        self._due_at = 0.0
         self._resuming: Resuming | None = None
         if (state := publisher.state) is not None:
             self._resuming = Resuming(
@@ -73,6 +77,8 @@ class _Feed:
                 continue
             try:
                 if self._resuming is None or self._resuming.is_over:
+                    if self._interval_s:
+                        await self._pace()
                     await self._publisher.publish(key=row.key, body=row.body, topic=row.topic)
                     continue
                 self._publisher.require_usable(row.key, row.topic)
@@ -82,6 +88,13 @@ class _Feed:
                 continue
             for each in ready:
                 await self._publisher.publish(key=each.key, body=each.body, topic=each.topic)
+
+    async def _pace(self) -> None:
+        """Wait for the row's time. What a full queue or a lost connection cost is not made up for."""
+        now = asyncio.get_running_loop().time()
+        self._due_at = max(self._due_at + self._interval_s, now - 0.1)
+        if self._due_at - now > 0.001:
+            await asyncio.sleep(self._due_at - now)
 
     def end(self) -> None:
         if self._resuming is not None:

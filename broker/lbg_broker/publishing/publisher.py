@@ -158,6 +158,26 @@ class GroupPublisher:
         """The group's attributes, as its record states them."""
         return self._opened().machine.stamper.spec
 
+    @property
+    def is_opened(self) -> bool:
+        """Whether there ever was a connection and a group, so that there is something to report."""
+        return self._carrying is not None
+
+    @property
+    def accepted_count(self) -> int:
+        """Messages accepted, with those of earlier runs of the state file."""
+        return self._opened().machine.stamper.position
+
+    @property
+    def confirmed_count(self) -> int:
+        """Messages confirmed in this run."""
+        return self._opened().machine.counts.confirmed
+
+    @property
+    def full_queues(self) -> list[str]:
+        """The queues that take nothing for now."""
+        return [self._names.queue(queue) for queue in sorted(self._opened().machine.full_queues)]
+
     def report(self, *, bad_rows: int = 0) -> PublishingReport:
         """What was done so far."""
         return PublishingReport.of(

@@ -46,7 +46,6 @@ class StateFile:
         self._descriptor = descriptor
         self._slot_bytes = layout.slot_size_bytes(spec.hash_count)
         self._next_save_at = 0.0
-        self._is_dirty = False
         self.identity = self._read_identity(spec)
         slot = self._read_slot(spec)
         mark = layout.unpacked_mark(os.pread(descriptor, layout.MARK_BYTES, layout.MARK_AT))
@@ -87,11 +86,10 @@ class StateFile:
         self.sent_position = position
         os.pwrite(self._descriptor, layout.packed_mark(position, digest), layout.MARK_AT)
 
-    def save(self, machine: OrderedPublishing, *, is_last: bool = False) -> None:
-        """After confirms. A save that comes too soon after a long one is left to the next, or to the last."""
+    def save(self, machine: OrderedPublishing, *, at_once: bool = False) -> None:
+        """After confirms. A save that comes too soon after a long one is left to the next, unless `at_once`."""
         began = time.monotonic()
-        self._is_dirty = True
-        if began < self._next_save_at and not is_last:
+        if began < self._next_save_at and not at_once:
             return
         self._generation += 1
         counts, floor = machine.counts, machine.floor
@@ -112,7 +110,6 @@ class StateFile:
         )
         at = layout.SLOTS_AT + self._generation % 2 * self._slot_bytes
         os.pwrite(self._descriptor, layout.packed_slot(slot), at)
-        self._is_dirty = False
         ended = time.monotonic()
         self._next_save_at = ended + (ended - began) / _SAVING_SHARE
 

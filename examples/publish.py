@@ -1,0 +1,18 @@
+"""Publish from code: `python examples/publish.py amqp://guest:guest@localhost/ orders`."""
+
+import asyncio
+import sys
+
+from lbg_broker.publishing import GroupPublisher
+
+
+async def main(broker: str, group: str) -> None:
+    async with GroupPublisher(broker, group=group) as publisher:
+        for number in range(1000):
+            await publisher.publish(key=f"order-{number % 50}", body=b"%d" % number, topic="example")
+        await publisher.flush()
+    print(f"{publisher.report().confirmed} messages confirmed")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:3]))
