@@ -113,6 +113,8 @@ class Collecting:
                     return
             except ConnectionLost as error:
                 self._on_notice(f"connection lost: {error}")
+            finally:
+                await connection.close()
 
     async def _collect(self, connection: ClientConnection) -> bool:
         """Take messages until the run is over (True) or the connection is (False)."""
@@ -192,7 +194,6 @@ class Collecting:
         if not self._settings.keep_queue and connection.is_open:
             channel = await connection.open_channel()
             await channel.queue_delete(self._names.validation)
-        await connection.close()
 
     def _tell(self, listener: Callable[[T], None], what: T) -> None:
         """Whoever listens may be gone (a closed pipe): that ends the run, not the connection."""

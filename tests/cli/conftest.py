@@ -1,0 +1,59 @@
+"""A broker process and a way to run `lbg` in this process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lbg.__main__ import cli
+from lbg.failing import run
+from support.command_line import Lbg, Said, Where, clean_environment
+
+
+@pytest.fixture
+def lbg(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lbg:
+    """`lbg("group", "list")` in this process, without the environment of whoever runs the tests."""
+    for name in ("LBG_BROKER", "LBG_MANAGEMENT", "LBG_DEBUG", "LBG_CLIENT_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*arguments: str) -> Said:
+        capfd.readouterr()
+        status = run(cli, list(arguments))
+        out, err = capfd.readouterr()
+        return Said(status, out, err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Where]:
+    """`lbg broker serve` as a process of its own."""
+    directory = tmp_path_factory.mktemp("broker")
+    serve = ("broker", "serve", "--json", "--data-dir", str(directory / "data"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lbg", *serve, "--listen", "127.0.0.1:0", "--management", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=clean_environment(),
+    )
+    assert process.stdout is not None
+    said = json.loads(process.stdout.readline())
+    yield Where(
+        said["amqp"].replace("://", "://guest:guest@"), said["management"].replace("://", "://guest:guest@")
+    )
+    process.terminate()
+    assert process.wait(timeout=20) == 0
+    process.stdout.close()
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    file = tmp_path / "password"
+    file.write_text("s3cret-word\n")
+    return file

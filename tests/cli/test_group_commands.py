@@ -1,0 +1,118 @@
+"""`lbg group` on a broker process."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Lbg, Where
+
+
+@pytest.fixture
+def group(unique: str) -> str:
+    return unique
+
+
+def test_a_group_is_created_shown_listed_and_deleted(lbg: Lbg, broker: Where, group: str) -> None:
+    created = lbg("group", "create", group, "--queue-count", "2", *broker.options)
+    assert created.status == 0
+    assert f"group {group} created: 2 queues, 100 hashes" in created.out
+    assert "password" in created.out
+    shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
+    assert shown["attributes"]["queue_count"] == 2
+    assert [queue["ready"] for queue in shown["queues"]] == [0, 0]
+    assert group in lbg("group", "list", *broker.options).out
+    deleted = lbg("group", "delete", group, *broker.options)
+    assert (deleted.status, deleted.out.startswith(f"group {group} deleted")) == (0, True)
+    again = lbg("group", "delete", group, *broker.options)
+    assert again.status == 1
+    assert f"there is no group '{group}'" in again.err
+
+
+def test_creating_again_does_nothing_and_tells_no_password(lbg: Lbg, broker: Where, group: str) -> None:
+    lbg("group", "create", group, *broker.options)
+    again = lbg("group", "create", group, *broker.options)
+    assert again.status == 0
+    assert again.out == f"group {group} is there, nothing to do: 4 queues, 100 hashes, prefix '{group}'\n"
+
+
+def test_a_different_group_is_refused_with_the_difference(lbg: Lbg, broker: Where, group: str) -> None:
+    lbg("group", "create", group, *broker.options)
+    refused = lbg("group", "create", group, "--hash-count", "50", *broker.options)
+    assert refused.status == 1
+    assert "hash_count: 100 -> 50" in refused.err
+
+
+def test_a_given_password_is_never_printed(lbg: Lbg, broker: Where, group: str, password_file: Path) -> None:
+    created = lbg("group", "create", group, "--password-file", str(password_file), *broker.options)
+    assert created.status == 0
+    assert "s3cret-word" not in created.out + created.err
+    user = broker.broker.replace("guest:guest", f"{group}:s3cret-word")
+    assert lbg("group", "show", group, "--broker", user, "--management", broker.management).status == 0
+
+
+def test_a_generated_password_goes_to_a_file_of_its_own(
+    lbg: Lbg, broker: Where, group: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "secret"
+    created = lbg("group", "create", group, "--write-password", str(file), *broker.options)
+    assert created.status == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    password = file.read_text().strip()
+    assert password not in created.out
+    taken = lbg("group", "create", group, "--write-password", str(file), *broker.options)
+    assert taken.status == 1
+    assert "exists" in taken.err
+    assert file.read_text().strip() == password
+
+
+def test_a_create_that_is_refused_leaves_no_password_file(
+    lbg: Lbg, broker: Where, group: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "secret"
+    refused = lbg(
+        "group", "create", group, "--mode", "Sessions", "--write-password", str(file), *broker.options
+    )
+    assert refused.status == 1
+    assert "mode 'Sessions'" in refused.err
+    assert not file.exists()
+
+
+def test_an_empty_password_file_is_an_error(lbg: Lbg, broker: Where, group: str, password_file: Path) -> None:
+    password_file.write_text("\nsecond line\n")
+    refused = lbg("group", "create", group, "--password-file", str(password_file), *broker.options)
+    assert (refused.status, "its first line is empty" in refused.err) == (1, True)
+
+
+def test_without_a_management_api_it_says_what_to_do(lbg: Lbg, broker: Where, group: str) -> None:
+    nowhere = ("--broker", broker.broker, "--management", "http://127.0.0.1:1")
+    refused = lbg("group", "create", group, *nowhere)
+    assert refused.status == 1
+    assert "http://127.0.0.1:1 cannot be reached" in refused.err
+    assert "--no-user" in refused.err
+    assert lbg("group", "create", group, "--no-user", "--broker", broker.broker).status == 0
+    assert lbg("group", "show", group, *nowhere).status == 0
+    assert lbg("group", "delete", group, "--no-user", "--broker", broker.broker).status == 0
+
+
+def test_wrong_credentials_are_one_line(lbg: Lbg, broker: Where, group: str) -> None:
+    wrong = broker.broker.replace("guest:guest", "guest:s3cret-word")
+    refused = lbg("group", "create", group, "--broker", wrong, "--management", broker.management)
+    assert refused.status == 1
+    assert refused.err.count("\n") == 1
+    assert "refuses the login" in refused.err
+    assert "s3cret-word" not in refused.err
+
+
+def test_the_environment_may_say_where_the_broker_is(
+    lbg: Lbg, broker: Where, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LBG_BROKER", broker.broker)
+    monkeypatch.setenv("LBG_MANAGEMENT", broker.management)
+    monkeypatch.setenv("LBG_CLIENT_PASSWORD", "from-the-environment")
+    created = lbg("group", "create", group)
+    assert created.status == 0
+    assert "password" not in created.out
