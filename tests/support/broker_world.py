@@ -95,7 +95,7 @@ class MemoryStore:
         definitions = [
             Definition(kind, key, value) for (kind, key), value in sorted(self.definitions.items())
         ]
-        return StoredState(definitions, list(self.records.values()))
+        return StoredState(definitions, [self.records[spool] for spool in sorted(self.records)])
 
     def bodies(self, spool: int, *, durable: bool = True) -> list[bytes]:
         """The bodies of a line's rows, in order."""

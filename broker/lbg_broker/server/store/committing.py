@@ -35,9 +35,21 @@ class Committer:
         self._store.close()
 
     def _run(self) -> None:
-        while (batch := self._batches.get()) is not None:
+        while (batch := self._next()) is not None:
             try:
                 outcome: Outcome = self._store.carry_out(batch)
             except StoreError as error:
                 outcome = error
             self._on_done(batch, outcome)
+
+    def _next(self) -> StoreBatch | None:
+        """The next batch; while there is none, the store tidies up."""
+        while self._store.untidy:
+            try:
+                return self._batches.get_nowait()
+            except queue.Empty:
+                try:
+                    self._store.tidy()
+                except StoreError:  # a batch that meets the same trouble will tell
+                    break
+        return self._batches.get()

@@ -2,6 +2,7 @@
 
 `message` and `spill` have the same shape. A row's id is the line's number in the upper bits and the position in
 it in the lower 40, so that a line is one run of the table: appends go to its end, a cumulative ack is one range.
+`garbage` are ranges of ids that are deleted for everybody but not yet removed: a purge takes as long as its commit.
 `spill` is what lines that do not survive the process could not keep in memory: it is emptied at every start.
 """
 
@@ -57,6 +58,7 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
+    database.execute("PRAGMA auto_vacuum=INCREMENTAL")  # counts only before the first table
     (mode,) = database.execute("PRAGMA journal_mode=WAL").fetchone()
     if mode != "wal":
         raise StoreError(f"{path}: this file system cannot keep a write-ahead log (journal mode {mode})")

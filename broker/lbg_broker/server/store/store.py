@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,21 @@ few large ones are better than many small ones; fixed sizes, so that they are co
 
 COLUMNS: Final = 4
 
+GARBAGE_POSITIONS: Final = 10_000
+"""A range of more positions than this is not deleted with its batch but by and by: every confirm would wait."""
+
+TIDY_ROWS: Final = 4_000
+"""Rows removed at a time; a batch that comes meanwhile waits for these (some 10 ms)."""
+
+TIDY_PAGES: Final = 1_000
+"""Pages given back to the file system at a time."""
+
+WRITES_PER_LOOK: Final = 64
+"""Batches between two looks at how much of the file is unused."""
+
+FREE_PAGES_MIN: Final = 4_096
+"""Unused pages the file keeps (16 MiB): what a busy queue frees it soon needs again."""
+
 
 class Store:
     """One open store. Every method blocks; use it from one thread at a time."""
@@ -35,7 +51,11 @@ class Store:
         """Open or make the file. Raises `StoreError`."""
         self.path = path
         self._database = open_database(path)
-        self._collect_garbage()
+        self.untidy = True
+        """Whether `tidy` has something to do, or may have."""
+        self._writes = 0
+        while self._remove_garbage():
+            pass
 
     def load(self) -> StoredState:
         """What was kept. Messages are counted by their lines' records and not read."""
@@ -73,9 +93,7 @@ class Store:
         self._database.close()
 
     def _write(self, batch: StoreBatch) -> None:
-        database = self._database
-        database.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             for definition in batch.definitions:
                 self._define(definition)
             self._insert("message", _rows(change for change in batch.spools if change.durable))
@@ -85,6 +103,16 @@ class Store:
             self._record([change.record for change in batch.spools if change.record is not None])
             for spool, durable in batch.dropped:
                 self._drop(spool, durable)
+        self._writes += 1
+        if self._writes % WRITES_PER_LOOK == 0:
+            self.untidy = True
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        database = self._database
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
             database.execute("COMMIT")
         except BaseException:
             if database.in_transaction:
@@ -113,9 +141,12 @@ class Store:
     def _delete(self, table: str, change: SpoolChange) -> None:
         base = change.spool << POSITION_BITS
         for first, last in change.deletes:
-            self._database.execute(
-                f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", (base + first, base + last)
-            )
+            if last - first > GARBAGE_POSITIONS and change.durable:
+                self._throw_away(base + first, base + last)
+            else:
+                self._database.execute(
+                    f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", (base + first, base + last)
+                )
 
     def _record(self, records: Sequence[SpoolRecord]) -> None:
         for record in records:
@@ -126,12 +157,16 @@ class Store:
 
     def _drop(self, spool: int, durable: bool) -> None:
         base = spool << POSITION_BITS
-        table = "message" if durable else "spill"
-        self._database.execute(
-            f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", (base, base + (1 << POSITION_BITS) - 1)
-        )
+        end = base + (1 << POSITION_BITS) - 1
         if durable:
+            self._throw_away(base, end)
             self._database.execute("DELETE FROM spool WHERE id = ?", (spool,))
+        else:
+            self._database.execute("DELETE FROM spill WHERE id BETWEEN ? AND ?", (base, end))
+
+    def _throw_away(self, first: int, last: int) -> None:
+        self._database.execute("INSERT OR REPLACE INTO garbage VALUES (?, ?)", (first, last))
+        self.untidy = True
 
     def _read(self, request: PageRequest) -> Page:
         base = request.spool << POSITION_BITS
@@ -153,8 +188,37 @@ class Store:
         cursor.close()
         return Page(request, rows, rows[-1][0] + 1)
 
-    def _collect_garbage(self) -> None:
-        return
+    def tidy(self) -> None:
+        """Remove some of what was thrown away, or give some room back; `untidy` says whether more is to do.
+
+        Raises `StoreError`.
+        """
+        try:
+            self.untidy = self._remove_garbage() or self._shrink()
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from error
+
+    def _remove_garbage(self) -> bool:
+        database = self._database
+        row = database.execute("SELECT first, last FROM garbage LIMIT 1").fetchone()
+        if row is None:
+            return False
+        with self._transaction():
+            removed = database.execute(
+                "DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id BETWEEN ? AND ? LIMIT ?)",
+                (*row, TIDY_ROWS),
+            ).rowcount
+            if removed < TIDY_ROWS:
+                database.execute("DELETE FROM garbage WHERE first = ?", (row[0],))
+        return True
+
+    def _shrink(self) -> bool:
+        (free,) = self._database.execute("PRAGMA freelist_count").fetchone()
+        (pages,) = self._database.execute("PRAGMA page_count").fetchone()
+        if free <= max(FREE_PAGES_MIN, pages // 2):
+            return False
+        self._database.execute(f"PRAGMA incremental_vacuum({TIDY_PAGES})").fetchall()
+        return True
 
 
 _INSERTS: Final = {
