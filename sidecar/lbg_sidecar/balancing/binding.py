@@ -1,0 +1,53 @@
+"""One queue as this member is bound to it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from ..consuming.held import Attachment
+from ..membership.messages import Status
+
+
+class Phase(enum.Enum):
+    """A channel's life. A delivery may come while ATTACHING: the broker does not wait for us to read its answer."""
+
+    UNBOUND = enum.auto()
+    ATTACHING = enum.auto()
+    ATTACHED = enum.auto()
+    DETACHING = enum.auto()
+
+
+@dataclass(slots=True)
+class Binding:
+    """`active` is known from deliveries only: AMQP does not tell a consumer that its turn has come."""
+
+    queue: int
+    phase: Phase = Phase.UNBOUND
+    attachment: Attachment | None = None
+    epoch: int = 0
+    active: bool = False
+    activated_at: float = 0.0
+    attached_at: float = (
+        0.0  # when the attachment was asked for: so it is not in front of what was there before
+    )
+    attach_due: float = 0.0
+    failures: int = 0
+    move_due: float = 0.0  # no handoff before this: an earlier one was given up
+    answers: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # movers that wait for us to be out of the way
+    delivered: int = 0  # through earlier attachments
+
+    @property
+    def waiting(self) -> bool:
+        """Attached, and nothing was ever delivered to it: idle, or behind another consumer."""
+        return self.phase in (Phase.ATTACHING, Phase.ATTACHED) and not self.active
+
+    @property
+    def status(self) -> Status:
+        if self.attachment is None or (self.phase is Phase.ATTACHING and not self.active):
+            return Status.UNBOUND
+        if self.active:
+            return Status.PAUSED if self.attachment.frozen or self.phase is Phase.DETACHING else Status.READY
+        return Status.UNASSIGNED if self.phase is Phase.ATTACHED else Status.UNBOUND

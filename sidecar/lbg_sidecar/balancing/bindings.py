@@ -1,0 +1,129 @@
+"""Every queue of the group, bound: attaching, being activated, detaching, and what is forgotten when a channel goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..consuming.backoff import Backoff
+from ..consuming.consumption import Consumption
+from ..consuming.held import Attachment, Held
+from ..consuming.window import derived_prefetch
+from ..effects import Abort, Attach, Detach, Done, Effect
+from .binding import Binding, Phase
+from .rules import BalancingRules
+
+ATTACH_BACKOFF = Backoff(first_s=0.2, max_s=10.0)
+
+SINGLE_ACKS_AT_CLOSE = 15
+"""With the cumulative one 16 frames: a closing channel of a quorum queue carries those out (DESIGN.md)."""
+
+
+class Bindings:
+    def __init__(
+        self,
+        rules: BalancingRules,
+        consumption: Consumption,
+        effects: list[Effect],
+        *,
+        uniform: Callable[[], float],
+    ) -> None:
+        self.rules = rules
+        self.all = [Binding(queue) for queue in range(rules.queue_count)]
+        self._consumption = consumption
+        self._effects = effects
+        self._uniform = uniform
+
+    def attach_due(self, now: float) -> None:
+        """Attach to every queue that has no channel and whose time has come."""
+        for binding in self.all:
+            if binding.phase is Phase.UNBOUND and now >= binding.attach_due:
+                self.attach(binding, now)
+
+    def attach(self, binding: Binding, now: float) -> None:
+        binding.epoch += 1
+        binding.phase = Phase.ATTACHING
+        binding.attached_at = now
+        binding.attachment = Attachment(binding.queue, binding.epoch, prefetch=self._prefetch())
+        self._effects.append(Attach(binding.attachment))
+
+    def attached(self, attachment: Attachment) -> Binding | None:
+        """The broker has the consumer. None if this attachment is over already."""
+        binding = self.all[attachment.queue]
+        if binding.attachment is not attachment:
+            return None
+        if binding.phase is Phase.ATTACHING:
+            binding.phase = Phase.ATTACHED
+            binding.failures = 0
+        return binding
+
+    def detach(self, binding: Binding) -> int:
+        """Settle, forget, close. Returns how many calls that cut off; their messages are delivered again."""
+        attachment = binding.attachment
+        assert attachment is not None
+        binding.phase = Phase.DETACHING
+        done = attachment.settling.take()
+        singly = attachment.settling.take_scattered(SINGLE_ACKS_AT_CLOSE)
+        running, rest = self._consumption.close(attachment)
+        if running:
+            self._consumption.counts.forced += len(running)
+            self._effects.append(Abort(tuple(running)))
+        self._effects.append(
+            Detach(attachment, done[-1].tag if done else None, tuple(held.tag for held in singly))
+        )
+        if done or singly:
+            self._effects.append(Done((*done, *singly), settled=True))
+        self._released(rest, running)
+        return len(running)
+
+    def closed(self, attachment: Attachment, now: float) -> Binding | None:
+        """The channel is gone, because we closed it or of itself. None if that is known already."""
+        binding = self.all[attachment.queue]
+        if binding.attachment is not attachment:
+            return None
+        if binding.phase is not Phase.DETACHING:
+            self._cut_off(attachment)
+            binding.failures += 1
+            binding.attach_due = now + ATTACH_BACKOFF.delay_s(binding.failures, self._uniform)
+        else:
+            binding.attach_due = now
+        self._unbind(binding)
+        return binding
+
+    def lost(self) -> None:
+        """The connection is gone and every channel with it: stop everything at once."""
+        for binding in self.all:
+            if binding.attachment is not None:
+                if not binding.attachment.closed:
+                    self._cut_off(binding.attachment)
+                self._unbind(binding)
+            binding.attach_due = 0.0
+            binding.answers.clear()
+
+    def _cut_off(self, attachment: Attachment) -> None:
+        running, rest = self._consumption.close(attachment)
+        if running:
+            self._effects.append(Abort(tuple(running)))
+        self._released(rest, running)
+
+    def _released(self, rest: list[Held], running: list[Held]) -> None:
+        # A call that still runs is journalled when it has ended.
+        still = set(running)
+        over = tuple(held for held in rest if held not in still)
+        if over:
+            self._effects.append(Done(over, settled=False))
+
+    def _unbind(self, binding: Binding) -> None:
+        assert binding.attachment is not None
+        binding.delivered += binding.attachment.delivered
+        binding.attachment = None
+        binding.phase = Phase.UNBOUND
+        binding.active = False
+
+    def _prefetch(self) -> int:
+        if self.rules.prefetch is not None:
+            return self.rules.prefetch
+        return derived_prefetch(
+            concurrency=self._consumption.rules.concurrency,
+            service_time_s=self._consumption.service_time_s(),
+            consumer_timeout_s=self.rules.consumer_timeout_s,
+        )

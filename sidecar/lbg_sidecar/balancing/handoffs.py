@@ -1,0 +1,168 @@
+"""Moving the active role away: announce, wait for the way to be clear, freeze, drain, settle, close.
+
+Only the active consumer of a queue ever moves it, so there is one move of a queue at a time. Whatever is said in a
+move is a hint. What makes it safe is the order of things here: nothing is closed while a call runs (unless a
+shutdown forces it), everything that is done is acknowledged before the close, and the broker gives the rest,
+in order, to one other consumer after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from ..consuming.consumption import Consumption
+from ..consuming.held import Attachment
+from ..effects import Effect, Kept, Moved
+from ..membership.messages import Handover, Move, Reattached
+from ..membership.roster import Post, Roster
+from .binding import Binding, Phase
+from .bindings import Bindings
+from .handoff import Handoff, Stage
+
+
+class Handoffs:
+    def __init__(
+        self,
+        bindings: Bindings,
+        consumption: Consumption,
+        roster: Roster,
+        effects: list[Effect],
+        *,
+        uniform: Callable[[], float],
+    ) -> None:
+        self.moves: dict[int, Handoff] = {}
+        self.forced = False
+        """A handoff that does not drain in time is carried out all the same: the member is leaving."""
+        self._bindings = bindings
+        self._rules = bindings.rules
+        self._consumption = consumption
+        self._roster = roster
+        self._effects = effects
+        self._uniform = uniform
+        self._started = 0
+
+    def start(self, binding: Binding, to: int | None, why: str, now: float) -> None:
+        """Begin to give an active queue to member `to`, or to whoever waits first."""
+        me = self._roster.me
+        assert me is not None
+        assert binding.active
+        self._started += 1
+        handoff = Handoff(binding.queue, to, why, f"{me.incarnation}-{self._started}")
+        self.moves[binding.queue] = handoff
+        if to is not None:
+            handoff.awaiting = set(self._roster.peers) - {to}
+            handoff.deadline = now + self._rules.answers_s
+            self._effects.append(Post(Move(me, binding.queue, to, handoff.move)))
+        if not handoff.awaiting:
+            self._freeze(handoff, now)
+
+    def answered(self, message: Reattached, now: float) -> None:
+        """Somebody is out of the successor's way."""
+        handoff = self.moves.get(message.queue)
+        if handoff is None or handoff.move != message.move:
+            return
+        handoff.awaiting.discard(message.sender.index)
+        if not handoff.awaiting and handoff.stage is Stage.ANNOUNCED:
+            self._freeze(handoff, now)
+
+    def live_changed(self, live: Collection[int], now: float) -> None:
+        """Do not wait for, or hand over to, those who are gone."""
+        for handoff in list(self.moves.values()):
+            handoff.awaiting.intersection_update(live)
+            if handoff.to is not None and handoff.to not in live:
+                self._cancel(handoff)
+            elif not handoff.awaiting and handoff.stage is Stage.ANNOUNCED:
+                self._freeze(handoff, now)
+
+    def call_ended(self, attachment: Attachment, now: float) -> None:
+        """A call, or a confirm, of a frozen attachment has come in."""
+        handoff = self.moves.get(attachment.queue)
+        if handoff is not None and handoff.stage is Stage.DRAINING and attachment.drained:
+            self._let_go(handoff, now)
+
+    def closed(self, binding: Binding, now: float) -> None:
+        """The channel of this queue is gone, and so is its move."""
+        handoff = self.moves.pop(binding.queue, None)
+        if handoff is not None and handoff.stage is Stage.DETACHING:
+            drain_s, close_s = handoff.drained_at - handoff.frozen_at, now - handoff.drained_at
+            self._effects.append(
+                Moved(handoff.queue, handoff.to, handoff.why, drain_s, close_s, handoff.forced)
+            )
+
+    def force(self, now: float) -> None:
+        """Carry out every move now, drained or not."""
+        for handoff in list(self.moves.values()):
+            if handoff.stage is Stage.ANNOUNCED:
+                self._freeze(handoff, now)
+            if handoff.stage is Stage.DRAINING:
+                self._let_go(handoff, now)
+
+    def tick(self, now: float) -> None:
+        for handoff in list(self.moves.values()):
+            if handoff.stage is Stage.DRAINING and now >= handoff.halt_at:
+                handoff.halt_at = float("inf")
+                self._consumption.lanes.halt(self._attachment(handoff))
+                self.call_ended(self._attachment(handoff), now)
+            if now < handoff.deadline or handoff.stage is Stage.DETACHING:
+                continue
+            if handoff.stage is Stage.ANNOUNCED:
+                self._freeze(handoff, now)
+            elif self.forced:
+                self._let_go(handoff, now)
+            else:
+                self._keep(handoff, now)
+
+    @property
+    def next_due(self) -> float:
+        due = float("inf")
+        for move in self.moves.values():
+            if move.stage is Stage.ANNOUNCED:
+                due = min(due, move.deadline)
+            elif move.stage is Stage.DRAINING:
+                due = min(due, move.deadline, move.halt_at)
+        return due
+
+    def _freeze(self, handoff: Handoff, now: float) -> None:
+        attachment = self._attachment(handoff)
+        handoff.stage = Stage.DRAINING
+        handoff.frozen_at = now
+        handoff.deadline = now + self._rules.max_handoff_s
+        handoff.halt_at = now + self._rules.max_handoff_s / 2
+        self._consumption.lanes.freeze(attachment)
+        self._roster.changed(now)
+        if attachment.drained:
+            self._let_go(handoff, now)
+
+    def _let_go(self, handoff: Handoff, now: float) -> None:
+        handoff.stage = Stage.DETACHING
+        handoff.drained_at = now
+        me = self._roster.me
+        assert me is not None
+        if handoff.to is not None:
+            positions = self._consumption.processed.of_queue(handoff.queue)
+            message = Handover(me, handoff.queue, handoff.move, positions, now - handoff.frozen_at)
+            self._effects.append(Post(message, to=handoff.to))
+        handoff.forced = self._bindings.detach(self._bindings.all[handoff.queue])
+
+    def _keep(self, handoff: Handoff, now: float) -> None:
+        attachment = self._attachment(handoff)
+        binding = self._bindings.all[handoff.queue]
+        after_s = self._rules.rebalance_delay_s * (0.8 + 0.4 * self._uniform())
+        binding.move_due = now + after_s
+        self._effects.append(
+            Kept(handoff.queue, handoff.to, handoff.why, len(attachment.running), now - handoff.frozen_at)
+        )
+        self._cancel(handoff)
+
+    def _cancel(self, handoff: Handoff) -> None:
+        if handoff.stage is Stage.DETACHING:
+            return
+        del self.moves[handoff.queue]
+        if handoff.stage is Stage.DRAINING:
+            self._consumption.lanes.thaw(self._attachment(handoff))
+
+    def _attachment(self, handoff: Handoff) -> Attachment:
+        binding = self._bindings.all[handoff.queue]
+        assert binding.attachment is not None
+        assert binding.phase is not Phase.DETACHING
+        return binding.attachment

@@ -1,0 +1,233 @@
+"""Everything between a delivery and its ack, for all attachments of a member."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..verdict import Kind, Verdict
+from .backoff import Backoff
+from .held import Attachment, Held, Identity, Outcome
+from .lanes import Lanes
+from .positions import Processed
+
+
+class Order(enum.StrEnum):
+    """What is kept in order: the messages of a key, or all of a queue."""
+
+    KEY = "key"
+    QUEUE = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How messages are processed; `MemberSettings` explains each value."""
+
+    concurrency: int = 16
+    order: Order = Order.KEY
+    call_timeout_s: float = 30.0
+    max_attempts: int | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    republish: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the member started. `forced`: calls that were cut off by a close that could not wait for them, so
+    that their messages are delivered again; `aborted`: calls that ended without effect, their channel gone."""
+
+    delivered: int = 0
+    acked: int = 0
+    retried: int = 0
+    repeats_dropped: int = 0
+    dead_lettered: int = 0
+    timed_out: int = 0
+    aborted: int = 0
+    forced: int = 0
+
+
+class Next(enum.Enum):
+    """What the end of a call asks for."""
+
+    NOTHING = enum.auto()
+    DEAD_LETTER = enum.auto()
+    REPUBLISH = enum.auto()
+
+
+class Consumption:
+    """Deliveries in, calls out; the end of each call in, acks out."""
+
+    def __init__(self, rules: Rules, processed: Processed, uniform: Callable[[], float]) -> None:
+        self.rules = rules
+        self.processed = processed
+        self.lanes = Lanes(concurrency=rules.concurrency)
+        self.counts = Counts()
+        self.fenced = False
+        """No call may start: the connection is lost, or may be."""
+        self.running: dict[Held, None] = {}
+        self.repeats_in: list[Attachment] = []
+        """Where `take` dropped repeats since this was last emptied: their acks may be due."""
+        self._durations: deque[float] = deque(maxlen=256)
+        self._awaiting: dict[
+            Identity, None
+        ] = {}  # republished, not confirmed: done by the app, not yet by us
+        self._uniform = uniform
+        self._deliveries = 0
+
+    def deliver(self, attachment: Attachment, arrivals: list[Held], now: float) -> None:
+        """Messages that the broker delivered, in order. Ignored for an attachment that is closed."""
+        if attachment.closed:
+            return
+        by_key = self.rules.order is Order.KEY
+        number = self._deliveries
+        for held in arrivals:
+            held.received_at = now
+            held.number = number
+            number += 1
+            # A message without a key is its own lane, so that its duplicate waits for it.
+            held.lane = (held.key if held.key is not None else held.identity) if by_key else ""
+        self._deliveries = number
+        attachment.delivered += len(arrivals)
+        self.counts.delivered += len(arrivals)
+        attachment.settling.delivered(arrivals)
+        self.lanes.admit(attachment, arrivals)
+
+    def take(self, now: float) -> Held | None:
+        """The next call to make. What was processed before is dropped here, on its turn."""
+        lanes = self.lanes
+        while not self.fenced:
+            held = lanes.take()
+            if held is None:
+                return None
+            identity = held.identity
+            if identity is not None and (identity in self.processed or identity in self._awaiting):
+                self.counts.repeats_dropped += 1
+                self._settle(held, Outcome.REPEAT)
+                lanes.finish(held)
+                self.repeats_in.append(held.attachment)
+                continue
+            if not held.attempts and identity is not None:
+                held.attempts = self.processed.attempts(identity)
+            held.attempts += 1
+            held.started_at = now
+            if held.first_started_at is None:
+                held.first_started_at = now
+            self.running[held] = None
+            return held
+        return None
+
+    def end(self, held: Held, verdict: Verdict, now: float) -> Next:
+        """A call that was taken has ended; report each exactly once, aborted ones too."""
+        del self.running[held]
+        held.finished_at = now
+        self._durations.append(now - held.started_at)
+        kind = verdict.kind
+        if kind is Kind.ACK:
+            return self._acked(held)
+        if held.attachment.closed:
+            self.counts.aborted += 1
+            self.lanes.finish(held)
+            return Next.NOTHING
+        if kind is Kind.DROP:
+            return self._refused(held, verdict.reason)
+        reason, after_s = verdict.reason, verdict.after_s
+        if kind is Kind.INTERRUPTED:
+            if held.abort_reason is None:  # it fell with another's abort: not this message's failure
+                held.attempts -= 1
+                self.lanes.delay(held, now)
+                self.lanes.wake(now)
+                return Next.NOTHING
+            reason, held.abort_reason = held.abort_reason, None
+        self.counts.retried += 1
+        limit = self.rules.max_attempts
+        if limit is not None and held.attempts >= limit:
+            return self._refused(
+                held, f"gave up after {held.attempts} attempts: {reason or 'no reason given'}"
+            )
+        held.reason = reason
+        if held.identity is not None:
+            self.processed.failed(held.identity, held.attempts)
+        if after_s is None:
+            after_s = self.rules.backoff.delay_s(held.attempts, self._uniform)
+        self.lanes.delay(held, now + after_s)
+        return Next.NOTHING
+
+    def _acked(self, held: Held) -> Next:
+        attachment = held.attachment
+        if attachment.closed:
+            # It was processed, even if nobody can be told any more: dropped when it comes again.
+            if held.identity is not None and not self.rules.republish:
+                self.processed.add(held.identity)
+            self.lanes.finish(held)
+            return Next.NOTHING
+        if not self.rules.republish:
+            self._settle(held, Outcome.ACK)
+            self.lanes.finish(held)
+            return Next.NOTHING
+        attachment.unconfirmed[held] = None
+        if held.identity is not None:
+            self._awaiting[held.identity] = None
+        self.lanes.finish(held)
+        return Next.REPUBLISH
+
+    def _refused(self, held: Held, reason: str) -> Next:
+        held.reason = reason
+        self.lanes.park(held)
+        return Next.DEAD_LETTER
+
+    def confirmed(self, held: Held, what: Next) -> None:
+        """The broker has the dead letter, or the republished message: now it may be acked here."""
+        attachment = held.attachment
+        if attachment.closed:
+            return
+        if what is Next.DEAD_LETTER:
+            self._settle(held, Outcome.DEAD)
+            self.lanes.unpark(held)
+        else:
+            del attachment.unconfirmed[held]
+            if held.identity is not None:
+                del self._awaiting[held.identity]
+            self._settle(held, Outcome.ACK)
+
+    def _settle(self, held: Held, outcome: Outcome) -> None:
+        held.outcome = outcome
+        if outcome is Outcome.ACK:
+            self.counts.acked += 1
+        elif outcome is Outcome.DEAD:
+            self.counts.dead_lettered += 1
+        if held.identity is not None and outcome is not Outcome.REPEAT:
+            self.processed.add(held.identity)
+        held.attachment.settling.done(held)
+
+    def close(self, attachment: Attachment) -> tuple[list[Held], list[Held]]:
+        """Forget an attachment whose channel is going: (calls to abort, everything that was never acked)."""
+        running = self.lanes.close(attachment)
+        for held in attachment.unconfirmed:
+            if held.identity is not None:
+                del self._awaiting[held.identity]
+        rest = attachment.settling.leave()
+        for held in rest:
+            if held.outcome is None:
+                held.outcome = Outcome.RELEASED
+        return running, rest
+
+    def overdue(self, now: float) -> list[Held]:
+        """Calls that have run longer than the limit and are not being aborted yet; they are marked as timed out."""
+        late = []
+        started_before = now - self.rules.call_timeout_s
+        for held in self.running:  # in order of start
+            if held.started_at > started_before:
+                break
+            if held.abort_reason is None and not held.attachment.closed:
+                held.abort_reason = f"no verdict within {self.rules.call_timeout_s:g} s"
+                self.counts.timed_out += 1
+                late.append(held)
+        return late
+
+    def service_time_s(self) -> float | None:
+        """The 99th percentile of the last calls; None before there were enough to say."""
+        if len(self._durations) < 64:
+            return None
+        return sorted(self._durations)[len(self._durations) * 99 // 100]

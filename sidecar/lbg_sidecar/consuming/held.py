@@ -1,0 +1,132 @@
+"""A message in this member's hands, and the attachment it came through."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Hashable
+from typing import Any
+
+from .settling import Settling
+
+Identity = tuple[str, int, int]  # publisher, hash, sequence: what makes two deliveries the same message
+
+
+class Outcome(enum.StrEnum):
+    """How a delivery ended, in the words of the journal (`lbg_broker.group.journal.VERDICTS`)."""
+
+    ACK = "ack"
+    DEAD = "dead"
+    REPEAT = "repeat"
+    RELEASED = "released"
+
+
+class Held:
+    """One delivery, from its arrival until it is settled or forgotten.
+
+    `delivery` is the client's object and stays opaque in here. `number` counts the member's deliveries.
+    `attempts` counts the calls of the application, the running one included. Times are the clock that the
+    machine is driven with, in seconds: `started_at` of the last call, `first_started_at` of the first one
+    through this attachment.
+    """
+
+    __slots__ = (
+        "abort_reason",
+        "attachment",
+        "attempts",
+        "delivery",
+        "finished_at",
+        "first_started_at",
+        "identity",
+        "key",
+        "lane",
+        "number",
+        "outcome",
+        "reason",
+        "received_at",
+        "started_at",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        tag: int,
+        *,
+        key: str | None = None,
+        identity: Identity | None = None,
+        delivery: Any = None,
+    ) -> None:
+        self.attachment = attachment
+        self.tag = tag
+        self.key = key
+        self.identity = identity
+        self.delivery = delivery
+        self.lane: Hashable = None
+        self.attempts = 0
+        self.number = 0
+        self.received_at = 0.0
+        self.started_at = 0.0
+        self.first_started_at: float | None = None
+        self.finished_at: float | None = None
+        self.abort_reason: str | None = None
+        self.outcome: Outcome | None = None
+        self.reason = ""
+
+    def __repr__(self) -> str:
+        return f"Held(q{self.attachment.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"
+
+
+class Attachment:
+    """One consumer on one queue, as long as its channel lives: everything in it goes when the channel goes.
+
+    `lanes` maps a lane to those that wait behind its head (None while nobody does); the head itself is ready,
+    running, delayed or parked. `running` is in order of start.
+    """
+
+    __slots__ = (
+        "acked_at",
+        "closed",
+        "delivered",
+        "epoch",
+        "frozen",
+        "highest",
+        "lanes",
+        "limit",
+        "listed",
+        "parked",
+        "prefetch",
+        "queue",
+        "ready",
+        "running",
+        "settling",
+        "shelved",
+        "unacked_listed",
+        "unconfirmed",
+    )
+
+    def __init__(self, queue: int, epoch: int, *, prefetch: int = 0) -> None:
+        self.queue = queue
+        self.epoch = epoch
+        self.prefetch = prefetch
+        self.settling = Settling()
+        self.lanes: dict[Hashable, deque[Held] | None] = {}
+        self.ready: deque[Held] = deque()
+        self.running: dict[Held, None] = {}
+        self.parked = 0  # refused, waiting for the dead letter's confirm; the lane waits with them
+        self.unconfirmed: dict[Held, None] = {}  # acked by the app and republished, waiting for that confirm
+        self.delivered = 0
+        self.highest = 0  # the highest tag that was handed to the application
+        self.frozen = False
+        self.limit = 0  # while frozen, only what was delivered before this tag may start
+        self.shelved: deque[Held] = deque()  # ready, but not allowed to start while frozen
+        self.closed = False
+        self.listed = False  # in the rota of attachments that have something ready
+        self.acked_at = float("-inf")
+        self.unacked_listed = False  # among the attachments that have something to acknowledge
+
+    @property
+    def drained(self) -> bool:
+        """Frozen, and nothing is inside the application, on its way to a confirm, or allowed to start. Retries
+        that wait for their time do not count."""
+        return not self.running and not self.ready and not self.parked and not self.unconfirmed

@@ -1,0 +1,131 @@
+"""What the member's machine asks its shell to do. The shell runs them in order and reports what came of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .consuming.held import Attachment, Held
+from .membership.roster import Post
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Open a channel and consume. Report `attached` or `attach_failed`; deliveries may come before that."""
+
+    attachment: Attachment
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """Acknowledge up to `ack_tag` (one cumulative frame, None: nothing) and `single_tags`, close the channel, report
+    `closed`."""
+
+    attachment: Attachment
+    ack_tag: int | None
+    single_tags: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    attachment: Attachment
+    tag: int
+    multiple: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Stop these calls; each still has to be reported as ended, once it has."""
+
+    calls: tuple[Held, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """These deliveries are over (`outcome` says how): for the journal, in this order. `settled`: an ack was written."""
+
+    deliveries: tuple[Held, ...]
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Publish it to the dead letters, and report `confirmed` when the broker has it."""
+
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Republish:
+    """Publish it for the validator, in the order of these effects, and report `confirmed` when the broker has it."""
+
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnect:
+    """Drop the connections and claim an index anew."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Nothing is held any more: close the connections and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """For the log: this member gave a queue away. `drain_s` from freeze to drained, `close_s` from there to closed."""
+
+    queue: int
+    to: int | None
+    why: str
+    drain_s: float
+    close_s: float
+    forced: int  # calls that were cut off, so that their messages are delivered again
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """For the log: a handoff was given up because the queue did not drain in time; it is tried again later."""
+
+    queue: int
+    to: int | None
+    why: str
+    running: int
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """For the log: this member became the active consumer. `pause_s` is None when nobody handed the queue over."""
+
+    queue: int
+    former: int | None
+    planned: bool
+    pause_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSet:
+    """For the log: who is live changed."""
+
+    live: frozenset[int]
+
+
+Effect = (
+    Attach
+    | Detach
+    | Ack
+    | Abort
+    | Done
+    | DeadLetter
+    | Republish
+    | Reconnect
+    | Exit
+    | Moved
+    | Kept
+    | TakenOver
+    | LiveSet
+    | Post
+)

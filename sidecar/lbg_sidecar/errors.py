@@ -1,0 +1,43 @@
+"""What can go wrong in a member.
+
+    MemberError
+    ├── SettingsError      a setting is not valid: its name, its value and the rule
+    ├── IndexTaken         the fixed index belongs to another live member
+    ├── MessageError       bytes on the members exchange that are no member's message
+    └── AppError           the application's channel
+        └── CommandFailed  the command cannot be started at all
+
+A group that does not exist is `lbg_broker.provisioning.GroupNotFound`; a broker that refuses the credentials is
+`lbg_broker.client.AuthenticationError`. Losing the connection is no error: the member comes back by itself.
+"""
+
+from __future__ import annotations
+
+
+class MemberError(Exception):
+    """Base of every error of this package; `str()` is one line that says what and what to do."""
+
+
+class SettingsError(MemberError):
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        super().__init__(f"{field} is {value!r}, but {rule}")
+        self.field = field
+
+
+class IndexTaken(MemberError):
+    def __init__(self, index: int) -> None:
+        super().__init__(f"index {index} belongs to another live member of the group")
+        self.index = index
+
+
+class MessageError(MemberError):
+    pass
+
+
+class AppError(MemberError):
+    pass
+
+
+class CommandFailed(AppError):
+    def __init__(self, command: str, why: str) -> None:
+        super().__init__(f"cannot run {command!r}: {why}")

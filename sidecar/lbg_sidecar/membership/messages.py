@@ -1,0 +1,262 @@
+"""What members say to each other on `lbg.G.members`: one JSON object a message.
+
+Everything in here is a hint (DESIGN.md section 1): a message that is lost, late or repeated costs balance for a
+moment, or a repeat, never order and never a message. So an unknown type is ignored and a field too many is too.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..consuming.positions import Positions
+from ..errors import MessageError
+
+VERSION = 1
+
+
+class Status(enum.StrEnum):
+    """A queue as one member has it, in the words of Solace's partition status (see "Message Distribution With
+    Partitioned Queues"): served by it; served, but held still for a handoff; waiting behind another consumer;
+    without a consumer of this member."""
+
+    READY = "Ready"
+    PAUSED = "Paused"
+    UNASSIGNED = "Unassigned"
+    UNBOUND = "Unbound"
+
+
+class Rebalance(enum.StrEnum):
+    READY = "Ready"
+    HOLD_DOWN = "HoldDown"
+    REBALANCING = "Rebalancing"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A member as others know it. The incarnation is new with every connection, so that nothing said by or about
+    an earlier life of the same index is taken for this one."""
+
+    index: int
+    name: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    queue: int
+    primary: bool
+    active: bool
+    status: Status
+    in_flight: int = 0
+    delivered: int = 0
+    epoch: int = 0  # rises with every attachment: who attached later waits behind who attached earlier
+
+
+@dataclass(frozen=True, slots=True)
+class BeatContent:
+    queues: tuple[QueueState, ...] = ()
+    rebalance: Rebalance = Rebalance.READY
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """To all, once after the index was claimed."""
+
+    sender: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The answer to a hello, to the one who said it."""
+
+    sender: Identity
+    content: BeatContent
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """To all, every second and on change."""
+
+    sender: Identity
+    content: BeatContent
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """To all: the sender hands its queues over and goes."""
+
+    sender: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """To all: `dead` has no mailbox any more; `by` is the index that found it out."""
+
+    dead: Identity
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """To one, mandatory. It needs no answer: only its return says something."""
+
+    sender: Identity
+    target: str  # the incarnation that is meant
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """To all: the sender is about to give `queue` to member `to`; everybody else gets behind that one."""
+
+    sender: Identity
+    queue: int
+    to: int
+    move: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reattached:
+    """To the mover: the sender is out of the successor's way."""
+
+    sender: Identity
+    queue: int
+    move: str
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """To the successor, just before the queue is let go: what was processed, and since when the queue stood still.
+
+    `paused_s` is how long the sender had not started a call of the queue when it sent this.
+    """
+
+    sender: Identity
+    queue: int
+    move: str
+    positions: Positions
+    paused_s: float
+
+
+Message = Hello | Welcome | Beat | Leave | Gone | Ping | Move | Reattached | Handover
+
+
+def encode(message: Message) -> bytes:
+    who = message.dead if isinstance(message, Gone) else message.sender
+    fields: dict[str, Any] = {
+        "v": VERSION,
+        "type": type(message).__name__.lower(),
+        "index": who.index,
+        "name": who.name,
+        "incarnation": who.incarnation,
+    }
+    match message:
+        case Welcome(content=content) | Beat(content=content):
+            fields |= _encode_content(content)
+        case Gone(by=by):
+            fields["by"] = by
+        case Ping(target=target):
+            fields["target"] = target
+        case Move():
+            fields |= {"queue": message.queue, "to": message.to, "move": message.move}
+        case Reattached():
+            fields |= {"queue": message.queue, "move": message.move}
+        case Handover():
+            fields |= {"queue": message.queue, "move": message.move, "paused_s": round(message.paused_s, 6)}
+            fields |= {"streams": message.positions.streams, "attempts": message.positions.attempts}
+        case _:
+            pass
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode(body: bytes | memoryview) -> Message | None:
+    """The message in `body`; None if it is of a version or type this member does not know. Raises MessageError."""
+    try:
+        fields = json.loads(bytes(body))
+        if not isinstance(fields, dict):
+            raise MessageError("a member's message is not a JSON object")
+        if fields.get("v") != VERSION:
+            return None
+        return _decode(fields)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise MessageError(f"not a member's message: {type(error).__name__}: {error}") from error
+
+
+def _decode(fields: dict[str, Any]) -> Message | None:
+    who = Identity(_number(fields["index"]), str(fields["name"]), str(fields["incarnation"]))
+    match fields["type"]:
+        case "hello":
+            return Hello(who)
+        case "leave":
+            return Leave(who)
+        case "welcome":
+            return Welcome(who, _decode_content(fields))
+        case "beat":
+            return Beat(who, _decode_content(fields))
+        case "gone":
+            return Gone(who, _number(fields["by"]))
+        case "ping":
+            return Ping(who, str(fields["target"]))
+        case "move":
+            return Move(who, _number(fields["queue"]), _number(fields["to"]), str(fields["move"]))
+        case "reattached":
+            return Reattached(who, _number(fields["queue"]), str(fields["move"]))
+        case "handover":
+            positions = Positions(
+                tuple(
+                    (str(publisher), _number(hash_), tuple((_number(a), _number(b)) for a, b in runs))
+                    for publisher, hash_, runs in fields["streams"]
+                ),
+                tuple(
+                    (str(publisher), _number(hash_), _number(seq), _number(count))
+                    for publisher, hash_, seq, count in fields["attempts"]
+                ),
+            )
+            queue, paused_s = _number(fields["queue"]), float(fields["paused_s"])
+            return Handover(who, queue, str(fields["move"]), positions, paused_s)
+    return None
+
+
+def _encode_content(content: BeatContent) -> dict[str, Any]:
+    return {
+        "queues": [
+            {
+                "queue": state.queue,
+                "role": "primary" if state.primary else "secondary",
+                "active": state.active,
+                "in_flight": state.in_flight,
+                "delivered": state.delivered,
+                "status": state.status,
+                "epoch": state.epoch,
+            }
+            for state in content.queues
+        ],
+        "rebalance": content.rebalance,
+        "counts": content.counts,
+    }
+
+
+def _decode_content(fields: dict[str, Any]) -> BeatContent:
+    queues = tuple(
+        QueueState(
+            queue=_number(state["queue"]),
+            primary=state["role"] == "primary",
+            active=state["active"] is True,
+            status=Status(state["status"]),
+            in_flight=_number(state["in_flight"]),
+            delivered=_number(state["delivered"]),
+            epoch=_number(state["epoch"]),
+        )
+        for state in fields["queues"]
+    )
+    counts = {str(name): _number(count) for name, count in fields["counts"].items()}
+    return BeatContent(queues, Rebalance(fields["rebalance"]), counts)
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is not a number from 0 up")
+    return value
