@@ -262,6 +262,9 @@ class Server:
             batch = self.broker.seal()
             if batch is not None:
                 self._submit(batch)
+            else:  # all that was read went through without touching the disk
+                self._gathered_bytes = 0
+                self._release_held()
 
     def _submit(self, batch: StoreBatch) -> None:
         self._written_bytes, self._gathered_bytes = self._gathered_bytes, 0
@@ -286,12 +289,16 @@ class Server:
             log.warning("the disk has room again")
             self.apply(StoreBlocked(None))
         self.apply(Committed(batch.number, outcome))
-        if self._held and self._gathered_bytes <= self.settings.unwritten_max_bytes // 2:
+        self._release_held()
+        self._idle.set()
+        self._wake(batch.number, None)
+
+    def _release_held(self) -> None:
+        """Read again from those who were ahead of the disk."""
+        if self._held and self._gathered_bytes + self._written_bytes <= self.settings.unwritten_max_bytes // 2:
             held, self._held = self._held, set()
             for session in held:
                 session.resume_reading()
-        self._idle.set()
-        self._wake(batch.number, None)
 
     def _wake(self, number: int, error: StoreError | None) -> None:
         """Tell those who wait for a batch."""

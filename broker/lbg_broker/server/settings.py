@@ -64,7 +64,7 @@ class ServerSettings:
     close_timeout_s: float = 5.0
     """How long a client gets to answer connection.close."""
 
-    unwritten_max_bytes: int = 32 * 1024 * 1024
+    unwritten_max_bytes: int = 16 * 1024 * 1024
     """Publishes waiting for the disk; beyond this publishers are no longer read from."""
 
     write_buffer_bytes: int = 1024 * 1024

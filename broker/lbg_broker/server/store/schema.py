@@ -20,7 +20,7 @@ APPLICATION_ID: Final = 0x4C424731  # "LBG1"
 POSITION_BITS: Final = 40
 """A trillion messages per line, and eight million lines in the life of a store."""
 
-CACHE_KIB: Final = 32 * 1024
+CACHE_KIB: Final = 8 * 1024
 
 CHECKPOINT_PAGES: Final = 4096
 """The write-ahead log is copied into the file when it has grown to this many pages (16 MiB): less often than

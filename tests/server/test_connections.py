@@ -1,0 +1,229 @@
+"""Sockets: coming in, going, and peers that do neither properly."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from lbg_broker.amqp import PROTOCOL_HEADER, ChannelFault, ConnectionFault, MethodEvent
+from lbg_broker.amqp.methods import (
+    BasicAck,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGet,
+    BasicGetOk,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    ConnectionClose,
+    ConnectionCloseOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+)
+from support.embedded import EmbeddedBroker
+from support.plain_client import ClosedError, PlainClient
+
+BIG = b"x" * 100_000
+
+
+def test_the_broker_says_what_it_is(shared_broker: EmbeddedBroker) -> None:
+    with PlainClient(shared_broker.port) as client:
+        assert client.server_properties["product"] == "LBG"
+        assert client.server_properties["capabilities"]["lbg.ordered_refusal"] is True
+
+
+def test_a_wrong_password_is_told_to_who_understands_it(shared_broker: EmbeddedBroker) -> None:
+    client = PlainClient(shared_broker.port, password="wrong", log_in=False)
+    with pytest.raises(ClosedError):
+        client.log_in()
+    closes = [event.method for event in client.events if isinstance(event, MethodEvent)]
+    assert [
+        (close.reply_code, close.reply_text[:14]) for close in closes if isinstance(close, ConnectionClose)
+    ] == [(403, "ACCESS_REFUSED")]
+    client.close()
+    client = PlainClient(shared_broker.port, password="wrong", log_in=False, capabilities=())
+    with pytest.raises(ClosedError):
+        client.log_in()
+    assert client.events == []
+    client.close()
+
+
+def test_an_unknown_vhost_is_not_allowed(shared_broker: EmbeddedBroker) -> None:
+    client = PlainClient(shared_broker.port, vhost="none", log_in=False)
+    with pytest.raises(ClosedError):
+        client.log_in()
+    (close,) = [event.method for event in client.events if isinstance(event, MethodEvent)]
+    assert isinstance(close, ConnectionClose)
+    assert (close.reply_code, close.reply_text) == (530, "NOT_ALLOWED - vhost none not found")
+    client.close()
+
+
+def test_who_speaks_something_else_is_told_the_protocol_and_dropped(shared_broker: EmbeddedBroker) -> None:
+    with socket.create_connection(("127.0.0.1", shared_broker.port), timeout=5) as peer:
+        peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert peer.recv(100) == PROTOCOL_HEADER
+        assert peer.recv(100) == b""
+
+
+def test_who_says_nothing_is_dropped_after_a_while(shared_broker: EmbeddedBroker) -> None:
+    with socket.create_connection(("127.0.0.1", shared_broker.port), timeout=5) as peer:
+        started = time.monotonic()
+        assert peer.recv(100) == b""
+        assert 0.2 < time.monotonic() - started < 3
+
+
+def test_bytes_may_come_one_at_a_time(shared_broker: EmbeddedBroker, unique: str) -> None:
+    with PlainClient(shared_broker.port) as client:
+        client.wire.send(1, QueueDeclare(unique, exclusive=True))
+        client.publish(b"body", unique)
+        client.wire.send(1, BasicGet(unique, True))
+        output = client.wire.take_output()
+        for index in range(len(output)):
+            client.socket.sendall(output[index : index + 1])
+        assert client.wait(QueueDeclareOk).queue == unique
+        assert client.wait(BasicGetOk).routing_key == unique
+
+
+def test_a_client_that_dies_within_a_frame_leaves_nothing_of_it(
+    shared_broker: EmbeddedBroker, unique: str
+) -> None:
+    with PlainClient(shared_broker.port) as client:
+        client.ask(QueueDeclare(unique), QueueDeclareOk)
+        client.publish(b"whole", unique)
+        client.publish(b"half of it", unique)
+        output = client.wire.take_output()
+        client.socket.sendall(output[:-5])
+    with PlainClient(shared_broker.port) as client:
+        deadline = time.monotonic() + 5
+        while client.ask(QueueDeclare(unique, True), QueueDeclareOk).message_count == 0:
+            assert time.monotonic() < deadline
+        assert client.ask(QueueDelete(unique), QueueDeleteOk).message_count == 1
+
+
+def test_a_frame_that_is_none_closes_the_connection(shared_broker: EmbeddedBroker) -> None:
+    with PlainClient(shared_broker.port) as client:
+        client.socket.sendall(b"\x01\x00\x01\x00\x00\x00\x04\x00\x14\x00\x0a\xff")
+        with pytest.raises(ClosedError):
+            client.wait(ConnectionCloseOk)
+
+
+def test_a_refused_command_closes_its_channel_and_the_connection_lives(
+    shared_broker: EmbeddedBroker, unique: str
+) -> None:
+    with PlainClient(shared_broker.port) as client:
+        client.ask(ChannelOpen(), ChannelOpenOk, 2)
+        close = client.ask(QueueDeclare(unique, True), ChannelClose)
+        assert close.reply_code == 404
+        client.send(ChannelCloseOk())
+        client.ask(ChannelOpen(), ChannelOpenOk)
+        client.ask(QueueDeclare("", exclusive=True), QueueDeclareOk, 2)
+
+
+def test_a_close_right_behind_a_refused_command_is_answered(
+    shared_broker: EmbeddedBroker, unique: str
+) -> None:
+    with PlainClient(shared_broker.port) as client:
+        client.wire.send(1, QueueDeclare(unique, True))
+        client.wire.send(1, ChannelClose(200, "", 0, 0))
+        client.flush()
+        client.wait(ChannelCloseOk)
+        client.ask(ChannelOpen(), ChannelOpenOk)
+        assert not [event for event in client.events if isinstance(event, ChannelFault | ConnectionFault)]
+
+
+def test_a_connection_close_right_behind_a_refused_command_is_answered(
+    shared_broker: EmbeddedBroker, unique: str
+) -> None:
+    with PlainClient(shared_broker.port) as client:
+        client.wire.send(1, BasicConsume(unique, "c"))
+        client.wire.send(0, ConnectionClose(200, "", 0, 0))
+        client.flush()
+        client.wait(ConnectionCloseOk)
+        assert client.is_closed_within(2)
+
+
+def test_closing_is_a_handshake_and_then_the_socket_goes(shared_broker: EmbeddedBroker) -> None:
+    with PlainClient(shared_broker.port) as client:
+        client.send(ConnectionClose(200, "bye", 0, 0), 0)
+        client.wait(ConnectionCloseOk)
+        assert client.is_closed_within(2)
+
+
+def test_a_lost_socket_frees_exclusive_queues_and_unsettled_messages_at_once(
+    shared_broker: EmbeddedBroker, unique: str
+) -> None:
+    with PlainClient(shared_broker.port) as other:
+        client = PlainClient(shared_broker.port)
+        client.ask(QueueDeclare(unique, exclusive=True), QueueDeclareOk)
+        client.close()
+        started = time.monotonic()
+        while True:
+            other.send(QueueDeclare(unique, exclusive=True))
+            events = [event.method for event in other.receive() if isinstance(event, MethodEvent)]
+            other.events.clear()
+            if isinstance(events[0], QueueDeclareOk):
+                break
+            assert isinstance(events[0], ChannelClose)
+            assert events[0].reply_code == 405
+            other.send(ChannelCloseOk())
+            other.ask(ChannelOpen(), ChannelOpenOk)
+        assert time.monotonic() - started < 1
+
+
+def test_a_client_that_falls_silent_is_given_up_and_its_messages_go_on(
+    shared_broker: EmbeddedBroker, unique: str
+) -> None:
+    with PlainClient(shared_broker.port) as heir:
+        arguments = {"x-single-active-consumer": True}
+        heir.ask(QueueDeclare(unique, arguments=arguments), QueueDeclareOk)
+        silent = PlainClient(shared_broker.port, heartbeat_s=1)
+        silent.ask(BasicConsume(unique, "c"), BasicConsumeOk)
+        heir.ask(BasicConsume(unique, "c"), BasicConsumeOk)
+        heir.publish(b"x", unique)
+        heir.flush()
+        assert silent.deliveries(1)[0].body == b"x"
+        started = time.monotonic()
+        (delivery,) = heir.deliveries(1)
+        assert 1.5 < time.monotonic() - started < 4
+        assert delivery.redelivered
+        silent.close()
+        heir.ask(QueueDelete(unique), QueueDeleteOk)
+
+
+def test_the_broker_beats_when_it_has_nothing_to_say(shared_broker: EmbeddedBroker) -> None:
+    with PlainClient(shared_broker.port, heartbeat_s=1) as client:
+        client.socket.settimeout(2)
+        assert client.socket.recv(100) == b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+
+def test_a_reader_too_slow_for_its_deliveries_costs_no_memory_and_nobody_elses_time(
+    shared_broker: EmbeddedBroker, unique: str
+) -> None:
+    with PlainClient(shared_broker.port) as publisher:
+        publisher.ask(QueueDeclare(unique), QueueDeclareOk)
+        publisher.ask(ConfirmSelect(), ConfirmSelectOk)
+        before = shared_broker.memory_bytes()
+        slow = PlainClient(shared_broker.port, receive_buffer_bytes=8192)
+        slow.send(BasicConsume(unique, "slow", no_ack=True))
+        for _ in range(600):
+            publisher.publish(BIG, unique)
+            publisher.flush()
+        confirmed = 0
+        while confirmed < 600:
+            ack = publisher.wait(BasicAck)
+            confirmed = ack.delivery_tag if ack.multiple else confirmed + 1
+        started = time.monotonic()
+        publisher.ask(QueueDeclare("", exclusive=True), QueueDeclareOk)
+        assert time.monotonic() - started < 1
+        assert shared_broker.memory_bytes() - before < 40 << 20
+        for delivery in slow.deliveries(600):
+            assert len(delivery.body) == len(BIG)
+        slow.close()
+        publisher.ask(QueueDelete(unique), QueueDeleteOk)
