@@ -36,7 +36,7 @@ class AckBatcher:
         self._ack_upto = 0  # the newest tag of the prefix that is ours to ack
         self._acked_upto = 0
         self._unproven: deque[tuple[int, float]] = deque()  # cumulative tag, when it counts as applied
-        self._turn_end: asyncio.Handle | None = None
+        self._is_due = False
         self._retry: asyncio.TimerHandle | None = None
         self.frames_sent = 0
 
@@ -46,8 +46,9 @@ class AckBatcher:
             self._prefix = self._ack_upto = delivery_tag
             if self._above:
                 self._advance()
-            if self._turn_end is None:
-                self._turn_end = self._loop.call_soon(self._at_turn_end)
+            if not self._is_due:
+                self._is_due = True
+                self._channel.before_writing(self._at_turn_end)
         elif delivery_tag <= self._prefix or delivery_tag in self._above:
             raise ValueError(f"delivery tag {delivery_tag} was settled before")
         else:
@@ -59,8 +60,9 @@ class AckBatcher:
             raise ValueError(f"delivery tag {delivery_tag} was settled before")
         self._above[delivery_tag] = False
         self._advance()
-        if self._turn_end is None and self._ack_upto > self._acked_upto:
-            self._turn_end = self._loop.call_soon(self._at_turn_end)
+        if not self._is_due and self._ack_upto > self._acked_upto:
+            self._is_due = True
+            self._channel.before_writing(self._at_turn_end)
 
     @property
     def settled_above_gap(self) -> int:
@@ -69,16 +71,9 @@ class AckBatcher:
 
     def flush(self) -> None:
         """Acknowledge the prefix now, in at most one frame. The last call before `Channel.close`."""
+        self._cancel_retry()
         if self._ack_upto > self._acked_upto and self._channel.is_open:
             self._send()
-        self.stop()
-
-    def stop(self) -> None:
-        """Forget the timers; nothing is sent any more by itself until the next `settle`."""
-        for handle in (self._turn_end, self._retry):
-            if handle is not None:
-                handle.cancel()
-        self._turn_end = self._retry = None
 
     def _advance(self) -> None:
         above = self._above
@@ -90,7 +85,7 @@ class AckBatcher:
         self._prefix = prefix
 
     def _at_turn_end(self) -> None:
-        self._turn_end = None
+        self._is_due = False
         if not self._channel.is_open or self._ack_upto <= self._acked_upto:
             return
         now = self._loop.time()
@@ -99,6 +94,11 @@ class AckBatcher:
             self._send()
         elif self._retry is None:
             self._retry = self._loop.call_at(self._unproven[0][1], self._on_retry)
+
+    def _cancel_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
 
     def _on_retry(self) -> None:
         self._retry = None

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable
+from typing import cast
 
 from lbg_broker.amqp import (
     AckEvent,
@@ -145,6 +146,10 @@ class ClientConnection(asyncio.Protocol):
         """Something was put in the machine's output: have it written at the end of this loop turn."""
         self._outlet.wrote(size_bytes)
 
+    def before_writing(self, callback: Callable[[], None]) -> None:
+        """Call once at the end of this loop turn, before its output is written."""
+        self._outlet.before_writing(callback)
+
     def release(self, number: int) -> None:
         """A channel is closed on both sides: its number is free."""
         self._channels.pop(number, None)
@@ -152,8 +157,8 @@ class ClientConnection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._outlet.attach(transport)
+        # A cast: the transports of other event loops look like asyncio's and are not derived from them.
+        self._outlet.attach(cast(asyncio.Transport, transport))
         self._machine.initiate()
         self._outlet.flush()
 

@@ -1,6 +1,7 @@
 """Output on its way to the socket: gathered over a loop turn, written in one piece, held back when full."""
 
 import asyncio
+from collections.abc import Callable
 
 from lbg_broker.amqp import Connection
 
@@ -23,7 +24,8 @@ class Outlet:
         self._loop = asyncio.get_running_loop()
         self._machine = machine
         self._transport: asyncio.Transport | None = None
-        self._at_turn_end: asyncio.Handle | None = None
+        self._turn_end: asyncio.Handle | None = None
+        self._before_writing: list[Callable[[], None]] = []
         self._lingering: asyncio.TimerHandle | None = None
         self._gathered_bytes = 0
         self._written_in_turn_bytes = 0
@@ -40,7 +42,7 @@ class Outlet:
     def detach(self) -> None:
         """The transport is gone."""
         self._transport = None
-        for handle in (self._at_turn_end, self._lingering):
+        for handle in (self._turn_end, self._lingering):
             if handle is not None:
                 handle.cancel()
 
@@ -55,8 +57,14 @@ class Outlet:
         self._gathered_bytes += size_bytes
         if self._gathered_bytes >= FLUSH_BYTES:
             self.flush()
-        elif self._at_turn_end is None:
-            self._at_turn_end = self._loop.call_soon(self._end_turn)
+        elif self._turn_end is None:
+            self._turn_end = self._loop.call_soon(self._end_turn)
+
+    def before_writing(self, callback: Callable[[], None]) -> None:
+        """Call once at the end of this loop turn, before its output is written."""
+        self._before_writing.append(callback)
+        if self._turn_end is None:
+            self._turn_end = self._loop.call_soon(self._end_turn)
 
     def flush(self) -> None:
         """Write what has gathered, now."""
@@ -107,7 +115,10 @@ class Outlet:
         return True
 
     def _end_turn(self) -> None:
-        self._at_turn_end = None
+        callbacks, self._before_writing = self._before_writing, []
+        for callback in callbacks:
+            callback()
+        self._turn_end = None
         self.flush()
         self._written_in_turn_bytes = 0
 

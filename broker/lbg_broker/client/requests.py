@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from lbg_broker.amqp import ChannelFault, ChannelState, Connection, Method
@@ -19,6 +20,7 @@ class Carrier(Protocol):
     """The connection, as its channels see it."""
 
     def wrote(self, size_bytes: int) -> None: ...
+    def before_writing(self, callback: Callable[[], None]) -> None: ...
     async def drain(self) -> None: ...
     def check_open(self) -> None: ...
     def release(self, number: int) -> None: ...
@@ -66,6 +68,10 @@ class RequestingChannel:
         self.check_open()
         await self._carrier.drain()
         self.check_open()
+
+    def before_writing(self, callback: Callable[[], None]) -> None:
+        """Call once at the end of this loop turn, before its output is written in one piece."""
+        self._carrier.before_writing(callback)
 
     def check_open(self) -> None:
         """Raises why the channel is closed, if it is."""
