@@ -67,9 +67,15 @@ class PlainClient:
         if receive_buffer_bytes is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         raw.settimeout(timeout_s)
-        raw.connect(("127.0.0.1", port))
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket: socket.socket = raw if tls is None else tls.wrap_socket(raw, server_hostname="localhost")
+        self.socket = raw
+        try:
+            raw.connect(("127.0.0.1", port))
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self.socket = tls.wrap_socket(raw, server_hostname="localhost")
+        except BaseException:
+            raw.close()
+            raise
         self.wire = Connection(Role.CLIENT, heartbeat_s=heartbeat_s)
         self.events: list[Event] = []
         self.server_properties: Any = {}
@@ -130,11 +136,19 @@ class PlainClient:
 
     def deliveries(self, count: int) -> list[DeliverEvent]:
         """The next `count` deliveries."""
-        while sum(type(event) is DeliverEvent for event in self.events) < count:
+        found: list[DeliverEvent] = []
+        others: list[Event] = []
+        while True:
+            for event in self.events:
+                if type(event) is DeliverEvent and len(found) < count:
+                    found.append(event)
+                else:
+                    others.append(event)
+            self.events = []
+            if len(found) == count:
+                self.events = others
+                return found
             self.receive()
-        found = [event for event in self.events if type(event) is DeliverEvent][:count]
-        self.events = [event for event in self.events if event not in found]
-        return found
 
     def receive(self) -> list[Event]:
         """Send what is to be sent, read once, and keep the events."""
