@@ -24,6 +24,7 @@ PLAY_S = 60.0
 RATE_MAX = 2500.0
 SAMPLE = Path(__file__).resolve().parents[3] / "examples" / "flights-sample.csv.gz"
 SAMPLE_KEY = "tailnum"
+PLAIN_WIDTH = 100
 
 
 @click.command(epilog="Example: lbg demo --input flights.csv.zip --key tailnum --report report.json")
@@ -170,7 +171,7 @@ def _tell(scene: Scene, report: dict[str, Any]) -> None:
 
     from lbg.demo.finale import finale
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     console.print(finale(scene, report, width=console.width))
 
 

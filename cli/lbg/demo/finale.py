@@ -12,29 +12,41 @@ from rich.table import Table
 from rich.text import Text
 
 from lbg.demo.scene import Scene
-from lbg.demo.screen import colours_of, timeline
+from lbg.demo.screen import colours_of
+from lbg.demo.timeline import timeline
 
 BAR_WIDTH = 30
+NARROW = 120
 
 
 def finale(scene: Scene, report: Mapping[str, Any], *, width: int) -> RenderableType:
     """Everything at once: the verdict, the moves, the load, and who served what when."""
     colours = colours_of(scene)
-    top = Table.grid(expand=True, padding=(0, 1))
-    top.add_column(ratio=1)
-    top.add_column(ratio=1)
-    top.add_row(_proof(report), _handoffs(report))
-    loads = Table.grid(expand=True, padding=(0, 1))
-    loads.add_column(ratio=1)
-    loads.add_column(ratio=1)
     queues = {f"queue {number}": count for number, count in report["per_queue"].items()}
-    loads.add_row(
-        Panel(_bars(queues, {}), title="delivered per queue", border_style="bright_black"),
-        Panel(
-            _bars(report["per_member"], colours), title="delivered per member", border_style="bright_black"
+    return Group(
+        _verdict(report),
+        _side_by_side(_proof(report), _handoffs(report), width=width),
+        timeline(scene, width - 4, colours),
+        _side_by_side(
+            Panel(_bars(queues, {}), title="delivered per queue", border_style="bright_black"),
+            Panel(
+                _bars(report["per_member"], colours),
+                title="delivered per member",
+                border_style="bright_black",
+            ),
+            width=width,
         ),
     )
-    return Group(_verdict(report), top, timeline(scene, width - 4, colours), loads)
+
+
+def _side_by_side(left: RenderableType, right: RenderableType, *, width: int) -> RenderableType:
+    if width < NARROW:
+        return Group(left, right)
+    table = Table.grid(expand=True)
+    table.add_column(ratio=1)
+    table.add_column(ratio=1)
+    table.add_row(left, right)
+    return table
 
 
 def _verdict(report: Mapping[str, Any]) -> RenderableType:
@@ -58,7 +70,7 @@ def _proof(report: Mapping[str, Any]) -> RenderableType:
     table.add_row("delivered, each counted once", f"{report['distinct']:,}", "")
     table.add_row("lost", _must_be_zero(report["lost"]), "")
     table.add_row(
-        "order errors", _must_be_zero(report["order_errors"]), "a message after a later one of its key"
+        "order errors", _must_be_zero(report["order_errors"]), "no message after a later one of its key"
     )
     table.add_row(
         "repeated on planned moves",

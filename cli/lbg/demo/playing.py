@@ -176,6 +176,7 @@ class Playing:
     def _begin_clock(self) -> None:
         self._began_at_s = time.monotonic()
         self.scene.started_at_us = time.time_ns() // 1000
+        self.scene.now_s = 0.0
 
     async def _play(self) -> None:
         """Act after act, until all were played and everything published was judged."""
@@ -264,6 +265,8 @@ class Playing:
     def _count(self, queue: int, ready: int | None) -> None:
         self._tell_time()
         self.scene.queues[queue].ready = ready
+        if queue == self.settings.queue_count - 1:
+            self.scene.counts_published()
 
     def _validated_line(self, line: str) -> None:
         event = json.loads(line)
@@ -278,12 +281,14 @@ class Playing:
             self.scene.validated(event)
 
     def _is_settled(self) -> bool:
-        """Whether each queue is active at the member that calls it its own."""
-        for queue in self.scene.queues:
-            cells = [member.cells.get(queue.number) for member in self.scene.members.values()]
-            if not any(cell and cell.active and cell.role == "primary" for cell in cells):
-                return False
-        return True
+        """Whether the members agree on who they are: each queue is called its own by one of them.
+
+        Who is active nobody can know yet: the broker does not tell a consumer before its first message.
+        """
+        first = [self.scene.members[name] for name in FIRST_MEMBERS]
+        cells = [cell for member in first for cell in member.cells.values()]
+        primaries = sum(cell.role == "primary" for cell in cells)
+        return primaries == len(self.scene.queues) and all(member.rebalance == "Ready" for member in first)
 
     async def _until(self, condition: Any, what: str, timeout_s: float = START_TIMEOUT_S) -> None:
         deadline_s = time.monotonic() + timeout_s

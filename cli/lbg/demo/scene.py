@@ -130,6 +130,14 @@ class Scene:
         counts = [queue.ready for queue in self.queues]
         return None if None in counts else sum(count for count in counts if count is not None)
 
+    def counts_published(self) -> None:
+        """What was published so far, from what can be seen of it: delivered, or waiting, or on its way."""
+        lag = self.lag
+        if lag is not None:
+            distinct = self.delivered.count - self.rewinds
+            in_flight = sum(member.in_flight for member in self.members.values())
+            self.published.read(min(self.rows, distinct + lag + in_flight), self.now_s)
+
     @property
     def share(self) -> float:
         """How much of the input has been delivered, once each: 0 to 1."""
