@@ -151,8 +151,8 @@ class Channel(DeclaringChannel):
             await self.call(request, BasicConsumeOk)
         except BaseException as error:
             self._consumers.pop(tag, None)
-            if isinstance(error, asyncio.CancelledError) and self.is_open:
-                self._send_close()  # the consumer may exist and hold messages: only this gives them back in order
+            if isinstance(error, asyncio.CancelledError):
+                self.close_soon()  # the consumer may exist and hold messages: only this gives them back in order
             raise
         self.prefetch_count += self._prefetch_next
         return tag

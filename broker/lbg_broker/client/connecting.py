@@ -1,6 +1,7 @@
 """Connecting: one attempt, or again and again."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -68,7 +69,9 @@ async def _open_transport(
     except ssl.SSLError as error:
         raise TlsError(f"{settings.address}: TLS: {error.reason or error}") from None
     except OSError as error:
-        raise ConnectError(f"{settings.address}: {error.strerror or error}") from None
+        # asyncio puts "Connect call failed" in place of the system's word for it.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+        raise ConnectError(f"{settings.address}: {reason}") from None
 
 
 def _drop(connection: ClientConnection | None, reason: ConnectError | None) -> None:
