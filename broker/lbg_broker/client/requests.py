@@ -72,51 +72,6 @@ class RequestingChannel:
         if not self.closed.done():
             await asyncio.shield(self.closed)
 
-    async def drain(self) -> None: ...
-    def check_open(self) -> None: ...
-    def release(self, number: int) -> None: ...
-
-
-class RequestingChannel:
-    """A channel that asks and awaits answers. `closed` gets None after our `close`, else the error."""
-
-    def __init__(self, carrier: Carrier, machine: Connection, number: int) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._carrier = carrier
-        self._machine = machine
-        self.number = number
-        self.is_open = False
-        self.closed: asyncio.Future[ClientError | None] = self._loop.create_future()
-        self._waiters: deque[tuple[tuple[type, ...], asyncio.Future[object]]] = deque()
-        self._reason: ClientError | None = None
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.number} {'open' if self.is_open else 'closed'}>"
-
-    async def open(self) -> None:
-        """Open it. Called once, by the connection."""
-        try:
-            await self._request(ChannelOpen(), ChannelOpenOk)
-        except asyncio.CancelledError:
-            self.is_open = self._machine.channel_state(self.number) in (
-                ChannelState.OPENING,
-                ChannelState.OPEN,
-            )
-            self.close_soon()
-            raise
-
-    async def close(self) -> None:
-        """Close the channel. Never raises.
-
-        channel.close goes out directly, never after a basic.cancel: the broker puts what was delivered and not
-        acknowledged back at the head of the queue before another consumer gets anything. Later deliveries are
-        dropped.
-        """
-        if self.is_open:
-            self._send_close()
-        if not self.closed.done():
-            await asyncio.shield(self.closed)
-
     async def drain(self) -> None:
         """As the connection's `drain`. Raises `ChannelClosed` or `ConnectionLost`."""
         self.check_open()
