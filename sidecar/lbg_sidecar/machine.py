@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from .balancing.balancer import Balancer
 from .balancing.binding import Binding, Phase
@@ -26,6 +27,7 @@ from .membership.messages import (
     Move,
     QueueState,
     Reattached,
+    encode_content,
 )
 from .membership.roster import Post, Roster, Timings
 from .verdict import Verdict
@@ -234,13 +236,14 @@ class MemberMachine:
         return due if self.roster.me is None else min(due, self.roster.next_due)
 
     def stop(self, why: str, now: float) -> None:
-        """Leave: hand over every queue, then exit; at the latest when the grace period is over."""
-        if self.leaving is not None:
-            return
-        self.leaving = why
-        self._leave_by = now + self.rules.shutdown_grace_s
-        self.handoffs.forced = True
-        self._post(self.roster.leave())
+        """Leave: hand over every queue, then exit; at the latest when the grace period is over, or when asked again."""
+        if self.leaving is None:
+            self.leaving = why
+            self._leave_by = now + self.rules.shutdown_grace_s
+            self.handoffs.forced = True
+            self._post(self.roster.leave())
+        else:
+            self._leave_by = now
         self._after(now)
 
     # What others are told
@@ -263,6 +266,22 @@ class MemberMachine:
                 )
             )
         return BeatContent(tuple(queues), self.balancer.status, asdict(self.consumption.counts))
+
+    def describe(self) -> dict[str, Any]:
+        """The same for a view, as plain data."""
+        me = self.roster.me
+        content = self.content()
+        lanes = self.consumption.lanes
+        return {
+            "index": me.index if me is not None else None,
+            "incarnation": me.incarnation if me is not None else None,
+            "connected": me is not None,
+            "live": sorted(self.roster.live),
+            "leaving": self.leaving,
+            "lanes": {"running": lanes.running, "blocked": lanes.blocked, "concurrency": lanes.concurrency},
+            "service_time_s": self.consumption.service_time_s(),
+            **encode_content(content),
+        }
 
     # Inside
 

@@ -70,6 +70,11 @@ class Lanes:
             return held
         return None
 
+    @property
+    def available(self) -> bool:
+        """Whether `take` would probably give something."""
+        return bool(self._rota) and self.running < self.concurrency
+
     def finish(self, held: Held) -> None:
         """The call ended and the message is done with: its lane goes on."""
         self._leave(held)

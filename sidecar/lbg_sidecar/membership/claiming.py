@@ -22,7 +22,7 @@ class Claiming:
         looked: Collection[int] = (),
         free: Collection[int] = (),
     ) -> None:
-        self._fixed = fixed
+        self.fixed = fixed
         self._taken = set(looked) - set(free) if fixed is None else set()
         self._first = fixed if fixed is not None else previous
         if self._first is not None and fixed is None and self._first in self._taken:
@@ -30,8 +30,8 @@ class Claiming:
 
     def candidate(self) -> int | None:
         """The index to declare next; None when the fixed one is taken."""
-        if self._fixed is not None:
-            return None if self._fixed in self._taken else self._fixed
+        if self.fixed is not None:
+            return None if self.fixed in self._taken else self.fixed
         if self._first is not None and self._first not in self._taken:
             return self._first
         index = 0

@@ -16,6 +16,9 @@ from ..errors import MessageError
 
 VERSION = 1
 
+LOOK = b'{"v":1,"type":"look","index":0,"name":"","incarnation":""}'
+"""To one index, by somebody who has none yet: only its return says something."""
+
 
 class Status(enum.StrEnum):
     """A queue as one member has it, in the words of Solace's partition status (see "Message Distribution With
@@ -155,7 +158,7 @@ def encode(message: Message) -> bytes:
     }
     match message:
         case Welcome(content=content) | Beat(content=content):
-            fields |= _encode_content(content)
+            fields |= encode_content(content)
         case Gone(by=by):
             fields["by"] = by
         case Ping(target=target):
@@ -220,7 +223,7 @@ def _decode(fields: dict[str, Any]) -> Message | None:
     return None
 
 
-def _encode_content(content: BeatContent) -> dict[str, Any]:
+def encode_content(content: BeatContent) -> dict[str, Any]:
     return {
         "queues": [
             {
@@ -229,12 +232,12 @@ def _encode_content(content: BeatContent) -> dict[str, Any]:
                 "active": state.active,
                 "in_flight": state.in_flight,
                 "delivered": state.delivered,
-                "status": state.status,
+                "status": state.status.value,
                 "epoch": state.epoch,
             }
             for state in content.queues
         ],
-        "rebalance": content.rebalance,
+        "rebalance": content.rebalance.value,
         "counts": content.counts,
     }
 

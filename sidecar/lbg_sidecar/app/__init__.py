@@ -1,0 +1,7 @@
+"""The ways to reach the application: each takes calls, makes them, and reports how every one of them ended."""
+
+from .channel import AppChannel, Calls
+from .commanding import CommandChannel
+from .handling import AsyncHandler, SyncHandler, handler_channel
+
+__all__ = ["AppChannel", "AsyncHandler", "Calls", "CommandChannel", "SyncHandler", "handler_channel"]

@@ -1,0 +1,42 @@
+"""The seam between a member and its application."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from ..message import Message
+from ..verdict import Verdict
+
+
+class Calls(Protocol):
+    """What the member offers to a channel: calls to take, and somebody to tell how they ended."""
+
+    def take(self) -> Message | None:
+        """The next call to make, or None when there is none now; the channel is woken when there may be again."""
+
+    def end(self, message: Message, verdict: Verdict) -> None:
+        """A call has ended. Must be called exactly once for every call taken, with INTERRUPTED if it was aborted
+        and gave no verdict, and only when nothing of the call runs any more."""
+
+    def more(self) -> bool:
+        """Whether `take` would probably give another call."""
+
+
+class AppChannel(Protocol):
+    """One way to reach the application. All methods are called in the member's event loop."""
+
+    async def start(self, calls: Calls) -> None:
+        """Get ready. Raises AppError if the application can never be reached as it is configured."""
+
+    def wake(self) -> None:
+        """There may be calls to take. Called often; must be cheap and must not block."""
+
+    def abort(self, messages: Collection[Message]) -> None:
+        """Stop these calls now: their messages may be with another member already."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Nothing is taken any more; end within the grace period, whatever the application does."""
+
+    def describe(self) -> dict[str, object]:
+        """What a view should show of it."""

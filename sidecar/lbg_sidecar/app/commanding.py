@@ -1,0 +1,287 @@
+"""An application that is a command: one line of JSON in for each message, one line of JSON out for each verdict.
+
+The command runs once and for long. It gets the messages on its standard input, up to `concurrency` of them before
+it has answered any, and answers in any order: ``{"id": …, "verdict": "ack" | "retry" | "drop", "reason": …,
+"after_s": …}``. What it writes to its standard error goes to the member's. When its input ends it should end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import shlex
+import signal
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from ..consuming.backoff import Backoff
+from ..errors import CommandFailed
+from ..message import Message
+from ..verdict import ACK, INTERRUPTED, Kind, Verdict, retry
+from .channel import Calls
+
+log = logging.getLogger("lbg.member")
+
+READ_BYTES = 256 * 1024
+LINE_MAX_BYTES = 1024 * 1024
+INPUT_MAX_BYTES = 1024 * 1024
+"""No message is written while the command has left more than this unread: it would only be memory."""
+
+RESTART = Backoff(first_s=0.1, max_s=10.0, jitter=0.2)
+STEADY_S = 10.0
+"""A command that lived this long did not fail to start: the next restart is prompt again."""
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+class CommandChannel:
+    """Runs `command`; starts it anew when it dies, with a growing wait, and after an abort.
+
+    It cannot be told to stop a single call, so an abort kills it with its process group. The calls that fall with
+    it, and were not to be aborted, are made again.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, concurrency: int, uniform: Callable[[], float] = lambda: 0.5
+    ) -> None:
+        self.command = tuple(command)
+        self._concurrency = concurrency
+        self._uniform = uniform
+        self._calls: Calls | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._running: dict[str, Message] = {}
+        self._killed = False  # by us: nobody's failure
+        self._stopping = False
+        self._life: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._starts = 0
+        self._unreadable = 0
+
+    async def start(self, calls: Calls) -> None:
+        self._calls = calls
+        self._process = await self._spawn()
+        self._life = asyncio.get_running_loop().create_task(self._live(self._process))
+        self.wake()
+
+    def wake(self) -> None:
+        process, calls = self._process, self._calls
+        if process is None or calls is None or self._killed or self._draining is not None:
+            return
+        stdin = process.stdin
+        assert stdin is not None
+        lines = []
+        size = 0
+        while len(self._running) < self._concurrency and size < INPUT_MAX_BYTES:
+            message = calls.take()
+            if message is None:
+                break
+            self._running[message.id] = message
+            line = json.dumps(message.as_json(), separators=(",", ":")).encode() + b"\n"
+            size += len(line)
+            lines.append(line)
+        if lines:
+            stdin.write(b"".join(lines))
+            if stdin.transport.get_write_buffer_size() > INPUT_MAX_BYTES:
+                self._draining = asyncio.get_running_loop().create_task(self._drain(stdin))
+
+    def abort(self, messages: Collection[Message]) -> None:
+        running = {message.held for message in self._running.values()}
+        if any(message.held in running for message in messages):
+            self._kill()
+
+    async def stop(self, grace_s: float) -> None:
+        self._stopping = True
+        self._calls = None
+        process = self._process
+        if process is not None and not self._killed:
+            assert process.stdin is not None
+            process.stdin.close()
+            await self._ended(process, grace_s / 2)
+            if process.returncode is None:
+                self._signal(process, signal.SIGTERM)
+                await self._ended(process, grace_s / 2)
+            if process.returncode is None:
+                log.warning("the command did not end when its input did, nor on SIGTERM: killing it")
+                self._kill()
+        if self._life is not None:
+            if self._process is None:
+                self._life.cancel()
+            await asyncio.wait([self._life], timeout=grace_s)
+            self._life.cancel()
+            await asyncio.gather(self._life, return_exceptions=True)
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "channel": "command",
+            "command": shlex.join(self.command),
+            "pid": self._process.pid if self._process is not None else None,
+            "starts": self._starts,
+            "running": len(self._running),
+        }
+
+    async def _live(self, process: asyncio.subprocess.Process) -> None:
+        """Read one life after another, until stopped."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            began_at = loop.time()
+            await self._read(process)
+            status = await process.wait()
+            self._process = None
+            killed, self._killed = self._killed, False
+            if self._draining is not None:
+                self._draining.cancel()
+                self._draining = None
+            self._end_all(INTERRUPTED if killed else retry(f"the command ended: {_described(status)}"))
+            if self._stopping:
+                return
+            if killed:
+                failures = 0
+            else:
+                failures = 1 if loop.time() - began_at >= STEADY_S else failures + 1
+                wait_s = RESTART.delay_s(failures, self._uniform)
+                log.warning("the command ended: %s; starting it again in %.1f s", _described(status), wait_s)
+                await asyncio.sleep(wait_s)
+            process = await self._respawn()
+            self._process = process
+            self.wake()
+
+    async def _respawn(self) -> asyncio.subprocess.Process:
+        failures = 0
+        while True:
+            try:
+                return await self._spawn()
+            except CommandFailed as error:
+                failures += 1
+                wait_s = RESTART.delay_s(failures, self._uniform)
+                log.error("%s; trying again in %.1f s", error, wait_s)
+                await asyncio.sleep(wait_s)
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        self._starts += 1
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,  # a process group of its own, to be killed as a whole
+                preexec_fn=_die_with(os.getpid()),
+            )
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise CommandFailed(shlex.join(self.command), why) from error
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        rest = b""
+        while chunk := await process.stdout.read(READ_BYTES):
+            lines = (rest + chunk).split(b"\n")
+            rest = lines.pop()
+            for line in lines:
+                if line.strip():
+                    self._answer(line)
+            if len(rest) > LINE_MAX_BYTES:
+                self._complain(rest)
+                rest = b""
+            self.wake()
+        if rest.strip():
+            self._answer(rest)
+
+    def _answer(self, line: bytes) -> None:
+        try:
+            name, verdict = parse_verdict(line)
+        except ValueError as error:
+            self._complain(line, error)
+            return
+        message = self._running.pop(name, None)
+        if message is None:
+            self._complain(line, ValueError("no message with this id is waiting for a verdict"))
+        elif self._calls is not None:
+            self._calls.end(message, verdict)
+
+    def _complain(self, line: bytes, error: ValueError | None = None) -> None:
+        # Once per life of the member: a command that prints its log to stdout would fill ours with it.
+        self._unreadable += 1
+        if self._unreadable == 1:
+            shown = line[:120].decode("utf-8", "replace")
+            why = error or f"a line of more than {LINE_MAX_BYTES} bytes"
+            log.warning(
+                "the command wrote a line that is no verdict: %s: %r. It must write one line of JSON for each "
+                "message, and anything else to its standard error; more such lines are ignored silently",
+                why,
+                shown,
+            )
+
+    def _end_all(self, verdict: Verdict) -> None:
+        running, self._running = self._running, {}
+        for message in running.values():
+            if self._calls is not None:
+                self._calls.end(message, verdict)
+
+    async def _drain(self, stdin: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await stdin.drain()
+        self._draining = None
+        self.wake()
+
+    def _kill(self) -> None:
+        if self._process is not None and not self._killed:
+            self._killed = True
+            self._signal(self._process, signal.SIGKILL)
+
+    def _signal(self, process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+
+    async def _ended(self, process: asyncio.subprocess.Process, timeout_s: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), timeout_s)
+
+
+def parse_verdict(line: bytes) -> tuple[str, Verdict]:
+    """The id and the verdict in a line; raises ValueError with the reason."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("not JSON") from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("id"), str):
+        raise ValueError('no object with an "id"')
+    kind = fields.get("verdict")
+    reason = str(fields.get("reason") or "")
+    if kind == "ack":
+        return fields["id"], ACK
+    if kind == "drop":
+        return fields["id"], Verdict(Kind.DROP, reason)
+    if kind == "retry":
+        after_s = fields.get("after_s")
+        if after_s is not None and (
+            isinstance(after_s, bool) or not isinstance(after_s, int | float) or not 0 <= after_s <= 86_400
+        ):
+            raise ValueError('"after_s" must be a number of seconds from 0 to 86400')
+        return fields["id"], Verdict(Kind.RETRY, reason, after_s)
+    raise ValueError('"verdict" must be "ack", "retry" or "drop"')
+
+
+def _described(status: int) -> str:
+    if status < 0:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}"
+
+
+def _die_with(parent: int) -> Callable[[], None] | None:
+    """On Linux the command is killed when the member is, also by SIGKILL: what it holds is delivered elsewhere."""
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
+
+    def before_exec() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died in between
+            os._exit(1)
+
+    return before_exec

@@ -1,0 +1,252 @@
+"""A member of a group: joins it, calls the application, leaves it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import Any, Self, cast
+
+from lbg_broker.client import ClientConnection, ClientError, ConnectError, reconnecting
+from lbg_broker.group import GroupSpec, Names
+from lbg_broker.journal import JournalWriter, flush_regularly
+from lbg_broker.provisioning import read_group
+
+from .app import AppChannel, AsyncHandler, SyncHandler, handler_channel
+from .effects import Effect
+from .errors import IndexTaken
+from .machine import MemberMachine
+from .membership.claiming import Claiming
+from .membership.messages import Identity
+from .membership.roster import Timings
+from .settings import MemberSettings
+from .shell.driving import Driver
+from .shell.journalling import Journalling, WallClock
+from .shell.link import Link
+from .shell.outgoing import Outgoing
+
+log = logging.getLogger("lbg.member")
+
+APP_STOP_GRACE_S = 5.0
+
+
+class Member:
+    """One member.
+
+    ::
+
+        async def handle(message):
+            print(message.key, message.data)
+
+        async with Member(MemberSettings(broker="amqp://…", group="orders"), handle) as member:
+            await member.run()
+
+    Entering connects, reads the group and joins it; `run` returns when the member has left, because of `stop`.
+    Leaving the block leaves the group: every queue is handed over first. A lost connection is no error: calls are
+    aborted, and the member comes back.
+
+    `application` is a function (see `app.handler_channel`) or an `AppChannel`. `observer` is told every effect of
+    the machine, for views and measurements.
+
+    Entering raises ClientError (`AuthenticationError`, …), ProvisioningError (`GroupNotFound`), MemberError and
+    JournalingError.
+    """
+
+    def __init__(
+        self,
+        settings: MemberSettings,
+        application: AppChannel | AsyncHandler | SyncHandler,
+        *,
+        observer: Callable[[Effect], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.spec: GroupSpec | None = None
+        if hasattr(application, "abort"):
+            self.app = cast(AppChannel, application)
+        else:
+            self.app = handler_channel(application, concurrency=settings.concurrency)
+        self._observer = observer
+        self._names = Names(settings.group)
+        self._random = random.Random()
+        self._driver: Driver | None = None
+        self._journal: Journalling | None = None
+        self._previous: int | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._flusher: asyncio.Task[None] | None = None
+        self._joined = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._left = asyncio.Event()
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._clock = WallClock(loop.time())
+        if self.settings.journal is not None:
+            name = f"delivered-{_file_name(self.settings.name)}"
+            writer = JournalWriter(self.settings.journal, name, on_problem=log.error)
+            self._journal = Journalling(writer, self._clock)
+            self._flusher = loop.create_task(flush_regularly(writer))
+        self._life = loop.create_task(self._live(), name=f"lbg member {self.settings.name}")
+        joined = loop.create_task(self._joined.wait())
+        try:
+            await asyncio.wait({joined, self._life}, return_when=asyncio.FIRST_COMPLETED)
+            if self._life.done():
+                self._life.result()
+        except BaseException:
+            await self._end()
+            raise
+        finally:
+            joined.cancel()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop("the member is closed")
+        try:
+            await self._left.wait()
+        finally:
+            await self._end()
+
+    async def run(self) -> None:
+        """Return when the member has left. Raises what ended it otherwise."""
+        assert self._life is not None, "use `async with Member(…) as member`"
+        await asyncio.shield(self._life)
+
+    def stop(self, reason: str = "stopped") -> None:
+        """Leave: hand every queue over, then be over. Asked a second time, leave at once."""
+        if self._driver is None:
+            self._left.set()
+        elif not self._left.is_set():
+            self._driver.stop(reason)
+
+    @property
+    def index(self) -> int | None:
+        """The claimed client index; None while there is no connection."""
+        me = self._driver.machine.roster.me if self._driver is not None else None
+        return me.index if me is not None else None
+
+    def state(self) -> dict[str, Any]:
+        """What a view shows: plain data."""
+        about = {"group": self.settings.group, "name": self.settings.name}
+        if self._driver is None:
+            return {**about, "connected": False}
+        return {**about, **self._driver.machine.describe(), "app": self.app.describe()}
+
+    # Connections
+
+    async def _live(self) -> None:
+        settings = self.settings
+        connections = reconnecting(
+            settings.addresses, name=f"lbg member {settings.name}", on_failure=self._on_failure
+        )
+        talk: ClientConnection | None = None
+        try:
+            async for talk in connections:
+                try:
+                    await self._live_on(talk)
+                except (ClientError, IndexTaken) as error:
+                    if self.spec is None:
+                        raise
+                    log.warning("%s: %s; trying again", settings.name, error)
+                if self._left.is_set():
+                    return
+        finally:
+            self._left.set()
+            if talk is not None:
+                await talk.close()
+
+    async def _live_on(self, talk: ClientConnection) -> None:
+        """One connection, from joining to losing it or leaving."""
+        driver = self._driver or await self._learn(talk)
+        link = await Link.open(
+            talk,
+            self._names,
+            claiming=self._claiming,
+            look_at=range(driver.machine.rules.client_count) if self.settings.index is None else (),
+            on_body=driver.on_body,
+            on_returned=driver.on_returned,
+        )
+        try:
+            me = Identity(link.index, self.settings.name, "")
+            outgoing = await Outgoing.open(
+                talk, self._names, me, on_confirmed=driver.on_confirmed, wall_us=self._clock.us
+            )
+            for channel in outgoing.channels:
+                link.watch(channel)
+            self._lost.clear()
+            self._previous = link.index
+            driver.connect(link, outgoing)
+            self._joined.set()
+            if not self._left.is_set():
+                await self._lost.wait()
+            if self._left.is_set():
+                driver.part()
+                await link.close()
+        finally:
+            driver.disconnect("the member ends")
+            link.abort()
+
+    async def _learn(self, talk: ClientConnection) -> Driver:
+        """Read the group and get the application ready: once, before the first join."""
+        settings = self.settings
+        channel = await talk.open_channel()
+        spec = await read_group(channel, settings.group)
+        await channel.close()
+        machine = MemberMachine(
+            settings.name,
+            balancing=settings.balancing_rules(spec),
+            rules=settings.processing_rules,
+            timings=Timings(),
+            uniform=self._random.random,
+            incarnation=lambda: secrets.token_hex(8),
+        )
+        driver = Driver(
+            machine,
+            self.app,
+            group=settings.group,
+            prefix=spec.hash_prefix,
+            clock=self._clock,
+            journal=self._journal,
+            on_lost=self._lost.set,
+            on_exit=self._on_exit,
+            observer=self._observer,
+        )
+        await self.app.start(driver)
+        driver.start()
+        self.spec = spec
+        self._driver = driver
+        return driver
+
+    def _claiming(self, looked: Collection[int], free: Collection[int]) -> Claiming:
+        return Claiming(previous=self._previous, fixed=self.settings.index, looked=looked, free=free)
+
+    def _on_failure(self, error: ConnectError, wait_s: float) -> None:
+        log.warning("%s: %s; trying again within %.1f s", self.settings.name, error, wait_s)
+
+    def _on_exit(self) -> None:
+        self._left.set()
+        self._lost.set()
+
+    async def _end(self) -> None:
+        tasks = [task for task in (self._life, self._flusher) if task is not None]
+        if self._left.is_set() and self._life is not None and self._driver is not None:
+            await asyncio.wait(
+                [self._life], timeout=APP_STOP_GRACE_S
+            )  # it may still be closing its connections
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._driver is not None:
+            self._driver.close()
+        await self.app.stop(APP_STOP_GRACE_S)
+        if self._journal is not None:
+            self._journal.writer.close()
+
+
+def _file_name(name: str) -> str:
+    return "".join(mark if mark.isalnum() or mark in "._-" else "-" for mark in name)

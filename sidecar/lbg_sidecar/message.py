@@ -1,0 +1,150 @@
+"""A message as the application sees it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from lbg_broker.client import Delivery
+from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
+
+from .consuming.held import Attachment, Held, Identity
+
+
+class Message:
+    """What is read of it is decoded when it is asked for. `attempt` counts this member's calls, from 1."""
+
+    __slots__ = ("_group", "held")
+
+    def __init__(self, held: Held, group: str) -> None:
+        self.held = held
+        self._group = group
+
+    @property
+    def id(self) -> str:
+        """The same for every delivery of the same message: publisher, hash and sequence."""
+        identity = self.held.identity
+        if identity is None:
+            return f"{self._group}-q{self.queue}-{self.held.attachment.epoch}-{self.held.tag}"
+        return f"{identity[0]}-{identity[1]}-{identity[2]}"
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    @property
+    def queue(self) -> int:
+        return self.held.attachment.queue
+
+    @property
+    def key(self) -> str | None:
+        return self.held.key
+
+    @property
+    def publisher(self) -> str | None:
+        return self.held.identity[0] if self.held.identity else None
+
+    @property
+    def hash(self) -> int | None:
+        return self.held.identity[1] if self.held.identity else None
+
+    @property
+    def seq(self) -> int | None:
+        return self.held.identity[2] if self.held.identity else None
+
+    @property
+    def topic(self) -> str:
+        """What follows prefix and hash in the routing key."""
+        _, _, rest = str(self.delivery.routing_key).partition(".")
+        return rest.partition(".")[2]
+
+    @property
+    def attempt(self) -> int:
+        return self.held.attempts
+
+    @property
+    def redelivered(self) -> bool:
+        """The broker had given it to a consumer before, which need not have processed it."""
+        return self.delivery.redelivered
+
+    @property
+    def data(self) -> bytes:
+        return bytes(self.delivery.body)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        return dict(self.delivery.headers)
+
+    @property
+    def content_type(self) -> str | None:
+        return self.delivery.properties.content_type
+
+    @property
+    def delivery(self) -> Delivery:
+        delivery: Delivery = self.held.delivery
+        return delivery
+
+    def __repr__(self) -> str:
+        return f"<Message {self.id} key={self.key!r} queue={self.queue} attempt={self.attempt}>"
+
+    def as_json(self) -> dict[str, Any]:
+        """For a command: `data` when the body is text, else `data_base64`."""
+        fields: dict[str, Any] = {
+            "id": self.id,
+            "group": self.group,
+            "queue": self.queue,
+            "hash": self.hash,
+            "key": self.key,
+            "publisher": self.publisher,
+            "seq": self.seq,
+            "topic": self.topic,
+            "attempt": self.attempt,
+            "redelivered": self.redelivered,
+            "headers": {name: _plain(value) for name, value in self.delivery.headers.items()},
+        }
+        try:
+            fields["data"] = self.data.decode()
+        except UnicodeDecodeError:
+            fields["data_base64"] = base64.b64encode(self.data).decode()
+        return fields
+
+
+def held_of(attachment: Attachment, delivery: Delivery, prefix: str) -> Held:
+    """A delivery with what lanes and positions need of it. One that no publisher of ours stamped has no identity."""
+    headers = delivery.headers
+    key = headers.get(HEADER_KEY)
+    publisher, seq = headers.get(HEADER_PUBLISHER), headers.get(HEADER_SEQ)
+    identity: Identity | None = None
+    if isinstance(publisher, str) and isinstance(seq, int) and seq >= 0:
+        hash_ = _hash_in(delivery.routing_key, prefix)
+        if hash_ is not None:
+            identity = (publisher, hash_, seq)
+    held = Held(
+        attachment, delivery.delivery_tag, key=key if isinstance(key, str) else None, identity=identity
+    )
+    held.delivery = delivery
+    return held
+
+
+def published_at_us(delivery: Delivery) -> int | None:
+    at_us = delivery.headers.get(HEADER_TS)
+    return at_us if isinstance(at_us, int) else None
+
+
+def _hash_in(routing_key: str, prefix: str) -> int | None:
+    parts = routing_key.split(".", 2)
+    if len(parts) < 2 or parts[0] != prefix or not parts[1].isdecimal():
+        return None
+    return int(parts[1])
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)

@@ -1,0 +1,174 @@
+"""Everything that can be set about a member, in one place."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from lbg_broker.client import ConnectionSettings
+from lbg_broker.group import GroupSpec
+
+from .balancing.rules import Assignment, BalancingRules
+from .consuming.backoff import Backoff
+from .consuming.consumption import Order, Rules
+from .errors import SettingsError
+
+Broker = str | ConnectionSettings
+
+_Choice = TypeVar("_Choice", Assignment, Order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """One member of one group. Raises SettingsError.
+
+    Who and where:
+
+    - `broker`: one address or several, tried in turn. The address also says the heartbeat (5 s): a host that
+      falls silent is noticed after two to three of them, and a member whose own event loop stood still for
+      longer than one takes its connection for lost.
+    - `group`: its name. Its attributes are read from the group's record.
+    - `name`: what others and the logs call this member; by default host name and process id.
+
+    Sharing the queues:
+
+    - `assignment`: `balanced` (default: loads differ by at most one, only what must move moves) or `static`
+      (the document's rule: queue mod `clients` == `index`).
+    - `clients`: the most members there will be, for `static`; None: the group's max_clients.
+    - `index`: a fixed client index. None: the previous one if it is free, else the lowest that is.
+    - `rebalance_delay_s`: how long membership must be stable before queues move. 5 s outlasts the restart of a
+      process and is Solace's default.
+    - `max_handoff_s`: how long a queue may stand still to drain before it is moved. 3 s is Solace's default.
+      A queue that is not drained by then stays where it is and is tried again later; a member that leaves hands
+      it over all the same and counts what will be delivered again.
+    - `release_interval_s`: how often a `static` member releases its secondary queues, spread by a tenth. 30 s
+      is the document's.
+    - `moves_at_once`: queues of this member that are on the move at the same time. 2 keeps the work of a move,
+      and so its pause, short, and 16 queues still leave a member in well under a second.
+
+    Processing:
+
+    - `concurrency`: calls of the application at the same time, over all queues. 16 suits calls that wait for
+      something else; an application that only computes gains nothing above its number of cores.
+    - `order`: `key` (default) or `queue`: what is processed one at a time.
+    - `prefetch`: unacknowledged messages a queue may give to this member; None derives it, see
+      `consuming.window.derived_prefetch`.
+    - `call_timeout_s`: a call without a verdict for this long is aborted and counts as a failed attempt. 30 s
+      is what HTTP clients commonly use.
+    - `max_attempts`: after so many failed attempts a message goes to the dead letters. None (default): it is
+      tried for ever and its key waits; nothing is lost or skipped unless somebody says so.
+    - `retry_first_s`, `retry_max_s`: the wait after the first failure, doubling up to the longest.
+    - `republish`: publish every processed message to `lbg.G.validate` before it is acknowledged, for
+      `lbg validate`. While nothing listens there, messages wait.
+    - `journal`: a directory for the journal; None writes none.
+
+    Leaving:
+
+    - `shutdown_grace_s`: the most time that handing over may take when the member leaves. 20 s fits into the
+      30 s that Kubernetes gives by default.
+
+    - `consumer_timeout_s`: the broker's own consumer timeout (RabbitMQ: 30 min). A queue whose oldest message
+      has waited for half of it is given back, in order, before the broker closes the channel.
+    """
+
+    broker: Broker | Sequence[Broker] = field(default="amqp://guest:guest@127.0.0.1:5672/", repr=False)
+    group: str
+    name: str = ""
+    assignment: Assignment = Assignment.BALANCED
+    clients: int | None = None
+    index: int | None = None
+    rebalance_delay_s: float = 5.0
+    max_handoff_s: float = 3.0
+    release_interval_s: float = 30.0
+    moves_at_once: int = 2
+    concurrency: int = 16
+    order: Order = Order.KEY
+    prefetch: int | None = None
+    call_timeout_s: float = 30.0
+    max_attempts: int | None = None
+    retry_first_s: float = 0.1
+    retry_max_s: float = 30.0
+    republish: bool = False
+    journal: Path | None = None
+    shutdown_grace_s: float = 20.0
+    consumer_timeout_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", f"{socket.gethostname()}-{os.getpid()}")
+        object.__setattr__(self, "assignment", _one_of(Assignment, "assignment", self.assignment))
+        object.__setattr__(self, "order", _one_of(Order, "order", self.order))
+        for name in ("moves_at_once", "concurrency"):
+            _at_least(1, name, getattr(self, name))
+        for name, least in (("clients", 1), ("index", 0), ("prefetch", 1), ("max_attempts", 1)):
+            if getattr(self, name) is not None:
+                _at_least(least, name, getattr(self, name))
+        if self.prefetch is not None and self.prefetch > 65_535:
+            raise SettingsError("prefetch", self.prefetch, "AMQP allows at most 65535")
+        for name in ("max_handoff_s", "release_interval_s", "call_timeout_s", "retry_first_s", "retry_max_s"):
+            _positive(name, getattr(self, name))
+        for name in ("rebalance_delay_s", "shutdown_grace_s"):
+            _at_least(0, name, getattr(self, name))
+        _positive("consumer_timeout_s", self.consumer_timeout_s)
+        if self.index is not None and self.clients is not None and self.index >= self.clients:
+            raise SettingsError("index", self.index, f"must be below clients ({self.clients})")
+        if not self.addresses:
+            raise SettingsError("broker", (), "at least one address is needed")
+
+    @property
+    def addresses(self) -> tuple[Broker, ...]:
+        if isinstance(self.broker, str | ConnectionSettings):
+            return (self.broker,)
+        return tuple(self.broker)
+
+    @property
+    def processing_rules(self) -> Rules:
+        return Rules(
+            concurrency=self.concurrency,
+            order=self.order,
+            call_timeout_s=self.call_timeout_s,
+            max_attempts=self.max_attempts,
+            backoff=Backoff(first_s=self.retry_first_s, max_s=max(self.retry_max_s, self.retry_first_s)),
+            republish=self.republish,
+        )
+
+    def balancing_rules(self, spec: GroupSpec) -> BalancingRules:
+        """With what the group says of itself. Raises SettingsError when the two do not fit together."""
+        clients = self.clients or spec.max_clients
+        if clients > spec.queue_count:
+            raise SettingsError("clients", clients, f"the group has {spec.queue_count} queues: QC >= CC")
+        if self.assignment is Assignment.STATIC and self.index is not None and self.index >= clients:
+            raise SettingsError("index", self.index, f"must be below the number of clients ({clients})")
+        return BalancingRules(
+            queue_count=spec.queue_count,
+            assignment=self.assignment,
+            client_count=clients,
+            prefetch=self.prefetch,
+            rebalance_delay_s=self.rebalance_delay_s,
+            max_handoff_s=self.max_handoff_s,
+            release_interval_s=self.release_interval_s,
+            moves_at_once=self.moves_at_once,
+            shutdown_grace_s=self.shutdown_grace_s,
+            consumer_timeout_s=self.consumer_timeout_s,
+        )
+
+
+def _at_least(least: float, name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+        raise SettingsError(name, value, f"must be at least {least}")
+
+
+def _positive(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise SettingsError(name, value, "must be above 0")
+
+
+def _one_of(kind: type[_Choice], name: str, value: str) -> _Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        raise SettingsError(name, value, f"must be one of {', '.join(kind)}") from None

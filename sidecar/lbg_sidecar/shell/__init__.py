@@ -1,0 +1,1 @@
+"""The thin shell around the machine: connections, channels, clocks and files."""

@@ -1,0 +1,269 @@
+"""Drives one machine in the event loop: gives it what happens and the time, runs its effects."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from lbg_broker.client import Delivery
+
+from .. import effects as fx
+from ..app import AppChannel
+from ..consuming.consumption import Next
+from ..consuming.held import Attachment, Held
+from ..errors import MessageError
+from ..machine import MemberMachine
+from ..membership.messages import Identity, decode
+from ..membership.roster import Post
+from ..message import Message, held_of
+from ..verdict import Kind, Verdict
+from .journalling import Journalling, WallClock
+from .link import Link
+from .outgoing import Outgoing
+from .telling import tell
+
+log = logging.getLogger("lbg.member")
+
+NEVER = float("inf")
+TICK_MIN_S = 0.001
+
+
+class Driver:
+    """`on_lost` is called once for each link that is lost, `on_exit` when the machine has left.
+
+    It is the `Calls` of the application's channel.
+    """
+
+    def __init__(
+        self,
+        machine: MemberMachine,
+        app: AppChannel,
+        *,
+        group: str,
+        prefix: str,
+        clock: WallClock,
+        journal: Journalling | None,
+        on_lost: Callable[[], None],
+        on_exit: Callable[[], None],
+        observer: Callable[[fx.Effect], None] | None,
+    ) -> None:
+        self.machine = machine
+        self.link: Link | None = None
+        self._app = app
+        self._group = group
+        self._prefix = prefix
+        self._clock = clock
+        self._journal = journal
+        self._on_lost = on_lost
+        self._on_exit = on_exit
+        self._observer = observer
+        self._outgoing: Outgoing | None = None
+        self._me: Identity | None = None
+        self._loop = asyncio.get_running_loop()
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._flush_timer: asyncio.Handle | None = None
+        self._turned_at = 0.0
+        self._fence_after_s = NEVER
+        self._closed = False
+
+    def connect(self, link: Link, outgoing: Outgoing) -> None:
+        """There is a link, and an index is claimed with it: join."""
+        self.link, self._outgoing = link, outgoing
+        self._turned_at = self._loop.time()
+        self._fence_after_s = link.talk.heartbeat_s or NEVER
+        self.machine.connected(link.index, self._turned_at)
+        link.when_lost(self._link_lost)
+        self._pump()
+
+    def disconnect(self, why: str) -> None:
+        """Whatever happens next, nothing is dispatched or acknowledged from here on."""
+        link, outgoing = self.link, self._outgoing
+        self.link = self._outgoing = None
+        if link is None or outgoing is None:
+            return
+        running = self.machine.consumption.lanes.running
+        log.warning("%s: %s; %d running calls are aborted", self.machine.name, why, running)
+        outgoing.close()
+        self.machine.disconnected(self._loop.time())
+        self._run_effects()
+        link.abort()
+        self._on_lost()
+
+    def part(self) -> None:
+        """The machine has left: the link is closed by whoever opened it."""
+        link, outgoing = self.link, self._outgoing
+        self.link = self._outgoing = None
+        if link is not None and outgoing is not None:
+            outgoing.close()
+            self.machine.disconnected(self._loop.time())
+            self._run_effects()
+
+    def stop(self, why: str) -> None:
+        if self.machine.leaving is None:
+            log.info("%s leaves %s: %s", self.machine.name, self._group, why)
+        self.machine.stop(why, self._loop.time())
+        self._pump()
+
+    def start(self) -> None:
+        self._tick()
+
+    def close(self) -> None:
+        """Nothing is driven any more."""
+        self._closed = True
+        for timer in (self._tick_timer, self._flush_timer):
+            if timer is not None:
+                timer.cancel()
+
+    # What comes in from the link
+
+    def on_body(self, body: bytes) -> None:
+        try:
+            message = decode(body)
+        except MessageError as error:
+            log.warning("%s: %s", self.machine.name, error)
+            return
+        if message is not None and self.link is not None:
+            self.machine.message(message, self._loop.time())
+            self._pump()
+
+    def on_returned(self, body: bytes, to: int) -> None:
+        message = decode(body)
+        if message is not None and self.link is not None:
+            self.machine.returned(message, to, self._loop.time())
+            self._pump()
+
+    def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None:
+        prefix = self._prefix
+        arrivals = [held_of(attachment, delivery, prefix) for delivery in deliveries]
+        self.machine.deliver(attachment, arrivals, self._loop.time())
+        if self.machine.effects:
+            self._pump()
+        else:
+            self._app.wake()
+
+    def on_attached(self, attachment: Attachment) -> None:
+        self.machine.attached(attachment, self._loop.time())
+        self._pump()
+
+    def on_closed(self, attachment: Attachment) -> None:
+        self.machine.closed(attachment, self._loop.time())
+        self._pump()
+
+    def on_confirmed(self, held: Held, what: Next) -> None:
+        self.machine.confirmed(held, what, self._loop.time())
+        self._pump()
+
+    def _link_lost(self, link: Link, why: str) -> None:
+        if link is self.link:
+            self.disconnect(why)
+
+    # Calls, for the application's channel
+
+    def take(self) -> Message | None:
+        now = self._loop.time()
+        if now - self._turned_at > self._fence_after_s:
+            self._fence(now)
+            return None
+        held = self.machine.take(now)
+        return Message(held, self._group) if held is not None else None
+
+    def end(self, message: Message, verdict: Verdict) -> None:
+        self.machine.end(message.held, verdict, self._loop.time())
+        if self.machine.effects:
+            self._pump()
+        elif self._flush_timer is None:
+            self._flush_timer = self._loop.call_soon(self._flush)
+        if verdict.kind is not Kind.ACK:
+            self._schedule()
+
+    def more(self) -> bool:
+        return self.machine.consumption.lanes.available
+
+    # Running
+
+    def _pump(self) -> None:
+        self._run_effects()
+        if self._closed:
+            return
+        self._app.wake()
+        if self._flush_timer is None:
+            self._flush_timer = self._loop.call_soon(self._flush)
+        self._schedule()
+
+    def _flush(self) -> None:
+        self._flush_timer = None
+        due = self.machine.flush(self._loop.time())
+        self._run_effects()
+        if due != NEVER and self._flush_timer is None:
+            self._flush_timer = self._loop.call_at(due, self._flush)
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        now = self._loop.time()
+        if now - self._turned_at > self._fence_after_s:
+            self._fence(now)
+        self._turned_at = now
+        self._clock.adjust(now)
+        self.machine.tick(now)
+        self._pump()
+
+    def _schedule(self) -> None:
+        now = self._loop.time()
+        due = max(self.machine.next_due(now), now + TICK_MIN_S)
+        if self._tick_timer is not None:
+            if self._tick_timer.when() <= due:
+                return
+            self._tick_timer.cancel()
+        self._tick_timer = self._loop.call_at(due, self._tick)
+
+    def _fence(self, now: float) -> None:
+        """This process stood still (stopped, starved, swapped) for longer than the broker waits for a heartbeat, so
+        others may have its queues by now: nothing more may start."""
+        self.disconnect(f"nothing ran here for {now - self._turned_at:.1f} s, longer than a heartbeat")
+        self._turned_at = now
+
+    def _run_effects(self) -> None:
+        effects = self.machine.effects
+        while effects:
+            due, effects[:] = effects[:], []
+            for effect in due:
+                self._run(effect)
+                if self._observer is not None:
+                    self._observer(effect)
+
+    def _run(self, effect: fx.Effect) -> None:
+        link, outgoing = self.link, self._outgoing
+        match effect:
+            case fx.Done(deliveries, settled):
+                self._record(deliveries, settled)
+            case fx.Abort(calls):
+                self._app.abort([Message(held, self._group) for held in calls])
+            case fx.Exit():
+                self._on_exit()
+            case fx.Reconnect(why):
+                self.disconnect(why)
+            case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():
+                tell(self.machine.name, effect)
+            case _ if link is None or outgoing is None:
+                pass
+            case Post():
+                link.post(effect)
+            case fx.Ack(attachment, tag, multiple):
+                link.ack(attachment, tag, multiple=multiple)
+            case fx.Attach(attachment):
+                link.attach(attachment, self)
+            case fx.Detach():
+                link.detach(effect)
+            case fx.DeadLetter(held):
+                outgoing.dead_letter(held)
+            case fx.Republish(held):
+                outgoing.republish(held)
+
+    def _record(self, deliveries: tuple[Held, ...], settled: bool) -> None:
+        self._me = self.machine.roster.me or self._me
+        if self._journal is None or self._me is None:
+            return
+        settled_at = self._loop.time() if settled else None
+        for held in deliveries:
+            self._journal.done(held, self._me, settled_at=settled_at)

@@ -1,0 +1,31 @@
+"""One log line for each thing that happens to a queue: which, from whom to whom, why, how long it stood still."""
+
+from __future__ import annotations
+
+import logging
+
+from ..effects import Effect, Kept, LiveSet, Moved, TakenOver
+
+log = logging.getLogger("lbg.member")
+
+
+def tell(name: str, effect: Effect) -> None:
+    match effect:
+        case Moved(queue, to, why, drain_s, close_s, forced):
+            target = "whoever waits" if to is None else f"member {to}"
+            times = f"drained in {drain_s * 1000:.1f} ms, closed in {close_s * 1000:.1f} ms"
+            again = f"; {forced} calls were cut off and are made again" if forced else ""
+            log.info("%s: queue %d to %s (%s): %s%s", name, queue, target, why, times, again)
+        case Kept(queue, _, why, running, after_s):
+            log.warning(
+                "%s: queue %d stays (%s): %d calls did not end within %.1f s; trying again later",
+                *(name, queue, why, running, after_s),
+            )
+        case TakenOver(queue, former, planned, pause_s):
+            whence = f"from member {former}" if planned else "by chance"
+            pause = f", it stood still for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
+            log.info("%s: queue %d taken over %s%s", name, queue, whence, pause)
+        case LiveSet(live):
+            log.info("%s: live members: %s", name, " ".join(map(str, sorted(live))) or "none")
+        case _:
+            pass
