@@ -281,3 +281,29 @@ async def test_a_group_made_anew_with_other_attributes_ends_the_publisher(tmp_pa
 
         with pytest.raises(GroupGone, match="made anew"):
             await outlive()
+
+
+async def test_a_broker_that_falls_silent_is_left_and_its_late_work_reorders_nothing(tmp_path: Path) -> None:
+    """What was written before the silence is still carried out after it, beside what is sent again."""
+    told: list[events.PublisherEvent] = []
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        await declare_group(broker.url, SPEC)
+        async with GroupPublisher(
+            broker.url + "?heartbeat=1", group="orders", on_event=told.append
+        ) as publisher:
+            for number in range(3000):
+                await publisher.publish(key=f"k{number % 50}", body=b"%d" % number)
+                if number == 1500:
+                    broker.freeze()
+            await eventually(lambda: any(isinstance(event, events.Disconnected) for event in told))
+            broker.thaw()
+            await publisher.flush()
+            report = publisher.report()
+        async with Drain(broker.url, SPEC) as drain:
+            await drain.until(lambda: len(drain.distinct()) == 3000)
+            await asyncio.sleep(0.1)
+    assert report.maybe_twice > 0
+    assert drain.inversions() == []
+    assert not drain.bodies_differ()
+    assert 0 <= len(drain.seen) - 3000 <= report.maybe_twice
+    print(f"{len(drain.seen) - 3000} repeated of {report.maybe_twice} that may be")

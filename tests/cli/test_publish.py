@@ -1,0 +1,165 @@
+"""`lbg publish` as a person meets it: what it says, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lbg.publish import default_name
+from lbg_broker.group import GroupSpec
+from lbg_broker.journal import JournalReader
+from support.command_line import Lbg, Where, clean_environment
+from support.group_on_broker import declare_group
+
+FLIGHTS = Path(__file__).resolve().parent.parent.parent / "examples" / "flights-sample.csv.gz"
+
+
+@pytest.fixture
+def group(broker: Where) -> str:
+    name = f"g{secrets.token_hex(4)}"
+    spec = GroupSpec(name, name, hash_count=20, queue_count=4, queue_size_mb=100, client_username="guest")
+    asyncio.run(declare_group(broker.broker, spec))
+    return name
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.jsonl"
+    path.write_text("".join(f'{{"order": {{"id": {number % 9}}}, "n": {number}}}\n' for number in range(500)))
+    return path
+
+
+def test_a_month_of_flights_is_published_and_reported(
+    lbg: Lbg, broker: Where, group: str, tmp_path: Path
+) -> None:
+    report_file = tmp_path / "report.json"
+    files = ("--report", str(report_file), "--journal", str(tmp_path / "journal"))
+    said = lbg(
+        "publish", "--group", group, "--key", "tailnum", *files, "--broker", broker.broker, str(FLIGHTS)
+    )
+    assert said.status == 0, said.err
+    assert f"24,951 of 24,951 messages confirmed by group {group}" in said.out
+    assert "446 without a key" in said.out
+    report = json.loads(report_file.read_text())
+    assert report["publisher"].startswith("flights-sample-")
+    assert sum(report["next_seq"].values()) == report["confirmed"] == 24_951
+    assert {name: report[name] for name in ("refused", "maybe_twice", "accepted_after_gap", "bad_rows")} == {
+        "refused": 0,
+        "maybe_twice": 0,
+        "accepted_after_gap": 0,
+        "bad_rows": 0,
+    }
+    assert len(list(JournalReader(tmp_path / "journal"))) == 24_951
+
+
+def test_the_same_command_with_a_state_file_publishes_nothing_twice(
+    lbg: Lbg, broker: Where, group: str, orders: Path, tmp_path: Path
+) -> None:
+    command = ("publish", "--group", group, "--key", "order.id", "--state", str(tmp_path / "state"))
+    first = lbg(*command, "--broker", broker.broker, str(orders))
+    again = lbg(*command, "--broker", broker.broker, str(orders))
+    assert (first.status, again.status) == (0, 0)
+    assert "500 of 500 messages confirmed" in again.out
+    assert ", 0 in this run" in again.out
+    other = lbg(*command, "--topic", "x", "--broker", broker.broker, str(orders))
+    assert other.status == 1
+    assert "was made with --topic '', and now it is 'x'" in other.last_line
+
+
+def test_standard_input_is_read(broker: Where, group: str) -> None:
+    command = [sys.executable, "-m", "lbg", "publish", "--group", group, "--key", "k", "-"]
+    environment = clean_environment() | {"LBG_BROKER": broker.broker}
+    said = subprocess.run(command, input=b"k,v\n1,2\n,3\n", capture_output=True, env=environment, check=False)
+    assert said.returncode == 0, said.stderr
+    assert b"2 of 2 messages confirmed" in said.stdout
+
+
+def test_a_bad_row_ends_with_one_line_or_is_skipped_and_counted(
+    lbg: Lbg, broker: Where, group: str, orders: Path
+) -> None:
+    with orders.open("a") as file:
+        file.write("{broken\n" * 12)
+    command = ("publish", "--group", group, "--key", "order.id", "--broker", broker.broker)
+    stopped = lbg(*command, str(orders))
+    assert stopped.status == 1
+    assert stopped.last_line.startswith(f"lbg: error: {orders}, row 501: not JSON")
+    skipped = lbg(*command, "--bad-rows", "skip", str(orders))
+    assert skipped.status == 0
+    assert "12 bad rows skipped" in skipped.out
+    assert skipped.err.count("skipped: ") == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("--key", "nope", "ORDERS"), 1, "has no field 'nope'; its fields are order.id, n"),
+        (("ORDERS",), 2, "say which field is the key with --key FIELD"),
+        (("--key", "n", "--keyless", "ORDERS"), 2, "or --keyless that there is none"),
+        (("--key", "n", "nowhere.csv"), 1, "nowhere.csv cannot be opened: No such file"),
+        (("--key", "n", "--name", "a b", "ORDERS"), 2, "'a b' cannot name a publisher"),
+        (("--key", "n", "--state", "ORDERS", "ORDERS"), 1, "is no state file of a publisher"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    lbg: Lbg, broker: Where, group: str, orders: Path, arguments: tuple[str, ...], status: int, words: str
+) -> None:
+    filled = [str(orders) if argument == "ORDERS" else argument for argument in arguments]
+    said = lbg("publish", "--group", group, "--broker", broker.broker, *filled)
+    assert (said.status, said.out) == (status, "")
+    assert words in said.last_line
+    assert said.last_line.startswith("lbg: error: ")
+
+
+def test_a_missing_group_and_a_missing_broker_are_said(lbg: Lbg, broker: Where, orders: Path) -> None:
+    said = lbg("publish", "--group", "nope", "--key", "n", "--broker", broker.broker, str(orders))
+    assert (said.status, said.out) == (1, "")
+    assert "there is no group 'nope'" in said.last_line
+    nowhere = ("--broker", "amqp://me:secret@127.0.0.1:1/", "--connect-timeout", "0.1")
+    said = lbg("publish", "--group", "nope", "--key", "n", *nowhere, str(orders))
+    assert said.status == 1
+    assert "127.0.0.1:1" in said.last_line
+    assert "secret" not in said.err
+
+
+def test_sigterm_ends_it_in_order_and_the_state_goes_on(broker: Where, group: str, tmp_path: Path) -> None:
+    state, report_file = tmp_path / "state", tmp_path / "report.json"
+    arguments = ["--group", group, "--key", "tailnum", "--state", str(state), "--report", str(report_file)]
+    command = [sys.executable, "-m", "lbg", "publish", *arguments, "--rate", "2000", str(FLIGHTS)]
+    environment = clean_environment() | {"LBG_BROKER": broker.broker}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert process.stderr is not None
+    assert b"connected" in process.stderr.readline()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.terminate()
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert b"stopped by SIGTERM" in errors
+    assert b"goes on from" in errors
+    done = json.loads(report_file.read_text())
+    assert 0 < done["confirmed"] < 24_951
+    assert b"messages confirmed" in output
+    command[command.index("--rate") : command.index("--rate") + 2] = []
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    again = json.loads(report_file.read_text())
+    assert (again["confirmed"], again["publisher"], again["runs"]) == (24_951, done["publisher"], 2)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("a/flights.csv.gz", "flights"), ("-", "stdin"), ("/x/ü b.csv", "b"), ("..", "publisher")],
+)
+def test_a_publisher_is_called_after_its_file(file: str, name: str) -> None:
+    assert default_name(file) == name
+
+
+def test_the_example_publishes(broker: Where, group: str) -> None:
+    example = FLIGHTS.parent / "publish.py"
+    command = [sys.executable, str(example), broker.broker, group]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"1000 messages confirmed\n"
