@@ -18,6 +18,7 @@ class HalfOpenProxy:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._pairs: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
 
@@ -28,7 +29,9 @@ class HalfOpenProxy:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+        self.heal()
         self.reset()
+        await asyncio.gather(*self._pairs)
 
     def silence(self) -> None:
         self._flowing.clear()
@@ -42,7 +45,12 @@ class HalfOpenProxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pair = asyncio.ensure_future(self._join(reader, writer))
+        self._pairs.add(pair)
+        pair.add_done_callback(self._pairs.discard)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
         except OSError:

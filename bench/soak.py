@@ -139,6 +139,8 @@ class Soak:
             for child in [self.publisher, validator, *self.members, self.broker]:
                 child.signal(signal.SIGCONT)
                 child.signal(signal.SIGKILL)
+            for proxy in self.proxies:
+                await proxy.stop()
         return self.verdict(status, validator.log)
 
     def password_file(self) -> Path:
