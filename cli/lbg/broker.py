@@ -19,9 +19,7 @@ def broker() -> None:
     """Run the embedded broker: AMQP 0-9-1 on one node, durable in one directory."""
 
 
-@broker.command(
-    epilog="Example: lbg broker serve --data-dir ./data --listen 127.0.0.1:5672 --management 127.0.0.1:15672"
-)
+@broker.command(epilog="Example: lbg broker serve --data-dir ./data")
 @click.option(
     "--data-dir",
     required=True,
@@ -36,8 +34,13 @@ def broker() -> None:
     help="Where AMQP listens; port 0 takes a free one.",
 )
 @click.option(
-    "--management", metavar="HOST:PORT", help="Where the management HTTP API listens; by default nowhere."
+    "--management",
+    metavar="HOST:PORT",
+    default="127.0.0.1:15672",
+    show_default=True,
+    help="Where the management HTTP API listens.",
 )
+@click.option("--no-management", is_flag=True, help="Serve no management API.")
 @click.option("--certfile", type=FILE, help="The broker's certificate (PEM): AMQP is served over TLS only.")
 @click.option("--keyfile", type=FILE, help="The key of --certfile.")
 @click.option("--client-cafile", type=FILE, help="Ask clients for a certificate of these authorities.")
@@ -45,7 +48,8 @@ def broker() -> None:
 def serve(
     data_dir: Path,
     listen: str,
-    management: str | None,
+    management: str,
+    no_management: bool,
     certfile: Path | None,
     keyfile: Path | None,
     client_cafile: Path | None,
@@ -73,7 +77,7 @@ def serve(
     settings = ServerSettings(
         data_dir,
         listen=_address("--listen", listen),
-        management=_address("--management", management) if management is not None else None,
+        management=None if no_management else _address("--management", management),
         tls=tls,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ PREFETCH = 2000
 TICK_S = 0.25
 # After the last expected message, repeats of a crash may still be on their way.
 QUIET_S = 1.0
-FINISH_TIMEOUT_S = 10.0
+FINISH_TIMEOUT_S = 3.0
 
 T = TypeVar("T")
 
@@ -139,6 +140,8 @@ class Collecting:
         try:
             await channel.queue_declare(names.validation, durable=True, arguments=arguments)
             await channel.queue_bind(names.validation, names.validate)
+            # What the application refused is not lost: it is among the dead letters.
+            await channel.queue_bind(names.validation, names.dlx)
             self._acks = AckBatcher(channel)
             await channel.consume(names.validation, self._take, prefetch_count=PREFETCH, exclusive=True)
             self._on_listening()
@@ -160,7 +163,7 @@ class Collecting:
         self._last_at_s = asyncio.get_running_loop().time()
         for delivery in deliveries:
             try:
-                message = Republished.parse(delivery.headers)
+                message = self._read(delivery)
             except NotRepublished:
                 self.validation.unreadable += 1
             else:
@@ -168,6 +171,11 @@ class Collecting:
                 if findings:
                     self._tell(self._on_findings, findings)
             self._acks.settle(delivery.delivery_tag)
+
+    def _read(self, delivery: Delivery) -> Republished:
+        if delivery.exchange == self._names.dlx:
+            return Republished.of_dead_letter(delivery.headers, delivery.routing_key, time.time_ns() // 1000)
+        return Republished.parse(delivery.headers)
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from lbg_broker.group import (
@@ -46,6 +46,17 @@ class Republished:
     redelivered: bool
     delivered_at_us: int
     published_at_us: int | None
+    is_dead_letter: bool = False
+
+    @classmethod
+    def of_dead_letter(cls, headers: Mapping[str, Any], routing_key: str, now_us: int) -> Republished:
+        """From a message that the application refused; raises NotRepublished. It was delivered as well."""
+        _, _, rest = routing_key.partition(".")
+        hash_ = rest.partition(".")[0]
+        if not hash_.isdecimal():
+            raise NotRepublished(f"routing key {routing_key!r} holds no hash")
+        stamped = {HEADER_DELIVERED_AT: now_us, **headers, HEADER_HASH: int(hash_)}
+        return replace(cls.parse(stamped), is_dead_letter=True)
 
     @classmethod
     def parse(cls, headers: Mapping[str, Any]) -> Republished:
@@ -177,6 +188,7 @@ class Validation:
     rewinds: int = 0
     inversions: int = 0
     redelivered: int = 0
+    dead_lettered: int = 0
     unreadable: int = 0
     shard_moves: int = 0
     errors: list[SequenceError] = field(default_factory=list)
@@ -242,6 +254,7 @@ class Validation:
             "rewinds": self.rewinds,
             "inversions": self.inversions,
             "redelivered": self.redelivered,
+            "dead_lettered": self.dead_lettered,
             "shard_moves": self.shard_moves,
             "queue_moves": len(self.queue_moves),
             "per_queue": dict(sorted(self.per_queue.items())),
@@ -274,6 +287,7 @@ class Validation:
     def _count(self, message: Republished) -> None:
         self.delivered += 1
         self.redelivered += message.redelivered
+        self.dead_lettered += message.is_dead_letter
         self.per_queue[message.queue] = self.per_queue.get(message.queue, 0) + 1
         self.per_member[message.member_name] = self.per_member.get(message.member_name, 0) + 1
         stream = message.publisher, message.hash_

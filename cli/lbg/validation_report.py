@@ -14,6 +14,8 @@ def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"  lost {report['lost']:>15}"
     yield f"  order errors {report['order_errors']:>7}"
     yield f"  duplicated {report['duplicated']:>9}   {report['redelivered']} were marked redelivered by the broker"
+    if report["dead_lettered"]:
+        yield f"  dead letters {report['dead_lettered']:>7}   refused by the application, not lost"
     yield f"  moves {report['queue_moves']:>14}   of queues; {report['shard_moves']} of shards"
     if report["pauses"]["count"]:
         yield f"  pauses         {_percentiles(report['pauses'])}"

@@ -169,6 +169,16 @@ def test_a_republished_message_is_read_from_its_headers() -> None:
     assert Republished.parse(without_key).key is None
 
 
+def test_a_dead_letter_was_delivered_and_is_not_lost() -> None:
+    of_the_member = {name: HEADERS[name] for name in ("lbg-key", "lbg-publisher", "lbg-queue", "lbg-member")}
+    refused = Republished.of_dead_letter({**of_the_member, "lbg-seq": 0}, "orders.5.some.topic", 77)
+    assert (refused.hash_, refused.seq, refused.delivered_at_us) == (5, 0, 77)
+    report = judged(refused).report("g", {"p-1": {5: 1}})
+    assert (report["lost"], report["dead_lettered"]) == (0, 1)
+    with pytest.raises(NotRepublished, match="holds no hash"):
+        Republished.of_dead_letter(of_the_member, "elsewhere", 77)
+
+
 @pytest.mark.parametrize("name", ["lbg-publisher", "lbg-seq", "lbg-hash", "lbg-queue", "lbg-delivered-at"])
 @pytest.mark.parametrize("value", [None, True, [1]])
 def test_a_message_that_no_member_republished_is_refused_with_the_reason(name: str, value: object) -> None:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lbg_broker.group import GroupSpec
+from lbg_broker.group import GroupSpec, Names
 
 from .actions import Action, PutUser
 from .admin import BrokerAdmin
@@ -51,7 +51,11 @@ async def create_group(
 async def delete_group(
     admin: BrokerAdmin, group: str, *, force: bool = False, with_user: bool = True
 ) -> Sequence[Action]:
-    """Remove all of `group`, however much of it is left; returns what was done. Raises ProvisioningError."""
+    """Remove all of `group`, however much of it is left; returns what was done.
+
+    Raises ProvisioningError, and SpecError for what cannot be a group's name.
+    """
+    Names(group)
     await admin.lock(group)
     actions = plan_delete(group, await admin.observe(group), force=force, with_user=with_user)
     await apply_all(admin, actions)
@@ -64,7 +68,11 @@ async def list_groups(admin: BrokerAdmin) -> list[Description]:
 
 
 async def show_group(admin: BrokerAdmin, group: str, *, listen_s: float = LISTEN_S) -> Description:
-    """One group with its queues and members. Raises GroupNotFound and AdminError."""
+    """One group with its queues and members.
+
+    Raises GroupNotFound, AdminError, and SpecError for what cannot be a group's name.
+    """
+    Names(group)
     observed = await admin.observe(group)
     if observed.is_empty:
         raise GroupNotFound(group)

@@ -50,7 +50,7 @@ class Child:
 
 
 class Children:
-    """Every process of a demo; leaving the block ends them all, politely first."""
+    """Every process of a demo. Leaving the block ends them all: politely first, unless by an exception."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -61,8 +61,8 @@ class Children:
     async def __aenter__(self) -> Children:
         return self
 
-    async def __aexit__(self, *args: object) -> None:
-        running = [child for child in self._children if child.is_running]
+    async def __aexit__(self, kind: type[BaseException] | None, *args: object) -> None:
+        running = [child for child in self._children if child.is_running] if kind is None else []
         for child in running:
             child.is_expected_to_end = True
             child.signal(signal.SIGTERM)

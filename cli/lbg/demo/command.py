@@ -73,7 +73,7 @@ PLAIN_WIDTH = 100
 @click.option(
     "--work",
     type=click.FloatRange(min=0),
-    default=0.001,
+    default=0.002,
     show_default=True,
     metavar="SECONDS",
     help="What each message costs a member.",
@@ -116,6 +116,7 @@ def demo(
             hash_count=max(100, queues),
             rebalance_delay_s=rebalance_delay / max(1.0, speed),
             work_s=work,
+            look_s=2.5 / speed,
         )
         found = asyncio.run(_perform(settings, plain=plain or not sys.stdout.isatty()))
     if report is not None:

@@ -35,7 +35,11 @@ FRAMES_PER_S = 8
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """One run. `rate` is messages per second, 0 for as fast as it goes; `work_s` what a message costs a member."""
+    """One run.
+
+    `rate` is messages per second, 0 for as fast as it goes; `work_s` is what a message costs a member; `look_s` is
+    the least time to look at what an act has changed.
+    """
 
     source: Path
     key: str
@@ -45,13 +49,15 @@ class DemoSettings:
     queue_count: int = 4
     hash_count: int = 100
     rebalance_delay_s: float = 2.0
-    work_s: float = 0.001
+    work_s: float = 0.002
     concurrency: int = 16
+
+    look_s: float = 2.5
 
     @property
     def act_gap_s(self) -> float:
         """Time for one act to be seen: the members wait out the rebalance delay before anything moves."""
-        return self.rebalance_delay_s + 2.5
+        return self.rebalance_delay_s + self.look_s
 
     @property
     def title(self) -> str:
@@ -153,7 +159,7 @@ class Playing:
         self.scene.begins(SCRIPT[0])
         for name in FIRST_MEMBERS:
             await self._start_member(name)
-            await self._until(lambda name=name: self.scene.members[name].life is Life.LIVE, f"{name} to join")
+            await self._joined(name)
         await self._until(self._is_settled, "the first members to share the queues", SETTLE_TIMEOUT_S)
         rate = ("--rate", f"{self.settings.rate:g}") if self.settings.rate else ()
         self._publisher = await self._children.start(
@@ -186,8 +192,8 @@ class Playing:
             for task in [task for task in self._tasks if task.done()]:
                 self._tasks.discard(task)
                 task.result()
-            act = pacing.due(1.0 if self._validated is not None else self.scene.share, self.scene.now_s)
-            if act is not None:
+            share = 1.0 if self._validated is not None else self.scene.share
+            if not self._tasks and (act := pacing.due(share, self.scene.now_s)) is not None:
                 self._tasks.add(asyncio.ensure_future(self._perform(act)))
             await asyncio.sleep(1 / FRAMES_PER_S)
 
@@ -201,6 +207,7 @@ class Playing:
         match step.do:
             case Do.START:
                 await self._start_member(name)
+                await self._joined(name)
             case Do.KILL:
                 child = self._members[name]
                 child.is_expected_to_end = True
@@ -225,6 +232,9 @@ class Playing:
             *("--work", f"{settings.work_s:g}"),
             environment=self._environment,
         )
+
+    async def _joined(self, name: str) -> None:
+        await self._until(lambda: self.scene.members[name].life is Life.LIVE, f"{name} to join")
 
     async def _leave(self, name: str) -> None:
         child = self._members[name]

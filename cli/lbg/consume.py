@@ -1,0 +1,234 @@
+"""`lbg consume`: a member of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lbg.options import BrokerAddress, broker_options
+
+if TYPE_CHECKING:
+    from lbg_sidecar import MemberSettings, Message, Verdict
+
+SECONDS = click.FloatRange(min=0)
+RETRY_S = 0.5
+
+
+@click.command(
+    epilog="Example: lbg consume --group orders --concurrency 8 -- ./handle-orders",
+    context_settings={"ignore_unknown_options": False},
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARGS]...]")
+@click.option("--group", required=True, metavar="NAME", help="The group to join.")
+@click.option(
+    "--name", default="", metavar="TEXT", help="What others call this member; by default host and process."
+)
+@click.option(
+    "--assignment",
+    type=click.Choice(["balanced", "static"]),
+    default="balanced",
+    show_default=True,
+    help="balanced: loads differ by at most one queue. static: queue mod clients == index.",
+)
+@click.option("--clients", type=int, metavar="N", help="For static: the most members there will be.")
+@click.option(
+    "--index", type=int, metavar="I", help="A fixed client index; by default the lowest that is free."
+)
+@click.option(
+    "--concurrency", type=int, default=16, show_default=True, metavar="N", help="Messages in work at a time."
+)
+@click.option(
+    "--prefetch", type=int, metavar="N", help="Unacknowledged messages a queue; by default derived."
+)
+@click.option(
+    "--order",
+    type=click.Choice(["key", "queue"]),
+    default="key",
+    show_default=True,
+    help="What is worked on one message at a time.",
+)
+@click.option(
+    "--release-period",
+    type=SECONDS,
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="For static: how often backups let go of their queues.",
+)
+@click.option(
+    "--rebalance-delay",
+    type=SECONDS,
+    default=5.0,
+    show_default=True,
+    metavar="S",
+    help="How long the members must be the same before queues move.",
+)
+@click.option(
+    "--max-handoff-time",
+    type=SECONDS,
+    default=3.0,
+    show_default=True,
+    metavar="S",
+    help="How long a queue may stand still to be drained for a move.",
+)
+@click.option(
+    "--call-timeout",
+    type=SECONDS,
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="Longest wait for a verdict.",
+)
+@click.option(
+    "--max-attempts", type=int, metavar="N", help="Then it is a dead letter; by default tried for ever."
+)
+@click.option("--republish", is_flag=True, help="Publish what was processed for `lbg validate`.")
+@click.option(
+    "--journal", type=click.Path(file_okay=False, path_type=Path), help="Directory for the journal."
+)
+@click.option("--quiet", is_flag=True, help="Without CMD: take messages and print nothing.")
+@click.option(
+    "--work",
+    type=SECONDS,
+    default=0.0,
+    metavar="S",
+    help="Without CMD: pretend that each message takes this long.",
+)
+@click.option(
+    "--connect-timeout",
+    type=SECONDS,
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Longest wait for the first connection; later ones are waited for however long it takes.",
+)
+@broker_options
+def consume(
+    command: tuple[str, ...],
+    group: str,
+    name: str,
+    assignment: str,
+    clients: int | None,
+    index: int | None,
+    concurrency: int,
+    prefetch: int | None,
+    order: str,
+    release_period: float,
+    rebalance_delay: float,
+    max_handoff_time: float,
+    call_timeout: float,
+    max_attempts: int | None,
+    republish: bool,
+    journal: Path | None,
+    quiet: bool,
+    work: float,
+    connect_timeout: float,
+    address: BrokerAddress,
+) -> None:
+    """Join a group as a member until SIGTERM or Ctrl-C.
+
+    CMD runs once and for long: it gets each message as one line of JSON on its standard input and answers each,
+    in any order, with one line on its standard output: {"id": ..., "verdict": "ack" | "retry" | "drop",
+    "reason": ...}. Without CMD, messages are printed as one line of JSON each and acknowledged.
+
+    SIGTERM hands the queues over before it ends: nothing is delivered twice. A second SIGTERM ends it at once.
+    """
+    from lbg_sidecar import Assignment, MemberSettings, Order
+
+    if command and (quiet or work):
+        raise click.UsageError("--quiet and --work go without a command")
+    settings = MemberSettings(
+        broker=address.settings(),
+        group=group,
+        name=name,
+        assignment=Assignment(assignment),
+        clients=clients,
+        index=index,
+        concurrency=concurrency,
+        prefetch=prefetch,
+        order=Order(order),
+        release_interval_s=release_period,
+        rebalance_delay_s=rebalance_delay,
+        max_handoff_s=max_handoff_time,
+        call_timeout_s=call_timeout,
+        max_attempts=max_attempts,
+        republish=republish,
+        journal=journal,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    asyncio.run(
+        _run(
+            settings, command, printing=_Printing(quiet=quiet, work_s=work), connect_timeout_s=connect_timeout
+        )
+    )
+
+
+class _Printing:
+    """The application when there is no command: one line of JSON for each message."""
+
+    def __init__(self, *, quiet: bool, work_s: float) -> None:
+        self._quiet = quiet
+        self._work_s = work_s
+        self.closed: Callable[[], None] = lambda: None
+        self.is_closed = False
+
+    async def __call__(self, message: Message) -> Verdict | None:
+        from lbg_sidecar import retry
+
+        if self._work_s:
+            await asyncio.sleep(self._work_s)
+        if self._quiet:
+            return None
+        try:
+            # Flushed before it is acknowledged: what a reader has not got is delivered again.
+            sys.stdout.write(json.dumps(message.as_json(), separators=(",", ":")) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.is_closed = True
+            self.closed()
+            return retry("nobody reads the output any more")
+        return None
+
+
+async def _run(
+    settings: MemberSettings, command: tuple[str, ...], *, printing: _Printing, connect_timeout_s: float
+) -> None:
+    from lbg_sidecar import CommandChannel, Member
+
+    await _first_connection(settings, connect_timeout_s)
+    app = CommandChannel(command, concurrency=settings.concurrency) if command else printing
+    member = Member(settings, app)
+    printing.closed = lambda: member.stop("nobody reads the output any more")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, member.stop, number.name)
+    async with member:
+        await member.run()
+    if printing.is_closed:
+        raise BrokenPipeError
+
+
+async def _first_connection(settings: MemberSettings, timeout_s: float) -> None:
+    """A member comes back by itself for ever, so what is wrong at the very first is told here. Raises ConnectError."""
+    from lbg_broker.client import ConnectError, connect
+
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            connection = await connect(settings.addresses[0], name=f"lbg consume {settings.name}")
+        except ConnectError as error:
+            if not error.retryable or time.monotonic() + RETRY_S > deadline:
+                raise
+            await asyncio.sleep(RETRY_S)
+        else:
+            await connection.close()
+            return

@@ -1,0 +1,48 @@
+"""Makes docs/cli.md from the commands' own help: `python docs/cli_reference.py > docs/cli.md`.
+
+A test compares the file with what this makes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from lbg.__main__ import COMMANDS, cli
+
+WIDTH = 100
+HEAD = """# The `lbg` command
+
+Made by `python docs/cli_reference.py > docs/cli.md` from what `--help` says.
+
+The exit status is 0, 1 for a failure (one line on standard error says what, where and what to do), 2 for a wrong
+command line and 130 for Ctrl-C. `LBG_BROKER` and `LBG_MANAGEMENT` stand for `--broker` and `--management`;
+`LBG_DEBUG=1` adds tracebacks. Passwords are never printed, except one that `lbg group create` has generated itself.
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    root = click.Context(cli, info_name="lbg", terminal_width=WIDTH, help_option_names=["-h", "--help"])
+    pages = [HEAD, _page(cli, root)]
+    for name, entry in COMMANDS.items():
+        pages += _pages(entry.load(), name, root)
+    return "\n".join(pages)
+
+
+def _pages(command: click.Command, name: str, parent: click.Context) -> Iterator[str]:
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=WIDTH)
+    yield _page(command, context)
+    if isinstance(command, click.Group):
+        for inner_name, inner in command.commands.items():
+            yield from _pages(inner, inner_name, context)
+
+
+def _page(command: click.Command, context: click.Context) -> str:
+    return f"## {context.command_path}\n\n```\n{command.get_help(context).strip()}\n```\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

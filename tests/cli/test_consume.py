@@ -1,0 +1,151 @@
+"""`lbg consume` with a broker, a publisher and a group, each a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Lbg, Where, clean_environment
+
+ROWS = 300
+ECHO = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    verdict = "drop" if message["seq"] == 0 and message["key"] == "k1" else "ack"
+    print(json.dumps({"id": message["id"], "verdict": verdict, "reason": "no such account"}), flush=True)
+"""
+
+
+@pytest.fixture
+def group(lbg: Lbg, broker: Where, unique: str) -> str:
+    assert lbg("group", "create", unique, "--no-user", "--broker", broker.broker).status == 0
+    return unique
+
+
+@pytest.fixture
+def published(lbg: Lbg, broker: Where, group: str, tmp_path: Path) -> Path:
+    """`ROWS` messages of 10 keys are in the group's queues; the report of it."""
+    rows, report = tmp_path / "rows.jsonl", tmp_path / "published.json"
+    rows.write_text(
+        "".join(json.dumps({"key": f"k{number % 10}", "n": number}) + "\n" for number in range(ROWS))
+    )
+    done = lbg(
+        *("publish", "--group", group, "--key", "key", "--broker", broker.broker, "--report", str(report)),
+        str(rows),
+    )
+    assert done.status == 0, done.err
+    return report
+
+
+class Member:
+    """`lbg consume` as a process."""
+
+    def __init__(self, broker: Where, group: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "lbg", "consume", "--group", group, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**clean_environment(), "LBG_BROKER": broker.broker},
+        )
+
+    def line(self) -> dict[str, object]:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def leave(self) -> tuple[int, str]:
+        """SIGTERM; its exit status and what it wrote to standard error."""
+        os.kill(self.process.pid, signal.SIGTERM)
+        _, err = self.process.communicate(timeout=30)
+        assert "Traceback" not in err
+        return self.process.returncode, err
+
+
+def test_without_a_command_messages_are_printed_in_order_per_key_and_leave_the_queues(
+    lbg: Lbg, broker: Where, group: str, published: Path
+) -> None:
+    member = Member(broker, group)
+    seen = [member.line() for _ in range(ROWS)]
+    by_key: dict[object, list[int]] = {}
+    for message in seen:
+        by_key.setdefault(message["key"], []).append(json.loads(str(message["data"]))["n"])
+    assert len(by_key) == 10
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    status, _ = member.leave()
+    assert status == 0
+    shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
+    assert shown["ready"] == 0
+
+
+def test_a_command_gets_every_message_and_its_refusals_become_dead_letters(
+    lbg: Lbg, broker: Where, group: str, published: Path
+) -> None:
+    validator = subprocess.Popen(
+        [sys.executable, "-m", "lbg", "validate", "--json", "--group", group, "--expect", str(published)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**clean_environment(), "LBG_BROKER": broker.broker},
+    )
+    member = Member(broker, group, "--republish", "--name", "echo", "--", sys.executable, "-c", ECHO)
+    out, _ = validator.communicate(timeout=60)
+    report = json.loads(out.splitlines()[-1])
+    shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
+    member.leave()
+    assert shown["members"][0]["name"] == "echo"
+    assert [queue["active_member"] for queue in shown["queues"]].count("echo") >= 1
+    assert shown["dead_letters"] == 1
+    assert (report["order_errors"], report["duplicated"]) == (0, 0)
+
+
+def test_a_reader_that_goes_away_ends_it_without_losing_what_it_had_not_read(
+    lbg: Lbg, broker: Where, group: str, published: Path
+) -> None:
+    member = Member(broker, group)
+    member.line()
+    assert member.process.stdout is not None
+    member.process.stdout.close()
+    assert member.process.wait(timeout=30) == 1
+    assert member.process.stderr is not None
+    assert "Traceback" not in member.process.stderr.read()
+    member.process.stderr.close()
+    shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
+    assert shown["ready"] > 0
+    assert shown["unacked"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--quiet", "--", "cat"], 2, "--quiet and --work go without a command"),
+        (["--concurrency", "0"], 1, "concurrency is 0, but must be at least 1"),
+        (["--assignment", "static", "--clients", "9"], 1, "the group has 4 queues"),
+        (["--index", "3", "--clients", "2"], 1, "must be below clients (2)"),
+        (["--assignment", "fair"], 2, "'fair' is not one of 'balanced', 'static'"),
+        (["--", "/no/such/command"], 1, "cannot run '/no/such/command'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_wrong_setting_is_one_clear_line(
+    lbg: Lbg, broker: Where, group: str, arguments: list[str], status: int, words: str
+) -> None:
+    said = lbg("consume", "--group", group, "--broker", broker.broker, *arguments)
+    assert said.status == status
+    assert words in said.last_line
+
+
+def test_a_group_or_a_broker_that_is_not_there_is_named(lbg: Lbg, broker: Where) -> None:
+    said = lbg("consume", "--group", "nobody", "--broker", broker.broker)
+    assert (said.status, "there is no group 'nobody'" in said.last_line) == (1, True)
+    nowhere = lbg(
+        "consume", "--group", "g", "--broker", "amqp://u:s3cret@127.0.0.1:1/", "--connect-timeout", "0.1"
+    )
+    assert nowhere.status == 1
+    assert "127.0.0.1:1" in nowhere.last_line
+    assert "s3cret" not in nowhere.err
