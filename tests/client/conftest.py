@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from lbg_broker.client import Channel, ClientConnection, connect
+from support.embedded import in_process
 from support.fake_broker import FakeBroker, Session
 
 
@@ -26,15 +28,25 @@ async def pair(fake: FakeBroker) -> AsyncIterator[tuple[ClientConnection, Sessio
     await connection.closed
 
 
+@pytest.fixture(params=["rabbitmq", "embedded"])
+async def broker_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    """An empty RabbitMQ virtual host, then an empty embedded broker."""
+    if request.param == "rabbitmq":
+        yield request.getfixturevalue("rabbit_vhost")
+    else:
+        async with in_process(tmp_path / "data") as server:
+            yield f"amqp://guest:guest@127.0.0.1:{server.port}/"
+
+
 @pytest.fixture
-async def rabbit(rabbit_vhost: str) -> AsyncIterator[ClientConnection]:
-    """A connection to RabbitMQ, to an empty virtual host."""
-    connection = await connect(rabbit_vhost, name="test")
+async def connection(broker_url: str) -> AsyncIterator[ClientConnection]:
+    """A connection to the broker of `broker_url`."""
+    connection = await connect(broker_url, name="test")
     yield connection
     await connection.close()
 
 
 @pytest.fixture
-async def channel(rabbit: ClientConnection) -> Channel:
-    """A channel of `rabbit`."""
-    return await rabbit.open_channel()
+async def channel(connection: ClientConnection) -> Channel:
+    """A channel of `connection`."""
+    return await connection.open_channel()

@@ -48,11 +48,11 @@ async def test_a_live_connection_each_time_round(fake):
 
 
 async def test_a_connection_still_alive_is_closed_before_the_next(fake):
-    async for connection in reconnecting(fake.url, backoff=AT_ONCE):
-        if len(fake.sessions) == 2:
-            assert fake.sessions[0].lost.done()
-            break
-    await connection.close()
+    connections = reconnecting(fake.url, backoff=AT_ONCE)
+    first, second = await anext(connections), await anext(connections)
+    assert first.closed.done()
+    assert fake.sessions[0].lost.done()
+    await second.close()
 
 
 async def test_addresses_are_tried_in_turn():
@@ -72,8 +72,7 @@ async def test_a_broker_that_is_down_is_tried_again_and_each_failure_told():
         down = ConnectionSettings("127.0.0.1", 1)  # nobody listens on port 1
         places = [down, down, broker.url]
         told = lambda error, wait_s: failures.append((type(error), wait_s))  # noqa: E731
-        async for connection in reconnecting(places, backoff=Backoff(0.001, 0.002, 0), on_failure=told):
-            break
+        connection = await anext(reconnecting(places, backoff=Backoff(0.001, 0.002, 0), on_failure=told))
         await connection.close()
     assert failures == [(ConnectError, 0.001), (ConnectError, 0.002)]
 
@@ -117,11 +116,9 @@ async def test_a_broker_that_drops_at_once_is_waited_for_longer_and_longer(fake)
             waits.append(failures)
             return 0
 
-    rounds = 0
-    async for connection in reconnecting(fake.url, backoff=Recording()):
-        rounds += 1
-        if rounds == 4:
-            break
+    connections = reconnecting(fake.url, backoff=Recording())
+    for _ in range(4):
+        connection = await anext(connections)
         fake.sessions[-1].transport.abort()
     assert waits == [1, 2, 3]
     await connection.close()

@@ -1,4 +1,4 @@
-"""The client against RabbitMQ itself: declaring, publishing, consuming, and the facts the design rests on."""
+"""The client on RabbitMQ and on the embedded broker: declaring, publishing, consuming, and moving queues."""
 
 import asyncio
 
@@ -56,6 +56,25 @@ async def publish_numbers(connection, queue, count):
     await publisher.channel.close()
 
 
+def confirms_of(channel):
+    """A function that waits for so many confirms."""
+    upto = 0
+    news = asyncio.Event()
+
+    def on_confirm(tag, multiple, ok):
+        nonlocal upto
+        upto = tag if multiple else upto + 1
+        news.set()
+
+    async def confirmed(count):
+        while upto < count:
+            news.clear()
+            await news.wait()
+
+    channel.on_confirm = on_confirm
+    return confirmed
+
+
 def numbers(first, last):
     return [b"%d" % number for number in range(first, last)]
 
@@ -72,10 +91,10 @@ async def test_queues_and_exchanges_come_and_go(channel):
     await channel.exchange_declare("inner", "fanout")
     await channel.exchange_bind("inner", "e", "b.#")
     await channel.confirm_select()
+    confirmed = confirms_of(channel)
     channel.publish("e", "a.b", b"1")
     channel.publish("e", "a.c", b"2")
-    while (await channel.queue_declare("q", passive=True)).message_count < 2:
-        await asyncio.sleep(0.01)
+    await confirmed(2)
     await channel.queue_unbind("q", "e", "a.#")
     await channel.exchange_unbind("inner", "e", "b.#")
     assert await channel.queue_purge("q") == 2
@@ -90,21 +109,21 @@ async def test_the_broker_makes_up_a_name_when_asked(channel):
     assert declared.queue.startswith("amq.gen-")
 
 
-async def test_a_difference_is_a_failed_precondition_and_closes_the_channel_only(rabbit, channel):
+async def test_a_difference_is_a_failed_precondition_and_closes_the_channel_only(connection, channel):
     await channel.queue_declare("q", durable=True)
     with pytest.raises(PreconditionFailed, match="inequivalent arg"):
         await channel.queue_declare("q", durable=False)
     assert not channel.is_open
-    other = await rabbit.open_channel()
+    other = await connection.open_channel()
     assert await other.queue_delete("q") == 0
 
 
-async def test_an_exclusive_queue_of_another_connection_is_locked(rabbit, channel, rabbit_vhost):
+async def test_an_exclusive_queue_of_another_connection_is_locked(connection, channel, broker_url):
     await channel.queue_declare("claim", exclusive=True)
-    other = await connect(rabbit_vhost)
+    other = await connect(broker_url)
     with pytest.raises(ResourceLocked):
         await (await other.open_channel()).queue_declare("claim", exclusive=True)
-    await rabbit.close()
+    await connection.close()
     taken = await (await other.open_channel()).queue_declare("claim", exclusive=True)
     assert taken.queue == "claim"
     await other.close()
@@ -115,15 +134,15 @@ async def test_a_name_that_is_reserved_is_refused(channel):
         await channel.queue_declare("amq.mine")
 
 
-async def test_delete_if_empty_and_if_unused(rabbit):
-    channel = await rabbit.open_channel()
+async def test_delete_if_empty_and_if_unused(connection):
+    channel = await connection.open_channel()
     await channel.queue_declare("q", durable=True)
-    await publish_numbers(rabbit, "q", 1)
+    await publish_numbers(connection, "q", 1)
     with pytest.raises(PreconditionFailed):
         await channel.queue_delete("q", if_empty=True)
-    channel = await rabbit.open_channel()
+    channel = await connection.open_channel()
     await channel.consume("q", Collector())
-    other = await rabbit.open_channel()
+    other = await connection.open_channel()
     with pytest.raises(PreconditionFailed):
         await other.queue_delete("q", if_unused=True)
 
@@ -131,34 +150,35 @@ async def test_delete_if_empty_and_if_unused(rabbit):
 # Connecting
 
 
-async def test_a_wrong_password_is_an_authentication_error(rabbitmq):
+async def test_a_wrong_password_is_an_authentication_error(broker_url):
     with pytest.raises(AuthenticationError, match="ACCESS_REFUSED"):
-        await connect(rabbitmq.amqp_url.replace("guest:guest", "guest:wrong"))
+        await connect(broker_url.replace("guest:guest", "guest:wrong"))
 
 
-async def test_a_missing_virtual_host_is_refused(rabbitmq):
+async def test_a_missing_virtual_host_is_refused(broker_url):
     with pytest.raises(ConnectRefused, match="vhost nowhere not found"):
-        await connect(rabbitmq.amqp_url + "nowhere")
+        await connect(f"{broker_url.rpartition('/')[0]}/nowhere")
 
 
-async def test_the_broker_says_what_it_is(rabbit):
-    assert rabbit.server_properties["product"] == "RabbitMQ"
+async def test_the_broker_says_what_it_is(connection):
+    assert connection.server_properties["product"]
+    assert connection.server_properties["capabilities"]["publisher_confirms"] is True
 
 
-async def test_a_protocol_error_of_ours_closes_the_connection_with_its_code(rabbit):
-    channel = await rabbit.open_channel()
+async def test_a_protocol_error_of_ours_closes_the_connection_with_its_code(connection):
+    channel = await connection.open_channel()
     with pytest.raises(ConnectionClosed, match="503 COMMAND_INVALID - unknown exchange type") as caught:
         await channel.exchange_declare("e", "no-such-type")
     assert caught.value.by_broker
-    assert isinstance(await rabbit.closed, ConnectionClosed)
+    assert isinstance(await connection.closed, ConnectionClosed)
 
 
 # Publishing
 
 
-async def test_a_confirmed_message_is_in_the_queue(rabbit, channel):
+async def test_a_confirmed_message_is_in_the_queue(connection, channel):
     await channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
-    publisher = await Publisher.open(rabbit)
+    publisher = await Publisher.open(connection)
     properties = BasicProperties(
         delivery_mode=2, message_id="m-1", headers={"lbg-seq": 2**40, "lbg-key": "N1"}
     )
@@ -172,21 +192,24 @@ async def test_a_confirmed_message_is_in_the_queue(rabbit, channel):
         False,
         0,
     )
-    assert got.properties == properties
-    assert got.headers["lbg-seq"] == 2**40
+    assert (got.properties.delivery_mode, got.properties.message_id) == (2, "m-1")
+    assert got.headers["lbg-seq"] == 2**40  # RabbitMQ adds an x-delivery-count here
     channel.ack(got.delivery_tag)
     assert await channel.basic_get("q") is None
 
 
-async def test_quorum_queues_with_a_single_active_consumer_do_not_answer_get(channel):
+async def test_quorum_queues_with_a_single_active_consumer_do_not_answer_get(rabbit_vhost):
+    connection = await connect(rabbit_vhost)
+    channel = await connection.open_channel()
     await channel.queue_declare("q", durable=True, arguments=QUORUM)
     with pytest.raises(ResourceLocked, match="not supported"):
         await channel.basic_get("q")
+    await connection.close()
 
 
-async def test_many_messages_are_confirmed_in_order_with_few_waits(rabbit, channel):
+async def test_many_messages_are_confirmed_in_order_with_few_waits(connection, channel):
     await channel.queue_declare("q", durable=True, arguments=QUORUM)
-    await publish_numbers(rabbit, "q", 3000)
+    await publish_numbers(connection, "q", 3000)
     collector = Collector()
     await channel.consume("q", collector, no_ack=True)
     await collector.reach(3000)
@@ -194,17 +217,17 @@ async def test_many_messages_are_confirmed_in_order_with_few_waits(rabbit, chann
 
 
 @pytest.mark.parametrize("size", [0, 1, 131064, 131065, 1_000_000])
-async def test_a_message_of_any_size_survives(rabbit, channel, size):
+async def test_a_message_of_any_size_survives(connection, channel, size):
     await channel.queue_declare("q", exclusive=True)
-    publisher = await Publisher.open(rabbit)
+    publisher = await Publisher.open(connection)
     await publisher.publish("", "q", b"x" * size)
     got = await channel.basic_get("q")
     assert got is not None
     assert got.body == b"x" * size
 
 
-async def test_a_mandatory_message_without_a_queue_is_unroutable(rabbit):
-    publisher = await Publisher.open(rabbit)
+async def test_a_mandatory_message_without_a_queue_is_unroutable(connection):
+    publisher = await Publisher.open(connection)
     with pytest.raises(Unroutable, match="NO_ROUTE") as caught:
         await publisher.publish("amq.topic", "no.where", b"body", mandatory=True, properties=PERSISTENT)
     assert caught.value.returned.body == b"body"
@@ -228,9 +251,9 @@ async def test_a_return_comes_before_its_confirm(channel):
     assert story == [("return", "nowhere"), ("confirm", 1, True)]
 
 
-async def test_of_many_on_the_way_the_right_ones_are_unroutable(rabbit, channel):
+async def test_of_many_on_the_way_the_right_ones_are_unroutable(connection, channel):
     await channel.queue_declare("q", exclusive=True)
-    publisher = await Publisher.open(rabbit)
+    publisher = await Publisher.open(connection)
     futures = [
         publisher.publish_soon("", "q" if number % 3 else "nowhere", b"%d" % (number // 6), mandatory=True)
         for number in range(60)
@@ -242,11 +265,11 @@ async def test_of_many_on_the_way_the_right_ones_are_unroutable(rabbit, channel)
     assert publisher.unconfirmed_bytes == publisher.unconfirmed_count == 0
 
 
-async def test_a_full_queue_refuses(rabbit, channel):
+async def test_a_full_queue_refuses(connection, channel):
     await channel.queue_declare(
         "q", durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
     )
-    publisher = await Publisher.open(rabbit)
+    publisher = await Publisher.open(connection)
     await publisher.publish("", "q", b"fits")
     with pytest.raises(Nacked) as caught:
         await publisher.publish("", "q", b"does not")
@@ -261,18 +284,18 @@ async def test_confirm_select_may_come_again_and_the_count_goes_on(channel):
     assert channel.publish("", "nowhere", b"") == 2
 
 
-async def test_publishing_to_a_missing_exchange_closes_the_channel_and_fails_what_waits(rabbit):
-    publisher = await Publisher.open(rabbit)
+async def test_publishing_to_a_missing_exchange_closes_the_channel_and_fails_what_waits(connection):
+    publisher = await Publisher.open(connection)
     with pytest.raises(NotFound, match="no exchange 'missing'"):
         await publisher.publish("missing", "k", b"")
     with pytest.raises(NotFound):
         publisher.publish_soon("missing", "k", b"")
-    assert rabbit.is_open
+    assert connection.is_open
 
 
-async def test_a_publisher_waits_for_room_in_bytes(rabbit, channel):
+async def test_a_publisher_waits_for_room_in_bytes(connection, channel):
     await channel.queue_declare("q", durable=True, arguments=QUORUM)
-    publisher = await Publisher.open(rabbit, max_unconfirmed_bytes=2000)
+    publisher = await Publisher.open(connection, max_unconfirmed_bytes=2000)
     most = 0
     for _ in range(100):
         await publisher.drain()
@@ -282,9 +305,9 @@ async def test_a_publisher_waits_for_room_in_bytes(rabbit, channel):
     assert 2000 <= most < 2600
 
 
-async def test_cancelling_a_publish_does_not_disturb_the_others(rabbit, channel):
+async def test_cancelling_a_publish_does_not_disturb_the_others(connection, channel):
     await channel.queue_declare("q", exclusive=True)
-    publisher = await Publisher.open(rabbit)
+    publisher = await Publisher.open(connection)
     first = asyncio.ensure_future(publisher.publish("", "q", b"1"))
     await asyncio.sleep(0)
     first.cancel()
@@ -295,9 +318,9 @@ async def test_cancelling_a_publish_does_not_disturb_the_others(rabbit, channel)
 # Consuming
 
 
-async def test_deliveries_come_in_lists_and_are_acknowledged_in_batches(rabbit, channel):
+async def test_deliveries_come_in_lists_and_are_acknowledged_in_batches(connection, channel):
     await channel.queue_declare("q", durable=True, arguments=QUORUM)
-    await publish_numbers(rabbit, "q", 2000)
+    await publish_numbers(connection, "q", 2000)
     acks = AckBatcher(channel)
     collector = Collector()
 
@@ -313,15 +336,15 @@ async def test_deliveries_come_in_lists_and_are_acknowledged_in_batches(rabbit, 
     assert collector.bodies == numbers(0, 2000)
     assert not any(delivery.redelivered for delivery in collector.deliveries)
     assert acks.frames_sent < 500
-    other = await rabbit.open_channel()
+    other = await connection.open_channel()
     assert (await other.queue_declare("q", passive=True)).message_count == 0
 
 
 @pytest.mark.parametrize("arguments", [QUORUM, {"x-single-active-consumer": True}], ids=["quorum", "classic"])
-async def test_closing_the_channel_gives_everything_unsettled_to_the_next_in_order(rabbit, arguments):
-    first, second = await rabbit.open_channel(), await rabbit.open_channel()
+async def test_closing_the_channel_gives_everything_unsettled_to_the_next_in_order(connection, arguments):
+    first, second = await connection.open_channel(), await connection.open_channel()
     await first.queue_declare("q", durable=True, arguments=arguments)
-    await publish_numbers(rabbit, "q", 300)
+    await publish_numbers(connection, "q", 300)
     active, waiting = Collector(), Collector()
     acks = AckBatcher(first)
     await first.consume("q", active, prefetch_count=100)
@@ -340,11 +363,11 @@ async def test_closing_the_channel_gives_everything_unsettled_to_the_next_in_ord
     assert redelivered.count(True) >= 60  # what the acks made room for may have been on its way, too
 
 
-async def test_twenty_moves_under_load_lose_repeat_and_reorder_nothing(rabbit):
-    declaring = await rabbit.open_channel()
+async def test_twenty_moves_under_load_lose_repeat_and_reorder_nothing(connection):
+    declaring = await connection.open_channel()
     await declaring.queue_declare("q", durable=True, arguments=QUORUM)
     total, moves = 4000, 20
-    publisher = await Publisher.open(rabbit)
+    publisher = await Publisher.open(connection)
     done: list[bytes] = []
     moved = asyncio.Event()
 
@@ -357,7 +380,7 @@ async def test_twenty_moves_under_load_lose_repeat_and_reorder_nothing(rabbit):
         await publisher.flush()
 
     async def attach():
-        channel = await rabbit.open_channel()
+        channel = await connection.open_channel()
         acks = AckBatcher(channel)
 
         def on_deliveries(deliveries):
@@ -387,9 +410,9 @@ async def test_twenty_moves_under_load_lose_repeat_and_reorder_nothing(rabbit):
     assert done == numbers(0, total)
 
 
-async def test_nack_and_reject_put_back_or_drop(rabbit, channel):
+async def test_nack_and_reject_put_back_or_drop(connection, channel):
     await channel.queue_declare("q", exclusive=True)
-    await publish_numbers(rabbit, "q", 3)
+    await publish_numbers(connection, "q", 3)
     collector = Collector()
     await channel.consume("q", collector, prefetch_count=3)
     await collector.reach(3)
@@ -402,18 +425,18 @@ async def test_nack_and_reject_put_back_or_drop(rabbit, channel):
     assert (again.body, again.redelivered) == (b"0", True)
 
 
-async def test_a_consumer_learns_that_its_queue_is_gone(rabbit, channel):
+async def test_a_consumer_learns_that_its_queue_is_gone(connection, channel):
     await channel.queue_declare("q")
     gone = asyncio.Event()
     await channel.consume("q", Collector(), on_cancelled=gone.set)
-    await (await rabbit.open_channel()).queue_delete("q")
+    await (await connection.open_channel()).queue_delete("q")
     await gone.wait()
     assert channel.is_open
 
 
-async def test_cancelling_a_consumer_leaves_what_it_holds(rabbit, channel):
+async def test_cancelling_a_consumer_leaves_what_it_holds(connection, channel):
     await channel.queue_declare("q", durable=True)
-    await publish_numbers(rabbit, "q", 10)
+    await publish_numbers(connection, "q", 10)
     collector = Collector()
     tag = await channel.consume("q", collector, prefetch_count=4)
     await collector.reach(4)
@@ -424,13 +447,13 @@ async def test_cancelling_a_consumer_leaves_what_it_holds(rabbit, channel):
     assert len(collector.deliveries) == 4
 
 
-async def test_two_consumers_of_one_channel_get_their_own(rabbit, channel):
+async def test_two_consumers_of_one_channel_get_their_own(connection, channel):
     for queue in ("a", "b"):
         await channel.queue_declare(queue, exclusive=True)
     collectors = {"a": Collector(), "b": Collector()}
     for queue, collector in collectors.items():
         await channel.consume(queue, collector, prefetch_count=10)
-    channel_b = await rabbit.open_channel()
+    channel_b = await connection.open_channel()
     for number in range(50):
         channel_b.publish("", "ab"[number % 2], b"%d" % number)
     await collectors["a"].reach(10)
@@ -455,10 +478,10 @@ async def test_consuming_a_missing_queue_fails(channel):
         await channel.basic_get("missing")
 
 
-async def test_many_channels_share_a_connection(rabbit):
-    channels = await asyncio.gather(*(rabbit.open_channel() for _ in range(100)))
+async def test_many_channels_share_a_connection(connection):
+    channels = await asyncio.gather(*(connection.open_channel() for _ in range(100)))
     assert len({channel.number for channel in channels}) == 100
     await asyncio.gather(*(channel.close() for channel in channels))
-    assert rabbit.channel_count == 0
-    again = await rabbit.open_channel()
+    assert connection.channel_count == 0
+    again = await connection.open_channel()
     assert again.number == 1
