@@ -94,7 +94,7 @@ class PublishingProgress:
 def told(publisher: GroupPublisher, rate_per_s: float) -> str:
     full = publisher.full_queues
     waiting = f" [yellow]waiting for {', '.join(full[:3])}{', …' if len(full) > 3 else ''}[/]" if full else ""
-    return f"{publisher.accepted_count:,} messages {rate_per_s:,.0f}/s{waiting}"
+    return f"{publisher.accepted_count:,} read, {publisher.confirmed_count:,} confirmed, {rate_per_s:,.0f}/s{waiting}"
 
 
 class Rate:

@@ -14,6 +14,7 @@ import pytest
 from lbg.publish import default_name
 from lbg_broker.group import GroupSpec
 from lbg_broker.journal import JournalReader
+from lbg_broker.publishing import state_layout as layout
 from support.command_line import Lbg, Where, clean_environment
 from support.group_on_broker import declare_group
 
@@ -127,6 +128,13 @@ def test_a_missing_group_and_a_missing_broker_are_said(lbg: Lbg, broker: Where, 
     assert "secret" not in said.err
 
 
+def saved_position(state: Path) -> int:
+    content = state.read_bytes() if state.exists() else b""
+    size = layout.slot_size_bytes(20)
+    slots = [content[layout.SLOTS_AT + which * size :] for which in (0, 1)]
+    return max(slot.position if (slot := layout.unpacked_slot(each, 20)) else 0 for each in slots)
+
+
 def test_sigterm_ends_it_in_order_and_the_state_goes_on(broker: Where, group: str, tmp_path: Path) -> None:
     state, report_file = tmp_path / "state", tmp_path / "report.json"
     arguments = ["--group", group, "--key", "tailnum", "--state", str(state), "--report", str(report_file)]
@@ -135,8 +143,11 @@ def test_sigterm_ends_it_in_order_and_the_state_goes_on(broker: Where, group: st
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     assert process.stderr is not None
     assert b"connected" in process.stderr.readline()
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.5)
+    for _ in range(600):
+        if saved_position(state) > 0:
+            break
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.05)
     process.terminate()
     output, errors = process.communicate(timeout=20)
     assert process.returncode == 1

@@ -265,3 +265,18 @@ def test_a_resumed_run_skips_the_confirmed_and_counts_what_may_have_been_sent() 
     assert machine.counts.skipped == 2
     assert machine.counts.maybe_twice == 2
     assert machine.floor.position == 5
+
+
+def test_what_was_accepted_behind_a_gap_does_not_make_the_gap_count_as_confirmed() -> None:
+    """Else a publisher that dies before the refused message is accepted would never send it."""
+    machine = machine_of(fenced=False)
+    accept(machine, 3)
+    machine.step(0)
+    machine.answered(1, multiple=False, ok=False, now=0)
+    machine.answered(3, multiple=True, ok=True, now=0)
+    assert machine.counts.accepted_after_gap == 2
+    assert machine.confirmed_seq == [0]
+    assert machine.floor.position == 0
+    machine.step(1)
+    machine.answered(4, multiple=False, ok=True, now=1)
+    assert machine.floor.position == 3

@@ -114,11 +114,14 @@ class Carrying:
         for handle in (self._step_handle, self._wake_timer):
             if handle is not None:
                 handle.cancel()
-        if self._journal is not None:
-            self._journal.close()
-        if self._state is not None:
-            self._state.save(self.machine, at_once=True)
-            self._state.close()
+        try:
+            if self._journal is not None:
+                self._journal.close()
+            if self._state is not None:
+                self._state.save(self.machine, at_once=True)
+        finally:
+            if self._state is not None:
+                self._state.close()
 
     def _send(self, channel: Channel, messages: list[Stamped]) -> None:
         if self._state is not None:
