@@ -62,8 +62,9 @@ class Entry:
 @dataclass
 class QueueModel:
     entries: list[Entry] = field(default_factory=list)
-    settled: set[bytes] = field(default_factory=set)
-    """What was acked, rejected or purged since the last crash, whether or not the disk knows."""
+    settled: dict[bytes, bool] = field(default_factory=dict)
+    """What was acked, rejected or purged since the last crash, whether or not the disk knows; and whether
+    anybody had seen it."""
     consumers: list[tuple[int, int, str]] = field(default_factory=list)
 
     def ready(self) -> list[Entry]:
@@ -199,7 +200,7 @@ class Histories(RuleBasedStateMachine):
         entry.holder = None
         if kind != "requeue":
             self.queues[name].entries.remove(entry)
-            self.queues[name].settled.add(entry.body)
+            self.queues[name].settled[entry.body] = True
             if kind == "reject" and name == "dying":
                 self.queues["shared"].entries.append(Entry(entry.body, confirmed=False))
 
@@ -267,7 +268,7 @@ class Histories(RuleBasedStateMachine):
         gone = queue.ready()
         assert answer.message_count == len(gone) or name == "forgetful"
         queue.entries = [entry for entry in queue.entries if entry.holder is not None]
-        queue.settled |= {entry.body for entry in gone}
+        queue.settled |= {entry.body: entry.given_out for entry in gone}
         self.hear()
 
     @rule(data=st.data(), paused=st.booleans())
@@ -308,12 +309,16 @@ class Histories(RuleBasedStateMachine):
         missing = [entry for body, entry in known.items() if entry.confirmed and body not in there]
         if name != "forgetful":
             assert not missing, f"confirmed messages lost from {name}: {missing}"
-        extra = set(there) - set(known) - queue.settled
+        extra = set(there) - set(known) - set(queue.settled)
         assert not extra, f"{name} holds {extra} that nobody published"
         order = [entry.body for entry in queue.entries]
         assert [body for body in there if body in known] == [body for body in order if body in there]
         queue.entries = [
-            Entry(body, confirmed=True, given_out=known[body].given_out if body in known else True)
+            Entry(
+                body,
+                confirmed=True,
+                given_out=known[body].given_out if body in known else queue.settled[body],
+            )
             for body in there
         ]
         self.after_crash = True

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from lbg_broker.amqp import Connection as Wire
 from lbg_broker.amqp import (
@@ -63,9 +63,9 @@ class Session(asyncio.Protocol):
     # --- asyncio's side ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         server, loop = self._server, self._server.loop
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        transport = self._transport
         limit = server.settings.write_buffer_bytes
         transport.set_write_buffer_limits(high=limit, low=limit // 4)
         address = transport.get_extra_info("peername") or ("unknown", 0)

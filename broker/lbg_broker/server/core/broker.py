@@ -120,7 +120,7 @@ class Broker:
         spools = list(state.touched)
         state.touched.clear()
         if final:
-            spools = [queue.spool for queue in state.queues_by_spool.values()]
+            spools = list(state.spools.values())
         if not (spools or batch.definitions or batch.dropped or pending.replies or pending.confirms):
             return None
         for spool in spools:
@@ -245,13 +245,13 @@ class Broker:
             if mark > spool.granted:
                 spool.granted = mark
                 if spool.ready and not spool.dropped:
-                    state.make_due(state.queues_by_spool[spool.id])
+                    state.make_due(spool.queue)
         for page in command.pages:
-            queue = state.queues_by_spool.get(page.request.spool)
-            if queue is not None:
-                queue.spool.page_loaded(page)
-                state.make_due(queue)
-                enforce_limit(state, queue)
+            paged = state.spools.get(page.request.spool)
+            if paged is not None:
+                paged.page_loaded(page)
+                state.make_due(paged.queue)
+                enforce_limit(state, paged.queue)
         for channel, tag in pending.confirms.items():
             if channel.waiting == tag:
                 channel.waiting = 0

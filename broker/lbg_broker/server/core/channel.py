@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from lbg_broker.amqp import Event
 from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.message import Message
+from lbg_broker.server.core.spool import Spool
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.connection import Connection
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "Unsettled"]
 
-Unsettled = tuple["Queue", Message, Consumer | None]
-"""A delivery that awaits its ack; without a consumer it was fetched by basic.get."""
+Unsettled = tuple[Spool, Message, Consumer | None]
+"""A delivery that awaits its ack, and the line it returns to; without a consumer it was fetched by basic.get."""
 
 
 class Channel:

@@ -50,6 +50,7 @@ def consume(state: State, channel: Channel, method: BasicConsume) -> None:
     )
     channel.consumers[tag] = consumer
     queue.policy.add(consumer)
+    queue.spool.attended = True
     state.make_due(queue)
     state.reply(channel, BasicConsumeOk(tag), nowait=method.nowait)
 
@@ -67,6 +68,7 @@ def remove_consumer(state: State, consumer: Consumer) -> None:
     queue = consumer.queue
     del consumer.channel.consumers[consumer.tag]
     queue.policy.remove(consumer)
+    queue.spool.attended = bool(queue.policy.consumers)
     state.make_due(queue)
     if queue.auto_delete and not queue.policy.consumers and not queue.spool.dropped:
         remove_queue(state, queue)
@@ -92,7 +94,7 @@ def get(state: State, channel: Channel, method: BasicGet) -> None:
     if method.no_ack:
         queue.spool.settle(message)
     else:
-        channel.unsettled[tag] = (queue, message, None)
+        channel.unsettled[tag] = (queue.spool, message, None)
     origin = message.origin
     answer = BasicGetOk(tag, redelivered > 0, origin.exchange, origin.routing_key, queue.messages_ready)
     state.emit(channel.connection, SendContent(channel.number, answer, message.header, message.body))

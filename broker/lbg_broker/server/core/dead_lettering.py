@@ -44,7 +44,7 @@ def dead_letter(
     for target in targets:
         if target.limited and target.rules.overflow != "drop-head" and target.is_full_for(len(body)):
             continue
-        target.spool.append(route.origin, new_header, body)
+        target.append(route.origin, new_header, body)
         state.make_due(target)
         if target.limited:
             enforce_limit(state, target)

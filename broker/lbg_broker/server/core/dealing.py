@@ -1,7 +1,7 @@
 """Who gets the next messages of a queue: one policy per kind of queue.
 
-A policy knows the queue's consumers in the order they came. `deal` takes messages off the line and says who
-gets them; the caller numbers and sends them.
+A policy knows the queue's consumers in the order they came, and the line or lines it takes messages from. `deal`
+takes them and says who gets them; the caller numbers and sends them before it asks for the next share.
 """
 
 from collections import deque
@@ -14,8 +14,8 @@ from lbg_broker.server.core.spool import Spool
 
 __all__ = ["Competing", "Policy", "Share", "SingleActive"]
 
-Share = tuple[Consumer, list[Message], int]
-"""Messages for a consumer; the first n of them may have been delivered before."""
+Share = tuple[Spool, Consumer, list[Message], int]
+"""Messages of a line for a consumer; the first n of them may have been delivered before."""
 
 
 class Policy(Protocol):
@@ -32,15 +32,16 @@ class Policy(Protocol):
     def is_active(self, consumer: Consumer) -> bool:
         """Whether messages may go to it."""
 
-    def deal(self, spool: Spool) -> Iterator[Share]:
+    def deal(self) -> Iterator[Share]:
         """Share out what may be given out now."""
 
 
 class SingleActive:
     """The first consumer gets everything; the others wait in the order they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, spool: Spool) -> None:
         self.consumers: list[Consumer] = []
+        self._spool = spool
 
     def add(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
@@ -51,22 +52,23 @@ class SingleActive:
     def is_active(self, consumer: Consumer) -> bool:
         return self.consumers[0] is consumer
 
-    def deal(self, spool: Spool) -> Iterator[Share]:
+    def deal(self) -> Iterator[Share]:
         if not self.consumers:
             return
-        consumer = self.consumers[0]
+        consumer, spool = self.consumers[0], self._spool
         while spool.ready and (credit := consumer.credit()):
             messages, redelivered = spool.take(credit)
             if not messages:
                 return
-            yield consumer, messages, redelivered
+            yield spool, consumer, messages, redelivered
 
 
 class Competing:
     """Each message goes to the next consumer in turn that has credit."""
 
-    def __init__(self) -> None:
+    def __init__(self, spool: Spool) -> None:
         self.consumers: list[Consumer] = []
+        self._spool = spool
         self._turn: deque[Consumer] = deque()
 
     def add(self, consumer: Consumer) -> None:
@@ -80,15 +82,15 @@ class Competing:
     def is_active(self, consumer: Consumer) -> bool:
         return True
 
-    def deal(self, spool: Spool) -> Iterator[Share]:
-        turn = self._turn
+    def deal(self) -> Iterator[Share]:
+        turn, spool = self._turn, self._spool
         if len(turn) == 1:
             consumer = turn[0]
             while spool.ready and (credit := consumer.credit()):
                 messages, redelivered = spool.take(credit)
                 if not messages:
                     return
-                yield consumer, messages, redelivered
+                yield spool, consumer, messages, redelivered
             return
         refused = 0
         while spool.ready and refused < len(turn):
@@ -102,4 +104,4 @@ class Competing:
                 turn.rotate(1)
                 return
             refused = 0
-            yield consumer, messages, redelivered
+            yield spool, consumer, messages, redelivered

@@ -86,7 +86,7 @@ def restore(state: State, stored: StoredState) -> None:
                 spool=Spool.restored(records[value["spool"]], touched=state.touched),
             )
             vhost.queues[name] = queue
-            state.queues_by_spool[queue.spool.id] = queue
+            state.spools[queue.spool.id] = queue.spool
         for (vhost_name, source, kind, destination, routing_key, arguments_text), _ in by_kind["binding"]:
             _vhost(state, vhost_name).bind(Binding(source, kind, destination, routing_key, arguments_text))
     except (KeyError, TypeError, ValueError) as error:

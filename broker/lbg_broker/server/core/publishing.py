@@ -44,7 +44,7 @@ def publish(state: State, channel: Channel, event: PublishEvent) -> None:
     if route.plain:
         origin, body = route.origin, event.body
         for queue in route.queues:
-            queue.spool.append(origin, header, body)
+            queue.append(origin, header, body)
             if not queue.due:
                 state.make_due(queue)
     else:
@@ -139,7 +139,7 @@ def _append_limited(state: State, channel: Channel, route: Route, header: bytes,
         if queue.limited and not _admits(state, channel, queue, route.origin, header, body):
             refused = True
             continue
-        queue.spool.append(route.origin, header, body)
+        queue.append(route.origin, header, body)
         state.make_due(queue)
         if queue.limited:
             enforce_limit(state, queue)

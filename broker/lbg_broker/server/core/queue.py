@@ -1,11 +1,13 @@
 """A queue: its name and rules, its line of messages, and its consumers."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lbg_broker.amqp import FieldValue, Table
 from lbg_broker.server.core.arguments import QueueArguments
 from lbg_broker.server.core.dealing import Competing, Policy, SingleActive
 from lbg_broker.server.core.exchange import Binding
+from lbg_broker.server.core.message import Origin
 from lbg_broker.server.core.spool import Spool
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ class Queue:
     """
 
     __slots__ = (
+        "append",
         "arguments",
         "auto_delete",
         "bindings",
@@ -62,7 +65,10 @@ class Queue:
         self.rules = rules
         self.limited = rules.limited
         self.spool = spool
-        self.policy: Policy = SingleActive() if rules.single_active_consumer else Competing()
+        spool.queue = self
+        self.append: Callable[[Origin, bytes, bytes], None] = spool.append
+        """Put a message at the end. A kind of queue with several lines chooses among them here."""
+        self.policy: Policy = SingleActive(spool) if rules.single_active_consumer else Competing(spool)
         self.bindings: dict[Binding, None] = {}
         self.due = False
 

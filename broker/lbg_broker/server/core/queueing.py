@@ -87,8 +87,8 @@ def purge_queue(state: State, actor: Actor, method: QueuePurge) -> QueuePurgeOk:
         message.position
         for connection in state.connections.values()
         for channel in connection.channels.values()
-        for holder, message, _ in channel.unsettled.values()
-        if holder is queue
+        for line, message, _ in channel.unsettled.values()
+        if line is queue.spool
     ]
     return QueuePurgeOk(queue.spool.purge(sorted(positions)))
 
@@ -100,7 +100,6 @@ def remove_queue(state: State, queue: Queue) -> None:
         remove_binding(state, vhost, binding)
     del vhost.queues[queue.name]
     vhost.changed()
-    state.queues_by_spool.pop(queue.spool.id)
     if queue.owner is not None:
         queue.owner.owned.discard(queue)
     if queue.durable:
@@ -144,7 +143,6 @@ def _create(state: State, actor: Actor, name: str, method: QueueDeclare) -> Queu
     queue.declared_durable = method.durable
     actor.vhost.queues[name] = queue
     actor.vhost.changed()
-    state.queues_by_spool[queue.spool.id] = queue
     if owner is not None:
         owner.owned.add(queue)
     if durable:

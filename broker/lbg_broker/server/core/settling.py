@@ -8,7 +8,7 @@ from lbg_broker.server.core.channel import Channel, Unsettled
 from lbg_broker.server.core.dead_lettering import dead_letter, enforce_limit
 from lbg_broker.server.core.errors import ChannelRefusal, ConnectionRefusal
 from lbg_broker.server.core.message import Message
-from lbg_broker.server.core.queue import Queue
+from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.state import State
 
 __all__ = ["ack", "nack", "recover", "reject", "requeue_all"]
@@ -18,14 +18,14 @@ def ack(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> No
     """Settle one delivery, or all up to and including the tag (0: all there are)."""
     entries = _collect(channel, delivery_tag, multiple)
     due = None
-    for queue, message, consumer in entries:
-        queue.spool.settle(message)
+    for line, message, consumer in entries:
+        line.settle(message)
         if consumer is not None:
             consumer.outstanding -= 1
             channel.outstanding -= 1
-        if queue is not due:
-            due = queue
-            state.make_due(queue)
+        if line is not due:
+            due = line
+            state.make_due(line.queue)
     state.counters.settled += len(entries)
     if channel.prefetch_total:
         _free_siblings(state, channel)
@@ -87,29 +87,29 @@ def _refuse(state: State, channel: Channel, entries: list[Unsettled], requeue: b
     if requeue:
         _give_back(state, channel, entries)
         return
-    for queue, message, consumer in entries:
+    for line, message, consumer in entries:
         if consumer is not None:
             consumer.outstanding -= 1
             channel.outstanding -= 1
-        dead_letter(state, queue, message.origin, message.header, message.body, reason="rejected")
-        queue.spool.settle(message)
-        state.make_due(queue)
+        dead_letter(state, line.queue, message.origin, message.header, message.body, reason="rejected")
+        line.settle(message)
+        state.make_due(line.queue)
     state.counters.settled += len(entries)
     if channel.prefetch_total:
         _free_siblings(state, channel)
 
 
 def _give_back(state: State, channel: Channel, entries: Iterable[Unsettled]) -> None:
-    by_queue: dict[Queue, list[Message]] = {}
-    for queue, message, consumer in entries:
+    by_line: dict[Spool, list[Message]] = {}
+    for line, message, consumer in entries:
         if consumer is not None:
             consumer.outstanding -= 1
             channel.outstanding -= 1
-        by_queue.setdefault(queue, []).append(message)
-    for queue, messages in by_queue.items():
-        queue.spool.give_back(messages)
-        state.make_due(queue)
-        enforce_limit(state, queue)
+        by_line.setdefault(line, []).append(message)
+    for line, messages in by_line.items():
+        line.give_back(messages)
+        state.make_due(line.queue)
+        enforce_limit(state, line.queue)
     if channel.prefetch_total:
         _free_siblings(state, channel)
 

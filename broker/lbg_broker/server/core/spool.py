@@ -9,10 +9,13 @@ import heapq
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lbg_broker.server.core.changes import Page, PageRequest, SpoolChange, SpoolRecord
 from lbg_broker.server.core.message import Message, Origin
+
+if TYPE_CHECKING:
+    from lbg_broker.server.core.queue import Queue
 
 __all__ = ["WINDOW_BYTES", "WINDOW_MESSAGES", "Spool"]
 
@@ -21,6 +24,9 @@ WINDOW_MESSAGES: Final = 2048
 
 WINDOW_BYTES: Final = 2 * 1024 * 1024
 """The same in bytes; one message more may go over it."""
+
+UNATTENDED_SHARE: Final = 16
+"""A line nobody consumes from keeps this much less in memory: there may be thousands of them."""
 
 MESSAGE_COST_BYTES: Final = 256
 """What a message costs in memory beside its body and header (three objects and their places)."""
@@ -55,6 +61,7 @@ class Spool:
         "_ranges",
         "_returned",
         "_touched",
+        "attended",
         "dropped",
         "durable",
         "granted",
@@ -62,13 +69,19 @@ class Spool:
         "next_position",
         "outstanding",
         "outstanding_bytes",
+        "queue",
         "ready",
         "ready_bytes",
     )
 
+    queue: "Queue"
+    """Whose line it is."""
+
     def __init__(self, spool: int, *, durable: bool, touched: "list[Spool]") -> None:
         self.id = spool
         self.durable = durable
+        self.attended = False
+        """Whether somebody consumes from it, so that a larger window pays."""
         self.dropped = False
         self.next_position = 0
         self.ready = 0
@@ -173,7 +186,7 @@ class Spool:
         self.ready_bytes -= size
         self.outstanding += len(taken)
         self.outstanding_bytes += size
-        if not self._paging and len(fresh) < WINDOW_MESSAGES // 2:
+        if not self._paging and len(fresh) < self._share(WINDOW_MESSAGES) // 2:
             self._request_page()
         return taken, redelivered
 
@@ -306,7 +319,7 @@ class Spool:
         return ranges + _runs(deletes)
 
     def _request_page(self) -> None:
-        if self._head_end >= self.next_position or self._head_bytes >= WINDOW_BYTES // 2:
+        if self._head_end >= self.next_position or self._head_bytes >= self._share(WINDOW_BYTES) // 2:
             return
         self._paging = True
         self._arrivals = deque()
@@ -315,14 +328,17 @@ class Spool:
             self.durable,
             self._head_end,
             self.next_position,
-            WINDOW_MESSAGES // 2,
-            WINDOW_BYTES // 2,
+            self._share(WINDOW_MESSAGES) // 2,
+            self._share(WINDOW_BYTES) // 2,
             self._epoch,
         )
         self._touch()
 
     def _has_room(self, part: deque[Message]) -> bool:
-        return len(part) < WINDOW_MESSAGES and self._head_bytes < WINDOW_BYTES
+        return len(part) < self._share(WINDOW_MESSAGES) and self._head_bytes < self._share(WINDOW_BYTES)
+
+    def _share(self, window: int) -> int:
+        return window if self.attended else max(window // UNATTENDED_SHARE, 2)
 
     def _forget_arrivals(self) -> None:
         for message in self._arrivals or ():

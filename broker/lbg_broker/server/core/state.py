@@ -64,7 +64,7 @@ class State:
         self.due: list[Queue] = []
         self.confirming: list[Channel] = []  # channels with publishes to confirm at the end of this turn
         self.speaking: list[Connection] = []  # connections with effects not yet handed over
-        self.queues_by_spool: dict[int, Queue] = {}
+        self.spools: dict[int, Spool] = {}
 
     # --- effects -----------------------------------------------------------------------------------------------
 
@@ -106,11 +106,13 @@ class State:
     def new_spool(self, *, durable: bool) -> Spool:
         """A line of messages nobody had before."""
         spool = Spool(self.next_spool, durable=durable, touched=self.touched)
+        self.spools[spool.id] = spool
         self.next_spool += 1
         return spool
 
     def drop_spool(self, spool: Spool) -> None:
         """Delete a line with all its messages."""
+        del self.spools[spool.id]
         spool.drop()
         self.batch.dropped.append((spool.id, spool.durable))
 
@@ -127,7 +129,7 @@ class State:
         due, self.due = self.due, []
         for queue in due:
             queue.due = False
-            for consumer, messages, redelivered in queue.policy.deal(queue.spool):
+            for spool, consumer, messages, redelivered in queue.policy.deal():
                 channel = consumer.channel
                 first_tag = channel.next_tag
                 count = len(messages)
@@ -135,14 +137,14 @@ class State:
                 self.counters.delivered += count
                 if consumer.no_ack:
                     for message in messages:
-                        queue.spool.settle(message)
+                        spool.settle(message)
                 else:
                     consumer.outstanding += count
                     channel.outstanding += count
                     unsettled = channel.unsettled
                     tag = first_tag
                     for message in messages:
-                        unsettled[tag] = (queue, message, consumer)
+                        unsettled[tag] = (spool, message, consumer)
                         tag += 1
                 self.emit(
                     channel.connection,
