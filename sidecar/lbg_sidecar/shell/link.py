@@ -57,7 +57,6 @@ class Link:
         self._posting: Channel | None = None
         self._channels: dict[Attachment, Channel] = {}
         self._attaching: dict[Attachment, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._on_lost: Callable[[Link, str], None] | None = None
 
     @classmethod
@@ -142,7 +141,8 @@ class Link:
             del self._attaching[attachment]
 
     def detach(self, effect: Detach) -> None:
-        """Settle and close in one write. Closing without a basic.cancel is what keeps the order: see Channel.close."""
+        """Settle and close in one write, without a basic.cancel before it: that keeps the order (see
+        Channel.close_soon)."""
         attachment = effect.attachment
         attaching = self._attaching.get(attachment)
         if attaching is not None:
@@ -175,9 +175,7 @@ class Link:
     def _close(self, attachment: Attachment) -> None:
         channel = self._channels.get(attachment)
         if channel is not None:
-            task = asyncio.get_running_loop().create_task(channel.close())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            channel.close_soon()
 
     def _cancelled(self, attachment: Attachment) -> None:
         log.warning("queue %d: the broker ended the consumer", attachment.queue)

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.embedded import EmbeddedBroker
+from support.group_load import group_spec
+from support.group_on_broker import declare_group
+from support.member_place import Place
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture(params=["embedded", "rabbitmq"])
+async def place(request: pytest.FixtureRequest, unique: str) -> Place:
+    """A group of four queues, on either engine."""
+    spec = group_spec(unique)
+    if request.param == "rabbitmq":
+        url = request.getfixturevalue("rabbit_vhost")
+    else:
+        url = request.getfixturevalue("embedded").url
+    await declare_group(url, spec)
+    return Place(request.param, url, spec)

@@ -1,0 +1,16 @@
+"""Waiting for what another process or task will do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+async def until(condition: Callable[[], object], *, timeout_s: float = 20.0, what: str = "") -> None:
+    """Return when `condition` holds. Raises TimeoutError naming `what`."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while not condition():
+        if loop.time() > deadline:
+            raise TimeoutError(f"not within {timeout_s:g} s: {what or condition}")
+        await asyncio.sleep(0.005)
