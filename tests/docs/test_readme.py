@@ -1,0 +1,109 @@
+"""What the README tells people to type works as it stands, in that order."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.embedded import EmbeddedBroker
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    lines = "".join(blocks("")).splitlines()
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("lbg ")]
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        monkeypatch.setenv("LBG_BROKER", broker.url)
+        monkeypatch.setenv("LBG_MANAGEMENT", broker.management_url)
+        monkeypatch.chdir(tmp_path)
+        Path("orders.jsonl").write_text("".join(f'{{"account": "a{n % 3}", "n": {n}}}\n' for n in range(30)))
+        handler = Path("handle-orders")
+        handler.write_text(
+            f"#!{sys.executable}\nimport json, sys\nfor line in sys.stdin:\n"
+            "    message = json.loads(line)\n    open('handled', 'a').write(line)\n"
+            "    print(json.dumps({'id': message['id'], 'verdict': 'ack'}), flush=True)\n"
+        )
+        handler.chmod(0o755)
+        yield broker
+
+
+def start(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    return said
+
+
+def test_every_command_of_the_readme_works_in_the_order_it_is_shown(broker: EmbeddedBroker) -> None:
+    verbs = {" ".join(command[1:2]): command for command in commands()}
+    assert list(verbs) == ["broker", "group", "publish", "consume"]
+    served, create, publish, consume, show = commands()
+    assert served[:3] == ["lbg", "broker", "serve"]  # the fixture's broker stands for it, on free ports
+    finish(start(create))
+    finish(start(publish))
+    member = start(consume)
+    handled = Path("handled")
+    deadline = time.monotonic() + 30
+    while not handled.exists() or len(handled.read_text().splitlines()) < 30:
+        assert time.monotonic() < deadline, member.poll()
+        time.sleep(0.05)
+    said = finish(start(show))
+    member.terminate()
+    finish(member)
+    assert "orders" in said
+    numbers: dict[str, list[int]] = {}
+    for line in handled.read_text().splitlines():
+        message = json.loads(line)
+        numbers.setdefault(message["key"], []).append(json.loads(message["data"])["n"])
+    assert len(numbers) == 3
+    assert all(of_key == sorted(of_key) and len(of_key) == 10 for of_key in numbers.values())
+
+
+async def test_the_python_of_the_readme_consumes(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, create, publish, *_ = commands()
+    finish(start(create))
+    finish(start(publish))
+    (source,) = blocks("python")
+    code = compile(
+        source.replace("amqp://…", os.environ["LBG_BROKER"]),
+        str(README),
+        "exec",
+        flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+    )
+    names: dict[str, object] = {"__name__": "readme"}
+    running = asyncio.ensure_future(eval(code, names))
+    said = ""
+    async with asyncio.timeout(30):
+        while said.count("account") < 30:
+            await asyncio.sleep(0.05)
+            said += capsys.readouterr().out
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert said.count("account") == 30
