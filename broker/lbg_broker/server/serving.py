@@ -121,6 +121,9 @@ class Server:
         if self._listener is not None:
             self._listener.close()
         self.apply(CloseConnection(None, reason))
+        for session in list(self._sessions.values()):
+            if session.is_greeting:
+                session.abort()
         for _ in range(int(self.settings.close_timeout_s / 0.01)):
             if not self._sessions:
                 break
@@ -295,7 +298,10 @@ class Server:
 
     def _release_held(self) -> None:
         """Read again from those who were ahead of the disk."""
-        if self._held and self._gathered_bytes + self._written_bytes <= self.settings.unwritten_max_bytes // 2:
+        if (
+            self._held
+            and self._gathered_bytes + self._written_bytes <= self.settings.unwritten_max_bytes // 2
+        ):
             held, self._held = self._held, set()
             for session in held:
                 session.resume_reading()

@@ -111,6 +111,11 @@ class Session(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._server.apply(Paused(self.number, False))
 
+    @property
+    def is_greeting(self) -> bool:
+        """Whether the client has not been let in yet."""
+        return self._handshake is not None
+
     # --- the server's side -------------------------------------------------------------------------------------
 
     def perform(self, effects: list[Effect]) -> None:

@@ -40,6 +40,8 @@ class Committer:
                 outcome: Outcome = self._store.carry_out(batch)
             except StoreError as error:
                 outcome = error
+            except Exception as error:  # a mistake of ours must not leave everybody waiting for ever
+                outcome = StoreError(f"the batch could not be carried out: {error!r}")
             self._on_done(batch, outcome)
 
     def _next(self) -> StoreBatch | None:

@@ -68,7 +68,7 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
     database.execute(f"PRAGMA journal_size_limit={WAL_LIMIT_BYTES}")
     (owner,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    (tables,) = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if owner != APPLICATION_ID and (tables or owner):
         raise StoreError(f"{path} is an SQLite file, but no broker's store")
     if version > SCHEMA_VERSION:

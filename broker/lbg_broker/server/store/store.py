@@ -51,6 +51,8 @@ class Store:
         """Open or make the file. Raises `StoreError`."""
         self.path = path
         self._database = open_database(path)
+        variables = self._database.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)  # 999 in old builds
+        self._chunks = [rows for rows in CHUNK_ROWS if rows * COLUMNS <= variables]
         self.untidy = True
         """Whether `tidy` has something to do, or may have."""
         self._writes = 0
@@ -126,13 +128,13 @@ class Store:
             )
         else:
             self._database.execute(
-                "INSERT INTO definition VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+                "INSERT OR REPLACE INTO definition VALUES (?, ?, ?)",
                 (definition.kind, definition.key, definition.value),
             )
 
     def _insert(self, table: str, values: list[int | bytes]) -> None:
         start, rows = 0, len(values) // COLUMNS
-        for chunk in CHUNK_ROWS:
+        for chunk in self._chunks:
             while rows >= chunk:
                 end = start + chunk * COLUMNS
                 self._database.execute(_INSERTS[table, chunk], values[start:end])
