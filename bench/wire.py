@@ -272,14 +272,15 @@ async def aio_pika_consume(url: str, messages: int, *, ack_every: int = 1) -> fl
     await channel.set_qos(PREFETCH)
     queue = await channel.get_queue(QUEUE)
     done = asyncio.get_running_loop().create_future()
-    seen = 0
+    seen = finished = 0
 
     async def on_message(message: aio_pika.abc.AbstractIncomingMessage) -> None:
-        nonlocal seen
+        nonlocal seen, finished
         seen += 1
         if seen % ack_every == 0 or seen == messages:
             await message.ack(multiple=ack_every > 1)
-        if seen == messages:
+        finished += 1
+        if finished == messages:
             done.set_result(None)
 
     started = time.perf_counter()
