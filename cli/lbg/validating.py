@@ -265,6 +265,8 @@ class Validation:
     def report(self, group: str, expected: Mapping[str, Mapping[int, int]] | None) -> dict[str, Any]:
         """The final word, ready for JSON. `ok`: nothing lost and nothing inverted."""
         lost = self.lost(expected)
+        progress = self.progress()
+        duplicated, order_errors = progress.pop("rewinds"), progress.pop("inversions")
         lost_count = sum(one.last - one.first + 1 for one in lost)
         return {
             "group": group,
@@ -272,9 +274,9 @@ class Validation:
             "judged_against": "publishers' reports" if expected is not None else "what arrived",
             "distinct": self.delivered - self.rewinds,
             "lost": lost_count,
-            "duplicated": self.rewinds,
-            "order_errors": self.inversions,
-            **self.progress(),
+            "duplicated": duplicated,
+            "order_errors": order_errors,
+            **progress,
             "unexpected_streams": self.unexpected(expected),
             "unreadable": self.unreadable,
             "pauses": asdict(Pauses.of([move.pause_us for move in self.queue_moves])),

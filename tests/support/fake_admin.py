@@ -96,10 +96,10 @@ class FakeAdmin:
                 self.exchanges[exchange.name] = ExchangeSeen(exchange.type, exchange.arguments)
             case DeclareQueue(queue):
                 self.queues[queue.name] = QueueSeen(0, 0, 0, None, queue.arguments)
-            case Bind(binding):
-                self.bindings.add(binding)
-            case Unbind(binding):
-                self.bindings.discard(binding)
+            case Bind(_, bindings):
+                self.bindings |= set(bindings)
+            case Unbind(_, bindings):
+                self.bindings -= set(bindings)
             case PutUser(name, password, group):
                 self.users[name] = UserSeen(name, group)
                 self.passwords[name] = password

@@ -30,19 +30,23 @@ class DeclareQueue:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    binding: Binding
+    """All bindings of one queue, asked for at once: one by one a broker that writes each to disk takes long."""
+
+    queue: str
+    bindings: tuple[Binding, ...]
     is_new: bool = True
 
     def __str__(self) -> str:
-        return f"bind {self.binding.queue} to {self.binding.exchange} with {self.binding.routing_key!r}"
+        return f"bind {self.queue} ({len(self.bindings)} routing keys)"
 
 
 @dataclass(frozen=True, slots=True)
 class Unbind:
-    binding: Binding
+    queue: str
+    bindings: tuple[Binding, ...]
 
     def __str__(self) -> str:
-        return f"unbind {self.binding.queue} from {self.binding.exchange}"
+        return f"unbind {self.queue} ({len(self.bindings)} routing keys)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +143,8 @@ def undo_of(action: Action) -> Action | None:
             return DeleteExchange(exchange.name)
         case DeclareQueue(queue, is_new=True):
             return DeleteQueue(queue.name)
-        case Bind(binding, is_new=True):
-            return Unbind(binding)
+        case Bind(queue, bindings, is_new=True):
+            return Unbind(queue, bindings)
         case PutUser(name, is_new=True):
             return DeleteUser(name)
         case PutPermissions(user, _, before=None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .actions import Action, undo_of
+from .actions import Action, Bind, undo_of
 from .admin import BrokerAdmin
 from .errors import ApplyFailed, Refused
 
@@ -19,8 +19,10 @@ async def apply(admin: BrokerAdmin, actions: Sequence[Action]) -> None:
         try:
             await admin.perform(action)
         except BaseException as error:
-            # Unless the broker said no, nobody knows whether the last one happened: it is taken back too.
-            doubtful = [] if isinstance(error, Refused) else [action]
+            # Unless the broker said no, nobody knows whether the last one happened: it is taken back too. Of many
+            # bindings it may have refused only one.
+            is_refused = isinstance(error, Refused) and not isinstance(action, Bind)
+            doubtful = [] if is_refused else [action]
             left_behind = await _take_back(admin, [*done, *doubtful])
             if isinstance(error, Exception):
                 raise ApplyFailed(str(action), error, left_behind=left_behind) from error

@@ -74,10 +74,10 @@ class LiveAdmin:
                 await amqp.declare_exchange(exchange)
             case DeclareQueue(queue):
                 await amqp.declare_queue(queue)
-            case Bind(binding):
-                await amqp.bind(binding)
-            case Unbind(binding):
-                await amqp.unbind(binding)
+            case Bind(_, bindings):
+                await amqp.bind(bindings)
+            case Unbind(_, bindings):
+                await amqp.unbind(bindings)
             case WriteRecord(group, text):
                 await amqp.write_record(group, text)
             case DeleteExchange(name):

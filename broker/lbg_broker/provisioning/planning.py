@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from lbg_broker.group import GroupSpec, Names, SpecError, Topology, differences, topology_of
+from lbg_broker.group.topology import Binding
 
 from .actions import (
     Action,
@@ -206,9 +208,10 @@ def _creating(
         there = observed.queues.get(queue.name)
         if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
             yield DeclareQueue(queue, is_new=there is None)
-    for binding in topology.bindings:
-        if observed.bindings is UNKNOWN or binding not in observed.bindings:
-            yield Bind(binding, is_new=observed.bindings is not UNKNOWN)
+    there_already = frozenset[Binding]() if observed.bindings is UNKNOWN else observed.bindings
+    missing = [binding for binding in topology.bindings if binding not in there_already]
+    for queue_name, of_queue in groupby(missing, key=lambda binding: binding.queue):
+        yield Bind(queue_name, tuple(of_queue), is_new=observed.bindings is not UNKNOWN)
     if user is not None:
         yield from _granting(spec, topology, observed, user)
     if _recorded(spec.name, observed) is None:

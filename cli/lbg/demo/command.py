@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lbg.demo.playing import DemoSettings
     from lbg.demo.scene import Scene
 
-PLAY_S = 60.0
+PLAY_S = 54.0
 # What one broker, four members and a judge carry on two cores without falling behind.
 RATE_MAX = 2500.0
 SAMPLE = Path(__file__).resolve().parents[3] / "examples" / "flights-sample.csv.gz"
