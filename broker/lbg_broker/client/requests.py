@@ -27,7 +27,7 @@ class Carrier(Protocol):
 
 
 class RequestingChannel:
-    """A channel that asks and awaits answers. `closed` gets None after our `close`, else the error."""
+    """A channel that asks and awaits answers. `closed` gets None after its own `close`, else the error."""
 
     def __init__(self, carrier: Carrier, machine: Connection, number: int) -> None:
         self._loop = asyncio.get_running_loop()
