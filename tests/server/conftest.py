@@ -15,6 +15,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded
         "close_timeout_s": 0.5,
         "write_buffer_bytes": 64 * 1024,
         "unwritten_max_bytes": 4 << 20,
+        "unsent_max_bytes": 8 << 20,
     }
     with EmbeddedBroker(data_dir, settings=settings) as broker:
         yield broker

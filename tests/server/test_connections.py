@@ -227,3 +227,39 @@ def test_a_reader_too_slow_for_its_deliveries_costs_no_memory_and_nobody_elses_t
             assert len(delivery.body) == len(BIG)
         slow.close()
         publisher.ask(QueueDelete(unique), QueueDeleteOk)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 131_072 - 8, 131_072, 5_000_000])
+def test_a_body_of_any_size_arrives_whole_whatever_frames_the_ends_agreed_on(
+    shared_broker: EmbeddedBroker, unique: str, size: int
+) -> None:
+    body = bytes(index % 251 for index in range(size))
+    with (
+        PlainClient(shared_broker.port) as publisher,
+        PlainClient(shared_broker.port, frame_max_bytes=4096) as consumer,
+    ):
+        publisher.ask(QueueDeclare(unique), QueueDeclareOk)
+        consumer.ask(BasicConsume(unique, "c", no_ack=True), BasicConsumeOk)
+        publisher.publish(body, unique)
+        publisher.publish(b"next", unique)
+        publisher.flush()
+        assert [delivery.body for delivery in consumer.deliveries(2)] == [body, b"next"]
+        publisher.ask(QueueDelete(unique), QueueDeleteOk)
+
+
+def test_a_body_over_the_limit_closes_its_channel(shared_broker: EmbeddedBroker) -> None:
+    with PlainClient(shared_broker.port) as client:
+        client.publish(b"x" * (16 * 1024 * 1024 + 1), "q")
+        assert client.wait(ChannelClose).reply_code in (311, 406)
+
+
+def test_a_client_that_never_reads_what_comes_back_is_not_read_from_either(
+    shared_broker: EmbeddedBroker,
+) -> None:
+    with PlainClient(shared_broker.port, receive_buffer_bytes=8192, timeout_s=1) as client:
+        before = shared_broker.memory_bytes()
+        client.wire.publish(1, "", "nowhere", b"\x00\x00", BIG, mandatory=True)
+        returned = client.wire.take_output()
+        with pytest.raises(TimeoutError):
+            client.socket.sendall(returned * 1000)
+        assert shared_broker.memory_bytes() - before < 30 << 20

@@ -62,6 +62,7 @@ class PlainClient:
         tls: ssl.SSLContext | None = None,
         timeout_s: float = 20.0,
         receive_buffer_bytes: int | None = None,
+        frame_max_bytes: int = 131072,
     ) -> None:
         raw = socket.socket()
         if receive_buffer_bytes is not None:
@@ -76,7 +77,7 @@ class PlainClient:
         except BaseException:
             raw.close()
             raise
-        self.wire = Connection(Role.CLIENT, heartbeat_s=heartbeat_s)
+        self.wire = Connection(Role.CLIENT, heartbeat_s=heartbeat_s, frame_max_bytes=frame_max_bytes)
         self.events: list[Event] = []
         self.server_properties: Any = {}
         self._login = f"\0{user}\0{password}".encode()

@@ -99,7 +99,12 @@ class Server:
             await self._open()
             tls = _tls_context(settings.tls) if settings.tls else None
             self._listener = await self.loop.create_server(
-                self._new_session, settings.listen.host, settings.listen.port, ssl=tls, backlog=1024
+                self._new_session,
+                settings.listen.host,
+                settings.listen.port,
+                ssl=tls,
+                ssl_handshake_timeout=settings.handshake_timeout_s if tls else None,
+                backlog=1024,
             )
         except StoreError as error:
             self._abandon()
@@ -230,7 +235,7 @@ class Server:
         self.apply(Received(session.number, events))
         if self._gathered_bytes + self._written_bytes > self.settings.unwritten_max_bytes:
             self._held.add(session)
-            session.pause_reading()
+            session.pause_reading("disk")
 
     def apply(self, command: Command) -> None:
         """Apply a command and put its effects in the sessions' outputs."""
@@ -304,7 +309,7 @@ class Server:
         ):
             held, self._held = self._held, set()
             for session in held:
-                session.resume_reading()
+                session.resume_reading("disk")
 
     def _wake(self, number: int, error: StoreError | None) -> None:
         """Tell those who wait for a batch."""
@@ -326,7 +331,7 @@ class Server:
             self.apply(StoreBlocked("low on disk"))
         for session in self._sessions.values():
             self._held.add(session)
-            session.pause_reading()
+            session.pause_reading("disk")
         self.loop.call_later(self.settings.disk_retry_s, self._committer.submit, batch)
 
     def _fail(self, error: StoreError) -> None:

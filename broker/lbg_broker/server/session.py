@@ -57,8 +57,9 @@ class Session(asyncio.Protocol):
         self._handshake: Handshake | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._reading_paused = False
+        self._unread_for: set[str] = set()  # why we do not read: "disk", "output"
         self._lenient_until = 0.0
+        self._unsent_bytes = 0
 
     # --- asyncio's side ----------------------------------------------------------------------------------------
 
@@ -109,6 +110,7 @@ class Session(asyncio.Protocol):
         self._server.apply(Paused(self.number, True))
 
     def resume_writing(self) -> None:
+        self.resume_reading("output")
         self._server.apply(Paused(self.number, False))
 
     @property
@@ -147,19 +149,23 @@ class Session(asyncio.Protocol):
         output = self._wire.take_output()
         if output:
             transport.write(output)
+            if transport.get_write_buffer_size() > self._server.settings.unsent_max_bytes:
+                self.pause_reading("output")
         if self._wire.state is ConnectionState.CLOSED:
             transport.close()
 
-    def pause_reading(self) -> None:
+    def pause_reading(self, reason: str) -> None:
         """Take nothing more from this client for now."""
-        if not self._reading_paused and self._transport is not None and not self._transport.is_closing():
-            self._reading_paused = True
+        if not self._unread_for and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
+        self._unread_for.add(reason)
 
-    def resume_reading(self) -> None:
-        """Go on."""
-        if self._reading_paused and self._transport is not None:
-            self._reading_paused = False
+    def resume_reading(self, reason: str) -> None:
+        """The reason is gone; go on if it was the last."""
+        if reason not in self._unread_for:
+            return
+        self._unread_for.discard(reason)
+        if self._transport is not None and not self._unread_for:
             # What the client sent meanwhile is still in the socket: it was not silent, we did not listen.
             self._lenient_until = self._server.loop.time() + self._wire.heartbeat_s
             if not self._transport.is_closing():
@@ -310,12 +316,22 @@ class Session(asyncio.Protocol):
         log.warning("%s: no connection.open within the time limit", self.name)
         self.abort()
 
+    def _is_excused(self, now: float) -> bool:
+        """Whether silence proves nothing, because it is us who do not listen."""
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        drains, self._unsent_bytes = unsent < self._unsent_bytes, unsent
+        return (
+            "disk" in self._unread_for
+            or now < self._lenient_until
+            or ("output" in self._unread_for and drains)
+        )
+
     def _beat(self) -> None:
         loop = self._server.loop
         pulse = self._wire.pulse(loop.time())
         if self._wire.has_output:
             self._server.flush_soon(self)
-        lenient = self._reading_paused or loop.time() < self._lenient_until
+        lenient = self._is_excused(loop.time())
         if pulse.expired and not lenient:
             log.warning("%s: silent for two heartbeats of %d s", self.name, self._wire.heartbeat_s)
             self.abort()

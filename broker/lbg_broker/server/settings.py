@@ -70,5 +70,10 @@ class ServerSettings:
     write_buffer_bytes: int = 1024 * 1024
     """Unsent bytes of one connection beyond which nothing is delivered to it."""
 
+    unsent_max_bytes: int = 64 * 1024 * 1024
+    """Unsent bytes of one connection beyond which it is not read from either: a client that publishes what
+    comes back (mandatory, unroutable) and never reads would fill the memory. Far above `write_buffer_bytes`,
+    because a client that writes before it reads must not be locked out by its own deliveries."""
+
     disk_retry_s: float = 1.0
     """How long to wait before a batch that found the disk full is tried again."""

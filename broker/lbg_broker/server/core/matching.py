@@ -58,7 +58,8 @@ class TopicTree(Generic[T]):
                     if word != "#" and (below := node.below.get(word)) is not None:
                         todo.append((below, index + 1))
             if (many := node.below.get("#")) is not None:
-                todo.extend((many, later) for later in range(index, end + 1))
+                first = index if many.below else end  # at a pattern's end it swallows all that is left
+                todo.extend((many, later) for later in range(first, end + 1))
 
 
 def _words(text: str) -> list[str]:
