@@ -118,7 +118,7 @@ def demo(
             work_s=work,
             look_s=2.5 / speed,
         )
-        found = asyncio.run(_perform(settings, plain=plain or not sys.stdout.isatty()))
+        found = asyncio.run(_perform(settings, plain=plain or not _can_draw()))
     if report is not None:
         report.write_text(json.dumps(found, indent=2) + "\n")
     return 0 if found["ok"] else 1
@@ -165,6 +165,13 @@ def _live_view() -> Any:
     # No thread of its own: a frame is drawn when the scene says so.
     with Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
         yield LiveView()
+
+
+def _can_draw() -> bool:
+    from rich.console import Console
+
+    console = Console()
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 def _tell(scene: Scene, report: dict[str, Any]) -> None:

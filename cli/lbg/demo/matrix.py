@@ -92,12 +92,12 @@ def _cell(queue: QueueView, member: MemberView, colour: str, now_s: float, *, co
         shown = Text(line * 8, style=colour if primary else "bright_black", overflow="crop")
         return shown if compact else shown + Text("\n")
     paused = cell.status == "Paused"
-    arrow = Text(line * 7 + ("‖" if paused else "▶"), style=f"bold {colour}")
+    arrow = Text().append(line * 7 + ("‖" if paused else "▶"), style=f"bold {colour}")
     if compact:
         return arrow
     words = "paused" if paused else rate(queue.meter.rate(now_s))
     held = f" +{cell.in_flight}" if cell.in_flight else ""
-    return arrow + Text(f"\n{words}{held}", style=colour)
+    return arrow.append(f"\n{words}{held}", style=colour)
 
 
 def _waiting(queue: QueueView) -> Text:

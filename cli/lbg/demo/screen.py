@@ -163,6 +163,7 @@ def _notes(notes: Sequence[Note], rows: int) -> RenderableType:
     lines = []
     for note in list(notes)[-max(1, rows) :]:
         sign, style = _NOTE.get(note.kind, ("·", ""))
-        line = Text(f"{clock(note.at_s)} ", style="dim", no_wrap=True, overflow="ellipsis")
-        lines.append(line + Text(f"{sign} {note.text}", style=style))
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append(f"{clock(note.at_s)} ", style="dim")
+        lines.append(line.append(f"{sign} {note.text}", style=style))
     return Panel(Group(*lines), title="events", border_style="bright_black")
