@@ -49,7 +49,10 @@ class Event:
 
 
 class MemberProcess:
-    """`settings` are fields of `MemberSettings`; `work_s` is how long each call takes."""
+    """`settings` are fields of `MemberSettings`; `work_s` is how long each call takes.
+
+    SIGTERM: leave and end. SIGUSR1: leave. SIGUSR2: join again.
+    """
 
     def __init__(self, name: str, directory: Path, *, work_s: float = 0.0, **settings: Any) -> None:
         self.name = name
@@ -77,6 +80,9 @@ class MemberProcess:
         """Its index, once it has joined."""
         event = await self.told("joined", timeout_s=timeout_s)
         return int(event.fields["index"])
+
+    def since(self, at_ns: int, kind: str) -> list[Event]:
+        return [event for event in self.events if event.kind == kind and event.at_ns >= at_ns]
 
     async def told(self, kind: str, *, timeout_s: float = 20, **fields: Any) -> Event:
         """The first event of this kind with these fields."""
@@ -172,11 +178,25 @@ async def _run(told: dict[str, Any]) -> None:
         if work_s:
             await asyncio.sleep(work_s)
 
-    async with Member(MemberSettings(**told), handle, observer=_observe) as member:
-        _tell("joined", index=member.index)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.stop, "SIGTERM")
-        await member.run()
-    _tell("left")
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    again = asyncio.Event()
+    loop.add_signal_handler(signal.SIGUSR2, again.set)
+    while not ended.is_set():
+        async with Member(MemberSettings(**told), handle, observer=_observe) as member:
+            _tell("joined", index=member.index)
+
+            def end(member: Member = member) -> None:
+                ended.set()
+                again.set()
+                member.stop("SIGTERM")
+
+            loop.add_signal_handler(signal.SIGTERM, end)
+            loop.add_signal_handler(signal.SIGUSR1, member.stop, "SIGUSR1")
+            await member.run()
+        _tell("left")
+        await again.wait()
+        again.clear()
 
 
 if __name__ == "__main__":
