@@ -202,7 +202,7 @@ async def test_a_publisher_faster_than_the_disk_is_slowed_down_and_loses_nothing
         async def watch() -> None:
             nonlocal most
             while True:
-                most = max(most, server._gathered_bytes + server._written_bytes)
+                most = max(most, server._pacing.waiting_bytes)
                 await asyncio.sleep(0.001)
 
         watching = asyncio.ensure_future(watch())
@@ -234,3 +234,12 @@ def test_addresses_are_read_and_written(text: str, host: str, port: int) -> None
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no HOST:PORT"):
         Address.parse(text)
+
+
+async def test_a_certificate_that_is_not_there_is_a_start_error(tmp_path: Path) -> None:
+    tls = TlsSettings(tmp_path / "none.pem", tmp_path / "none.pem")
+    with pytest.raises(StartError, match="cannot use the certificate"):
+        async with in_process(tmp_path / "data", tls=tls):
+            pass
+    async with in_process(tmp_path / "data"):
+        pass

@@ -1,0 +1,142 @@
+"""From the core to the disk and back: one batch at a time, until the disk fails for good."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from lbg_broker.server.core.broker import Broker
+from lbg_broker.server.core.changes import StoreBatch
+from lbg_broker.server.core.commands import Command, Committed, StoreBlocked
+from lbg_broker.server.pacing import Pacing
+from lbg_broker.server.store import Committer, DiskFullError, Store, StoreError
+from lbg_broker.server.store.committing import Outcome
+
+__all__ = ["Persistence"]
+
+log = logging.getLogger("lbg.broker")
+
+
+class Persistence:
+    """Hands the core's batches to the store and tells the core, through `apply`, what became of them.
+
+    `on_full` is called when the disk has no room: nothing is confirmed until the batch fits, and it is tried again
+    every `retry_s`. `failed` holds the error after which nothing is written any more.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        store: Store,
+        *,
+        pacing: Pacing,
+        apply: Callable[[Command], None],
+        on_full: Callable[[], None],
+        on_failed: Callable[[StoreError], None],
+        retry_s: float,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._broker = broker
+        self._pacing = pacing
+        self._apply = apply
+        self._on_full = on_full
+        self._on_failed = on_failed
+        self._retry_s = retry_s
+        self._in_flight: StoreBatch | None = None
+        self._closing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self.failed: asyncio.Future[StoreError] = self._loop.create_future()
+        self._committer = Committer(store, self._on_done)
+
+    def commit(self) -> None:
+        """Hand over what changed, if the store is idle."""
+        if self._in_flight is not None or self._closing or self.failed.done():
+            return
+        batch = self._broker.seal()
+        if batch is None:
+            self._pacing.nothing_to_write()
+        else:
+            self._submit(batch)
+
+    async def committed(self) -> None:
+        """Until everything that changed up to now is on disk. Raises `StoreError` when it never will be."""
+        if self.failed.done():
+            raise self.failed.result()
+        if self._broker.has_changes:
+            number = self._broker.state.batch.number
+        elif self._in_flight is not None:
+            number = self._in_flight.number
+        else:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((number, waiter))
+        await waiter
+
+    async def close(self, *, timeout_s: float) -> None:
+        """Write the last batch and close the store. On a disk that stays full what was confirmed is there, and
+        nothing more can be done."""
+        self._closing = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+            final = None if self.failed.done() else self._broker.seal(final=True)
+            if final is not None:
+                self._submit(final)
+                await asyncio.wait_for(self._idle.wait(), timeout_s)
+        await self._loop.run_in_executor(None, self._committer.stop)
+
+    def _submit(self, batch: StoreBatch) -> None:
+        self._pacing.handed_over()
+        self._in_flight = batch
+        self._idle.clear()
+        self._committer.submit(batch)
+
+    def _on_done(self, batch: StoreBatch, outcome: Outcome) -> None:
+        """On the store's thread."""
+        self._loop.call_soon_threadsafe(self._done, batch, outcome)
+
+    def _done(self, batch: StoreBatch, outcome: Outcome) -> None:
+        if isinstance(outcome, DiskFullError):
+            self._full(batch, outcome)
+        elif isinstance(outcome, StoreError):
+            self._fail(outcome)
+        else:
+            self._in_flight = None
+            if self._broker.state.blocked_reason is not None:
+                log.warning("the disk has room again")
+                self._apply(StoreBlocked(None))
+            self._apply(Committed(batch.number, outcome))
+            self._pacing.written()
+            self._idle.set()
+            self._wake(batch.number, None)
+
+    def _full(self, batch: StoreBatch, error: DiskFullError) -> None:
+        if self._broker.state.blocked_reason is None:
+            log.error("%s: publishers wait until there is room", error)
+            self._apply(StoreBlocked("low on disk"))
+        self._on_full()
+        self._loop.call_later(self._retry_s, self._committer.submit, batch)
+
+    def _fail(self, error: StoreError) -> None:
+        """The store cannot be trusted any more."""
+        log.critical("the store failed, stopping: %s", error)
+        self._in_flight = None
+        if not self.failed.done():
+            self.failed.set_result(error)
+        self._on_failed(error)
+        self._idle.set()
+        self._wake(0, error)
+
+    def _wake(self, number: int, error: StoreError | None) -> None:
+        """Tell those who wait for a batch."""
+        waiters, self._waiters = self._waiters, []
+        for wanted, waiter in waiters:
+            if waiter.done():
+                continue
+            if error is not None:
+                waiter.set_exception(error)
+            elif wanted <= number:
+                waiter.set_result(None)
+            else:
+                self._waiters.append((wanted, waiter))
