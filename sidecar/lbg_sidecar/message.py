@@ -6,9 +6,9 @@ import base64
 from typing import Any
 
 from lbg_broker.client import Delivery
-from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
 
 from .consuming.held import Attachment, Held, Identity
+from .stamp import stamp_of
 
 
 class Message:
@@ -111,24 +111,15 @@ class Message:
 
 def held_of(attachment: Attachment, delivery: Delivery, prefix: str) -> Held:
     """A delivery with what lanes and positions need of it. One that no publisher of ours stamped has no identity."""
-    headers = delivery.headers
-    key = headers.get(HEADER_KEY)
-    publisher, seq = headers.get(HEADER_PUBLISHER), headers.get(HEADER_SEQ)
+    key, publisher, seq, published_at_us = stamp_of(delivery)
     identity: Identity | None = None
-    if isinstance(publisher, str) and isinstance(seq, int) and seq >= 0:
+    if publisher is not None and seq is not None and seq >= 0:
         hash_ = _hash_in(delivery.routing_key, prefix)
         if hash_ is not None:
             identity = (publisher, hash_, seq)
-    held = Held(
-        attachment, delivery.delivery_tag, key=key if isinstance(key, str) else None, identity=identity
-    )
-    held.delivery = delivery
+    held = Held(attachment, delivery.delivery_tag, key=key, identity=identity, delivery=delivery)
+    held.published_at_us = published_at_us or 0
     return held
-
-
-def published_at_us(delivery: Delivery) -> int | None:
-    at_us = delivery.headers.get(HEADER_TS)
-    return at_us if isinstance(at_us, int) else None
 
 
 def _hash_in(routing_key: str, prefix: str) -> int | None:

@@ -96,6 +96,8 @@ class _CoroutineChannel:
 
     async def _work(self, calls: Calls) -> None:
         loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
         in_turn = 0
         while not self._stopping:
             message = calls.take()
@@ -107,15 +109,13 @@ class _CoroutineChannel:
                 continue
             if self._idle and calls.more():
                 self.wake()  # this handler may suspend: the next message need not wait for it
-            calls.end(message, await self._call(message))
+            calls.end(message, await self._call(message, task))
             in_turn += 1
             if in_turn >= CALLS_PER_TURN:
                 in_turn = 0
                 await asyncio.sleep(0)
 
-    async def _call(self, message: Message) -> Verdict:
-        task = asyncio.current_task()
-        assert task is not None
+    async def _call(self, message: Message, task: asyncio.Task[None]) -> Verdict:
         held = message.held
         self._running[held] = task
         try:

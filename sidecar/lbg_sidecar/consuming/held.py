@@ -42,6 +42,7 @@ class Held:
         "lane",
         "number",
         "outcome",
+        "published_at_us",
         "reason",
         "received_at",
         "started_at",
@@ -65,6 +66,7 @@ class Held:
         self.lane: Hashable = None
         self.attempts = 0
         self.number = 0
+        self.published_at_us = 0
         self.received_at = 0.0
         self.started_at = 0.0
         self.first_started_at: float | None = None

@@ -9,7 +9,6 @@ from lbg_broker.journal import JournalWriter
 
 from ..consuming.held import Held
 from ..membership.messages import Identity
-from ..message import published_at_us
 
 
 class WallClock:
@@ -45,7 +44,7 @@ class Journalling:
                 hash_=hash_,
                 queue=held.attachment.queue,
                 seq=seq,
-                published_at_us=published_at_us(held.delivery) or 0,
+                published_at_us=held.published_at_us,
                 member=me.index,
                 member_name=me.name,
                 incarnation=me.incarnation,

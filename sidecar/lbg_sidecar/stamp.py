@@ -1,0 +1,86 @@
+"""The headers that every delivery is read for, without decoding the rest.
+
+Decoding a table of headers is a third of what a member spends on a message (bench: 20,000 messages of 256 bytes).
+Our publisher writes its four first and always in the same order (`publishing.heading`), so they are found where
+they must be; whatever looks different is decoded in full.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as _StructError
+from typing import NamedTuple
+
+from lbg_broker.client import Delivery
+from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
+
+# AMQP 0-9-1, section 4.2.6.1: which properties there are; ours are in this order.
+_CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 0x80, 0x40, 0x20
+_LONG = Struct(">I").unpack_from
+_LONG_LONG = Struct(">q").unpack_from
+
+
+def _name(field: str, kind: bytes) -> bytes:
+    return bytes([len(field)]) + field.encode() + kind
+
+
+_KEY = _name(HEADER_KEY, b"S")
+_PUBLISHER = _name(HEADER_PUBLISHER, b"S")
+_SEQ = _name(HEADER_SEQ, b"l")
+_TS = _name(HEADER_TS, b"l")
+
+
+class Stamp(NamedTuple):
+    """None where the publisher said nothing."""
+
+    key: str | None
+    publisher: str | None
+    seq: int | None
+    published_at_us: int | None
+
+
+def stamp_of(delivery: Delivery) -> Stamp:
+    return quick_stamp(delivery.header) or full_stamp(delivery)
+
+
+def quick_stamp(header: bytes) -> Stamp | None:
+    """From encoded properties in the layout of our publisher; None if it is another one."""
+    try:
+        flags = header[0]
+        if flags & (_CONTENT_ENCODING | _HEADERS) != _HEADERS:
+            return None
+        at = 2
+        if flags & _CONTENT_TYPE:
+            at += 1 + header[at]
+        at += 4
+        key = None
+        if header.startswith(_KEY, at):
+            at += len(_KEY)
+            end = at + 4 + _LONG(header, at)[0]
+            key = header[at + 4 : end].decode()
+            at = end
+        if not header.startswith(_PUBLISHER, at):
+            return None
+        at += len(_PUBLISHER)
+        end = at + 4 + _LONG(header, at)[0]
+        publisher = header[at + 4 : end].decode()
+        if not header.startswith(_SEQ, end):
+            return None
+        at = end + len(_SEQ)
+        if not header.startswith(_TS, at + 8):
+            return None
+        return Stamp(key, publisher, _LONG_LONG(header, at)[0], _LONG_LONG(header, at + 8 + len(_TS))[0])
+    except (IndexError, ValueError, _StructError):
+        return None
+
+
+def full_stamp(delivery: Delivery) -> Stamp:
+    headers = delivery.headers
+    key, publisher = headers.get(HEADER_KEY), headers.get(HEADER_PUBLISHER)
+    seq, at_us = headers.get(HEADER_SEQ), headers.get(HEADER_TS)
+    return Stamp(
+        key if isinstance(key, str) else None,
+        publisher if isinstance(publisher, str) else None,
+        seq if isinstance(seq, int) else None,
+        at_us if isinstance(at_us, int) else None,
+    )
