@@ -61,9 +61,10 @@ def validate(
 ) -> int:
     """Judge what the members of a group deliver: their order, repeats, losses and moves.
 
-    Members must run with --republish. Tells of every message out of sequence, with the sequence number expected
-    and the one received: a rewind is a message delivered again, as after a crash; an inversion comes after a later
-    one of its key. Tells when a shard moves from member to member, and how long the pause was.
+    Members must run with --republish, and start after this: then nothing is missed. Tells of every message out
+    of sequence, with the sequence number expected and the one received: a rewind is a message delivered again, as
+    after a crash; an inversion comes after a later one of its key. Tells when a shard moves from member to
+    member, and how long the pause was.
 
     Ctrl-C ends it with its report. The exit status is 1 if anything was lost or inverted.
     """

@@ -12,7 +12,7 @@ import pytest
 
 from lbg.__main__ import cli
 from lbg.failing import run
-from support.command_line import Lbg, Said, Where, clean_environment
+from support.command_line import Lbg, Said, Where, clean_environment, end_started
 
 
 @pytest.fixture
@@ -50,6 +50,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Where]:
     process.terminate()
     assert process.wait(timeout=20) == 0
     process.stdout.close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    yield
+    end_started()
 
 
 @pytest.fixture

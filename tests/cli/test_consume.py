@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.command_line import Lbg, Where, clean_environment
+from support.command_line import Lbg, Where, start_lbg
 
 ROWS = 300
 ECHO = """
@@ -48,13 +47,8 @@ class Member:
     """`lbg consume` as a process."""
 
     def __init__(self, broker: Where, group: str, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "lbg", "consume", "--group", group, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**clean_environment(), "LBG_BROKER": broker.broker},
-        )
+        environment = {"LBG_BROKER": broker.broker}
+        self.process = start_lbg("consume", "--group", group, *arguments, environment=environment)
 
     def line(self) -> dict[str, object]:
         assert self.process.stdout is not None
@@ -87,12 +81,11 @@ def test_without_a_command_messages_are_printed_in_order_per_key_and_leave_the_q
 def test_a_command_gets_every_message_and_its_refusals_become_dead_letters(
     lbg: Lbg, broker: Where, group: str, published: Path
 ) -> None:
-    validator = subprocess.Popen(
-        [sys.executable, "-m", "lbg", "validate", "--json", "--group", group, "--expect", str(published)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**clean_environment(), "LBG_BROKER": broker.broker},
-    )
+    judging = ("validate", "--json", "--group", group, "--expect", str(published))
+    validator = start_lbg(*judging, environment={"LBG_BROKER": broker.broker})
+    assert validator.stdout is not None
+    while "listening" not in validator.stdout.readline():
+        pass
     member = Member(broker, group, "--republish", "--name", "echo", "--", sys.executable, "-c", ECHO)
     out, _ = validator.communicate(timeout=60)
     report = json.loads(out.splitlines()[-1])
@@ -114,7 +107,6 @@ def test_a_reader_that_goes_away_ends_it_without_losing_what_it_had_not_read(
     assert member.process.wait(timeout=30) == 1
     assert member.process.stderr is not None
     assert "Traceback" not in member.process.stderr.read()
-    member.process.stderr.close()
     shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
     assert shown["ready"] > 0
     assert shown["unacked"] == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import Lbg, clean_environment
+from support.command_line import Lbg, start_lbg
 
 
 @pytest.fixture
@@ -24,25 +24,8 @@ def rows(tmp_path: Path) -> Path:
 
 
 def start(rows: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "lbg",
-            "demo",
-            "--input",
-            str(rows),
-            "--key",
-            "tail",
-            "--speed",
-            "6",
-            *options,
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**clean_environment(), "TMPDIR": str(rows.parent)},
-    )
+    what = ("--input", str(rows), "--key", "tail", "--speed", "6")
+    return start_lbg("demo", *what, *options, environment={"TMPDIR": str(rows.parent)})
 
 
 def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Path, tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 
 from lbg_broker.client import BasicProperties, Publisher, connect
 from lbg_broker.group import Names
-from support.command_line import Lbg, Where, clean_environment
+from support.command_line import Lbg, Where, start_lbg
 
 
 @pytest.fixture
@@ -29,13 +27,8 @@ class Validator:
     """`lbg validate --json` as a process; `events` are its lines."""
 
     def __init__(self, broker: Where, group: str, *options: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lbg", "validate", "--json", "--group", group, *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**clean_environment(), "LBG_BROKER": broker.broker},
-        )
+        environment = {"LBG_BROKER": broker.broker}
+        self._process = start_lbg("validate", "--json", "--group", group, *options, environment=environment)
         assert self._process.stdout is not None
         while json.loads(self._process.stdout.readline())["event"] != "listening":
             pass

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -33,6 +35,34 @@ class Where:
     @property
     def options(self) -> tuple[str, ...]:
         return ("--broker", self.broker, "--management", self.management)
+
+
+_started: list[subprocess.Popen[str]] = []
+
+
+def start_lbg(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """`lbg ARGUMENTS` as a process with pipes; `end_started` ends it if the test does not."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lbg", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**clean_environment(), **(environment or {})},
+    )
+    _started.append(process)
+    return process
+
+
+def end_started() -> None:
+    """Kill what a test started and left behind, and close its pipes."""
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def clean_environment() -> dict[str, str]:
