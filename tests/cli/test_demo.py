@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -64,7 +63,6 @@ def test_an_interrupted_demo_leaves_no_process_and_no_directory(rows: Path, tmp_
     assert not list(tmp_path.glob("lbg-demo-*"))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of another system does not tell a child")
 def test_a_killed_demo_takes_its_processes_with_it(rows: Path) -> None:
     demo = start(rows)
     assert demo.stdout is not None
