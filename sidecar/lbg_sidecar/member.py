@@ -94,8 +94,7 @@ class Member:
         joined = loop.create_task(self._joined.wait())
         try:
             await asyncio.wait({joined, self._life}, return_when=asyncio.FIRST_COMPLETED)
-            if self._life.done():
-                self._life.result()
+            self._raise_what_ended_it()
         except BaseException:
             await self._end()
             raise
@@ -115,12 +114,13 @@ class Member:
     async def run(self) -> None:
         """Return when the member has left. Raises what ended it otherwise."""
         assert self._life is not None, "use `async with Member(…) as member`"
-        await asyncio.shield(self._life)
+        await asyncio.wait({self._life})
+        self._raise_what_ended_it()
 
     def stop(self, reason: str = "stopped") -> None:
         """Leave: hand every queue over, then be over. Asked a second time, leave at once."""
         if self._driver is None:
-            self._left.set()
+            self._on_exit()
         elif not self._left.is_set():
             self._driver.stop(reason)
 
@@ -182,8 +182,9 @@ class Member:
             self._previous = link.index
             driver.connect(link, outgoing)
             self._joined.set()
-            if not self._left.is_set():
-                await self._lost.wait()
+            await self._lost.wait()
+            if driver.failure is not None:
+                raise driver.failure
             if self._left.is_set():
                 driver.part()
                 await link.close()
@@ -231,6 +232,12 @@ class Member:
     def _on_exit(self) -> None:
         self._left.set()
         self._lost.set()
+        if self._life is not None and (self._driver is None or self._driver.link is None):
+            self._life.cancel()  # it waits for a connection that nobody needs any more
+
+    def _raise_what_ended_it(self) -> None:
+        if self._life is not None and self._life.done() and not self._life.cancelled():
+            self._life.result()
 
     async def _end(self) -> None:
         tasks = [task for task in (self._life, self._flusher) if task is not None]

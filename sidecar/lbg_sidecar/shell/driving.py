@@ -50,6 +50,8 @@ class Driver:
     ) -> None:
         self.machine = machine
         self.link: Link | None = None
+        self.failure: Exception | None = None
+        """A bug: the member ends with it rather than going on in a state nobody thought of."""
         self._app = app
         self._group = group
         self._prefix = prefix
@@ -205,8 +207,12 @@ class Driver:
             self._fence(now)
         self._turned_at = now
         self._clock.adjust(now)
-        self.machine.tick(now)
-        self._pump()
+        try:
+            self.machine.tick(now)
+            self._pump()
+        except Exception as error:
+            self.failure = error
+            self.disconnect(f"an error of our own: {error!r}")
 
     def _schedule(self) -> None:
         now = self._loop.time()

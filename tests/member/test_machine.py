@@ -1,0 +1,338 @@
+"""Named situations in a member's life: races, limits and times, in the world without clocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbg_broker.group import balanced_primaries
+from lbg_sidecar.balancing.handoff import Stage
+from lbg_sidecar.balancing.rules import Assignment
+from lbg_sidecar.consuming.consumption import Rules
+from lbg_sidecar.consuming.window import WINDOW_MAX, derived_prefetch
+from lbg_sidecar.effects import Kept, Moved, TakenOver
+from lbg_sidecar.membership.messages import Identity, Move, Rebalance, Status
+from support.member_world import Chances, SimMember, World
+
+
+def feed(world: World, seconds: float, *, every_s: float = 0.02, queues: int | None = None) -> None:
+    """Messages to every queue, all the while."""
+    steps = round(seconds / every_s)
+    for step in range(steps):
+        hash_ = step % (queues or world.queue_count)
+        world.at(world.now + step * every_s, lambda h=hash_: world.publish(f"key{h}", hash_=h))  # type: ignore[misc]
+    world.run(seconds)
+
+
+def settled(count: int, **options: object) -> tuple[World, list[SimMember]]:
+    """A group in balance, under load until now."""
+    world = World(7, **options)  # type: ignore[arg-type]
+    members = [world.join() for _ in range(count)]
+    feed(world, 12)
+    assert world.served_by() == balanced_primaries(world.queue_count, range(count))
+    world.events.clear()
+    return world, members
+
+
+def events(world: World, kind: type) -> list[object]:
+    return [event for _, _, event in world.events if isinstance(event, kind)]
+
+
+def fine(world: World) -> None:
+    world.calm = True
+    world.run(5)
+    assert not world.violations
+    assert not world.unfinished()
+
+
+# Times
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_everybody_agrees_on_a_crash_within_a_second(busy: bool) -> None:
+    world, members = settled(5)
+    if not busy:
+        world.run(3)
+    world.kill(members[2])
+    feed(world, 1.0) if busy else world.run(1.0)
+    for member in members:
+        if member.alive:
+            assert member.machine.roster.live == {0, 1, 3, 4}
+
+
+def test_everybody_agrees_on_a_join_within_a_tenth_of_a_second() -> None:
+    world, members = settled(4)
+    joined = world.join()
+    world.run(0.1)
+    for member in [*members, joined]:
+        assert member.machine.roster.live == {0, 1, 2, 3, 4}
+
+
+def test_several_that_crash_together_are_missed_within_a_second() -> None:
+    world, members = settled(6)
+    for member in members[1:4]:
+        world.kill(member)
+    world.run(1.0)
+    for member in (members[0], members[4], members[5]):
+        assert member.machine.roster.live == {0, 4, 5}
+
+
+def test_after_a_crash_the_delay_passes_before_anything_moves() -> None:
+    world, members = settled(3)
+    world.kill(members[1])
+    feed(world, 4.5)
+    assert not events(world, Moved)
+    assert members[0].machine.balancer.status is Rebalance.HOLD_DOWN
+    feed(world, 8)
+    assert world.served_by() == balanced_primaries(4, {0, 2})
+    fine(world)
+
+
+def test_a_member_that_comes_back_in_time_moves_no_queue_but_those_that_had_to_go_elsewhere() -> None:
+    world, members = settled(3)
+    before = world.served_by()
+    lost = {queue for queue, index in before.items() if index == 1}
+    world.drop_connection(members[1])
+    feed(world, 3)
+    assert members[0].machine.roster.live == {0, 1, 2}
+    assert members[0].machine.balancer.holddown.due is None, "membership is what it was"
+    feed(world, 10)
+    assert world.served_by() == before
+    assert {move.queue for move in events(world, Moved)} <= lost  # type: ignore[attr-defined]
+    fine(world)
+
+
+# Handoffs
+
+
+def test_a_planned_move_takes_one_hop_whoever_waits_first() -> None:
+    world, _ = settled(5)
+    world.join()
+    feed(world, 8)
+    moved = {move.queue for move in events(world, Moved)}  # type: ignore[attr-defined]
+    taken = [event for event in events(world, TakenOver) if event.queue in moved]  # type: ignore[attr-defined]
+    assert len(taken) == len(moved), "somebody in between became active too"
+    assert all(event.planned for event in taken)  # type: ignore[attr-defined]
+    fine(world)
+
+
+def test_deliveries_between_freeze_and_close_are_not_called_and_come_again_in_order() -> None:
+    world = World(3, queue_count=1, hash_count=1, chances=Chances(call_s=0.2, delay_s=0.002))
+    mover = world.join()
+    feed(world, 1, queues=1)
+    world.join()
+    feed(world, 1, queues=1)
+    mover.stop()
+    world.run(0.001)
+    assert mover.machine.handoffs.moves[0].stage is Stage.DRAINING
+    started = set(mover.calls)
+    assert started
+    for number in range(6):
+        world.publish(f"new{number}", hash_=0)
+    while mover.machine.handoffs.moves:
+        world.run(0.002)
+        assert all(held in started or held.tag < max(h.tag for h in started) for held in mover.calls)
+    assert mover.exited
+    fine(world)
+    assert world.repeats == 0
+
+
+def test_a_queue_that_does_not_drain_is_kept_and_moves_later() -> None:
+    world = World(5, queue_count=2, hash_count=2)
+    world.join()
+    feed(world, 1)
+    world.chances = Chances(slow=1.0, slow_s=9.0)
+    feed(world, 0.5)
+    world.chances = Chances()
+    world.join()
+    feed(world, 9)
+    kept = events(world, Kept)
+    assert kept
+    assert not any(move.forced for move in events(world, Moved))  # type: ignore[attr-defined]
+    feed(world, 20)
+    assert world.served_by() == balanced_primaries(2, {0, 1})
+    fine(world)
+    assert world.repeats == 0
+
+
+def test_a_member_that_leaves_cuts_off_what_does_not_drain_and_counts_it() -> None:
+    world, members = settled(2)
+    world.chances = Chances(slow=1.0, slow_s=60.0)
+    feed(world, 0.5)
+    world.chances = Chances()
+    inside = len(members[0].calls)
+    members[0].stop()
+    world.run(8)
+    assert members[0].exited
+    assert members[0].machine.consumption.counts.forced >= inside > 0
+    world.run(70)
+    fine(world)
+
+
+def test_a_member_leaves_within_its_grace_period_whatever_the_application_does() -> None:
+    world, members = settled(2, balancing={"max_handoff_s": 60.0, "shutdown_grace_s": 4.0})
+    world.chances = Chances(slow=1.0, slow_s=600.0)
+    feed(world, 0.5)
+    members[0].stop()
+    world.run(4.5)
+    assert members[0].exited
+
+
+def test_a_move_aimed_at_a_member_that_just_died_ends_with_somebody_else() -> None:
+    world, members = settled(3)
+    late = world.join()
+    feed(world, 4.9)
+    world.kill(late)
+    feed(world, 8)
+    for member in members:
+        assert not member.machine.handoffs.moves
+        assert member.machine.roster.live == {0, 1, 2}
+    feed(world, 10)
+    assert world.served_by() == balanced_primaries(4, {0, 1, 2})
+    fine(world)
+
+
+def test_a_move_announced_by_somebody_who_is_not_active_moves_nothing() -> None:
+    world, members = settled(2)
+    queue = next(q for q, index in world.served_by().items() if index == 0)
+    liar = members[1].machine.roster.me
+    assert liar is not None
+    before = members[0].machine.bindings.all[queue].attachment
+    members[0].machine.message(Move(liar, queue, 1, "m-1"), world.now)
+    members[0].run()
+    feed(world, 2)
+    assert members[0].machine.bindings.all[queue].attachment is before
+    fine(world)
+
+
+def test_a_move_of_a_queue_that_does_not_exist_is_ignored() -> None:
+    world, members = settled(2)
+    members[0].machine.message(Move(Identity(1, "x", "y"), 99, 1, "m-1"), world.now)
+    members[0].run()
+    fine(world)
+
+
+def test_without_any_answer_a_move_is_made_after_a_short_wait() -> None:
+    world = World(11, chances=Chances(hint_lost=0.0))
+    members = [world.join() for _ in range(3)]
+    feed(world, 12)
+    world.events.clear()
+    world.chances = Chances(hint_lost=1.0)
+    members[0].stop()
+    feed(world, 2)
+    assert members[0].exited
+    fine(world)
+    assert world.repeats == 0
+
+
+# By chance, and idle
+
+
+def test_who_became_active_by_chance_keeps_the_queue_for_the_delay() -> None:
+    world, members = settled(3)
+    victim = members[0]
+    queues = {queue for queue, index in world.served_by().items() if index == 0}
+    world.drop_connection(victim)
+    feed(world, 2)
+    holders = {world.served_by()[queue] for queue in queues}
+    assert 0 not in holders
+    feed(world, 2)
+    assert {world.served_by()[queue] for queue in queues} == holders
+    feed(world, 8)
+    assert {world.served_by()[queue] for queue in queues} == {0}
+
+
+def test_idle_queues_come_to_their_primaries_without_a_single_message() -> None:
+    world = World(13)
+    for _ in range(4):
+        world.join()
+    world.run(8)
+    assert world.served_by() == balanced_primaries(4, range(4))
+    attachments = [binding.epoch for member in world.members for binding in member.machine.bindings.all]
+    world.run(120)
+    assert attachments == [
+        binding.epoch for member in world.members for binding in member.machine.bindings.all
+    ], "once is enough"
+
+
+def test_a_key_blocked_for_half_of_the_consumer_timeout_gives_its_queue_back() -> None:
+    world = World(17, queue_count=1, hash_count=1, balancing={"consumer_timeout_s": 100.0})
+    only = world.join()
+    world.chances = Chances(retry=1.0)
+    world.publish("a", hash_=0)
+    world.run(49)
+    assert not events(world, Moved)
+    world.run(5)
+    (moved,) = events(world, Moved)
+    assert "consumer timeout" in moved.why  # type: ignore[attr-defined]
+    assert moved.forced == 0  # type: ignore[attr-defined]
+    attempts = next(iter(only.calls), None) or only.machine.bindings.all[0].attachment
+    assert attempts is not None
+    fine(world)
+
+
+def test_attempts_are_counted_across_a_move_if_the_word_of_them_comes_in_time() -> None:
+    rules = Rules(concurrency=4, max_attempts=6)
+    world = World(20, queue_count=1, hash_count=1, rules=rules, balancing={"rebalance_delay_s": 0.1})
+    world.join()
+    world.run(0.3)
+    world.chances = Chances(retry=1.0)
+    item = world.publish("a", hash_=0)
+    world.run(0.1)
+    world.join()
+    world.run(0.05)
+    members = world.members
+    members[0].stop()
+    world.run(10)
+    assert members[0].exited
+    assert world.dead[item.identity] == 1
+    counts = [member.machine.consumption.counts.retried for member in members]
+    assert sum(counts) == 6
+    assert all(counts), "both had tried it"
+
+
+# What others are told
+
+
+def test_statuses_say_what_a_member_has_of_a_queue() -> None:
+    world, members = settled(2)
+    told = {state.queue: state for state in members[0].machine.content().queues}
+    for queue, index in world.served_by().items():
+        if index == 0:
+            assert told[queue].status is Status.READY
+            assert told[queue].primary
+            assert told[queue].active
+        else:
+            assert told[queue].status is Status.UNASSIGNED
+            assert not told[queue].active
+    world.drop_connection(members[0])
+    world.run(0.02)
+    assert {state.status for state in members[0].machine.content().queues} <= {Status.UNBOUND}
+
+
+def test_static_members_alone_release_nothing() -> None:
+    world = World(23, balancing={"assignment": Assignment.STATIC, "client_count": 2})
+    world.join(fixed=0)
+    feed(world, 100)
+    assert not events(world, Moved)
+
+
+# The window
+
+
+def test_the_window_is_wide_until_calls_are_known_to_be_slow() -> None:
+    def window(service_time_s: float | None, concurrency: int = 16) -> int:
+        return derived_prefetch(
+            concurrency=concurrency, service_time_s=service_time_s, consumer_timeout_s=1800
+        )
+
+    assert window(None) == WINDOW_MAX
+    assert window(0.001) == WINDOW_MAX
+    assert window(10.0) == 90
+    assert window(2000.0) == 1
+    assert window(0.001, concurrency=400) == 800
+
+
+@pytest.mark.parametrize("service_time_s", [0.0001, 0.5, 3.6, 30.0, 899.0])
+def test_a_whole_window_of_one_key_is_done_in_half_of_the_consumer_timeout(service_time_s: float) -> None:
+    prefetch = derived_prefetch(concurrency=16, service_time_s=service_time_s, consumer_timeout_s=1800)
+    assert prefetch * service_time_s <= 900

@@ -1,0 +1,86 @@
+"""A member whose broker is away: it waits, it comes back, and it can be stopped meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from lbg_broker.client import AuthenticationError
+from lbg_sidecar import Member, MemberSettings, SettingsError
+from support.embedded import EmbeddedBroker, free_port
+from support.group_load import Judge, group_spec, load_on
+from support.group_on_broker import declare_group
+from support.member_place import Place
+from support.waiting import until
+
+
+async def test_a_member_that_waits_for_its_first_connection_can_be_stopped() -> None:
+    settings = MemberSettings(broker=f"amqp://guest:guest@127.0.0.1:{free_port()}/", group="g")
+    member = Member(settings, Judge().handler("a"))
+    asyncio.get_running_loop().call_later(0.2, member.stop)
+    async with asyncio.timeout(5), member:
+        await member.run()
+
+
+async def test_a_member_goes_on_after_its_broker_was_killed_and_leaves_while_it_is_away(
+    tmp_path: Path,
+) -> None:
+    judge = Judge()
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        place = Place("embedded", broker.url, group_spec("g"))
+        await declare_group(broker.url, place.spec)
+        async with (
+            Member(place.settings("a"), judge.handler("a")) as member,
+            load_on(broker.url, "g") as load,
+        ):
+            await load.publish(100)
+            await load.all_seen(judge)
+            broker.kill()
+            await until(lambda: member.index is None)
+            broker.start()
+            await load.publish(100)
+            await load.all_seen(judge)
+            assert member.index == 0
+            broker.kill()
+            await until(lambda: member.index is None)
+            async with asyncio.timeout(2):
+                member.stop()
+                await member.run()
+    assert not judge.inversions
+
+
+async def test_a_refused_login_is_one_clear_error_that_shows_no_password(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        url = broker.url.replace("guest:guest", "guest:sesame")
+        settings = MemberSettings(broker=url, group="g")
+        with pytest.raises(AuthenticationError) as caught:
+            await Member(settings, Judge().handler("a")).__aenter__()
+    assert "sesame" not in str(caught.value)
+    assert "sesame" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("concurrency", 0),
+        ("prefetch", 0),
+        ("prefetch", 70_000),
+        ("call_timeout_s", 0),
+        ("max_attempts", 0),
+        ("assignment", "random"),
+        ("order", "none"),
+        ("index", -1),
+        ("rebalance_delay_s", -1),
+        ("broker", ()),
+    ],
+)
+def test_a_bad_setting_is_named(field: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=field):
+        MemberSettings(group="g", **{field: value})  # type: ignore[arg-type]
+
+
+def test_an_index_must_be_below_the_number_of_clients() -> None:
+    with pytest.raises(SettingsError, match="index is 3, but must be below clients"):
+        MemberSettings(group="g", clients=3, index=3)
