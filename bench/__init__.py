@@ -1,1 +1,8 @@
 """Measurements and long runs: everything docs/benchmarks.md and docs/soak.md quote comes from here."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent / "tests")
+)  # for tests/support: brokers to measure

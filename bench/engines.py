@@ -18,62 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lbg_broker.client import AckBatcher, BasicProperties, Delivery, Publisher, connect
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
+from bench.ours import QUEUE, lbg_consume, lbg_publish
+from lbg_broker.client import connect
 from support.embedded import EmbeddedBroker
 from support.rabbitmq import RabbitNode
-
-BODY = bytes(256)
-QUEUE = "bench"
-PREFETCH = 1000
-UNCONFIRMED = 2000
-
-
-async def publish(url: str, messages: int) -> float:
-    """Seconds from the first publish to the last confirm."""
-    connection = await connect(url, name="bench-publisher")
-    publisher = await Publisher.open(connection, max_unconfirmed_bytes=UNCONFIRMED * len(BODY))
-    header = BasicProperties(delivery_mode=2, headers={"lbg-key": "N14228", "lbg-seq": 12345}).encode()
-    started = time.perf_counter()
-    last = None
-    for number in range(messages):
-        last = publisher.publish_soon("", QUEUE, BODY, header=header)
-        if number % 100 == 99:
-            await publisher.drain()
-    await publisher.flush()
-    assert last is not None
-    await last
-    elapsed = time.perf_counter() - started
-    await connection.close()
-    return elapsed
-
-
-async def consume(url: str, messages: int) -> float:
-    """Seconds from basic.consume to the last acknowledgement applied."""
-    connection = await connect(url, name="bench-consumer")
-    channel = await connection.open_channel()
-    acks = AckBatcher(channel)
-    done = asyncio.get_running_loop().create_future()
-    seen = 0
-
-    def on_deliveries(deliveries: list[Delivery]) -> None:
-        nonlocal seen
-        for delivery in deliveries:
-            acks.settle(delivery.delivery_tag)
-        seen += len(deliveries)
-        if seen >= messages and not done.done():
-            done.set_result(None)
-
-    started = time.perf_counter()
-    await channel.consume(QUEUE, on_deliveries, prefetch_count=PREFETCH)
-    await done
-    acks.flush()
-    await channel.close()
-    elapsed = time.perf_counter() - started
-    await connection.close()
-    return elapsed
 
 
 async def declare(url: str, arguments: dict[str, object]) -> None:
@@ -118,7 +66,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         activity, url, messages = arguments.worker
-        print(json.dumps(asyncio.run((publish if activity == "publish" else consume)(url, int(messages)))))
+        print(
+            json.dumps(
+                asyncio.run((lbg_publish if activity == "publish" else lbg_consume)(url, int(messages)))
+            )
+        )
         return
     rates = measure(arguments.messages, arguments.rounds)
     print(f"{arguments.messages} messages of 256 bytes, persistent, median of {arguments.rounds} rounds\n")

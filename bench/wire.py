@@ -18,13 +18,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
+from bench.ours import BODY, PREFETCH, QUEUE, UNCONFIRMED, lbg_consume, lbg_publish
 from lbg_broker.amqp import Connection, Event, MethodEvent, Role
 from lbg_broker.amqp.methods import (
     BasicConsume,
@@ -38,62 +38,11 @@ from lbg_broker.amqp.methods import (
     ConnectionTune,
     Method,
 )
-from lbg_broker.client import AckBatcher, BasicProperties, Delivery, Publisher, connect
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
+from lbg_broker.client import BasicProperties, connect
 from support.rabbitmq import RabbitNode
 
-BODY = bytes(256)
-QUEUE = "bench"
-PREFETCH = 1000
-UNCONFIRMED = 2000
 ACK_EVERY = 100
 """How many messages one acknowledgement of the other clients stands for, where they batch."""
-
-
-# Ours
-
-
-async def lbg_consume(url: str, messages: int) -> float:
-    connection = await connect(url, name="bench")
-    channel = await connection.open_channel()
-    acks = AckBatcher(channel)
-    done = asyncio.get_running_loop().create_future()
-    seen = 0
-
-    def on_deliveries(deliveries: list[Delivery]) -> None:
-        nonlocal seen
-        for delivery in deliveries:
-            acks.settle(delivery.delivery_tag)
-        seen += len(deliveries)
-        if seen >= messages and not done.done():
-            done.set_result(None)
-
-    started = time.perf_counter()
-    await channel.consume(QUEUE, on_deliveries, prefetch_count=PREFETCH)
-    await done
-    acks.flush()
-    await channel.close()
-    elapsed = time.perf_counter() - started
-    await connection.close()
-    return elapsed
-
-
-async def lbg_publish(url: str, messages: int) -> float:
-    connection = await connect(url, name="bench")
-    publisher = await Publisher.open(connection, max_unconfirmed_bytes=UNCONFIRMED * len(BODY))
-    header = BasicProperties(delivery_mode=2).encode()
-    started = time.perf_counter()
-    for number in range(messages):
-        last = publisher.publish_soon("", QUEUE, BODY, header=header)
-        if number % 100 == 99:
-            await publisher.drain()
-    await publisher.flush()
-    await last
-    elapsed = time.perf_counter() - started
-    await connection.close()
-    return elapsed
 
 
 # Bare
