@@ -24,12 +24,13 @@ from lbg_broker.amqp.methods import (
     QueuePurge,
     QueuePurgeOk,
 )
-from lbg_broker.server.core import spool
+from lbg_broker.server.core import spool, state
 from lbg_broker.server.core.effects import Deliver, Send, SendContent
 from support.broker_world import Client, World
 
 WINDOW = 6
 LEAD = 4
+UNSETTLED_BYTES = 40
 CHANNELS = (1, 2)
 
 QUEUES: dict[str, dict[str, Any]] = {
@@ -95,8 +96,8 @@ class Handed:
 class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self._windows = (spool.WINDOW_MESSAGES, spool.LEAD_MIN)
-        spool.WINDOW_MESSAGES, spool.LEAD_MIN = WINDOW, LEAD  # type: ignore[misc]
+        self._sizes = (spool.WINDOW_MESSAGES, spool.LEAD_MIN, state.UNSETTLED_BYTES)
+        spool.WINDOW_MESSAGES, spool.LEAD_MIN, state.UNSETTLED_BYTES = WINDOW, LEAD, UNSETTLED_BYTES  # type: ignore[misc]
         self.world = World()
         self.queues = {name: QueueModel() for name in QUEUES}
         self.clients: dict[int, Client] = {}
@@ -105,7 +106,7 @@ class Histories(RuleBasedStateMachine):
         self.after_crash = False
 
     def teardown(self) -> None:
-        spool.WINDOW_MESSAGES, spool.LEAD_MIN = self._windows  # type: ignore[misc]
+        spool.WINDOW_MESSAGES, spool.LEAD_MIN, state.UNSETTLED_BYTES = self._sizes  # type: ignore[misc]
 
     @initialize(names=st.lists(st.sampled_from(list(QUEUES)), min_size=1, max_size=2, unique=True))
     def declare(self, names: list[str]) -> None:

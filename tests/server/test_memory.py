@@ -47,3 +47,22 @@ def test_memory_does_not_grow_with_the_backlog(
             client.wire.ack(1, last.delivery_tag, multiple=True)
         assert shared_broker.memory_bytes() - before < 30 << 20
         assert client.ask(QueueDelete(unique), QueueDeleteOk).message_count == 0
+
+
+def test_a_consumer_that_takes_everything_and_acks_nothing_costs_little(
+    shared_broker: EmbeddedBroker, unique: str
+) -> None:
+    body = b"x" * 8192
+    with PlainClient(shared_broker.port) as client:
+        client.ask(QueueDeclare(unique, durable=True), QueueDeclareOk)
+        for _ in range(10_000):
+            client.publish(body, unique)
+            client.flush()
+        before = shared_broker.memory_bytes()
+        client.ask(BasicConsume(unique, "c"), BasicConsumeOk)
+        assert len(client.deliveries(10_000)) == 10_000
+        assert shared_broker.memory_bytes() - before < 50 << 20
+    with PlainClient(shared_broker.port) as client:
+        client.ask(BasicConsume(unique, "c", no_ack=True), BasicConsumeOk)
+        assert all(delivery.body == body for delivery in client.deliveries(10_000))
+        client.ask(QueueDelete(unique), QueueDeleteOk)

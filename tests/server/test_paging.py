@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lbg_broker.amqp.methods import QueueDelete, QueueDeleteOk, QueuePurge, QueuePurgeOk
-from lbg_broker.server.core import spool
+from lbg_broker.amqp.methods import BasicGet, BasicGetOk, QueueDelete, QueueDeleteOk, QueuePurge, QueuePurgeOk
+from lbg_broker.server.core import spool, state
 from support.broker_world import World, numbered
 
 WINDOW = 8
@@ -164,3 +164,78 @@ def test_what_is_given_back_comes_before_what_is_still_in_the_store() -> None:
     client.consume(no_ack=True)
     world.commit()
     assert client.bodies() == list(numbered(40))
+
+
+class TestUnsettled:
+    @pytest.fixture(autouse=True)
+    def little_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(state, "UNSETTLED_BYTES", 10)
+
+    @staticmethod
+    def in_memory(world: World, number: int) -> int:
+        (channel,) = world.broker.state.connections[number].channels.values()
+        return sum(not message.hollow for _, message, _ in channel.unsettled.values())
+
+    @durable_or_not
+    def test_messages_leave_memory_and_come_back_whole_and_in_order(self, durable: bool) -> None:
+        world = World()
+        client = world.client()
+        client.queue(durable=durable)
+        client.publish(*numbered(100))
+        world.commit()
+        client.consume()
+        world.commit()
+        assert client.bodies() == list(numbered(100))
+        assert self.in_memory(world, client.number) <= 3 * WINDOW
+        client.ack(3)
+        client.close()
+        heir = world.client()
+        heir.consume()
+        world.commit()
+        again = heir.take()
+        assert [delivery.body for delivery in again] == [b"0", b"1", *numbered(97, start=3)]
+        assert all(delivery.redelivered and delivery.header == b"\x00\x00" for delivery in again)
+
+    def test_what_came_back_hollow_can_be_fetched_dropped_and_purged(self) -> None:
+        world = World()
+        client = world.client()
+        client.queue(arguments={"x-max-length": 50})
+        client.publish(*numbered(40))
+        world.commit()
+        client.consume()
+        world.commit()
+        client.take()
+        client.close()
+        client = world.client()
+        assert client.ask(BasicGet("q", True), BasicGetOk).redelivered
+        assert client.bodies() == [b"0"]
+        client.publish(*numbered(13, start=40))
+        world.commit()
+        assert world.store.bodies(world.queue().spool.id) == list(numbered(50, start=3))
+        assert client.ask(QueuePurge("q"), QueuePurgeOk).message_count == 50
+        world.commit()
+        assert world.store.bodies(world.queue().spool.id) == []
+
+    def test_a_queue_that_dead_letters_keeps_them(self) -> None:
+        world = World()
+        client = world.client()
+        client.queue("dead")
+        client.queue(arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+        client.publish(*numbered(30))
+        world.commit()
+        client.consume()
+        world.commit()
+        client.nack(30, multiple=True, requeue=False)
+        world.commit()
+        assert world.store.bodies(world.queue("dead").spool.id) == list(numbered(30))
+
+    def test_what_is_not_on_disk_yet_stays(self) -> None:
+        world = World()
+        client = world.client()
+        client.queue()
+        client.consume()
+        client.publish(*numbered(WINDOW))
+        client.close()
+        client = world.client()
+        client.consume()
+        assert len(client.take()) == WINDOW

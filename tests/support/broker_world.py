@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from lbg_broker.amqp import AckEvent, BasicProperties, Event, MethodEvent, PublishEvent
@@ -134,6 +135,10 @@ class Client:
 
     def hear(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
+            if isinstance(
+                effect, Deliver
+            ):  # written to the socket now: what the broker does to a message later is its own
+                effect = replace(effect, messages=[copy(message) for message in effect.messages])
             self.effects.append(effect)
             match effect:
                 case Send(channel, method):

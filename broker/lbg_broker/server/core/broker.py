@@ -36,7 +36,7 @@ from lbg_broker.server.core.effects import Effect, Send
 from lbg_broker.server.core.errors import Refusal
 from lbg_broker.server.core.handling import ADMINISTERED, handle
 from lbg_broker.server.core.publishing import confirm_instantly, publish
-from lbg_broker.server.core.settling import ack
+from lbg_broker.server.core.settling import ack, unburden
 from lbg_broker.server.core.state import Pending, State
 from lbg_broker.server.core.vhost import Vhost
 
@@ -129,8 +129,8 @@ class Broker:
             change, page = spool.seal(final=final)
             if change is not None:
                 batch.spools.append(change)
-                if change.record is not None:
-                    pending.marks.append((spool, change.record.mark))
+                mark = change.record.mark if change.record is not None else 0
+                pending.marks.append((spool, mark, spool.next_position))
             if page is not None:
                 batch.pages.append(page)
         state.committing[batch.number] = pending
@@ -241,11 +241,14 @@ class Broker:
     def _committed(self, command: Committed) -> None:
         state = self.state
         pending = state.committing.pop(command.number)
-        for spool, mark in pending.marks:
+        for spool, mark, written in pending.marks:
+            spool.written = written
             if mark > spool.granted:
                 spool.granted = mark
                 if spool.ready and not spool.dropped:
                     state.make_due(spool.queue)
+        if state.laden:
+            unburden(state)
         for page in command.pages:
             paged = state.spools.get(page.request.spool)
             if paged is not None:

@@ -33,7 +33,10 @@ class SpoolRecord:
 
 @dataclass(slots=True, frozen=True)
 class PageRequest:
-    """Messages to read back, in order: positions from `first` up to, not including, `upto`."""
+    """Messages to read back, in order: positions from `first` up to, not including, `upto`.
+
+    `recall`: they are known but hollow; otherwise they are the next of the line.
+    """
 
     spool: int
     durable: bool
@@ -42,6 +45,7 @@ class PageRequest:
     messages_max: int
     bytes_max: int
     epoch: int
+    recall: bool = False
 
 
 @dataclass(slots=True, frozen=True)

@@ -33,6 +33,7 @@ class Channel:
         "confirms",
         "connection",
         "consumers",
+        "emptied",
         "fenced",
         "instant",
         "last_queue",
@@ -64,6 +65,7 @@ class Channel:
         # deliveries
         self.next_tag = 1
         self.unsettled: dict[int, Unsettled] = {}
+        self.emptied = 1  # what was given out with tags below has left memory, as far as it can
         self.outstanding = 0  # of consumers; what basic.get fetched does not count against a limit
         self.prefetch = 0  # basic.qos global=false: each consumer made from now on
         self.prefetch_total = 0  # basic.qos global=true: all consumers of the channel together

@@ -32,17 +32,30 @@ class Origin:
 class Message:
     """One message in one line. `position` is its place there and never changes.
 
-    `header` is the property list as the publisher sent it, `stored` says whether the store has a row of it.
+    `header` is the property list as the publisher sent it, `size` the length of the body, `stored` says whether the
+    store has a row of it. A `hollow` message has left header and body there.
     """
 
-    __slots__ = ("body", "header", "origin", "position", "stored")
+    __slots__ = ("body", "header", "hollow", "origin", "position", "size", "stored")
 
     def __init__(self, position: int, origin: Origin, header: bytes, body: bytes, stored: bool) -> None:
         self.position = position
         self.origin = origin
         self.header = header
         self.body = body
+        self.size = len(body)
         self.stored = stored
+        self.hollow = False
+
+    def empty(self) -> None:
+        """Let go of header and body, which the store has."""
+        self.hollow = True
+        self.header = self.body = b""
+
+    def fill(self, header: bytes, body: bytes) -> None:
+        """Take header and body back."""
+        self.hollow = False
+        self.header, self.body = header, body
 
     def __repr__(self) -> str:
-        return f"Message({self.position}, {self.origin.routing_key!r}, {len(self.body)} bytes)"
+        return f"Message({self.position}, {self.origin.routing_key!r}, {self.size} bytes)"

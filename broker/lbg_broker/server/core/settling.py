@@ -11,7 +11,7 @@ from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.state import State
 
-__all__ = ["ack", "nack", "recover", "reject", "requeue_all"]
+__all__ = ["ack", "nack", "recover", "reject", "requeue_all", "unburden"]
 
 
 def ack(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> None:
@@ -55,6 +55,27 @@ def requeue_all(state: State, channel: Channel) -> None:
     entries = list(channel.unsettled.values())
     channel.unsettled.clear()
     _give_back(state, channel, entries)
+
+
+def unburden(state: State) -> None:
+    """Let what was given out and lies in the store leave memory, where there is much of it.
+
+    Effects of earlier commands have been carried out by now, so nobody needs the bodies. A queue that dead-letters
+    keeps them: a rejected message is published at once.
+    """
+    laden, state.laden = state.laden, set()
+    for channel in laden:
+        tag = channel.emptied
+        while tag < channel.next_tag:
+            entry = channel.unsettled.get(tag)
+            if entry is not None:
+                line, message, _ = entry
+                if message.position >= line.written:
+                    break
+                if message.stored and line.queue.rules.dead_letter_exchange is None:
+                    message.empty()
+            tag += 1
+        channel.emptied = tag
 
 
 def _collect(channel: Channel, delivery_tag: int, multiple: bool) -> list[Unsettled]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from lbg_broker.server.core.changes import Page, PageRequest, SpoolChange, SpoolRecord
 from lbg_broker.server.core.message import Message, Origin
+from lbg_broker.server.core.ranges import runs_of
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.queue import Queue
@@ -27,6 +28,9 @@ WINDOW_BYTES: Final = 2 * 1024 * 1024
 
 UNATTENDED_SHARE: Final = 16
 """A line nobody consumes from keeps this much less in memory: there may be thousands of them."""
+
+UNSETTLED_BYTES: Final = 16 * 1024 * 1024
+"""Beyond this what is given out and not settled leaves memory too, and is read again if it comes back."""
 
 MESSAGE_COST_BYTES: Final = 256
 """What a message costs in memory beside its body and header (three objects and their places)."""
@@ -72,6 +76,7 @@ class Spool:
         "queue",
         "ready",
         "ready_bytes",
+        "written",
     )
 
     queue: "Queue"
@@ -84,6 +89,8 @@ class Spool:
         """Whether somebody consumes from it, so that a larger window pays."""
         self.dropped = False
         self.next_position = 0
+        self.written = 0
+        """Positions below are on disk, as far as they are stored at all."""
         self.ready = 0
         self.ready_bytes = 0
         self.outstanding = 0
@@ -162,10 +169,10 @@ class Spool:
         """
         returned, fresh = self._returned, self._fresh
         taken: list[Message] = []
-        while returned and len(taken) < limit:
+        while returned and len(taken) < limit and not returned[0][1].hollow:
             taken.append(heapq.heappop(returned)[1])
         redelivered = len(taken)
-        count = min(limit - redelivered, len(fresh))
+        count = 0 if returned else min(limit - redelivered, len(fresh))
         if count > 0 and fresh[count - 1].position >= self.granted:
             count = sum(message.position < self.granted for message in fresh)
             self._lead = min(self._lead * 2, LEAD_MAX)
@@ -181,19 +188,21 @@ class Spool:
         if edge + self._lead // 2 > self._mark:
             self._mark = edge + self._lead
             self._touch()
-        size = sum([len(message.body) for message in taken])
+        size = sum([message.size for message in taken])
         self.ready -= len(taken)
         self.ready_bytes -= size
         self.outstanding += len(taken)
         self.outstanding_bytes += size
-        if not self._paging and len(fresh) < self._share(WINDOW_MESSAGES) // 2:
+        if returned and returned[0][1].hollow:
+            self._recall()
+        elif not self._paging and len(fresh) < self._share(WINDOW_MESSAGES) // 2:
             self._request_page()
         return taken, redelivered
 
     def settle(self, message: Message) -> None:
         """An outstanding message is done with."""
         self.outstanding -= 1
-        self.outstanding_bytes -= len(message.body)
+        self.outstanding_bytes -= message.size
         if message.stored:
             self._deletes.append(message.position)
             if not self._dirty:
@@ -204,7 +213,7 @@ class Spool:
         if self.dropped:
             return
         for message in messages:
-            size = len(message.body)
+            size = message.size
             self.outstanding -= 1
             self.outstanding_bytes -= size
             self.ready += 1
@@ -213,6 +222,9 @@ class Spool:
 
     def drop_first(self) -> Message | None:
         """Remove the first undelivered message; None when there is none in memory (it is being read)."""
+        if self._returned and self._returned[0][1].hollow:
+            self._recall()
+            return None
         if self._returned:
             message = heapq.heappop(self._returned)[1]
         elif self._fresh:
@@ -223,7 +235,7 @@ class Spool:
                 self._request_page()
             return None
         self.ready -= 1
-        self.ready_bytes -= len(message.body)
+        self.ready_bytes -= message.size
         if message.stored:
             self._deletes.append(message.position)
             self._touch()
@@ -267,6 +279,12 @@ class Spool:
         if page.request.epoch != self._epoch or not self._paging:
             return
         self._paging = False
+        if page.request.recall:
+            hollow = {position: message for position, message in self._returned if message.hollow}
+            for position, _, header, body in page.rows:
+                if position in hollow:
+                    hollow[position].fill(header, body)
+            return
         origins: dict[bytes, Origin] = {}
         for position, wire, header, body in page.rows:
             origin = origins.get(wire)
@@ -316,7 +334,7 @@ class Spool:
             gone, first = frozenset(deletes), self._inserts[0].position
             self._inserts = [message for message in self._inserts if message.position not in gone]
             deletes = [position for position in deletes if position < first]
-        return ranges + _runs(deletes)
+        return ranges + runs_of(deletes)
 
     def _request_page(self) -> None:
         if self._head_end >= self.next_position or self._head_bytes >= self._share(WINDOW_BYTES) // 2:
@@ -331,6 +349,26 @@ class Spool:
             self._share(WINDOW_MESSAGES) // 2,
             self._share(WINDOW_BYTES) // 2,
             self._epoch,
+        )
+        self._touch()
+
+    def _recall(self) -> None:
+        """Have the first of what came back hollow read again."""
+        if self._paging:
+            return
+        self._paging = True
+        first = self._returned[0][0]
+        nearest = heapq.nsmallest(WINDOW_MESSAGES // 2, self._returned)
+        last = max(position for position, message in nearest if message.hollow)
+        self._page = PageRequest(
+            self.id,
+            self.durable,
+            first,
+            last + 1,
+            WINDOW_MESSAGES // 2,
+            WINDOW_BYTES // 2,
+            self._epoch,
+            recall=True,
         )
         self._touch()
 
@@ -352,21 +390,4 @@ class Spool:
 
 
 def _cost(message: Message) -> int:
-    return len(message.body) + len(message.header) + MESSAGE_COST_BYTES
-
-
-def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:
-    """Sorted positions as inclusive ranges."""
-    if not positions:
-        return []
-    if positions[-1] - positions[0] == len(positions) - 1:
-        return [(positions[0], positions[-1])]
-    runs: list[tuple[int, int]] = []
-    first = last = positions[0]
-    for position in positions[1:]:
-        if position != last + 1:
-            runs.append((first, last))
-            first = position
-        last = position
-    runs.append((first, last))
-    return runs
+    return message.size + len(message.header) + MESSAGE_COST_BYTES

@@ -14,7 +14,7 @@ from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.connection import Connection
 from lbg_broker.server.core.effects import Deliver, Effect, Send
 from lbg_broker.server.core.queue import Queue
-from lbg_broker.server.core.spool import Spool
+from lbg_broker.server.core.spool import UNSETTLED_BYTES, Spool
 from lbg_broker.server.core.vhost import Vhost
 
 __all__ = ["Counters", "Pending", "State"]
@@ -41,7 +41,8 @@ class Pending:
     """For each channel, the last publish in the batch: it and all before it are confirmed then."""
     replies: list[tuple[Channel, Method | None]] = field(default_factory=list)
     """Stalled channels, and what to answer them; without an answer the command is tried again."""
-    marks: list[tuple[Spool, int]] = field(default_factory=list)
+    marks: list[tuple[Spool, int, int]] = field(default_factory=list)
+    """Lines in the batch, the mark each has then, and the position up to which it is written."""
 
 
 class State:
@@ -65,6 +66,7 @@ class State:
         self.confirming: list[Channel] = []  # channels with publishes to confirm at the end of this turn
         self.speaking: list[Connection] = []  # connections with effects not yet handed over
         self.spools: dict[int, Spool] = {}
+        self.laden: set[Channel] = set()  # channels that hold much of a line's unsettled messages
 
     # --- effects -----------------------------------------------------------------------------------------------
 
@@ -146,6 +148,8 @@ class State:
                     for message in messages:
                         unsettled[tag] = (spool, message, consumer)
                         tag += 1
+                    if spool.outstanding_bytes > UNSETTLED_BYTES:
+                        self.laden.add(channel)
                 self.emit(
                     channel.connection,
                     Deliver(channel.number, consumer.tag, first_tag, redelivered, messages),
