@@ -29,13 +29,17 @@ QUEUES: dict[str, dict[str, Any]] = {
     "refusing": {"x-max-length": 3, "x-overflow": "reject-publish"},
     "dropping": {"x-max-length": 3, "x-dead-letter-exchange": "x1"},
     "single.full": {"x-single-active-consumer": True, "x-max-length": 4, "x-overflow": "reject-publish"},
+    "dead": {},
 }
 EXCHANGES = {"x0": "topic", "x1": "fanout"}
+"""`x1` only carries the dead letters of `dropping` to `dead`, and nobody consumes from these two: RabbitMQ's queues
+hear of a closed channel one after another, so what falls from one into another on that occasion may be marked."""
 KEYS = ["a", "a.b", "b.a.c", "", "a.b.c"]
 PATTERNS = ["a", "a.*", "#", "*.a.#", "b"]
 
 queues = st.sampled_from([*QUEUES, "plain", "single", "single"])
-exchanges = st.sampled_from(list(EXCHANGES))
+consumed = st.sampled_from(["plain", "refusing", "single", "single.full"])
+exchanges = st.just("x0")
 verdicts = st.sampled_from(["ack", "requeue", "drop"])
 patterns = st.sampled_from(PATTERNS)
 channels = st.integers(0, CHANNELS - 1)
@@ -45,7 +49,7 @@ STEPS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {
     "send": (45, (queues, st.booleans())),
     "publish": (8, (exchanges, st.sampled_from(KEYS), st.booleans())),
     "get": (12, (channels, queues, st.booleans())),
-    "consume": (12, (channels, queues, st.integers(0, 3))),
+    "consume": (12, (channels, consumed, st.integers(0, 3))),
     "settle": (40, (channels, st.integers(0, 9), verdicts, st.booleans())),
     "cancel": (2, (channels,)),
     "close": (3, (channels,)),
@@ -96,7 +100,7 @@ def test_both_brokers_tell_the_same_story(links: Links, story: list[tuple[Any, .
         both(sides, "declare_exchange", exchange, kind, None)
     for queue, arguments in QUEUES.items():
         both(sides, "declare_queue", queue, arguments)
-    both(sides, "bind", "plain", "x1", "")
+    both(sides, "bind", "dead", "x1", "")
     numbers = count()
     for step in story:
         tell(sides, step, numbers)
@@ -120,7 +124,11 @@ def tell(sides: list[Side], step: tuple[Any, ...], numbers: Iterator[int]) -> No
             if not busy or queue.startswith("single"):
                 both(sides, "consume", channel, queue, f"c{next(numbers)}", prefetch)
         case "cancel", channel:
-            for tag in sorted(sides[0].consumers[channel])[:1]:
+            # Cancelling a single active consumer whose window is full stalls a classic queue of RabbitMQ.
+            tags = [
+                tag for tag, queue in sides[0].consumers[channel].items() if not queue.startswith("single")
+            ]
+            for tag in tags[:1]:
                 both(sides, "cancel", channel, tag)
         case "settle", channel, choice, how, multiple:
             settle(sides, channel, choice, how, multiple)

@@ -145,24 +145,6 @@ def test_a_nacked_message_goes_back_to_the_active_consumer(
     assert second.stays_at(0)
 
 
-def test_a_nacked_message_goes_to_the_tail_of_a_rabbitmq_quorum_queue(
-    rabbit_engine: Engine, unique: str
-) -> None:
-    """Why a member settles by ack or by closing its channel and never requeues: 3.10 reorders then."""
-    with rabbit_engine.connected() as connection:
-        channel = connection.channel()
-        channel.queue_declare(unique, durable=True, arguments=SINGLE | {"x-queue-type": "quorum"})
-        publish(channel, unique, 0, 3)
-        inbox = consumer(connection, unique, 1)
-        inbox.wait(1)
-        inbox.channel.basic_nack(inbox.tags[0])
-        for count in (2, 3):
-            inbox.wait(count)
-            inbox.channel.basic_ack(inbox.tags[-1])
-        assert inbox.wait(4) == [b"0", b"1", b"2", b"0"]
-        channel.queue_delete(unique)
-
-
 def test_handing_over_many_times_loses_nothing_and_reorders_nothing(
     connection: pika.BlockingConnection, queue: str
 ) -> None:

@@ -1,4 +1,7 @@
-"""What the embedded broker does not do, it refuses with the reason: an ignored wish would be a broken promise."""
+"""Where the two brokers differ, and why.
+
+What the embedded broker does not do, it refuses with the reason: an ignored wish would be a broken promise.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.engines import Engine, refusal
+from support.engines import Engine, Inbox, drain, refusal
 
 Action = Callable[[BlockingChannel, str], Any]
 UNSUPPORTED = ("channel", 406, "PRECONDITION_FAILED")
@@ -58,3 +61,47 @@ def test_it_is_refused_and_never_ignored(
     with embedded_engine.connected() as connection:
         channel = connection.channel()
         assert refusal(lambda: action(channel, unique)) == expected
+
+
+def test_a_requeued_message_over_the_limit_is_dropped_by_rabbitmq_though_a_consumer_waits_for_it(
+    rabbit_engine: Engine, embedded_engine: Engine, unique: str
+) -> None:
+    """The embedded broker hands it out instead: what somebody can take need not be lost."""
+    found = {}
+    for engine in (rabbit_engine, embedded_engine):
+        with engine.connected() as connection:
+            channel = connection.channel()
+            channel.queue_declare(unique, exclusive=True, arguments={"x-max-length": 1})
+            inbox = Inbox(channel, unique)
+            for number in range(3):
+                channel.basic_publish("", unique, b"%d" % number)
+            inbox.wait(3)
+            channel.basic_nack(0, multiple=True)
+            inbox.wait(4)
+            inbox.stays_at(6)
+            found[engine.name] = inbox.bodies[3:]
+            assert drain(channel, unique) == []
+    assert found == {"rabbitmq": [b"2"], "embedded": [b"0", b"1", b"2"]}
+
+
+def test_a_quorum_queue_of_rabbitmq_requeues_at_its_tail(
+    rabbit_engine: Engine, embedded_engine: Engine, unique: str
+) -> None:
+    """Why a member settles by ack or by closing its channel and never requeues: 3.10 reorders then."""
+    found = {}
+    for engine in (rabbit_engine, embedded_engine):
+        with engine.connected() as connection:
+            channel = connection.channel()
+            channel.queue_declare(unique, durable=True, arguments={"x-queue-type": "quorum"})
+            for number in range(3):
+                channel.basic_publish("", unique, b"%d" % number)
+            channel.basic_qos(prefetch_count=1)
+            inbox = Inbox(channel, unique)
+            inbox.wait(1)
+            channel.basic_nack(inbox.tags[0])
+            for count in (2, 3, 4):
+                inbox.wait(count)
+                channel.basic_ack(inbox.tags[-1])
+            found[engine.name] = inbox.bodies
+            channel.queue_delete(unique)
+    assert found == {"rabbitmq": [b"0", b"1", b"2", b"0"], "embedded": [b"0", b"0", b"1", b"2"]}

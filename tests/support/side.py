@@ -106,6 +106,8 @@ class Side:
         self.delivered[tag] = []
 
         def take(_channel: BlockingChannel, method: Any, _properties: Any, body: bytes) -> None:
+            if channel is not self._channels[index]:
+                return  # pika hands out what it had read before the channel was closed
             self.delivered[tag].append((body, method.redelivered))
             self.out[index][body] = method.delivery_tag
 
