@@ -135,9 +135,7 @@ class Client:
 
     def hear(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            if isinstance(
-                effect, Deliver
-            ):  # written to the socket now: what the broker does to a message later is its own
+            if isinstance(effect, Deliver):  # on its way now: what becomes of a message later does not show
                 effect = replace(effect, messages=[copy(message) for message in effect.messages])
             self.effects.append(effect)
             match effect:
