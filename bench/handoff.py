@@ -40,6 +40,7 @@ class Results:
     """Milliseconds, one for each time it happened."""
 
     planned: list[float] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
     killed: list[float] = field(default_factory=list)
     stopped: list[float] = field(default_factory=list)
     crash_agreed: list[float] = field(default_factory=list)
@@ -66,6 +67,7 @@ class Bench:
         self.victim = MemberProcess("victim", directory, **told)
         self._keys = self._keys_of_queues()
         self._publishing = asyncio.Event()
+        self._dead: list[MemberProcess] = []
 
     async def run(self, *, moves: int, kills: int, stops: int) -> Results:
         await declare_group(self.url, self.spec)
@@ -149,7 +151,7 @@ class Bench:
             self.victim.signal(signal.SIGUSR1)
             await until(lambda at=at_ns: self.victim.since(at, "left"), what="the victim to leave")
             await asyncio.sleep(0.1)
-            self._note_pause(queue, at_ns, self.results.planned, to_victim=False)
+            self._note_pause(queue, at_ns, to_victim=False)
             # … and back, because it joins.
             await asyncio.sleep(REBALANCE_DELAY_S + 0.2)
             at_ns = time.monotonic_ns()
@@ -165,7 +167,7 @@ class Bench:
                 what="its queue to come back",
             )
             await asyncio.sleep(0.1)
-            self._note_pause(queue, at_ns, self.results.planned, to_victim=True)
+            self._note_pause(queue, at_ns, to_victim=True)
             await asyncio.sleep(0.2)
             _progress("moves", len(self.results.planned), count)
         self.results.repeated_on_moves = self._repeats()
@@ -173,7 +175,7 @@ class Bench:
     async def _kills(self, count: int) -> None:
         repeats = self._repeats()
         for number in range(count):
-            queue, index = self.queue, self.victim.events[-1].fields.get("index")
+            queue = self.queue
             joined = [event for event in self.victim.events if event.kind == "joined"]
             index = joined[-1].fields["index"]
             at_ns = await self.victim.kill()
@@ -198,25 +200,29 @@ class Bench:
             _progress("stops", number + 1, count)
 
     async def _replace_victim(self) -> None:
-        self._kept = [*getattr(self, "_kept", []), self.victim]
+        self._dead.append(self.victim)
         self.victim = MemberProcess("victim", self._directory, **self._told)
         await asyncio.sleep(REBALANCE_DELAY_S + 0.2)
         await self._start_victim()
 
     # What came of it
 
-    def _note_pause(self, queue: int, since_ns: int, into: list[float], *, to_victim: bool) -> None:
-        """From the last call where the queue was to the first where it is."""
+    def _note_pause(self, queue: int, since_ns: int, *, to_victim: bool) -> None:
+        """From the last call where the queue was to the first where it is, and how long of that the first message
+        there had been published."""
         window = since_ns - 1_000_000_000
         theirs = [call for member in self.others for call in _calls(member, queue, window)]
         its = list(_calls(self.victim, queue, window))
         old, new = (theirs, its) if to_victim else (its, theirs)
-        new_ns = min((call.at_ns for call in new if call.at_ns > since_ns), default=None)
-        if new_ns is None:
+        first = min(
+            (call for call in new if call.at_ns > since_ns), key=lambda call: call.at_ns, default=None
+        )
+        if first is None:
             return
-        old_ns = max((call.at_ns for call in old if call.at_ns < new_ns), default=None)
-        if old_ns is not None:
-            into.append((new_ns - old_ns) / 1e6)
+        last_ns = max((call.at_ns for call in old if call.at_ns < first.at_ns), default=None)
+        if last_ns is not None:
+            self.results.planned.append((first.at_ns - last_ns) / 1e6)
+            self.results.waited.append((first.at_ns - max(last_ns, first.published_ns)) / 1e6)
 
     def _first_elsewhere(self, queue: int, since_ns: int) -> int | None:
         calls = [call.at_ns for member in self.others for call in _calls(member, queue, since_ns)]
@@ -239,7 +245,7 @@ class Bench:
         into.append(max(0, max((when(member) or 0) - since_ns for member in self.others)) / 1e6)
 
     def _repeats(self) -> int:
-        members = [*self.others, *getattr(self, "_kept", []), self.victim]
+        members = [*self.others, *self._dead, self.victim]
         names = [call.name for member in members for call in member.calls()]
         return len(names) - len(set(names))
 
@@ -274,6 +280,7 @@ def percentiles(times: Iterable[float]) -> str:
 def table(engine: str, members: int, results: Results) -> str:
     rows = {
         "planned move, last call there to first call here": results.planned,
+        "… of that, a message waited": results.waited,
         "SIGKILL to first call elsewhere": results.killed,
         "SIGSTOP to first call elsewhere": results.stopped,
         "SIGKILL until all others agree": results.crash_agreed,

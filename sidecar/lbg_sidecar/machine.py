@@ -39,6 +39,10 @@ it has waited this long, this many in one ack interval. So a blocked key fills t
 messages only, and a crash repeats what was done lately, not all that was done since."""
 
 
+REATTACH_AFTER_S = 0.1
+"""Who moved a queue, or made way for a move, comes back behind the successor when the move is over."""
+
+
 class MemberMachine:
     def __init__(
         self,
@@ -126,7 +130,9 @@ class MemberMachine:
         if binding is None:
             return
         me = self.roster.me
-        self.handoffs.closed(binding, now)
+        if self.handoffs.closed(binding, now) or binding.answers:
+            # A quorum queue carries out one command after another: it should be busy with the successor now.
+            binding.attach_due = now + REATTACH_AFTER_S
         for mover, move in binding.answers:
             if me is not None:
                 self.effects.append(Post(Reattached(me, binding.queue, move), to=mover))
@@ -233,7 +239,7 @@ class MemberMachine:
         soon = now + (0.1 if self.consumption.running else 0.25)
         wake = self.consumption.lanes.next_due()
         due = min(soon, self.handoffs.next_due, soon if wake is None else wake)
-        return due if self.roster.me is None else min(due, self.roster.next_due)
+        return due if self.roster.me is None else min(due, self.roster.next_due, self.bindings.next_due)
 
     def stop(self, why: str, now: float) -> None:
         """Leave: hand over every queue, then exit; at the latest when the grace period is over, or when asked again."""

@@ -23,18 +23,19 @@ from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.effects import Effect, Kept, LiveSet, Moved, TakenOver
 
 _TESTS = Path(__file__).resolve().parent.parent
-_CALL = struct.Struct("<QIIQ?")
+_CALL = struct.Struct("<QIIQ?Q")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the application, as it began. `at_ns` is CLOCK_MONOTONIC, which processes of a machine share."""
+    """One call of the application, as it began. Times are CLOCK_MONOTONIC, which processes of a machine share."""
 
     at_ns: int
     queue: int
     hash: int
     seq: int
     redelivered: bool
+    published_ns: int
 
     @property
     def name(self) -> tuple[int, int]:
@@ -156,8 +157,9 @@ def _observe(effect: Effect) -> None:
             _tell("live", live=sorted(live))
         case TakenOver():
             _tell("taken_over", queue=effect.queue, former=effect.former, planned=effect.planned)
-        case Moved():
-            _tell("moved", queue=effect.queue, to=effect.to, why=effect.why, forced=effect.forced)
+        case Moved(queue, to, why, drain_s, close_s, forced):
+            times = {"drain_s": drain_s, "close_s": close_s}
+            _tell("moved", queue=queue, to=to, why=why, forced=forced, **times)
         case Kept():
             _tell("kept", queue=effect.queue)
         case _:
@@ -169,12 +171,14 @@ async def _run(told: dict[str, Any]) -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
     work_s = told.pop("work_s")
+    epoch_ns = time.time_ns() - time.monotonic_ns()
     file = os.open(told.pop("calls_file"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     async def handle(message: Message) -> None:
         at_ns, held = time.monotonic_ns(), message.held
         _, hash_, seq = held.identity or ("", 0, 0)
-        os.write(file, _CALL.pack(at_ns, message.queue, hash_, seq, message.redelivered))
+        published_ns = max(0, held.published_at_us * 1000 - epoch_ns)
+        os.write(file, _CALL.pack(at_ns, message.queue, hash_, seq, message.redelivered, published_ns))
         if work_s:
             await asyncio.sleep(work_s)
 

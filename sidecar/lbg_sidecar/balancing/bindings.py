@@ -39,6 +39,13 @@ class Bindings:
             if binding.phase is Phase.UNBOUND and now >= binding.attach_due:
                 self.attach(binding, now)
 
+    @property
+    def next_due(self) -> float:
+        return min(
+            (binding.attach_due for binding in self.all if binding.phase is Phase.UNBOUND),
+            default=float("inf"),
+        )
+
     def attach(self, binding: Binding, now: float) -> None:
         binding.epoch += 1
         binding.phase = Phase.ATTACHING

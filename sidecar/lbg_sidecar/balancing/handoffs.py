@@ -80,14 +80,14 @@ class Handoffs:
         if handoff is not None and handoff.stage is Stage.DRAINING and attachment.drained:
             self._let_go(handoff, now)
 
-    def closed(self, binding: Binding, now: float) -> None:
-        """The channel of this queue is gone, and so is its move."""
+    def closed(self, binding: Binding, now: float) -> bool:
+        """The channel of this queue is gone, and so is its move. True if that moved it to somebody."""
         handoff = self.moves.pop(binding.queue, None)
-        if handoff is not None and handoff.stage is Stage.DETACHING:
-            drain_s, close_s = handoff.drained_at - handoff.frozen_at, now - handoff.drained_at
-            self._effects.append(
-                Moved(handoff.queue, handoff.to, handoff.why, drain_s, close_s, handoff.forced)
-            )
+        if handoff is None or handoff.stage is not Stage.DETACHING:
+            return False
+        drain_s, close_s = handoff.drained_at - handoff.frozen_at, now - handoff.drained_at
+        self._effects.append(Moved(handoff.queue, handoff.to, handoff.why, drain_s, close_s, handoff.forced))
+        return handoff.to is not None
 
     def force(self, now: float) -> None:
         """Carry out every move now, drained or not."""
