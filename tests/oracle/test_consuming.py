@@ -301,7 +301,7 @@ class TestGet:
             method, _, body = channel.basic_get(unique)
             assert body == b"0"
             channel.basic_nack(method.delivery_tag)
-        assert counts(channel, unique) == 2
+        assert eventually(lambda: counts(channel, unique) == 2)
 
     def test_is_not_bound_by_prefetch(self, channel: BlockingChannel, unique: str) -> None:
         fill(channel, unique, range(3))

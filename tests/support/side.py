@@ -26,6 +26,7 @@ class Side:
         self.prefix = prefix
         self._links = links
         self._speaker = self._open_speaker()
+        self._witness = links[1].channel()
         self._channels = [self._open_channel(index) for index in range(CHANNELS)]
         self.delivered: dict[str, list[tuple[bytes, bool]]] = {}
         """By consumer: bodies in the order they came, and whether they were marked as redelivered."""
@@ -145,6 +146,7 @@ class Side:
     # --- looking -------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
+        self._witness.basic_qos()  # answered after whatever was sent before it on the second connection
         for link in self._links:
             link.process_data_events(0.001)
 
@@ -177,7 +179,8 @@ class Side:
             left[queue] = found
         for exchange in ("x0", "x1"):
             self._speaker.exchange_delete(self.prefix + exchange)
-        close_at_once(self._speaker)
+        for channel in (self._speaker, self._witness):
+            close_at_once(channel)
         return left
 
     # --- inside --------------------------------------------------------------------------------------------
