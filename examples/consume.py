@@ -1,0 +1,24 @@
+"""Consume from code: `python examples/consume.py amqp://guest:guest@localhost/ orders`."""
+
+import asyncio
+import signal
+import sys
+
+from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
+
+
+async def handle(message: Message) -> Verdict | None:
+    if not message.data:
+        return drop("an order without content")
+    print(message.key, message.data.decode(), flush=True)
+    return None
+
+
+async def main(broker: str, group: str) -> None:
+    async with Member(MemberSettings(broker=broker, group=group), handle) as member:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.stop, "SIGTERM")
+        await member.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:3]))
