@@ -192,3 +192,13 @@ def test_the_server_names_queues_that_the_user_may_configure(engine: Engine, uni
     with engine.connected(denied) as connection:
         channel = connection.channel()
         assert refusal(lambda: channel.queue_declare("", exclusive=True)) == REFUSED
+
+
+def test_deleting_a_user_ends_its_connections_and_its_rights(engine: Engine, unique: str) -> None:
+    login = engine.add_user(unique, configure=".*")
+    with engine.connected(login) as connection:
+        assert engine.ask("DELETE", f"/users/{unique}")[0] == 204
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="320"):
+            connection.sleep(10)
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        pika.BlockingConnection(engine.parameters(login))
