@@ -161,6 +161,8 @@ async def test_after_its_own_kill_9_a_publisher_goes_on_without_holes_or_other_b
         await declare_group(broker.url, SPEC)
         files = ["--state", f"{path}.state", "--journal", str(journal), "--report", str(report_file)]
         fields = ["--key", "id", "--topic-field", "topic"]
+        # Slower than any machine that runs this, so that it is alive when its moment comes.
+        files += ["--rate", "4000"]
         command = ["publish", "--group", "orders", *fields, *files, "--broker", broker.url, str(path)]
         async with Drain(broker.url, SPEC) as drain:
             while True:
