@@ -82,7 +82,7 @@ class Moved:
     why: str
     drain_s: float
     close_s: float
-    forced: int  # calls that were cut off, so that their messages are delivered again
+    forced: int  # messages that were cut off at work, and are delivered again
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class MemberMachine:
         if self.roster.conflict:
             self.roster.conflict = False
             self.effects.append(Reconnect("another member claimed the same index"))
-        self._after(now)
+        self._observe(now)
 
     def returned(self, message: Message, to: int, now: float) -> None:
         """A message to one member came back."""
@@ -121,7 +121,8 @@ class MemberMachine:
     # Queues
 
     def attached(self, attachment: Attachment, now: float) -> None:
-        if self.bindings.attached(attachment) is not None:
+        binding = self.bindings.attached(attachment)
+        if binding is not None and not binding.made_way:
             self.roster.changed(now)
 
     def closed(self, attachment: Attachment, now: float) -> None:
@@ -130,7 +131,10 @@ class MemberMachine:
         if binding is None:
             return
         me = self.roster.me
-        if self.handoffs.closed(binding, now) or binding.answers:
+        binding.made_way = bool(binding.answers)
+        if not binding.made_way:
+            self.roster.changed(now)
+        if self.handoffs.closed(binding, now) or binding.made_way:
             # A quorum queue carries out one command after another: it should be busy with the successor now.
             binding.attach_due = now + REATTACH_AFTER_S
         for mover, move in binding.answers:
@@ -139,7 +143,6 @@ class MemberMachine:
         binding.answers.clear()
         if self.leaving is None and now >= binding.attach_due:
             self.bindings.attach(binding, now)
-        self.roster.changed(now)
         self._after(now)
 
     def deliver(self, attachment: Attachment, arrivals: list[Held], now: float) -> None:
@@ -350,17 +353,23 @@ class MemberMachine:
             # Not attached, or only just attaching: behind the successor in any case.
             self._post([Post(Reattached(me, move.queue, move.move), to=move.sender.index)])
 
-    def _after(self, now: float) -> None:
+    def _observe(self, now: float) -> None:
+        """Who is live may have changed."""
         live = self.roster.live
         if live != self._live:
             self._live = live
             self.effects.append(LiveSet(live))
             self.handoffs.live_changed(self.roster.peers, now)
-            self.roster.changed(now)
         if self.roster.me is not None:
             self.balancer.holddown.observe(live, now)
-        if self.balancer.holddown.tick(now):
-            self.roster.changed(now)
+
+    def _after(self, now: float) -> None:
+        """Something happened here, or time passed: see what is to be done about the queues.
+
+        Not after each message: every member hears of every change from every other, and a tick is never far.
+        """
+        self._observe(now)
+        self.balancer.holddown.tick(now)
         if self.leaving is not None:
             if not self._exited and self.balancer.leave(now, by=self._leave_by):
                 self._exited = True

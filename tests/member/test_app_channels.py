@@ -37,7 +37,7 @@ def message(seq: int = 0, *, key: str | None = "k", body: bytes = b"hello") -> M
     delivery.exchange, delivery.routing_key = "lbg.g", "pre.5.a.b"
     delivery.header, delivery.body = BasicProperties(headers=headers).encode(), body
     held = held_of(Attachment(1, 1), delivery, "pre")
-    held.attempts = 1
+    held.calls = 1
     return Message(held, "g")
 
 

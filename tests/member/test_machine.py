@@ -270,7 +270,7 @@ def test_a_key_blocked_for_half_of_the_consumer_timeout_gives_its_queue_back() -
     fine(world)
 
 
-def test_attempts_are_counted_across_a_move_if_the_word_of_them_comes_in_time() -> None:
+def test_attempts_are_counted_across_a_move() -> None:
     rules = Rules(concurrency=4, max_attempts=6)
     world = World(20, queue_count=1, hash_count=1, rules=rules, balancing={"rebalance_delay_s": 0.1})
     world.join()

@@ -300,7 +300,7 @@ async def test_a_member_whose_application_hangs_leaves_within_its_grace_period(
             member.stop("test")
             await member.run()
         assert member.state()["counts"]["forced"] >= 16
-    assert "calls were cut off and are made again" in caplog.text
+    assert "messages were cut off at work and are delivered again" in caplog.text
     await until_ready(place, 20)
 
 

@@ -37,6 +37,7 @@ class Binding:
     answers: list[tuple[int, str]] = field(
         default_factory=list
     )  # movers that wait for us to be out of the way
+    made_way: bool = False  # closed for somebody else's move: not worth telling everybody
     delivered: int = 0  # through earlier attachments
 
     @property

@@ -64,15 +64,17 @@ class Bindings:
         return binding
 
     def detach(self, binding: Binding) -> int:
-        """Settle, forget, close. Returns how many calls that cut off; their messages are delivered again."""
+        """Settle, forget, close. Returns how many messages that cut off at work: they are delivered again."""
         attachment = binding.attachment
         assert attachment is not None
         binding.phase = Phase.DETACHING
         done = attachment.settling.take()
         singly = attachment.settling.take_scattered(SINGLE_ACKS_AT_CLOSE)
+        cut_off = len(attachment.running) + len(attachment.unconfirmed) + attachment.parked
+        cut_off += len(attachment.settling.scattered)
+        self._consumption.counts.forced += cut_off
         running, rest = self._consumption.close(attachment)
         if running:
-            self._consumption.counts.forced += len(running)
             self._effects.append(Abort(tuple(running)))
         self._effects.append(
             Detach(attachment, done[-1].tag if done else None, tuple(held.tag for held in singly))
@@ -80,7 +82,7 @@ class Bindings:
         if done or singly:
             self._effects.append(Done((*done, *singly), settled=True))
         self._released(rest, running)
-        return len(running)
+        return cut_off
 
     def closed(self, attachment: Attachment, now: float) -> Binding | None:
         """The channel is gone, because we closed it or of itself. None if that is known already."""

@@ -35,8 +35,12 @@ class Rules:
 
 @dataclass(slots=True)
 class Counts:
-    """Since the member started. `forced`: calls that were cut off by a close that could not wait for them, so
-    that their messages are delivered again; `aborted`: calls that ended without effect, their channel gone."""
+    """Since the member started.
+
+    `forced`: messages at work (called, on the way to a confirm, or done and not to be acknowledged in time) when a
+    close could not wait for them: they are delivered again. `aborted`: calls that ended without effect, their
+    channel gone.
+    """
 
     delivered: int = 0
     acked: int = 0
@@ -108,9 +112,9 @@ class Consumption:
                 lanes.finish(held)
                 self.repeats_in.append(held.attachment)
                 continue
-            if not held.attempts and identity is not None:
-                held.attempts = self.processed.attempts(identity)
-            held.attempts += 1
+            if not held.calls and identity is not None:
+                held.earlier = self.processed.attempts(identity)
+            held.calls += 1
             held.started_at = now
             if held.first_started_at is None:
                 held.first_started_at = now
@@ -135,12 +139,15 @@ class Consumption:
         reason, after_s = verdict.reason, verdict.after_s
         if kind is Kind.INTERRUPTED:
             if held.abort_reason is None:  # it fell with another's abort: not this message's failure
-                held.attempts -= 1
+                held.calls -= 1
                 self.lanes.delay(held, now)
                 self.lanes.wake(now)
                 return Next.NOTHING
             reason, held.abort_reason = held.abort_reason, None
         self.counts.retried += 1
+        if held.identity is not None:
+            # What a former consumer tells of its attempts may come after our first.
+            held.earlier = max(held.earlier, self.processed.told_late(held.identity))
         limit = self.rules.max_attempts
         if limit is not None and held.attempts >= limit:
             return self._refused(

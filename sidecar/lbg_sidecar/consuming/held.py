@@ -25,7 +25,8 @@ class Held:
     """One delivery, from its arrival until it is settled or forgotten.
 
     `delivery` is the client's object and stays opaque in here. `number` counts the member's deliveries.
-    `attempts` counts the calls of the application, the running one included. Times are the clock that the
+    `calls` counts those of the application through this attachment, the running one included, `earlier` those that
+    were made before, as far as is known. Times are the clock that the
     machine is driven with, in seconds: `started_at` of the last call, `first_started_at` of the first one
     through this attachment.
     """
@@ -33,8 +34,9 @@ class Held:
     __slots__ = (
         "abort_reason",
         "attachment",
-        "attempts",
+        "calls",
         "delivery",
+        "earlier",
         "finished_at",
         "first_started_at",
         "identity",
@@ -64,7 +66,8 @@ class Held:
         self.identity = identity
         self.delivery = delivery
         self.lane: Hashable = None
-        self.attempts = 0
+        self.calls = 0
+        self.earlier = 0
         self.number = 0
         self.published_at_us = 0
         self.received_at = 0.0
@@ -74,6 +77,10 @@ class Held:
         self.abort_reason: str | None = None
         self.outcome: Outcome | None = None
         self.reason = ""
+
+    @property
+    def attempts(self) -> int:
+        return self.earlier + self.calls
 
     def __repr__(self) -> str:
         return f"Held(q{self.attachment.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"

@@ -38,6 +38,7 @@ class Processed:
         self._runs_max = runs_max
         self._streams: dict[tuple[str, int], SequenceSet] = {}
         self._attempts: dict[Identity, int] = {}
+        self._told: dict[Identity, int] = {}  # by the former consumer, and not looked at yet
 
     def __contains__(self, identity: Identity) -> bool:
         stream = self._streams.get(identity[:2])
@@ -51,17 +52,23 @@ class Processed:
         stream.add(identity[2])
         if stream.sparse_count > self._runs_max:
             stream.forget(self._runs_max)
-        if self._attempts:
+        if self._attempts or self._told:
             self._attempts.pop(identity, None)
+            self._told.pop(identity, None)
 
     def failed(self, identity: Identity, attempts: int) -> None:
         """Keep the count of attempts over a handoff, in either direction."""
-        if identity not in self._attempts and len(self._attempts) >= self._streams_max:
-            del self._attempts[next(iter(self._attempts))]
-        self._attempts[identity] = attempts
+        _put(self._attempts, identity, attempts, self._streams_max)
 
     def attempts(self, identity: Identity) -> int:
-        return self._attempts.get(identity, 0) if self._attempts else 0
+        """How many attempts are known of, here and elsewhere."""
+        if not self._attempts and not self._told:
+            return 0
+        return max(self._attempts.get(identity, 0), self.told_late(identity))
+
+    def told_late(self, identity: Identity) -> int:
+        """What a former consumer told of a message since it was last asked for, else 0."""
+        return self._told.pop(identity, 0) if self._told else 0
 
     def of_queue(self, queue: int, *, streams_max: int = 512, runs_max: int = 8) -> Positions:
         """The newest positions of one queue, for its next consumer: at most about 100 kB as JSON."""
@@ -90,7 +97,7 @@ class Processed:
                 stream.add_run(first, last)
             stream.forget(self._runs_max)
         for publisher, hash_, seq, count in positions.attempts:
-            self.failed((publisher, hash_, seq), count)
+            _put(self._told, (publisher, hash_, seq), count, self._streams_max)
 
     def _open(self, name: tuple[str, int]) -> SequenceSet:
         if len(self._streams) >= self._streams_max:
@@ -101,3 +108,9 @@ class Processed:
     @property
     def streams(self) -> Iterable[tuple[str, int]]:
         return self._streams.keys()
+
+
+def _put(counts: dict[Identity, int], identity: Identity, count: int, limit: int) -> None:
+    if identity not in counts and len(counts) >= limit:
+        del counts[next(iter(counts))]
+    counts[identity] = count

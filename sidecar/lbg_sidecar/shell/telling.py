@@ -14,7 +14,7 @@ def tell(name: str, effect: Effect) -> None:
         case Moved(queue, to, why, drain_s, close_s, forced):
             target = "whoever waits" if to is None else f"member {to}"
             times = f"drained in {drain_s * 1000:.1f} ms, closed in {close_s * 1000:.1f} ms"
-            again = f"; {forced} calls were cut off and are made again" if forced else ""
+            again = f"; {forced} messages were cut off at work and are delivered again" if forced else ""
             log.info("%s: queue %d to %s (%s): %s%s", name, queue, target, why, times, again)
         case Kept(queue, _, why, running, after_s):
             log.warning(
