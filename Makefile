@@ -51,7 +51,7 @@ format: $(VENV)/.dev  ## format the code
 	$(VENV)/bin/ruff check --fix-only -q .
 	$(VENV)/bin/ruff format -q .
 
-bench: dev  ## measure side by side with RabbitMQ, pika and aio-pika (about 20 minutes)
+bench: dev  ## measure side by side with RabbitMQ, pika and aio-pika (about 45 minutes)
 	$(VENV)/bin/python -m bench
 
 soak: $(VENV)/.dev  ## 30 minutes of random faults; SOAK_ARGS="--minutes 5 --seed 7"
