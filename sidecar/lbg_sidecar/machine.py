@@ -15,6 +15,7 @@ from .balancing.balancer import Balancer
 from .balancing.binding import Binding, Phase
 from .balancing.bindings import Bindings
 from .balancing.handoffs import Handoffs
+from .balancing.planning import is_behind
 from .balancing.rules import BalancingRules
 from .consuming.consumption import Consumption, Next, Rules
 from .consuming.held import Attachment, Held
@@ -41,6 +42,9 @@ messages only, and a crash repeats what was done lately, not all that was done s
 
 REATTACH_AFTER_S = 0.1
 """Who moved a queue, or made way for a move, comes back behind the successor when the move is over."""
+
+MOVE_OVER_AFTER_S = 0.5
+"""After its announcement, a move and the re-attaching that belongs to it are over, as a rule."""
 
 
 class MemberMachine:
@@ -69,6 +73,7 @@ class MemberMachine:
         self._exited = False
         self._live: frozenset[int] = frozenset()
         self._unacked: list[Attachment] = []
+        self._moved_at: dict[int, float] = {}  # queue -> when a move of it was last announced
         self._former: dict[int, int] = {}  # queue -> who announced to give it to us
         self._handed: dict[int, tuple[float, float]] = {}  # queue -> (paused_s, when we were told)
 
@@ -122,8 +127,10 @@ class MemberMachine:
 
     def attached(self, attachment: Attachment, now: float) -> None:
         binding = self.bindings.attached(attachment)
-        if binding is not None and not binding.made_way:
-            self.roster.changed(now)
+        if binding is not None:
+            if not binding.quiet:
+                self.roster.changed(now)
+            binding.quiet = False
 
     def closed(self, attachment: Attachment, now: float) -> None:
         """The attachment's channel is closed, or never came to be; both ways nothing more comes from it."""
@@ -131,10 +138,9 @@ class MemberMachine:
         if binding is None:
             return
         me = self.roster.me
-        binding.made_way = bool(binding.answers)
-        if not binding.made_way:
+        if not binding.quiet:
             self.roster.changed(now)
-        if self.handoffs.closed(binding, now) or binding.made_way:
+        if self.handoffs.closed(binding, now) or binding.answers:
             # A quorum queue carries out one command after another: it should be busy with the successor now.
             binding.attach_due = now + REATTACH_AFTER_S
         for mover, move in binding.answers:
@@ -338,19 +344,24 @@ class MemberMachine:
         if me is None or move.sender.incarnation == me.incarnation or move.queue >= self.rules.queue_count:
             return
         binding = self.bindings.all[move.queue]
+        moved_at, self._moved_at[move.queue] = self._moved_at.get(move.queue, float("-inf")), now
         if move.to == me.index:
             self._former[move.queue] = move.sender.index
             return
         if binding.active:
             # Deliveries on a live channel prove that this member is the active one: the mover's is gone.
             return
-        if binding.phase is Phase.ATTACHED:
+        successor = self.roster.peers.get(move.to)
+        # What the successor told after the last move of this queue is still true: nobody re-attaches otherwise.
+        is_known = successor is not None and successor.told_at > moved_at + MOVE_OVER_AFTER_S
+        if binding.phase is Phase.ATTACHED and not (successor and is_known and is_behind(binding, successor)):
             binding.answers.append((move.sender.index, move.move))
+            binding.quiet = True
             self.bindings.detach(binding)
         elif binding.phase is Phase.DETACHING:
             binding.answers.append((move.sender.index, move.move))
         else:
-            # Not attached, or only just attaching: behind the successor in any case.
+            # Behind the successor already, or not attached, or only just attaching.
             self._post([Post(Reattached(me, move.queue, move.move), to=move.sender.index)])
 
     def _observe(self, now: float) -> None:

@@ -10,11 +10,14 @@ from .binding import Phase
 from .bindings import Bindings
 from .handoffs import Handoffs
 from .holddown import HoldDown
-from .planning import held_too_long, idle_releases_wanted, moves_wanted
+from .planning import held_too_long, moves_wanted, releases_wanted
 from .rules import Assignment
 
 REATTACH_AT_ONCE = 8
 """Waiting consumers that are taken away and put behind again at the same time; more would be a burst on the broker."""
+
+GET_BEHIND_WITHIN = 0.6
+"""Of the rebalance delay: the rest is for beats to tell of it."""
 
 
 class Balancer:
@@ -49,8 +52,10 @@ class Balancer:
                 self._handoffs.start(binding, None, "held for half of the consumer timeout", now)
         if self._rules.assignment is Assignment.STATIC:
             self._release_secondaries(now)
-        elif self.holddown.due is None:
-            self._rebalance(now)
+            return
+        self._get_behind(now)
+        if self.holddown.due is None:
+            self._move(now)
 
     def leave(self, now: float, *, by: float) -> bool:
         """Give every queue away, from `by` on at any price; True when none is bound any more."""
@@ -69,16 +74,35 @@ class Balancer:
             self._handoffs.force(now)
         return not bound
 
-    def _rebalance(self, now: float) -> None:
+    def _move(self, now: float) -> None:
         primaries = self._rules.primaries(self.holddown.settled)
         moves = self._handoffs.moves
         for binding, to in moves_wanted(self._bindings, self._roster, primaries, now):
-            if len(moves) < self._rules.moves_at_once and binding.queue not in moves:
+            if len(moves) >= self._rules.moves_at_once:
+                break
+            if binding.queue not in moves:
                 self._handoffs.start(binding, to, "rebalance", now)
+
+    def _get_behind(self, now: float) -> None:
+        """Make room for primaries while the rebalance delay runs, so that a move finds its way clear.
+
+        Spread over most of the delay: every member does it for every queue that changes hands.
+        """
+        primaries = self._rules.primaries(self._roster.live)
+        wanted = set(releases_wanted(self._bindings, self._roster, primaries))
         room = self._room()
-        for binding in idle_releases_wanted(self._bindings, self._roster, primaries):
-            if room > 0:
+        for binding in self._bindings.all:
+            if binding not in wanted:
+                binding.release_due = None
+                continue
+            if binding.release_due is None:
+                binding.release_due = (
+                    now + GET_BEHIND_WITHIN * self._rules.rebalance_delay_s * self._uniform()
+                )
+            if now >= binding.release_due and room > 0:
                 room -= 1
+                binding.release_due = None
+                binding.quiet = True
                 self._bindings.detach(binding)
 
     def _release_secondaries(self, now: float) -> None:

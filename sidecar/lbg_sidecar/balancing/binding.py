@@ -18,7 +18,7 @@ class Phase(enum.Enum):
     DETACHING = enum.auto()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Binding:
     """`active` is known from deliveries only: AMQP does not tell a consumer that its turn has come."""
 
@@ -37,7 +37,8 @@ class Binding:
     answers: list[tuple[int, str]] = field(
         default_factory=list
     )  # movers that wait for us to be out of the way
-    made_way: bool = False  # closed for somebody else's move: not worth telling everybody
+    quiet: bool = False  # re-attached only to be behind somebody: not worth telling everybody
+    release_due: float | None = None  # when to get behind the primary
     delivered: int = 0  # through earlier attachments
 
     @property

@@ -127,6 +127,7 @@ class Bindings:
         binding.attachment = None
         binding.phase = Phase.UNBOUND
         binding.active = False
+        binding.release_due = None
 
     def _prefetch(self) -> int:
         if self.rules.prefetch is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..membership.messages import Status
-from ..membership.roster import Roster
+from ..membership.roster import Peer, Roster
 from .binding import Binding, Phase
 from .bindings import Bindings
 
@@ -32,23 +32,31 @@ def moves_wanted(
             yield binding, to
 
 
-def idle_releases_wanted(bindings: Bindings, roster: Roster, primaries: Primaries) -> Iterator[Binding]:
-    """Queues that nobody is known to serve, where this member may stand in front of the primary.
+def releases_wanted(bindings: Bindings, roster: Roster, primaries: Primaries) -> Iterator[Binding]:
+    """Queues where this member waits and may stand in front of the primary.
 
-    A consumer learns from a delivery that it is active, so an idle queue may have anybody at its head. Getting
-    behind the primary once is enough: who attached after the primary did is behind it.
+    A consumer learns from a delivery that it is active, so an idle queue may have anybody at its head; and a move
+    takes one hop only if its successor, as a rule the primary, is next in line. Getting behind it once is enough.
     """
     assert roster.me is not None
     for binding in bindings.all:
         to = primaries[binding.queue]
         if binding.phase is not Phase.ATTACHED or binding.active or to is None or to == roster.me.index:
             continue
-        if not _bound(roster, to, binding.queue):
+        peer = roster.peers.get(to)
+        if peer is None or not _bound(roster, to, binding.queue) or peer.claims(binding.queue):
             continue
-        if any(peer.claims(binding.queue) for peer in roster.peers.values()):
-            continue
-        if binding.attached_at <= roster.peers[to].attached_at[binding.queue]:
+        if not is_behind(binding, peer):
             yield binding
+
+
+def is_behind(binding: Binding, peer: Peer) -> bool:
+    """Whether this member waits behind `peer`: it attached after it heard that the other had.
+
+    As far as is known: the peer may have attached anew since it last told its state.
+    """
+    attached_at = peer.attached_at.get(binding.queue)
+    return attached_at is not None and binding.attached_at > attached_at
 
 
 def held_too_long(bindings: Bindings, now: float) -> Iterator[Binding]:

@@ -55,7 +55,7 @@ class Peer:
     queues: dict[int, QueueState] = field(default_factory=dict)
     attached_at: dict[int, float] = field(default_factory=dict)  # when its present epoch was first heard of
     letting_go: set[int] = field(default_factory=set)  # announced a move; true until its next beat
-    told: bool = False  # its state has been heard
+    told_at: float = float("-inf")  # when it last told its state
 
     def claims(self, queue: int) -> bool:
         """Whether it said that it is the active consumer."""
@@ -208,7 +208,7 @@ class Roster:
                 peer.attached_at[state.queue] = now
         peer.queues = {state.queue: state for state in content.queues}
         peer.letting_go.clear()
-        peer.told = True
+        peer.told_at = now
 
     def _remove(self, identity: Identity, now: float) -> list[Post]:
         self._bury(identity.incarnation)
