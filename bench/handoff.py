@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 from lbg_broker.group import GroupSpec, hash_of, queue_of
 from lbg_broker.publishing import GroupPublisher
 from support.embedded import EmbeddedBroker

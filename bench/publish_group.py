@@ -21,7 +21,6 @@ from pathlib import Path
 import pika
 
 from bench.wire import BarePublisher
-from lbg_broker.amqp.methods import ConfirmSelect
 from lbg_broker.client import connect
 from lbg_broker.group import GroupSpec, Names, PublishedRecord
 from lbg_broker.journal import JournalWriter
@@ -30,9 +29,6 @@ from lbg_broker.publishing.heading import Heading, properties_of
 from lbg_broker.publishing.message import Stamped
 from lbg_broker.publishing.ordering import OrderedPublishing
 from lbg_broker.publishing.reading import read_rows
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 from support.embedded import EmbeddedBroker
 from support.group_on_broker import declare_group
 from support.rabbitmq import RabbitNode
@@ -51,14 +47,15 @@ def stamped(count: int) -> list[Stamped]:
 
 
 class BareGroupPublisher(BarePublisher):
-    def start(self) -> None:
+    def encode(self) -> None:
         heading = Heading("bench-0a0b0c0d", "application/json")
         self.encoded = []
         for message in stamped(self.messages):
             header = heading.of(message)
             self.machine.publish(1, Names("bench").exchange, message.routing_key, header, message.body)
             self.encoded.append(self.machine.take_output())
-        self.singles = set()
+
+    def start(self) -> None:
         self.started_at = time.perf_counter()
         self.pump()
 
@@ -72,10 +69,11 @@ class BareGroupPublisher(BarePublisher):
 async def bare(url: str, messages: int) -> float:
     parameters = pika.URLParameters(url)
     _, publisher = await asyncio.get_running_loop().create_connection(
-        lambda: BareGroupPublisher(ConfirmSelect()), parameters.host, parameters.port
+        BareGroupPublisher, parameters.host, parameters.port
     )
     await publisher.ready
     publisher.messages = messages
+    publisher.encode()
     publisher.start()
     await publisher.done
     publisher.transport.close()

@@ -137,10 +137,13 @@ class BarePublisher(Bare):
     confirmed = 0
     published = 0
 
+    def __init__(self) -> None:
+        super().__init__(ConfirmSelect())
+        self.singles: set[int] = set()
+
     def start(self) -> None:
         self.machine.publish(1, "", QUEUE, BasicProperties(delivery_mode=2).encode(), BODY)
         self.message = self.machine.take_output()
-        self.singles: set[int] = set()
         self.pump()
 
     def pump(self) -> None:
@@ -153,6 +156,8 @@ class BarePublisher(Bare):
 
     def on_raw(self, data: bytes) -> None:
         data = (self.rest + data).removeprefix(SELECT_OK)
+        if not self.published:
+            return  # that was all: nothing is started yet
         whole = len(data) // ACK.size * ACK.size
         self.rest = data[whole:]
         for _, _, _, _, tag, multiple, _ in ACK.iter_unpack(data[:whole]):
@@ -172,7 +177,7 @@ class BarePublisher(Bare):
 async def bare_publish(url: str, messages: int) -> float:
     parameters = pika.URLParameters(url)
     _, bare = await asyncio.get_running_loop().create_connection(
-        lambda: BarePublisher(ConfirmSelect()), parameters.host, parameters.port
+        BarePublisher, parameters.host, parameters.port
     )
     await bare.ready
     bare.messages = messages
