@@ -16,8 +16,9 @@ from lbg_broker.amqp import BasicProperties
 from lbg_broker.client.acking import AckBatcher
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.client.channel import Channel, OnCancelled, OnConfirm, OnDeliveries, OnReturn
-from lbg_broker.client.connecting import Reconnecting, connect, reconnecting
+from lbg_broker.client.connecting import connect, connect_any
 from lbg_broker.client.connection import ClientConnection
+from lbg_broker.client.credentials import CredentialFiles, Credentials, CredentialsSource
 from lbg_broker.client.errors import (
     AccessRefused,
     AuthenticationError,
@@ -27,9 +28,11 @@ from lbg_broker.client.errors import (
     ConnectionClosed,
     ConnectionLost,
     ConnectRefused,
+    CredentialsUnreadable,
     Nacked,
     NotFound,
     PreconditionFailed,
+    QueueDown,
     ResourceLocked,
     SettingsError,
     TlsError,
@@ -37,6 +40,7 @@ from lbg_broker.client.errors import (
 )
 from lbg_broker.client.messages import Delivery, GotMessage, Returned
 from lbg_broker.client.publisher import Publisher
+from lbg_broker.client.reconnecting import Reconnecting, reconnecting
 from lbg_broker.client.settings import ConnectionSettings, TlsSettings
 
 __all__ = [
@@ -54,6 +58,10 @@ __all__ = [
     "ConnectionClosed",
     "ConnectionLost",
     "ConnectionSettings",
+    "CredentialFiles",
+    "Credentials",
+    "CredentialsSource",
+    "CredentialsUnreadable",
     "Delivery",
     "GotMessage",
     "Nacked",
@@ -64,6 +72,7 @@ __all__ = [
     "OnReturn",
     "PreconditionFailed",
     "Publisher",
+    "QueueDown",
     "Reconnecting",
     "ResourceLocked",
     "Returned",
@@ -72,5 +81,6 @@ __all__ = [
     "TlsSettings",
     "Unroutable",
     "connect",
+    "connect_any",
     "reconnecting",
 ]

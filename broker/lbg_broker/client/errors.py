@@ -7,12 +7,14 @@
     ├── ConnectError              one attempt to connect failed
     │   ├── TlsError              the certificate, or the TLS handshake
     │   ├── AuthenticationError   user or password refused
+    │   ├── CredentialsUnreadable the source of user and password failed
     │   └── ConnectRefused        the broker closed with another code (no such virtual host, …)
     ├── ConnectionLost            the connection is gone; what was unconfirmed is unknown
     │   └── ConnectionClosed      … because one side closed it; carries the reply code
     ├── ChannelClosed             the channel is gone, the connection lives; carries the reply code
     │   ├── AccessRefused         403
     │   ├── NotFound              404
+    │   ├── QueueDown             404 too: the queue exists, and the node that has it is down
     │   ├── ResourceLocked        405
     │   └── PreconditionFailed    406
     ├── Nacked                    the broker refused a published message
@@ -36,9 +38,11 @@ __all__ = [
     "ConnectRefused",
     "ConnectionClosed",
     "ConnectionLost",
+    "CredentialsUnreadable",
     "Nacked",
     "NotFound",
     "PreconditionFailed",
+    "QueueDown",
     "ResourceLocked",
     "SettingsError",
     "TlsError",
@@ -71,6 +75,12 @@ class TlsError(ConnectError):
 
 class AuthenticationError(ConnectError):
     """The broker refuses the user or the password (403)."""
+
+    retryable = False
+
+
+class CredentialsUnreadable(ConnectError):
+    """The file or the function that holds user and password gave none."""
 
     retryable = False
 
@@ -117,6 +127,12 @@ class NotFound(ChannelClosed):
     """404."""
 
 
+class QueueDown(ChannelClosed):
+    """404 from RabbitMQ for a queue that is there, on a node that is not: "home node … is down or inaccessible"."""
+
+    retryable = True
+
+
 class ResourceLocked(ChannelClosed):
     """405: an exclusive queue of another connection."""
 
@@ -157,5 +173,7 @@ _BY_CODE: dict[int, type[ChannelClosed]] = {
 
 
 def channel_closed(reply_code: int, reply_text: str) -> ChannelClosed:
-    """The error for a reply code."""
+    """The error for a reply code, and for what the broker says with it."""
+    if reply_code == 404 and "is down or inaccessible" in reply_text:
+        return QueueDown(reply_code, reply_text)
     return _BY_CODE.get(reply_code, ChannelClosed)(reply_code, reply_text)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from lbg_broker.client.credentials import CredentialsSource
 from lbg_broker.client.errors import SettingsError
 
 __all__ = ["ConnectionSettings", "TlsSettings"]
@@ -54,6 +55,7 @@ class ConnectionSettings:
     `heartbeat_s`: whole seconds, 0 for none; the broker may ask for less. The default finds a host that fell
     silent within 15 s. `connect_timeout_s` bounds one attempt, from name look-up to connection.open-ok.
     `mechanism`: ``PLAIN``, or ``EXTERNAL`` when the client certificate is the login.
+    `credentials`: asked for `username` and `password` at each attempt to connect; None: they stay as they are.
     """
 
     host: str = "localhost"
@@ -67,6 +69,7 @@ class ConnectionSettings:
     connect_timeout_s: float = 10.0
     frame_max_bytes: int = 131072
     channel_max: int = 2047
+    credentials: CredentialsSource | None = field(default=None, repr=False)
 
     @classmethod
     def parse(cls, url: str) -> "ConnectionSettings":
