@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio.subprocess import DEVNULL
 from collections.abc import Callable
 
 from lbg_broker.group import GroupSpec
 from lbg_broker.publishing import GroupPublisher, PublisherEvent, PublishingReport, PublishingSettings, events
 from support.group_on_broker import Drain, declare_group
-from support.rabbitmq import SCRIPTS, RabbitNode
+from support.rabbitmq import RabbitNode
 
 
 def spec_of(name: str, *, queue_size_mb: int = 1) -> GroupSpec:
@@ -88,7 +87,7 @@ async def test_a_broker_that_blocks_publishers_is_waited_for_and_told(
     async with GroupPublisher(rabbitmq.amqp_url, group=unique, on_event=told.append) as publisher:
         await publisher.publish(key="k", body=b"1")
         await publisher.flush()
-        await control(rabbitmq, "set_disk_free_limit", "900000GB")
+        await asyncio.to_thread(rabbitmq.control, "set_disk_free_limit", "900000GB")
         try:
             await publisher.publish(key="k", body=b"2")
             await eventually(lambda: any(isinstance(event, events.Blocked) for event in told))
@@ -96,20 +95,13 @@ async def test_a_broker_that_blocks_publishers_is_waited_for_and_told(
                 await publisher.publish(key="k", body=b"3")
             assert publisher.confirmed_count < 102
         finally:
-            await control(rabbitmq, "set_disk_free_limit", "50MB")
+            await asyncio.to_thread(rabbitmq.control, "set_disk_free_limit", "50MB")
         await publisher.flush()
     assert any(isinstance(event, events.Unblocked) for event in told)
     assert publisher.report().maybe_twice == 0
     async with Drain(rabbitmq.amqp_url, spec) as drain:
         await drain.until(lambda: len(drain.seen) == 102)
     assert drain.inversions() == []
-
-
-async def control(node: RabbitNode, *command: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        str(SCRIPTS / "rabbitmqctl"), *command, env=node._environment(), stdout=DEVNULL
-    )
-    assert await process.wait() == 0
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

@@ -3,9 +3,11 @@
     with RabbitNode() as node:
         connect(node.amqp_url)
 
-Needs Debian's `rabbitmq-server` package; its scripts are used without its service or its configuration.
-Nothing here knows pytest, so benchmarks use it as well. `python -m support.rabbitmq` (run in `tests/`)
-keeps one up until Ctrl-C and prints its URLs.
+Which RabbitMQ that is, `support.rabbit_installation` says. Nothing here knows pytest, so benchmarks use it as well.
+
+With `tests/` on PYTHONPATH, `python -m support.rabbitmq` keeps a node up until Ctrl-C and prints its URLs;
+`python -m support.rabbitmq -- COMMAND` runs the command with LBG_BROKER and LBG_MANAGEMENT set to them, and ends with
+its status.
 """
 
 from __future__ import annotations
@@ -20,22 +22,43 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-SCRIPTS = Path("/usr/lib/rabbitmq/bin")
+from support.rabbit_installation import Installation, NodeFailedError
+
 USER = "guest"
 PASSWORD = "guest"
 _RATES = ("global", "basic", "detailed")
+_ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
 _PORTS_TAKEN: set[int] = set()
 
 
-class NodeFailedError(RuntimeError):
-    """The node did not come up; the message ends with the last lines it logged."""
+class Epmd:
+    """The port mapper through which Erlang nodes find each other; nodes that share one can form a cluster."""
+
+    def __init__(self, installation: Installation) -> None:
+        self.port = free_ports(1)[0]
+        self._installation = installation
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, timeout_s: float = 30) -> None:
+        """Start it unless it runs. Raises `NodeFailedError`."""
+        if self._process is None:
+            command = self._installation.command("epmd", "-address", "127.0.0.1", "-port", str(self.port))
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            wait_until(lambda: _connects(self.port), timeout_s=timeout_s)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
 
 class RabbitNode:
@@ -43,6 +66,7 @@ class RabbitNode:
 
     `config` adds lines to rabbitmq.conf (keys: https://www.rabbitmq.com/configure.html). RabbitMQ samples
     the statistics behind its management API every `statistics_s` seconds; it cannot do so more often than 1.
+    Nodes of one cluster share an `epmd` and a `cookie`; a node that is given none has its own.
 
     The kernel kills the node if the thread that started it ends, so start it from a thread that stays.
     """
@@ -53,12 +77,21 @@ class RabbitNode:
         config: Mapping[str, str] | None = None,
         statistics_s: int = 5,
         directory: Path | None = None,
+        epmd: Epmd | None = None,
+        cookie: str | None = None,
+        plugins: Sequence[str] = (),
     ) -> None:
+        self._installation = Installation.of_environment()
+        self._plugins = ["rabbitmq_management", *plugins]
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="lbg-rabbitmq-"))
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.port, self.management_port, self._dist_port, self._epmd_port = _free_ports(4)
-        self._config = {
+        self.port, self.management_port, self._dist_port = free_ports(3)
+        self.name = f"lbg-{self.port}@localhost"
+        self._own_epmd = epmd is None
+        self._epmd = epmd or Epmd(self._installation)
+        self._cookie = cookie or secrets.token_hex(10)
+        self.config = {
             "listeners.tcp.1": f"127.0.0.1:{self.port}",
             "management.tcp.ip": "127.0.0.1",
             "management.tcp.port": str(self.management_port),
@@ -70,8 +103,9 @@ class RabbitNode:
             "disk_free_limit.absolute": "50MB",
             **(config or {}),
         }
+        """The lines of rabbitmq.conf, read at each start."""
         self._server: subprocess.Popen[bytes] | None = None
-        self._epmd: subprocess.Popen[bytes] | None = None
+        self.frozen = False
 
     @property
     def amqp_url(self) -> str:
@@ -80,6 +114,11 @@ class RabbitNode:
     @property
     def management_url(self) -> str:
         return f"http://{USER}:{PASSWORD}@127.0.0.1:{self.management_port}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process lives; it may be frozen, or on its way up or down."""
+        return self._server is not None and self._server.poll() is None
 
     @property
     def pid(self) -> int:
@@ -97,11 +136,30 @@ class RabbitNode:
 
     def start(self, *, timeout_s: float = 90) -> None:
         """Start (again, on its old data) and return when both AMQP and the management API answer."""
+        self.spawn()
+        self.wait_ready(timeout_s=timeout_s)
+
+    def spawn(self) -> None:
+        """Start, and return at once; `wait_ready` must follow."""
+        assert self._server is None, "the node is running"
+        self._write_files()
+        self._epmd.start()
+        with (self.directory / "output").open("ab") as output:
+            self._server = subprocess.Popen(
+                self._installation.script("rabbitmq-server", see=self.directory),
+                env=self._environment(),
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_ready(self, *, timeout_s: float = 90) -> None:
+        """Return when both AMQP and the management API answer. Raises `NodeFailedError` and leaves nothing running."""
         deadline = time.monotonic() + timeout_s
         try:
-            self._spawn(deadline)
-            _wait_until(self._amqp_answers, deadline, self._check_alive)
-            _wait_until(self._management_answers, deadline, self._check_alive)
+            for answers in (self._amqp_answers, self._management_answers):
+                wait_until(answers, timeout_s=deadline - time.monotonic(), check=self._check_alive)
         except BaseException:
             self.kill()
             raise
@@ -118,11 +176,23 @@ class RabbitNode:
 
     def kill(self) -> None:
         """SIGKILL to the node; `start` brings it back with what had reached the disk."""
-        for process in (self._server, self._epmd):
-            if process is not None:
-                process.kill()
-                process.wait()
-        self._server = self._epmd = None
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+            self._server = None
+            self.frozen = False
+        if self._own_epmd:
+            self._epmd.close()
+
+    def freeze(self) -> None:
+        """SIGSTOP: the node's sockets stay open and nobody answers, as on a machine that stands still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT: go on after `freeze`."""
+        os.kill(self.pid, signal.SIGCONT)
+        self.frozen = False
 
     def close(self) -> None:
         """Kill the node and, unless the directory was the caller's, remove its data."""
@@ -130,50 +200,73 @@ class RabbitNode:
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 
+    def dial(self, *, timeout_s: float) -> socket.socket:
+        """A bare connection that has sent AMQP's protocol header; a node that serves answers with a frame."""
+        probe = socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
+        probe.sendall(b"AMQP\x00\x00\x09\x01")
+        return probe
+
     def new_vhost(self, name: str | None = None) -> str:
         """Create a virtual host where `guest` may do everything; returns its AMQP URL."""
         vhost = name or f"test-{secrets.token_hex(6)}"
-        self._ask("PUT", f"/api/vhosts/{vhost}", "{}")
+        self.ask("PUT", f"/api/vhosts/{vhost}", "{}")
         everything = json.dumps({"configure": ".*", "write": ".*", "read": ".*"})
-        self._ask("PUT", f"/api/permissions/{vhost}/{USER}", everything)
+        self.ask("PUT", f"/api/permissions/{vhost}/{USER}", everything)
         return self.amqp_url + vhost
 
-    def _ask(self, verb: str, path: str, body: str | None = None) -> int:
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The version that runs, such as (3, 10, 8)."""
+        return tuple(int(part) for part in self.ask("GET", "/api/overview")["rabbitmq_version"].split("."))
+
+    def control(self, *command: str, timeout_s: float = 60) -> str:
+        """Run rabbitmqctl against the node, about 1.5 s, and return its output. Raises `NodeFailedError`."""
+        try:
+            done = subprocess.run(
+                self._installation.script("rabbitmqctl", "-q", *command, see=self.directory),
+                env=self._environment(),
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=True,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NodeFailedError(f"rabbitmqctl {command[0]} took more than {timeout_s} s") from error
+        except subprocess.CalledProcessError as error:
+            raise NodeFailedError(
+                f"rabbitmqctl {command[0]} failed:\n{error.stdout}{error.stderr}"
+            ) from error
+        return done.stdout
+
+    def evaluate(self, erlang: str, *, timeout_s: float = 60) -> str:
+        """The printed value of an Erlang expression (without its final dot) inside the node."""
+        return self.control("eval", erlang + ".", timeout_s=timeout_s)
+
+    def ask(self, verb: str, path: str, body: str | None = None) -> Any:
+        """One request to the management API; its JSON, None where there is none. Raises `NodeFailedError`, OSError."""
         connection = http.client.HTTPConnection("127.0.0.1", self.management_port, timeout=30)
         try:
             token = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
             connection.request(verb, path, body, {"Authorization": f"Basic {token}"})
-            status = connection.getresponse().status
+            answer = connection.getresponse()
+            text = answer.read()
         finally:
             connection.close()
-        if status >= 400:
-            raise NodeFailedError(f"RabbitMQ answered {status} to {verb} {path}")
-        return status
-
-    def _spawn(self, deadline: float) -> None:
-        if not (SCRIPTS / "rabbitmq-server").exists():
-            raise NodeFailedError(
-                "RabbitMQ is not installed: run `make dev`, or apt-get install rabbitmq-server"
-            )
-        self._write_files()
-        epmd = _with_parent(["epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)])
-        self._epmd = subprocess.Popen(epmd, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        _wait_until(lambda: _connects(self._epmd_port), deadline, lambda: None)
-        with (self.directory / "output").open("ab") as output:
-            self._server = subprocess.Popen(
-                _with_parent([str(SCRIPTS / "rabbitmq-server")]),
-                env=self._environment(),
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        if answer.status >= 400:
+            raise NodeFailedError(f"RabbitMQ answered {answer.status} to {verb} {path}")
+        return json.loads(text) if text else None
 
     def _write_files(self) -> None:
-        lines = [f"{key} = {value}" for key, value in self._config.items()]
+        lines = [f"{key} = {value}" for key, value in self.config.items()]
         (self.directory / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
-        (self.directory / "enabled_plugins").write_text("[rabbitmq_management].\n")
+        (self.directory / "enabled_plugins").write_text(f"[{', '.join(self._plugins)}].\n")
         (self.directory / "rabbitmq-env.conf").write_text("")
+        cookie = self.directory / ".erlang.cookie"
+        if not cookie.exists():
+            cookie.write_text(self._cookie)
+            cookie.chmod(0o400)
 
     def _environment(self) -> dict[str, str]:
         base = {
@@ -183,9 +276,9 @@ class RabbitNode:
         return base | {
             "HOME": str(place),  # the Erlang cookie lives here
             "RUNNING_UNDER_SYSTEMD": "true",  # the script execs erl, so the pid is ours
-            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_PORT": str(self._epmd.port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": f"lbg-{self.port}@localhost",
+            "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(self._dist_port),
@@ -196,16 +289,17 @@ class RabbitNode:
             "RABBITMQ_LOG_BASE": str(place / "log"),
             "RABBITMQ_PID_FILE": str(place / "pid"),
             "RABBITMQ_SCHEDULER_BIND_TYPE": "u",  # bound schedulers of several nodes would share one core
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ON_LOOPBACK,
+            "RABBITMQ_CTL_ERL_ARGS": _ON_LOOPBACK,
+            "RABBITMQ_CTL_DIST_PORT_MAX": "36671",  # by default eleven can run at a time on a machine
         }
 
     def _amqp_answers(self) -> bool:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as probe:
-            probe.sendall(b"AMQP\x00\x00\x09\x01")
+        with self.dial(timeout_s=5) as probe:
             return probe.recv(1) == b"\x01"
 
     def _management_answers(self) -> bool:
-        return self._ask("GET", "/api/overview") == 200
+        return self.ask("GET", "/api/overview") is not None
 
     def _check_alive(self) -> None:
         assert self._server is not None
@@ -222,12 +316,8 @@ class RabbitNode:
         return "\n".join(words)
 
 
-def _with_parent(command: list[str]) -> list[str]:
-    # A test run that is killed must not leave nodes behind.
-    return ["setpriv", "--pdeathsig", "KILL", *command]
-
-
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """TCP ports on loopback that nothing listens on and that this process has not been given before."""
     ports: list[int] = []
     while len(ports) < count:
         with socket.socket() as probe:
@@ -244,25 +334,35 @@ def _connects(port: int) -> bool:
         return True
 
 
-def _wait_until(probe: Callable[[], bool], deadline: float, check: Callable[[], None]) -> None:
+def wait_until(
+    probe: Callable[[], bool], *, timeout_s: float, check: Callable[[], None] = lambda: None
+) -> None:
+    """Ask until the answer is yes; `check` may raise to give up. Raises `NodeFailedError` when the time is over."""
+    deadline = time.monotonic() + timeout_s
     while True:
         check()
-        try:
+        with contextlib.suppress(OSError, http.client.HTTPException, NodeFailedError):
             if probe():
                 return
-        except (OSError, http.client.HTTPException, NodeFailedError):
-            pass
         if time.monotonic() > deadline:
             raise NodeFailedError("RabbitMQ was not ready in time")
         time.sleep(0.05)
 
 
-def main() -> None:
+def main() -> int:
+    command = sys.argv[2:] if sys.argv[1:2] == ["--"] else []
+    if sys.argv[1:] and not command:
+        print("usage: python -m support.rabbitmq [-- COMMAND...]", file=sys.stderr)
+        return 2
     with RabbitNode() as node:
+        if command:
+            urls = {"LBG_BROKER": node.amqp_url, "LBG_MANAGEMENT": node.management_url}
+            return subprocess.run(command, env=os.environ | urls, check=False).returncode
         print(f"AMQP        {node.amqp_url}\nmanagement  {node.management_url}\nCtrl-C ends it", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
