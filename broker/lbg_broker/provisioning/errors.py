@@ -2,6 +2,7 @@
 
     ProvisioningError
     ├── GroupNotFound        no such group on this broker
+    ├── RecordUnavailable    the node of the group's record is down, or too few of its nodes are up
     ├── RecordUnreadable     the group's record is empty, or not one
     ├── Taken                a name the group needs belongs to something else
     ├── GroupDiffers         a group of this name exists with other attributes
@@ -14,7 +15,7 @@
         ├── Denied           the credentials were refused
         └── Refused          it answered with an error to one request
 
-Only `Busy` and `Unreachable` say that trying the same again can help: `retryable`.
+Only `RecordUnavailable`, `Busy` and `Unreachable` say that trying the same again can help: `retryable`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,19 @@ class ProvisioningError(Exception):
 class GroupNotFound(ProvisioningError):
     def __init__(self, group: str) -> None:
         super().__init__(f"there is no group {group!r} on this broker: `lbg group create {group} …` makes it")
+        self.group = group
+
+
+class RecordUnavailable(ProvisioningError):
+    """It may well be there: nothing is known of the group until the broker's nodes are back."""
+
+    retryable = True
+
+    def __init__(self, group: str, why: str) -> None:
+        super().__init__(
+            f"the record of group {group!r} (queue lbg.{group}.config) is out of reach: {why}; "
+            "it can be read when the broker's nodes are back"
+        )
         self.group = group
 
 
@@ -63,6 +77,14 @@ class GroupDiffers(ProvisioningError):
 
 class Unsupported(ProvisioningError):
     pass
+
+
+def would_lose(group: str, losing: Sequence[str]) -> Unsupported:
+    """The refusal for policies in force, one line for each in `losing`."""
+    return Unsupported(
+        f"group {group!r} would lose messages here: {'; '.join(losing)}; change that policy, or put one of a higher "
+        f"priority that loses nothing on ^lbg\\.{group}\\."
+    )
 
 
 class StillInUse(ProvisioningError):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from lbg_broker.client import NotFound
+from lbg_broker.client import NotFound, QueueDown
 from lbg_broker.group import GroupSpec, Names, SpecError
 
-from .errors import GroupNotFound, RecordUnreadable
+from .errors import GroupNotFound, RecordUnavailable, RecordUnreadable
 
 if TYPE_CHECKING:
     from lbg_broker.client import Channel
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 EMPTY_LOOKS = 40
 LOOK_INTERVAL_S = 0.05
 
+# A quorum queue without a majority does not answer at all. An election takes a second or two.
+ANSWER_S = 10.0
+
 
 async def read_group(channel: Channel, group: str) -> GroupSpec:
     """The attributes of `group` as its record states them.
 
     Raises GroupNotFound (the broker has then closed `channel`: AMQP 0-9-1, queue.get on a missing queue is a
-    channel error), RecordUnreadable when the queue stays empty or holds no valid record, and ClientError.
+    channel error), RecordUnavailable when its nodes are down, RecordUnreadable when the queue stays empty or
+    holds no valid record, and ClientError.
     """
     text = await read_record(channel, group)
     if text is None:
@@ -35,15 +39,23 @@ async def read_group(channel: Channel, group: str) -> GroupSpec:
 
 
 async def read_record(channel: Channel, group: str, *, looks: int = EMPTY_LOOKS) -> str | None:
-    """The record's text; None when the queue is there and stays empty. Raises GroupNotFound, ClientError."""
+    """The record's text; None when the queue is there and stays empty.
+
+    Raises GroupNotFound, RecordUnavailable, ClientError.
+    """
     name = Names(group).config
     for look in range(looks):
         if look:
             await asyncio.sleep(LOOK_INTERVAL_S)
         try:
-            delivery = await channel.basic_get(name)
+            async with asyncio.timeout(ANSWER_S):
+                delivery = await channel.basic_get(name)
         except NotFound as error:
             raise GroupNotFound(group) from error
+        except QueueDown as error:
+            raise RecordUnavailable(group, error.reply_text) from error
+        except TimeoutError:
+            raise RecordUnavailable(group, f"no answer in {ANSWER_S:g} s") from None
         if delivery is not None:
             channel.nack(delivery.delivery_tag, requeue=True)
             return bytes(delivery.body).decode("utf-8", "replace")
