@@ -48,6 +48,13 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """Count the messages that wait in this queue, and report `looked`: None when that cannot be told."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """Publish it to the dead letters, and report `confirmed` when the broker has it."""
 
@@ -107,6 +114,27 @@ class TakenOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Stalled:
+    """For the log: a queue has `ready` messages, and for `quiet_s` gave none to this member, which should serve it."""
+
+    queue: int
+    ready: int
+    quiet_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """For the log: `by` gets the deliveries of a queue that this member thought it served, and attaches anew to.
+
+    That happens where a partition of the broker healed. `cut_off` messages were at work here meanwhile.
+    """
+
+    queue: int
+    by: int
+    cut_off: int
+
+
+@dataclass(frozen=True, slots=True)
 class LiveSet:
     """For the log: who is live changed."""
 
@@ -117,6 +145,7 @@ Effect = (
     Attach
     | Detach
     | Ack
+    | Look
     | Abort
     | Done
     | DeadLetter
@@ -126,6 +155,8 @@ Effect = (
     | Moved
     | Kept
     | TakenOver
+    | Stalled
+    | Superseded
     | LiveSet
     | Post
 )

@@ -25,6 +25,8 @@ class SettingsError(MemberError):
 
 
 class IndexTaken(MemberError):
+    retryable = True
+
     def __init__(self, index: int) -> None:
         super().__init__(f"index {index} belongs to another live member of the group")
         self.index = index

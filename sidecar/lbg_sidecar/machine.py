@@ -8,7 +8,6 @@ calls the application only while its attachment lives, one call at a time in a l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from .balancing.balancer import Balancer
@@ -17,20 +16,14 @@ from .balancing.bindings import Bindings
 from .balancing.handoffs import Handoffs
 from .balancing.planning import is_behind
 from .balancing.rules import BalancingRules
+from .balancing.watchdog import Watchdog
 from .consuming.consumption import Consumption, Next, Rules
 from .consuming.held import Attachment, Held
 from .consuming.positions import Processed
 from .effects import Abort, Ack, DeadLetter, Done, Effect, Exit, LiveSet, Reconnect, Republish, TakenOver
-from .membership.messages import (
-    BeatContent,
-    Handover,
-    Message,
-    Move,
-    QueueState,
-    Reattached,
-    encode_content,
-)
+from .membership.messages import Beat, Handover, Message, Move, Reattached
 from .membership.roster import Post, Roster, Timings
+from .reporting import beat_content, description
 from .verdict import Verdict
 
 SINGLE_ACK_AFTER_S = 0.25
@@ -65,9 +58,19 @@ class MemberMachine:
         self.consumption = Consumption(rules, processed, uniform)
         self.consumption.fenced = True
         self.bindings = Bindings(balancing, self.consumption, self.effects, uniform=uniform)
-        self.roster = Roster(timings, uniform=uniform, content=self.content, incarnation=incarnation)
+        self.roster = Roster(
+            timings, uniform=uniform, content=lambda: beat_content(self), incarnation=incarnation
+        )
         self.handoffs = Handoffs(self.bindings, self.consumption, self.roster, self.effects, uniform=uniform)
         self.balancer = Balancer(self.bindings, self.handoffs, self.roster, uniform=uniform)
+        self.watchdog = Watchdog(
+            self.bindings,
+            self.handoffs,
+            self.roster,
+            self.effects,
+            self.consumption.counts,
+            uniform=uniform,
+        )
         self.leaving: str | None = None
         self._leave_by = float("inf")
         self._exited = False
@@ -97,6 +100,7 @@ class MemberMachine:
         self._former.clear()
         self._handed.clear()
         self.balancer.parted()
+        self.watchdog.parted()
         self._after(now)
 
     # The members exchange
@@ -108,6 +112,8 @@ class MemberMachine:
                 self._make_way(message, now)
             case Reattached():
                 self.handoffs.answered(message, now)
+            case Beat():
+                self.watchdog.heard(message, now)
             case Handover():
                 self.consumption.processed.merge(message.positions)
                 self._handed[message.queue] = (message.paused_s, now)
@@ -158,6 +164,11 @@ class MemberMachine:
         binding = self.bindings.all[attachment.queue]
         if not binding.active:
             self._activated(binding, now)
+
+    def looked(self, queue: int, ready: int | None, now: float) -> None:
+        """So many messages wait in the queue; None when the broker could not be asked."""
+        self.watchdog.looked(queue, ready, now)
+        self._after(now)
 
     # Calls
 
@@ -241,6 +252,7 @@ class MemberMachine:
         self.handoffs.tick(now)
         if self.roster.me is not None and self.leaving is None:
             self.bindings.attach_due(now)
+            self.watchdog.tick(now)
         self._after(now)
 
     def next_due(self, now: float) -> float:
@@ -261,42 +273,9 @@ class MemberMachine:
             self._leave_by = now
         self._after(now)
 
-    # What others are told
-
-    def content(self) -> BeatContent:
-        me = self.roster.me
-        primaries = self.rules.primaries(self.roster.live)
-        queues = []
-        for binding in self.bindings.all:
-            attachment = binding.attachment
-            queues.append(
-                QueueState(
-                    queue=binding.queue,
-                    primary=me is not None and primaries[binding.queue] == me.index,
-                    active=binding.active,
-                    status=binding.status,
-                    in_flight=attachment.settling.unacked if attachment is not None else 0,
-                    delivered=binding.delivered + (attachment.delivered if attachment is not None else 0),
-                    epoch=binding.epoch,
-                )
-            )
-        return BeatContent(tuple(queues), self.balancer.status, asdict(self.consumption.counts))
-
     def describe(self) -> dict[str, Any]:
-        """The same for a view, as plain data."""
-        me = self.roster.me
-        content = self.content()
-        lanes = self.consumption.lanes
-        return {
-            "index": me.index if me is not None else None,
-            "incarnation": me.incarnation if me is not None else None,
-            "connected": me is not None,
-            "live": sorted(self.roster.live),
-            "leaving": self.leaving,
-            "lanes": {"running": lanes.running, "blocked": lanes.blocked, "concurrency": lanes.concurrency},
-            "service_time_s": self.consumption.service_time_s(),
-            **encode_content(content),
-        }
+        """What this member is and does, for a view, as plain data."""
+        return description(self)
 
     # Inside
 

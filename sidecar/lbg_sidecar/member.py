@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 from lbg_broker.client import ClientConnection, ClientError, ConnectError, reconnecting
 from lbg_broker.group import GroupSpec, Names
 from lbg_broker.journal import JournalWriter, flush_regularly
-from lbg_broker.provisioning import read_group
+from lbg_broker.provisioning import RecordUnavailable, read_group
 
 from .app import AppChannel, AsyncHandler, SyncHandler, handler_channel
 from .effects import Effect
@@ -144,27 +144,27 @@ class Member:
         connections = reconnecting(
             settings.addresses, name=f"lbg member {settings.name}", on_failure=self._on_failure
         )
-        talk: ClientConnection | None = None
+        work: ClientConnection | None = None
         try:
-            async for talk in connections:
+            async for work in connections:
                 try:
-                    await self._live_on(talk)
-                except (ClientError, IndexTaken) as error:
-                    if self.spec is None:
+                    await self._live_on(work)
+                except (ClientError, IndexTaken, RecordUnavailable) as error:
+                    if self.spec is None and not error.retryable:
                         raise
                     log.warning("%s: %s; trying again", settings.name, error)
                 if self._left.is_set():
                     return
         finally:
             self._left.set()
-            if talk is not None:
-                await talk.close()
+            if work is not None:
+                await work.close()
 
-    async def _live_on(self, talk: ClientConnection) -> None:
+    async def _live_on(self, work: ClientConnection) -> None:
         """One connection, from joining to losing it or leaving."""
-        driver = self._driver or await self._learn(talk)
+        driver = self._driver or await self._learn(work)
         link = await Link.open(
-            talk,
+            work,
             self._names,
             claiming=self._claiming,
             look_at=range(driver.machine.rules.client_count) if self.settings.index is None else (),
@@ -173,11 +173,14 @@ class Member:
         )
         try:
             me = Identity(link.index, self.settings.name, "")
-            outgoing = await Outgoing.open(
-                talk, self._names, me, on_confirmed=driver.on_confirmed, wall_us=self._clock.us
+            outgoing = Outgoing(
+                self._names,
+                me,
+                dead=link.dead,
+                republished=link.republished,
+                on_confirmed=driver.on_confirmed,
+                wall_us=self._clock.us,
             )
-            for channel in outgoing.channels:
-                link.watch(channel)
             self._lost.clear()
             self._previous = link.index
             driver.connect(link, outgoing)
@@ -192,10 +195,10 @@ class Member:
             driver.disconnect("the member ends")
             link.abort()
 
-    async def _learn(self, talk: ClientConnection) -> Driver:
+    async def _learn(self, work: ClientConnection) -> Driver:
         """Read the group and get the application ready: once, before the first join."""
         settings = self.settings
-        channel = await talk.open_channel()
+        channel = await work.open_channel()
         spec = await read_group(channel, settings.group)
         await channel.close()
         machine = MemberMachine(

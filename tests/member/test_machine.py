@@ -11,6 +11,7 @@ from lbg_sidecar.consuming.consumption import Rules
 from lbg_sidecar.consuming.window import WINDOW_MAX, derived_prefetch
 from lbg_sidecar.effects import Kept, Moved, TakenOver
 from lbg_sidecar.membership.messages import Identity, Move, Rebalance, Status
+from lbg_sidecar.reporting import beat_content
 from support.member_world import Chances, SimMember, World
 
 
@@ -295,7 +296,7 @@ def test_attempts_are_counted_across_a_move() -> None:
 
 def test_statuses_say_what_a_member_has_of_a_queue() -> None:
     world, members = settled(2)
-    told = {state.queue: state for state in members[0].machine.content().queues}
+    told = {state.queue: state for state in beat_content(members[0].machine).queues}
     for queue, index in world.served_by().items():
         if index == 0:
             assert told[queue].status is Status.READY
@@ -306,7 +307,7 @@ def test_statuses_say_what_a_member_has_of_a_queue() -> None:
             assert not told[queue].active
     world.drop_connection(members[0])
     world.run(0.02)
-    assert {state.status for state in members[0].machine.content().queues} <= {Status.UNBOUND}
+    assert {state.status for state in beat_content(members[0].machine).queues} <= {Status.UNBOUND}
 
 
 def test_static_members_alone_release_nothing() -> None:

@@ -347,17 +347,18 @@ async def test_a_static_member_serves_its_own_queues_and_the_rest_wander(place: 
     async with (
         Member(place.settings("a", index=0, **static), judge.handler("a")) as a,
         Member(place.settings("b", index=1, **static), judge.handler("b")) as b,
-        under_load(load),
     ):
-        await until(lambda: {0, 3} <= active(a) and 1 in active(b), what="primaries at the top")
-        since = len(judge.starts)
-        await until(
-            lambda: (
-                {"a", "b"} <= {member for member, _, (_, hash_, _) in judge.starts[since:] if hash_ % 4 == 2}
-            ),
-            what="the queue without a primary to wander",
-        )
-    await load.all_seen(judge)
+        async with under_load(load):
+            await until(lambda: {0, 3} <= active(a) and 1 in active(b), what="primaries at the top")
+            since = len(judge.starts)
+            await until(
+                lambda: (
+                    {"a", "b"}
+                    <= {member for member, _, (_, hash_, _) in judge.starts[since:] if hash_ % 4 == 2}
+                ),
+                what="the queue without a primary to wander",
+            )
+        await load.all_seen(judge)
     assert not judge.inversions
     assert not judge.repeats
 

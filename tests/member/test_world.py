@@ -41,6 +41,7 @@ chances = st.builds(
     slow=st.sampled_from([0.0, 0.0, 0.02]),
     call_s=st.sampled_from([0.0, 0.005, 0.05]),
     delay_s=st.sampled_from([0.0005, 0.002, 0.02]),
+    look_fails=st.sampled_from([0.0, 0.0, 0.3]),
 )
 
 
@@ -80,6 +81,8 @@ def act(world: World, kind: str, who: int, published: list) -> None:
         "kill": lambda: world.kill(member),
         "drop": lambda: world.drop_connection(member),
         "stall": lambda: world.stall(member, 4.0 + 2 * who),
+        "swallow": world.queues[who % world.queue_count].swallow,
+        "suspect": lambda: world.suspect(who % world.queue_count),
         "again": lambda: world.publish_again(published[-1 - who % len(published)]),
     }
     acts[kind]()
@@ -120,7 +123,7 @@ def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_fo
 @lives(max_examples=50)
 @given(
     seed=seeds,
-    script=steps("join", "leave", "kill", "drop", "stall", "again"),
+    script=steps("join", "leave", "kill", "drop", "stall", "swallow", "suspect", "again"),
     chances=chances,
     republish=st.booleans(),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,9 +27,12 @@ from lbg_sidecar.effects import (
     Done,
     Exit,
     Kept,
+    Look,
     Moved,
     Reconnect,
     Republish,
+    Stalled,
+    Superseded,
     TakenOver,
 )
 from lbg_sidecar.machine import MemberMachine
@@ -62,6 +65,8 @@ class Consumer:
         self.link = link
         self.unacked: dict[int, Item] = {}
         self.tags = 0
+        self.swallows = False  # what is delivered to it gets lost on the way
+        self.taken_back: set[int] = set()  # tags that it still believes to hold
 
 
 class BrokerQueue:
@@ -85,13 +90,32 @@ class BrokerQueue:
             active.unacked[active.tags] = item
             item.deliveries += 1
             batch.append((active.tags, item))
-        if batch:
+        if batch and not active.swallows:
             active.link.down("queues", ("deliver", active.attachment, batch))
+
+    def swallow(self) -> None:
+        """The active consumer gets nothing any more, and keeps its connection."""
+        if self.consumers:
+            self.consumers[0].swallows = True
+
+    def suspect(self) -> int:
+        """A partition hides the active consumer's node for a moment: what it holds is taken back, without a word, and
+        it waits behind the others. Returns how many messages that were."""
+        if not self.consumers:
+            return 0
+        consumer = self.consumers.pop(0)
+        self.consumers.append(consumer)
+        held, consumer.unacked = consumer.unacked, {}
+        consumer.taken_back |= held.keys()
+        self._requeue(held.values())
+        return len(held)
 
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
-        back = [*consumer.unacked.values(), *self.ready]
-        self.ready = deque(sorted(back, key=lambda item: item.place))
+        self._requeue(consumer.unacked.values())
+
+    def _requeue(self, items: Iterable[Item]) -> None:
+        self.ready = deque(sorted([*items, *self.ready], key=lambda item: item.place))
         self.pump()
 
 
@@ -109,6 +133,10 @@ class Link:
 
     def down(self, pipe: str, event: tuple[Any, ...]) -> None:
         self._send(f"{pipe} down", lambda: self.member.hears(self, event))
+
+    def close(self) -> None:
+        """In order: what was said before still arrives."""
+        self.world.at(max(self._clear_at.values()), lambda: self.world.broker_drops(self))
 
     def _send(self, pipe: str, action: Callable[[], None]) -> None:
         at = max(self.world.now + self.world.delay(), self._clear_at[pipe])
@@ -185,6 +213,8 @@ class SimMember:
                 machine.attached(attachment, now)
             case ("closed", attachment):
                 machine.closed(attachment, now)
+            case ("looked", queue, ready):
+                machine.looked(queue, ready, now)
             case ("deliver", attachment, batch):
                 arrivals = [
                     Held(attachment, tag, key=item.key, identity=item.identity, delivery=item)
@@ -253,10 +283,10 @@ class SimMember:
                 self.exited = True
                 self.link = None
                 if link is not None:
-                    self.world.broker_drops(link)
+                    link.close()
             case Reconnect():
                 self.lose("reconnect")
-            case Moved() | Kept() | TakenOver():
+            case Moved() | Kept() | TakenOver() | Stalled() | Superseded():
                 self.world.events.append((self.world.now, self.name, effect))
             case Done(deliveries, settled):
                 for held in deliveries:
@@ -278,6 +308,8 @@ class SimMember:
                 link.up("queues", ("close", attachment))
             case Ack(attachment, tag, multiple):
                 link.up("queues", ("ack", attachment, tag, multiple))
+            case Look(queue):
+                link.up("queues", ("look", queue))
             case Post(message, to):
                 link.up("group", ("post", encode(message), to))
             case DeadLetter(held):
@@ -313,6 +345,7 @@ class Chances:
     drop: float = 0.0
     slow: float = 0.0
     slow_s: float = 6.0
+    look_fails: float = 0.0
     call_s: float = 0.01
     delay_s: float = 0.002
 
@@ -414,6 +447,17 @@ class World:
             self.broker_drops(link)
             link.down("group", ("lost",))
 
+    def suspect(self, queue: int) -> None:
+        """See `BrokerQueue.suspect`."""
+        self.disturbed += self.queues[queue].suspect()
+        for member in self.members:
+            for call in member.calls.values():
+                call.cut_off |= self._is_taken_back(call.held)
+
+    def _is_taken_back(self, held: Held) -> bool:
+        consumer = self.queues[held.attachment.queue].find(held.attachment)
+        return consumer is not None and held.tag in consumer.taken_back
+
     def _cut(self, member: SimMember) -> None:
         for call in member.calls.values():
             call.cut_off = True
@@ -458,7 +502,9 @@ class World:
                 queue = self.queues[attachment.queue]
                 consumer = queue.find(attachment)
                 assert consumer is not None, "an ack on a channel that is closed"
-                assert tag in consumer.unacked, "RabbitMQ answers 406 to an unknown delivery tag"
+                assert tag in consumer.unacked or tag in consumer.taken_back, (
+                    "RabbitMQ answers 406 to an unknown delivery tag"
+                )
                 for known in [
                     known for known in consumer.unacked if known == tag or (multiple and known < tag)
                 ]:
@@ -470,6 +516,9 @@ class World:
                 assert consumer is not None
                 link.down(pipe, ("closed", attachment))
                 queue.remove(consumer)
+            case ("look", queue):
+                failed = self.random.random() < self.chances.look_fails
+                link.down(pipe, ("looked", queue, None if failed else len(self.queues[queue].ready)))
             case ("post", body, None):
                 for mailbox in list(self.mailboxes.values()):
                     if not self._hint_is_lost():
@@ -505,7 +554,8 @@ class World:
     def call_starts(self, member: SimMember, held: Held) -> None:
         item: Item = held.delivery
         # A connection may be lost before its member can know.
-        call = Call(member, held, item, cut_off=member.link is None or not member.link.open)
+        is_lost = member.link is None or not member.link.open or self._is_taken_back(held)
+        call = Call(member, held, item, cut_off=is_lost)
         member.calls[held] = call
         if held.first_started_at == self.now and (self.finished[item.identity] or self.dead[item.identity]):
             self.repeats += 1

@@ -42,6 +42,11 @@ class Binding:
     delivered: int = 0  # through earlier attachments
 
     @property
+    def delivered_in_all(self) -> int:
+        """Messages that ever came to this member from the queue."""
+        return self.delivered + (self.attachment.delivered if self.attachment is not None else 0)
+
+    @property
     def waiting(self) -> bool:
         """Attached, and nothing was ever delivered to it: idle, or behind another consumer."""
         return self.phase in (Phase.ATTACHING, Phase.ATTACHED) and not self.active

@@ -39,7 +39,8 @@ class Counts:
 
     `forced`: messages at work (called, on the way to a confirm, or done and not to be acknowledged in time) when a
     close could not wait for them: they are delivered again. `aborted`: calls that ended without effect, their
-    channel gone.
+    channel gone. `stalls`: how often a queue that had messages and gave none was attached to anew. `overlaps`: how
+    often another member turned out to serve a queue that this one thought it served.
     """
 
     delivered: int = 0
@@ -50,6 +51,8 @@ class Counts:
     timed_out: int = 0
     aborted: int = 0
     forced: int = 0
+    stalls: int = 0
+    overlaps: int = 0
 
 
 class Next(enum.Enum):

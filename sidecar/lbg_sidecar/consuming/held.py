@@ -135,7 +135,12 @@ class Attachment:
         self.unacked_listed = False  # among the attachments that have something to acknowledge
 
     @property
+    def is_at_work(self) -> bool:
+        """Something is inside the application, on its way to a confirm, or may start now. Retries that wait for
+        their time do not count."""
+        return bool(self.running or self.ready or self.parked or self.unconfirmed)
+
+    @property
     def drained(self) -> bool:
-        """Frozen, and nothing is inside the application, on its way to a confirm, or allowed to start. Retries
-        that wait for their time do not count."""
-        return not self.running and not self.ready and not self.parked and not self.unconfirmed
+        """Frozen, and not at work."""
+        return not self.is_at_work

@@ -31,6 +31,16 @@ class Status(enum.StrEnum):
     UNBOUND = "Unbound"
 
 
+class Progress(enum.StrEnum):
+    """What a queue's messages at one member wait for: nothing is there; the application; the retry of a key that
+    holds up all that is held (a blocked key); the broker, which has messages and delivers none."""
+
+    IDLE = "Idle"
+    WORKING = "Working"
+    BLOCKED = "Blocked"
+    STALLED = "Stalled"
+
+
 class Rebalance(enum.StrEnum):
     READY = "Ready"
     HOLD_DOWN = "HoldDown"
@@ -56,6 +66,7 @@ class QueueState:
     in_flight: int = 0
     delivered: int = 0
     epoch: int = 0  # rises with every attachment: who attached later waits behind who attached earlier
+    progress: Progress = Progress.IDLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +245,7 @@ def encode_content(content: BeatContent) -> dict[str, Any]:
                 "delivered": state.delivered,
                 "status": state.status.value,
                 "epoch": state.epoch,
+                "progress": state.progress.value,
             }
             for state in content.queues
         ],
@@ -252,6 +264,7 @@ def _decode_content(fields: dict[str, Any]) -> BeatContent:
             in_flight=_number(state["in_flight"]),
             delivered=_number(state["delivered"]),
             epoch=_number(state["epoch"]),
+            progress=Progress(state["progress"]),
         )
         for state in fields["queues"]
     )

@@ -152,6 +152,11 @@ class Driver:
         self.machine.closed(attachment, self._loop.time())
         self._pump()
 
+    def on_looked(self, queue: int, ready: int | None) -> None:
+        if self.link is not None:
+            self.machine.looked(queue, ready, self._loop.time())
+            self._pump()
+
     def on_confirmed(self, held: Held, what: Next) -> None:
         self.machine.confirmed(held, what, self._loop.time())
         self._pump()
@@ -249,7 +254,7 @@ class Driver:
                 self._on_exit()
             case fx.Reconnect(why):
                 self.disconnect(why)
-            case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():
+            case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet() | fx.Stalled() | fx.Superseded():
                 tell(self.machine.name, effect)
             case _ if link is None or outgoing is None:
                 pass
@@ -261,6 +266,8 @@ class Driver:
                 link.attach(attachment, self)
             case fx.Detach():
                 link.detach(effect)
+            case fx.Look(queue):
+                link.look(queue, self.on_looked)
             case fx.DeadLetter(held):
                 outgoing.dead_letter(held)
             case fx.Republish(held):

@@ -1,8 +1,8 @@
 """One life of a member on the broker: two connections, a claimed index, and a channel for each queue.
 
 Two, because a broker that runs out of memory or disk stops reading from connections that publish (RabbitMQ:
-connection.blocked): acknowledgements and closes must still get through. The members' talk, dead letters and
-republished messages go over one, deliveries and acks over the other. Losing either is losing both.
+connection.blocked): acknowledgements, closes and claims must still get through. All that is published goes over one,
+everything else over the other: the mailbox, deliveries and acks. Losing either is losing both.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lbg_broker.client import (
     ClientConnection,
     ClientError,
     Delivery,
+    Publisher,
     ResourceLocked,
     Returned,
     connect,
@@ -36,6 +37,10 @@ log = logging.getLogger("lbg.member")
 
 OnBody = Callable[[bytes], None]
 OnReturned = Callable[[bytes, int], None]
+OnLooked = Callable[[int, int | None], None]
+
+LOOK_S = 2.0
+"""A look at who is there is given up after this long: it only saves refusals."""
 
 
 class QueueEvents(Protocol):
@@ -47,14 +52,32 @@ class QueueEvents(Protocol):
 
 
 class Link:
-    """`index` is the claimed one. Everything that happens comes through the callbacks, in the event loop."""
+    """`index` is the claimed one. Everything that happens comes through the callbacks, in the event loop.
 
-    def __init__(self, talk: ClientConnection, work: ClientConnection, names: Names, index: int) -> None:
-        self.talk = talk
+    `dead` and `republished` publish what the member got; both confirm.
+    """
+
+    def __init__(
+        self,
+        work: ClientConnection,
+        talk: ClientConnection,
+        names: Names,
+        index: int,
+        *,
+        posting: Channel,
+        dead: Publisher,
+        republished: Channel,
+    ) -> None:
         self.work = work
+        self.talk = talk
         self.index = index
+        self.dead = dead
+        self.republished = republished
         self._names = names
-        self._posting: Channel | None = None
+        self._posting = posting
+        self._looking: Channel | None = None
+        self._looks: set[asyncio.Task[None]] = set()
+        self._look_turn = asyncio.Lock()
         self._channels: dict[Attachment, Channel] = {}
         self._attaching: dict[Attachment, asyncio.Task[None]] = {}
         self._on_lost: Callable[[Link, str], None] | None = None
@@ -62,7 +85,7 @@ class Link:
     @classmethod
     async def open(
         cls,
-        talk: ClientConnection,
+        work: ClientConnection,
         names: Names,
         *,
         claiming: Callable[[Collection[int], Collection[int]], Claiming],
@@ -70,34 +93,35 @@ class Link:
         on_body: OnBody,
         on_returned: OnReturned,
     ) -> Link:
-        """Claim an index over `talk` and open the other connection. `claiming` is made from (looked, free).
+        """Claim an index over `work`, and open the connection that publishes. `claiming` is made from (looked, free).
 
         Raises ClientError, IndexTaken.
         """
-        work = await connect(talk.settings, name=talk.name)
+        talk = await connect(work.settings, name=work.name)
         try:
+            # Before anything is published: a broker that is short of memory answers nothing after it.
             posting = await talk.open_channel()
-            free = await _free_among(posting, names, look_at)
-            index, mailbox = await _claim(talk, names, claiming(look_at, free), on_body)
+            dead = await Publisher.open(talk)
+            republished = await talk.open_channel()
+            await republished.confirm_select()
+            free = await _free_among(talk, posting, names, look_at)
+            posting.on_return = partial(_on_return, on_returned)
+            looked = look_at if free is not None else ()
+            index, mailbox = await _claim(work, names, claiming(looked, free or ()), on_body)
         except BaseException:
-            work.abort()
+            talk.abort()
             raise
-        link = cls(talk, work, names, index)
-        link._posting = posting
-        posting.on_return = partial(_on_return, on_returned)
-        link.watch(posting)
-        link.watch(mailbox)
+        link = cls(work, talk, names, index, posting=posting, dead=dead, republished=republished)
+        # Without these the member would be deaf or mute: if one goes, all goes.
+        for channel in (mailbox, posting, dead.channel, republished):
+            channel.closed.add_done_callback(link._ended)
         return link
 
     def when_lost(self, callback: Callable[[Link, str], None]) -> None:
         """Call it, perhaps more than once, when this link is of no use any more."""
         self._on_lost = callback
-        for connection in (self.talk, self.work):
+        for connection in (self.work, self.talk):
             connection.closed.add_done_callback(self._ended)
-
-    def watch(self, channel: Channel) -> None:
-        """A channel without which the member would be deaf, mute, or stuck: if it goes, all goes."""
-        channel.closed.add_done_callback(self._ended)
 
     def _ended(self, closed: asyncio.Future[ClientError | None]) -> None:
         if self._on_lost is not None:
@@ -105,7 +129,7 @@ class Link:
 
     def post(self, post: Post) -> None:
         """A hint: it is dropped where it would only pile up."""
-        if self._posting is None or self.talk.is_blocked:
+        if self.talk.is_blocked:
             return
         directed = post.to is not None
         with suppress(ClientError):
@@ -164,6 +188,22 @@ class Link:
             with suppress(ClientError):
                 channel.ack(tag, multiple=multiple)
 
+    def look(self, queue: int, on_looked: OnLooked) -> None:
+        """Count the messages that wait in a queue, and tell it; None if that fails."""
+        task = asyncio.get_running_loop().create_task(self._look(queue, on_looked))
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
+
+    async def _look(self, queue: int, on_looked: OnLooked) -> None:
+        ready = None
+        with suppress(ClientError):
+            async with self._look_turn:
+                if self._looking is None or not self._looking.is_open:
+                    self._looking = await self.work.open_channel()
+                answer = await self._looking.queue_declare(self._names.queue(queue), passive=True)
+            ready = answer.message_count
+        on_looked(queue, ready)
+
     async def close(self) -> None:
         await self.work.close()
         await self.talk.close()
@@ -194,25 +234,42 @@ class Link:
         events.on_closed(attachment)
 
 
-async def _free_among(posting: Channel, names: Names, indexes: Collection[int]) -> set[int]:
+async def _free_among(
+    talk: ClientConnection, posting: Channel, names: Names, indexes: Collection[int]
+) -> set[int] | None:
     """Those whose mailbox is missing: a mandatory message to it comes back, before the answer to the next request.
+    None when the broker takes no messages now.
 
     Declaring is what claims; this only saves the refusals, which the broker would log as errors.
     """
     free: set[int] = set()
+    if not indexes:
+        return free
+    loop = asyncio.get_running_loop()
+    blocked: asyncio.Future[None] = loop.create_future()
+    talk.on_blocked = lambda _: None if blocked.done() else blocked.set_result(None)
     posting.on_return = lambda returned: free.add(int(returned.routing_key))
     for index in indexes:
         posting.publish(names.members, str(index), LOOK, mandatory=True)
-    await posting.basic_qos(0)
+    answer = loop.create_task(posting.basic_qos(0))
+    try:
+        await asyncio.wait({answer, blocked}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            return None
+        answer.result()
+    finally:
+        talk.on_blocked = None
+        blocked.cancel()
+        answer.cancel()
     return free
 
 
 async def _claim(
-    talk: ClientConnection, names: Names, claiming: Claiming, on_body: OnBody
+    work: ClientConnection, names: Names, claiming: Claiming, on_body: OnBody
 ) -> tuple[int, Channel]:
     while (index := claiming.candidate()) is not None:
         mailbox, bindings = mailbox_of(names, index)
-        channel = await talk.open_channel()
+        channel = await work.open_channel()
         try:
             await channel.queue_declare(mailbox.name, exclusive=True, arguments=dict(mailbox.arguments))
         except ResourceLocked:
@@ -226,7 +283,7 @@ async def _claim(
                 on_body(bytes(delivery.body))
 
         # Without a mailbox this member would be taken for gone: then it had better be.
-        await channel.consume(mailbox.name, on_deliveries, no_ack=True, on_cancelled=talk.abort)
+        await channel.consume(mailbox.name, on_deliveries, no_ack=True, on_cancelled=work.abort)
         return index, channel
     raise IndexTaken(claiming.fixed or 0)
 

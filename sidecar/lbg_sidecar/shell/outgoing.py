@@ -9,7 +9,6 @@ from collections.abc import Callable
 from lbg_broker.client import (
     BasicProperties,
     Channel,
-    ClientConnection,
     ClientError,
     Delivery,
     Nacked,
@@ -49,7 +48,7 @@ WallClock = Callable[[float], int]  # the loop's time -> microseconds since the 
 
 
 class Outgoing:
-    """Publishing over one connection, as long as it lives."""
+    """Publishing over one connection, as long as it lives. `dead` and `republished` confirm."""
 
     def __init__(
         self,
@@ -76,26 +75,6 @@ class Outgoing:
         self._warned = False
         republished.on_confirm = self._on_confirm
         republished.on_return = self._on_return
-
-    @classmethod
-    async def open(
-        cls,
-        connection: ClientConnection,
-        names: Names,
-        me: Identity,
-        *,
-        on_confirmed: OnConfirmed,
-        wall_us: WallClock,
-    ) -> Outgoing:
-        """Raises ClientError."""
-        dead = await Publisher.open(connection)
-        republished = await connection.open_channel()
-        await republished.confirm_select()
-        return cls(names, me, dead=dead, republished=republished, on_confirmed=on_confirmed, wall_us=wall_us)
-
-    @property
-    def channels(self) -> tuple[Channel, Channel]:
-        return (self._dead.channel, self._channel)
 
     def dead_letter(self, held: Held) -> None:
         task = self._loop.create_task(self._bury(held))

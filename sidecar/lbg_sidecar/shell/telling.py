@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ..effects import Effect, Kept, LiveSet, Moved, TakenOver
+from ..effects import Effect, Kept, LiveSet, Moved, Stalled, Superseded, TakenOver
 
 log = logging.getLogger("lbg.member")
 
@@ -25,6 +25,17 @@ def tell(name: str, effect: Effect) -> None:
             whence = f"from member {former}" if planned else "by chance"
             pause = f", it stood still for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
             log.info("%s: queue %d taken over %s%s", name, queue, whence, pause)
+        case Stalled(queue, ready, quiet_s):
+            log.warning(
+                "%s: queue %d is stalled: %d messages wait at the broker, and none came in %.1f s; attaching anew",
+                *(name, queue, ready, quiet_s),
+            )
+        case Superseded(queue, by, cut_off):
+            log.warning(
+                "%s: queue %d is served by member %d, though this one was not told to stop (the broker was "
+                "partitioned?); attaching anew, %d messages that were at work here are done there",
+                *(name, queue, by, cut_off),
+            )
         case LiveSet(live):
             log.info("%s: live members: %s", name, " ".join(map(str, sorted(live))) or "none")
         case _:

@@ -1,0 +1,188 @@
+"""A consumer that is stuck while its connection lives, in the world without clocks: noticed, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbg_broker.group import balanced_primaries
+from lbg_sidecar.balancing.rules import Assignment
+from lbg_sidecar.balancing.watchdog import LOOK_AGAIN_S, LOOK_EVERY_S, LOOKS_TO_ACT
+from lbg_sidecar.consuming.consumption import Rules
+from lbg_sidecar.effects import Stalled, Superseded
+from lbg_sidecar.membership.messages import Progress
+from lbg_sidecar.reporting import beat_content, progress_of
+from support.member_world import Chances, SimMember, World
+
+NOTICED_WITHIN_S = 1.2 * (LOOK_EVERY_S + LOOKS_TO_ACT * LOOK_AGAIN_S) + 1
+
+
+def feed(world: World, seconds: float, *, every_s: float = 0.1) -> None:
+    """Messages to every queue, all the while."""
+    for step in range(round(seconds / every_s)):
+        hash_ = step % world.queue_count
+        world.at(world.now + step * every_s, lambda h=hash_: world.publish(f"key{h}", hash_=h))  # type: ignore[misc]
+    world.run(seconds)
+
+
+def settled(count: int, **options: object) -> tuple[World, list[SimMember]]:
+    world = World(11, **options)  # type: ignore[arg-type]
+    members = [world.join() for _ in range(count)]
+    feed(world, 14)
+    assert world.served_by() == balanced_primaries(world.queue_count, range(count))
+    world.events.clear()
+    return world, members
+
+
+def stalls(world: World) -> list[Stalled]:
+    return [event for _, _, event in world.events if isinstance(event, Stalled)]
+
+
+def fine(world: World, *, after_s: float = 8.0) -> None:
+    world.calm = True
+    world.run(after_s)
+    assert not world.violations
+    assert not world.unfinished()
+
+
+def progress(member: SimMember, queue: int) -> Progress:
+    return beat_content(member.machine).queues[queue].progress
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_a_consumer_that_gets_nothing_is_attached_anew_and_everything_comes_in_order(active: bool) -> None:
+    world, members = settled(2)
+    queue = next(number for number, index in world.served_by().items() if index == members[0].index)
+    if not active:  # a new consumer, to which nothing was delivered yet
+        for member in members:
+            world.kill(member)
+        world.run(1)
+        members = [world.join()]
+        world.run(1)
+    world.queues[queue].swallow()
+    feed(world, NOTICED_WITHIN_S)
+    assert [stall.queue for stall in stalls(world)] == [queue]
+    assert members[0].machine.consumption.counts.stalls == 1
+    assert not members[0].machine.watchdog.is_stalled(queue), "it has had messages since"
+    feed(world, 20)
+    assert len(stalls(world)) == 1
+    assert world.repeats == 0
+    fine(world)
+
+
+def test_a_stuck_consumer_in_front_of_the_primary_gets_behind_it() -> None:
+    world = World(5, queue_count=1, hash_count=1)
+    world.join()
+    other = world.join()
+    world.run(8)
+    # Nobody knows who is active at an idle queue; it is not the primary, and it gets nothing.
+    queue = world.queues[0]
+    queue.consumers.sort(key=lambda consumer: consumer.link.member is not other)
+    queue.swallow()
+    feed(world, 30)
+    assert len(stalls(world)) == 1
+    assert world.served_by() == {0: 0}
+    assert world.repeats == 0
+    fine(world)
+
+
+def test_a_slow_application_is_not_restarted() -> None:
+    world, members = settled(1, rules=Rules(concurrency=2, call_timeout_s=60))
+    world.chances = Chances(slow=1.0, slow_s=25.0)
+    feed(world, 40)
+    assert not stalls(world)
+    assert {progress(members[0], queue) for queue in range(4)} == {Progress.WORKING}
+    fine(world, after_s=40)
+
+
+def test_a_blocked_key_is_shown_and_not_restarted() -> None:
+    world, members = settled(1)
+    world.chances = Chances(retry=1.0)
+    feed(world, 40)
+    assert world.queues[0].ready
+    assert {progress(members[0], queue) for queue in range(4)} == {Progress.BLOCKED}
+    assert not stalls(world)
+    fine(world)
+
+
+def test_a_look_that_fails_says_nothing() -> None:
+    world, _ = settled(1, chances=Chances(look_fails=1.0))
+    world.queues[0].swallow()
+    feed(world, 40)
+    assert not stalls(world)
+    world.chances.look_fails = 0.0
+    feed(world, NOTICED_WITHIN_S)
+    assert [stall.queue for stall in stalls(world)] == [0]
+    fine(world)
+
+
+def test_a_queue_that_others_empty_is_left_alone() -> None:
+    world, _ = settled(1)
+    world.queues[0].swallow()
+    for _ in range(40):
+        world.publish("key0", hash_=0)
+    for _ in range(12):
+        world.run(2)
+        world.published.pop(world.queues[0].ready.popleft().identity)
+    assert not stalls(world)
+
+
+def test_a_broker_that_never_delivers_is_tried_less_and_less_often() -> None:
+    world, _ = settled(1, queue_count=1, hash_count=1)
+    feed(world, 1)
+    world.queues[0].pump = lambda: None  # type: ignore[method-assign]
+    feed(world, 300, every_s=1.0)
+    assert 5 <= len(stalls(world)) <= 10
+
+
+def test_an_idle_group_is_looked_at_every_few_seconds_and_a_busy_one_never() -> None:
+    world, _ = settled(2)
+    looks: list[float] = []
+    does = world.broker_does
+
+    def counted(link: object, pipe: str, command: tuple) -> None:  # type: ignore[type-arg]
+        looks.extend([world.now] if command[0] == "look" else [])
+        does(link, pipe, command)  # type: ignore[arg-type]
+
+    world.broker_does = counted  # type: ignore[method-assign, assignment]
+    feed(world, 10, every_s=0.02)
+    assert not looks
+    world.run(60)
+    assert 4 * 60 / (1.2 * LOOK_EVERY_S) - 4 <= len(looks) <= 4 * 60 / (0.8 * LOOK_EVERY_S) + 8
+
+
+def test_a_static_member_is_watched_too() -> None:
+    balancing = {"assignment": Assignment.STATIC, "client_count": 1}
+    world = World(3, queue_count=1, hash_count=1, balancing=balancing)
+    world.join()
+    world.run(1)
+    world.queues[0].swallow()
+    feed(world, NOTICED_WITHIN_S)
+    assert len(stalls(world)) == 1
+    fine(world)
+
+
+def test_a_member_that_another_one_replaced_without_its_knowledge_stops_its_calls() -> None:
+    """What a partition of a cluster leaves: RabbitMQ takes back what a consumer holds whose node it cannot see, gives
+    it to the next one, and after the partition lets the first one wait, without a word."""
+    world, members = settled(2, queue_count=1, hash_count=4, chances=Chances(call_s=0.3))
+    world.run(0.1)
+    world.suspect(0)
+    assert members[0].calls
+    feed(world, 4)
+    (superseded,) = (event for _, _, event in world.events if isinstance(event, Superseded))
+    assert superseded.by == 1
+    assert not members[0].machine.bindings.all[0].active
+    assert members[0].machine.consumption.counts.overlaps == 1
+    assert not members[0].calls
+    feed(world, 8)
+    assert world.served_by() == {0: 0}, "a planned move brings it back"
+    fine(world, after_s=60)
+    assert world.repeats <= world.disturbed
+
+
+def test_progress_of_a_queue_without_a_channel_is_idle() -> None:
+    world = World(1)
+    member = world.join()
+    binding = member.machine.bindings.all[0]
+    member.machine.bindings.lost()
+    assert progress_of(binding) is Progress.IDLE
