@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-MEASUREMENTS = ("codec", "wire", "engines", "publish_group", "whole_path", "latency", "handoff")
+MEASUREMENTS = ("codec", "wire", "engines", "publish_group", "whole_path", "latency", "comparison", "handoff")
 
 
 def main() -> int:

@@ -1,0 +1,79 @@
+"""What consumers noted of their work, read while they write, and what it says about order, repeats and losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.peers import DONE
+
+
+@dataclass
+class Judgement:
+    """Of a range of messages. `keys`: those with a message whose work was first done after that of a later message."""
+
+    keys: set[int] = field(default_factory=set)
+    inverted: int = 0
+    repeated: int = 0
+    lost: int = 0
+
+
+class Log:
+    """The files of all consumers of one trial."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read_bytes: dict[Path, int] = {}
+        self._done: list[tuple[int, int, int]] = []
+        self._numbers: set[int] = set()
+        self.last_ns = 0
+
+    def new_file(self, name: str) -> Path:
+        file = self._directory / f"{name}-{len(self._read_bytes)}.done"
+        self._read_bytes[file] = 0
+        return file
+
+    @property
+    def records(self) -> int:
+        """Pieces of work done, as of the last `distinct`."""
+        return len(self._done)
+
+    def distinct(self) -> int:
+        """How many messages were done at least once, by now."""
+        for file, at in self._read_bytes.items():
+            if not file.exists():
+                continue
+            with file.open("rb") as opened:
+                opened.seek(at)
+                data = opened.read()
+            whole = len(data) - len(data) % DONE.size
+            self._read_bytes[file] = at + whole
+            for done in DONE.iter_unpack(data[:whole]):
+                self._done.append(done)
+                self._numbers.add(done[1])
+                self.last_ns = max(self.last_ns, done[0])
+        return len(self._numbers)
+
+    def in_order_of_time(self) -> list[tuple[int, int, int]]:
+        """(when in ns, number, key) of each piece of work."""
+        return sorted(self._done)
+
+
+def judged(log: Log, first: int, end: int) -> Judgement:
+    """Of the messages numbered from `first` to before `end`, against all that was done before them."""
+    judgement = Judgement()
+    latest: dict[int, int] = {}
+    seen: set[int] = set()
+    for _, number, key in log.in_order_of_time():
+        if number in seen:
+            judgement.repeated += first <= number < end
+            continue
+        seen.add(number)
+        if number < latest.get(key, -1):
+            if first <= number < end:
+                judgement.inverted += 1
+                judgement.keys.add(key)
+        else:
+            latest[key] = number
+    judgement.lost = sum(number not in seen for number in range(first, end))
+    return judgement
