@@ -1,0 +1,43 @@
+"""What was taken from which member and when: the only excuse for a repeat or an overlap."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Between `begin_ns` and `end_ns` (CLOCK_MONOTONIC) these lives of members could lose what they held.
+
+    `lives` None: all of them. `limit`: at most so many messages of each life, where it said how many it cut off;
+    None: its prefetch window, of each queue. `thaw_ns`: until then their processes did not run at all.
+    """
+
+    why: str
+    begin_ns: int
+    end_ns: int
+    lives: tuple[int, ...] | None = None
+    limit: int | None = None
+    thaw_ns: int | None = None
+
+    def takes(self, life: int, since_ns: int, until_ns: int) -> bool:
+        """Whether what `life` held at `since_ns` may have been delivered again by `until_ns`."""
+        return (
+            (self.lives is None or life in self.lives)
+            and self.begin_ns <= until_ns
+            and self.end_ns >= since_ns
+        )
+
+
+def write(path: Path, losses: Collection[Loss]) -> None:
+    path.write_text("".join(json.dumps(asdict(loss)) + "\n" for loss in losses))
+
+
+def read(path: Path) -> Iterator[Loss]:
+    for line in path.read_text().splitlines():
+        fields = json.loads(line)
+        lives = fields.pop("lives")
+        yield Loss(**fields, lives=None if lives is None else tuple(lives))
