@@ -77,13 +77,14 @@ class Collecting:
         self._last_at_s = asyncio.get_running_loop().time()
         self._acks: AckBatcher | None = None
         self._has_connected = False
+        self._untried = 1
         self._failure: Exception | None = None
 
     def stop(self) -> None:
         """Report on what has come so far."""
         self._over.set()
 
-    async def run(self, where: ConnectionSettings) -> None:
+    async def run(self, where: Sequence[ConnectionSettings]) -> None:
         """Until all that is expected has come, nothing has come for the idle timeout, or `stop`.
 
         Raises ConnectError when there is no first connection, ProvisioningError when there is no such group, and
@@ -106,7 +107,8 @@ class Collecting:
         if self._settings.expect and self.expected is None:
             self.expected = read_expected(self._settings.expect)
 
-    async def _keep_collecting(self, where: ConnectionSettings) -> None:
+    async def _keep_collecting(self, where: Sequence[ConnectionSettings]) -> None:
+        self._untried = len(where)
         async for connection in reconnecting(where, name="lbg validate", on_failure=self._no_connection):
             try:
                 if await self._collect(connection):
@@ -219,7 +221,8 @@ class Collecting:
             return None
 
     def _no_connection(self, error: ConnectError, delay_s: float) -> None:
-        if not self._has_connected:
+        self._untried -= 1
+        if not self._has_connected and self._untried <= 0:
             raise error
         self._on_notice(f"{error}; trying again within {delay_s:.1f} s")
 

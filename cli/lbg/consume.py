@@ -7,7 +7,6 @@ import json
 import logging
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from lbg_sidecar import MemberSettings, Message, Verdict
 
 SECONDS = click.FloatRange(min=0)
-RETRY_S = 0.5
 
 
 @click.command(
@@ -111,7 +109,7 @@ RETRY_S = 0.5
     metavar="S",
     help="Longest wait for the first connection; later ones are waited for however long it takes.",
 )
-@broker_options
+@broker_options(login=True)
 def consume(
     command: tuple[str, ...],
     group: str,
@@ -147,7 +145,7 @@ def consume(
     if command and (quiet or work):
         raise click.UsageError("--quiet and --work go without a command")
     settings = MemberSettings(
-        broker=address.settings(),
+        broker=address.places(),
         group=group,
         name=name,
         assignment=Assignment(assignment),
@@ -219,16 +217,8 @@ async def _run(
 
 async def _first_connection(settings: MemberSettings, timeout_s: float) -> None:
     """A member comes back by itself for ever, so what is wrong at the very first is told here. Raises ConnectError."""
-    from lbg_broker.client import ConnectError, connect
+    from lbg_broker.client import ConnectionSettings, connect_any
 
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            connection = await connect(settings.addresses[0], name=f"lbg consume {settings.name}")
-        except ConnectError as error:
-            if not error.retryable or time.monotonic() + RETRY_S > deadline:
-                raise
-            await asyncio.sleep(RETRY_S)
-        else:
-            await connection.close()
-            return
+    places = [ConnectionSettings.parse(one) if isinstance(one, str) else one for one in settings.addresses]
+    connection = await connect_any(places, name=f"lbg consume {settings.name}", within_s=timeout_s)
+    await connection.close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from lbg.failing import Failure
-from lbg.options import FILE, BrokerAddress, broker_options, management_option
+from lbg.options import FILE, BrokerAddress, broker_options
 
 if TYPE_CHECKING:
     from lbg_broker.provisioning.live import LiveAdmin
@@ -63,12 +63,10 @@ def group() -> None:
     help="Write a generated password to this new file (mode 600) and do not print it.",
 )
 @click.option("--no-user", is_flag=True, help="Make no user; then no management API is needed.")
-@broker_options
-@management_option
+@broker_options(management=True)
 def create(
     name: str,
     address: BrokerAddress,
-    management_url: str | None,
     password_file: Path | None,
     write_password: Path | None,
     no_user: bool,
@@ -92,9 +90,7 @@ def create(
         return await create_group(admin, spec, password=password, with_user=not no_user)
 
     try:
-        created = _with_admin(
-            address, management_url, run, with_management=not no_user or management_url is not None
-        )
+        created = _with_admin(address, run, with_management=not no_user or bool(address.management_urls))
     except BaseException:
         if secret_file is not None:
             secret_file.unlink()
@@ -105,14 +101,13 @@ def create(
 @group.command(epilog="Example: lbg group show orders --json | jq .ready")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help='One JSON object; what could not be read is "unknown".')
-@broker_options
-@management_option
-def show(name: str, address: BrokerAddress, management_url: str | None, as_json: bool) -> None:
+@broker_options(management=True)
+def show(name: str, address: BrokerAddress, as_json: bool) -> None:
     """Show group NAME: its attributes, its queues with what waits in them, its members and what they serve."""
     from lbg.describing import description_lines
     from lbg_broker.provisioning.provisioner import show_group
 
-    shown = _with_admin(address, management_url, lambda admin: show_group(admin, name))
+    shown = _with_admin(address, lambda admin: show_group(admin, name))
     if as_json:
         click.echo(json.dumps(shown.to_json(), indent=2))
     else:
@@ -121,14 +116,13 @@ def show(name: str, address: BrokerAddress, management_url: str | None, as_json:
 
 @group.command(name="list", epilog="Example: lbg group list")
 @click.option("--json", "as_json", is_flag=True, help="A JSON array of what `show --json` gives.")
-@broker_options
-@management_option
-def list_(address: BrokerAddress, management_url: str | None, as_json: bool) -> None:
+@broker_options(management=True)
+def list_(address: BrokerAddress, as_json: bool) -> None:
     """List every group of the broker, found by the groups' records."""
     from lbg.describing import list_lines
     from lbg_broker.provisioning.provisioner import list_groups
 
-    found = _with_admin(address, management_url, list_groups)
+    found = _with_admin(address, list_groups)
     if as_json:
         click.echo(json.dumps([one.to_json() for one in found], indent=2))
     elif found:
@@ -141,9 +135,8 @@ def list_(address: BrokerAddress, management_url: str | None, as_json: bool) -> 
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Delete with the messages and consumers that remain.")
 @click.option("--no-user", is_flag=True, help="Leave the group's user; then no management API is needed.")
-@broker_options
-@management_option
-def delete(name: str, address: BrokerAddress, management_url: str | None, force: bool, no_user: bool) -> None:
+@broker_options(management=True)
+def delete(name: str, address: BrokerAddress, force: bool, no_user: bool) -> None:
     """Delete group NAME with all that belongs to it, however much of it is left.
 
     Refused while messages or consumers remain, unless --force.
@@ -152,16 +145,14 @@ def delete(name: str, address: BrokerAddress, management_url: str | None, force:
 
     actions = _with_admin(
         address,
-        management_url,
         lambda admin: delete_group(admin, name, force=force, with_user=not no_user),
-        with_management=not no_user or management_url is not None,
+        with_management=not no_user or bool(address.management_urls),
     )
     click.echo(f"group {name} deleted ({len(actions)} objects)")
 
 
 def _with_admin(
     address: BrokerAddress,
-    management_url: str | None,
     work: Callable[[LiveAdmin], Awaitable[T]],
     *,
     with_management: bool = True,
@@ -170,7 +161,7 @@ def _with_admin(
     from lbg_broker.provisioning.live import LiveAdmin
 
     async def run() -> T:
-        admin = LiveAdmin(address.settings(), address.management(management_url) if with_management else None)
+        admin = LiveAdmin(address.places(), address.management() if with_management else None)
         try:
             return await work(admin)
         finally:

@@ -1,16 +1,18 @@
-"""Options that several commands share: where the broker and its management API are."""
+"""Options that several commands share: where the broker and its management API are, and who asks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 if TYPE_CHECKING:
-    from lbg_broker.client import ConnectionSettings
+    from lbg_broker.client import ConnectionSettings, TlsSettings
     from lbg_broker.provisioning.management import ManagementApi
 
 DEFAULT_BROKER_URL = "amqp://guest:guest@127.0.0.1:5672/"
@@ -18,89 +20,172 @@ DEFAULT_BROKER_URL = "amqp://guest:guest@127.0.0.1:5672/"
 C = TypeVar("C", bound=Callable[..., Any])
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
+# A password may hold a comma; what follows the one between two addresses is a scheme.
+_BETWEEN_URLS = re.compile(r"\s*,\s*(?=[a-z]+://)")
+
+
+class Urls(click.types.StringParamType):
+    """One address or several with commas between them, on the command line as in the environment."""
+
+    name = "URL"
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        return [rv]
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
     """What the broker options say; TLS files apply to AMQP and to the management API alike."""
 
-    url: str
+    urls: tuple[str, ...]
+    management_urls: tuple[str, ...] = ()
     cafile: Path | None = None
     certfile: Path | None = None
     keyfile: Path | None = None
+    username: str | None = None
+    username_file: Path | None = None
+    password_file: Path | None = None
 
-    def settings(self) -> ConnectionSettings:
-        """Raises SettingsError, which shows no password."""
+    def places(self) -> tuple[ConnectionSettings, ...]:
+        """The broker's addresses, to be tried in turn. Raises SettingsError, which shows no password."""
         from lbg_broker.client import ConnectionSettings
 
-        settings = ConnectionSettings.parse(self.url)
-        if self.cafile or self.certfile or self.keyfile:
-            if settings.tls is None:
+        places = [ConnectionSettings.parse(url) for url in self.urls]
+        if self._has_tls_files:
+            if not any(place.tls for place in places) and not any(map(_is_https, self.management_urls)):
                 raise click.UsageError("--cafile, --certfile and --keyfile need an amqps:// address")
-            settings = settings.with_tls(self.cafile, self.certfile, self.keyfile)
-        return settings
+            files = (self.cafile, self.certfile, self.keyfile)
+            places = [place.with_tls(*files) if place.tls else place for place in places]
+        if len({place.vhost for place in places}) > 1:
+            raise click.UsageError("the addresses of --broker name different virtual hosts")
+        return tuple(map(self._with_login, places))
 
-    def management(self, url: str | None) -> ManagementApi:
-        """The API at `url`, or at the broker's host on its usual port; the broker's login unless `url` has one."""
+    def management(self) -> ManagementApi:
+        """The API where it was said to be, or else on its usual port of the broker's hosts; with the broker's login
+        unless its address has one."""
         from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
 
-        settings = self.settings()
-        if url is None:
-            host = f"[{settings.host}]" if ":" in settings.host else settings.host
-            url = f"{'http' if settings.tls is None else 'https'}://{host}"
+        places = self.places()
+        urls = self.management_urls or dict.fromkeys(map(_usual_management_url, places))
+        first = places[0]
         try:
-            where = ManagementSettings.parse(url, user=settings.username, password=settings.password)
+            where = [
+                ManagementSettings.parse(url, user=first.username, password=first.password) for url in urls
+            ]
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-        tls = settings.tls.context() if settings.tls is not None and where.url.startswith("https:") else None
-        return ManagementApi(where, tls=tls)
+        tls = self._management_tls(places) if any(_is_https(one.url) for one in where) else None
+        return ManagementApi(where, tls=tls.context() if tls is not None else None)
+
+    @property
+    def tls_arguments(self) -> list[str]:
+        """The TLS options as given, for a command that this one starts."""
+        files = {"--cafile": self.cafile, "--certfile": self.certfile, "--keyfile": self.keyfile}
+        return [text for option, file in files.items() if file for text in (option, str(file))]
+
+    @property
+    def _has_tls_files(self) -> bool:
+        return any((self.cafile, self.certfile, self.keyfile))
+
+    def _management_tls(self, places: Sequence[ConnectionSettings]) -> TlsSettings | None:
+        from lbg_broker.client import TlsSettings
+
+        if self._has_tls_files:
+            cafile, certfile, keyfile = (
+                str(file) if file else None for file in (self.cafile, self.certfile, self.keyfile)
+            )
+            return TlsSettings(cafile, certfile, keyfile)
+        return next((place.tls for place in places if place.tls), None)
+
+    def _with_login(self, place: ConnectionSettings) -> ConnectionSettings:
+        from lbg_broker.client import CredentialFiles
+
+        username = self.username_file or self.username or place.username
+        if self.username_file or self.password_file:
+            return replace(place, credentials=CredentialFiles(username, self.password_file or place.password))
+        return replace(place, username=str(username))
 
 
-def broker_options(command: C) -> C:
-    """--broker and the TLS files, handed to the command as one `address`."""
+def broker_options(*, login: bool = False, management: bool = False) -> Callable[[C], C]:
+    """--broker and the TLS files, handed to the command as one `address`; `login` and `management` add theirs."""
+    options = {**_BROKER, **(_LOGIN if login else {}), **(_MANAGEMENT if management else {})}
 
-    @click.option(
+    def decorate(command: C) -> C:
+        @functools.wraps(command)
+        def with_address(*args: Any, **kwargs: Any) -> Any:
+            given = {name: kwargs.pop(name) for name in options}
+            urls = (urls_in(given.pop("broker")), urls_in(given.pop("management", ())))
+            return command(*args, address=BrokerAddress(*urls, **given), **kwargs)
+
+        made: Any = with_address
+        for option in reversed(options.values()):
+            made = option(made)
+        return cast(C, made)
+
+    return decorate
+
+
+def urls_in(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(url for text in texts for url in _BETWEEN_URLS.split(text.strip()) if url)
+
+
+_BROKER = {
+    "broker": click.option(
         "--broker",
-        "broker_url",
-        metavar="URL",
+        multiple=True,
+        type=Urls(),
+        metavar="URL[,URL]",
         envvar="LBG_BROKER",
         show_envvar=True,
-        default=DEFAULT_BROKER_URL,
-        help="amqp[s]://user:password@host:port/vhost; by default guest at 127.0.0.1:5672.",
-    )
-    @click.option("--cafile", type=FILE, help="Authorities to trust, for amqps.")
-    @click.option("--certfile", type=FILE, help="This client's certificate, for amqps.")
-    @click.option("--keyfile", type=FILE, help="The key of --certfile.")
-    def with_address(
-        *args: Any,
-        broker_url: str,
-        cafile: Path | None,
-        certfile: Path | None,
-        keyfile: Path | None,
-        **kwargs: Any,
-    ) -> Any:
-        address = BrokerAddress(broker_url, cafile, certfile, keyfile)
-        return command(*args, address=address, **kwargs)
-
-    return _named_as(command, with_address)
-
-
-def management_option(command: C) -> C:
-    return click.option(
+        default=(DEFAULT_BROKER_URL,),
+        help="amqp[s]://user:password@host:port/vhost; by default guest at 127.0.0.1:5672. Several, also by repeating "
+        "it, are tried in turn.",
+    ),
+    "cafile": click.option("--cafile", type=FILE, help="Authorities to trust, for amqps and https."),
+    "certfile": click.option("--certfile", type=FILE, help="This client's certificate, for amqps and https."),
+    "keyfile": click.option("--keyfile", type=FILE, help="The key of --certfile."),
+}
+_LOGIN = {
+    "username": click.option(
+        "--username",
+        metavar="NAME",
+        envvar="LBG_USERNAME",
+        show_envvar=True,
+        help="The user to log in as, in place of the address's.",
+    ),
+    "username_file": click.option(
+        "--username-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="LBG_USERNAME_FILE",
+        show_envvar=True,
+        help="The user is this file's first line, read again for every connection.",
+    ),
+    "password_file": click.option(
+        "--password-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="LBG_PASSWORD_FILE",
+        show_envvar=True,
+        help="The password is this file's first line, read again for every connection.",
+    ),
+}
+_MANAGEMENT = {
+    "management": click.option(
         "--management",
-        "management_url",
-        metavar="URL",
+        multiple=True,
+        type=Urls(),
+        metavar="URL[,URL]",
         envvar="LBG_MANAGEMENT",
         show_envvar=True,
-        help="The management API, http[s]://user:password@host:port; by default port 15672 of the broker's host, "
-        "with the broker's login.",
-    )(command)
+        help="The management API, http[s]://user:password@host:port; by default port 15672 (https: 15671) of the "
+        "broker's hosts, with the broker's login. Several are tried in turn.",
+    ),
+}
 
 
-def _named_as(command: C, wrapper: Callable[..., Any]) -> C:
-    """Keep the command's name, help and the options that are already on it."""
-    import functools
+def _is_https(url: str) -> bool:
+    return url.startswith("https:")
 
-    params = getattr(wrapper, "__click_params__", [])
-    wrapped = functools.update_wrapper(wrapper, command)
-    wrapped.__click_params__ = [*getattr(command, "__click_params__", []), *params]  # type: ignore[attr-defined]
-    return wrapped  # type: ignore[return-value]
+
+def _usual_management_url(place: ConnectionSettings) -> str:
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    return f"{'http' if place.tls is None else 'https'}://{host}"

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     metavar="S",
     help="Seconds to wait for the first connection; later ones are waited for however long it takes.",
 )
-@broker_options
+@broker_options(login=True)
 def publish(
     file: str,
     address: BrokerAddress,
@@ -126,7 +126,7 @@ def publish(
         raise click.UsageError(str(error)) from error
     progress = PublishingProgress()
     publisher = GroupPublisher(
-        address.settings(),
+        address.places(),
         group=group,
         identity=identity,
         settings=PublishingSettings(one_per_key=strict_order, first_connection_s=connect_timeout),

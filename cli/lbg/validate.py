@@ -49,7 +49,7 @@ PROGRESS_EVERY_TICKS = 20
 @click.option(
     "--keep-queue", is_flag=True, help="Leave the queue lbg.NAME.validation for the next validator."
 )
-@broker_options
+@broker_options(login=True)
 def validate(
     group: str,
     expect: tuple[Path, ...],
@@ -71,7 +71,7 @@ def validate(
     from lbg.collecting import CollectingSettings
 
     settings = CollectingSettings(group, expect, idle_timeout, keep_queue)
-    report = asyncio.run(_run(address.settings(), settings, as_json=as_json, shards=shards))
+    report = asyncio.run(_run(address.places(), settings, as_json=as_json, shards=shards))
     if as_json:
         click.echo(json.dumps({"event": "report", **report}))
     else:
@@ -82,7 +82,7 @@ def validate(
 
 
 async def _run(
-    where: ConnectionSettings, settings: CollectingSettings, *, as_json: bool, shards: bool
+    where: Sequence[ConnectionSettings], settings: CollectingSettings, *, as_json: bool, shards: bool
 ) -> dict[str, Any]:
     from lbg.collecting import Collecting
 

@@ -1,11 +1,13 @@
-"""A broker process and a way to run `lbg` in this process."""
+"""Both brokers, and a way to run `lbg` in this process."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,14 @@ import pytest
 from lbg.__main__ import cli
 from lbg.failing import run
 from support.command_line import Lbg, Said, Where, clean_environment, end_started
+from support.rabbitmq import RabbitNode
 
 
 @pytest.fixture
 def lbg(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lbg:
     """`lbg("group", "list")` in this process, without the environment of whoever runs the tests."""
-    for name in ("LBG_BROKER", "LBG_MANAGEMENT", "LBG_DEBUG", "LBG_CLIENT_PASSWORD"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("LBG_")]:
+        monkeypatch.delenv(name)
 
     def call(*arguments: str) -> Said:
         capfd.readouterr()
@@ -30,10 +33,19 @@ def lbg(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> L
     return call
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Where]:
-    """`lbg broker serve` as a process of its own."""
-    directory = tmp_path_factory.mktemp("broker")
+@pytest.fixture(scope="module", params=["embedded", "rabbitmq"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Where]:
+    """Each engine in turn: `lbg broker serve` as a process of its own, and a virtual host of RabbitMQ."""
+    if request.param == "rabbitmq":
+        node: RabbitNode = request.getfixturevalue("rabbitmq")
+        yield Where(node.new_vhost(), node.management_url)
+        return
+    with serving(tmp_path_factory.mktemp("broker")) as where:
+        yield where
+
+
+@contextmanager
+def serving(directory: Path) -> Iterator[Where]:
     serve = ("broker", "serve", "--json", "--data-dir", str(directory / "data"))
     process = subprocess.Popen(
         [sys.executable, "-m", "lbg", *serve, "--listen", "127.0.0.1:0", "--management", "127.0.0.1:0"],

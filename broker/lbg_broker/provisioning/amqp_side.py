@@ -23,7 +23,7 @@ from lbg_broker.client import (
     ResourceLocked,
     SettingsError,
     Unroutable,
-    connect,
+    connect_any,
 )
 from lbg_broker.group import TO_ALL, Engine, Names, SpecError
 from lbg_broker.group.topology import Binding, Exchange, Queue
@@ -40,10 +40,10 @@ BINDING_CHANNELS = 16
 
 
 class AmqpSide:
-    """One connection, made when it is first needed and again when it was lost."""
+    """One connection, made when it is first needed and again when it was lost, at the first place that takes it."""
 
-    def __init__(self, settings: ConnectionSettings) -> None:
-        self.settings = settings
+    def __init__(self, places: Sequence[ConnectionSettings]) -> None:
+        self._places = places
         self._connection: ClientConnection | None = None
         self._channel: Channel | None = None
         self._side: list[Channel] = []
@@ -56,9 +56,7 @@ class AmqpSide:
         try:
             return Engine.parse(said["product"], said["version"])
         except SpecError as error:
-            raise Unsupported(
-                f"the broker at {self.settings.address} cannot carry a group: {error}"
-            ) from error
+            raise Unsupported(f"the broker at {self._where} cannot carry a group: {error}") from error
 
     async def lock(self, group: str) -> None:
         """Hold an exclusive queue for as long as the connection lives: RabbitMQ answers 405 to everybody else."""
@@ -187,7 +185,6 @@ class AmqpSide:
 
         Its connect errors name the broker themselves.
         """
-        where = self.settings.address
         try:
             yield await self._open_channel()
         except SettingsError:
@@ -198,16 +195,19 @@ class AmqpSide:
             raise Unreachable(f"the broker cannot be reached: {error}") from error
         except ChannelClosed as error:
             raise Refused(
-                f"the broker at {where} says {error.reply_code} {error.reply_text}", status=error.reply_code
+                f"the broker at {self._where} says {error.reply_code} {error.reply_text}",
+                status=error.reply_code,
             ) from error
         except (Nacked, Unroutable) as error:
-            raise Refused(f"the broker at {where} did not take the message: {error}", status=0) from error
+            raise Refused(
+                f"the broker at {self._where} did not take the message: {error}", status=0
+            ) from error
         except ClientError as error:
-            raise Unreachable(f"the broker at {where}: {error}") from error
+            raise Unreachable(f"the broker at {self._where}: {error}") from error
 
     async def _open_channel(self) -> Channel:
         if self._connection is None or not self._connection.is_open:
-            self._connection = await connect(self.settings, name="lbg provisioning")
+            self._connection = await connect_any(self._places, name="lbg provisioning")
             self._channel = None
             if self._locked is not None:
                 await self.lock(self._locked)
@@ -222,6 +222,11 @@ class AmqpSide:
         missing = [self._connection.open_channel() for _ in range(count - len(self._side))]
         self._side += await asyncio.gather(*missing)
         return self._side[:count]
+
+    @property
+    def _where(self) -> str:
+        place = self._places[0] if self._connection is None else self._connection.settings
+        return place.address
 
     def _server_properties(self, channel: Channel) -> dict[str, str]:
         assert self._connection is not None

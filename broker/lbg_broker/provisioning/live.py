@@ -12,6 +12,7 @@ from lbg_broker.group import GroupSpec, Names, Permissions, SpecError, Topology,
 from .actions import (
     Action,
     Bind,
+    CheckPolicies,
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
@@ -25,21 +26,26 @@ from .actions import (
 )
 from .admin import Beat
 from .amqp_side import AmqpSide
-from .errors import AdminError, Unsupported
+from .errors import AdminError, Unsupported, would_lose
 from .management import ManagementApi
 from .management_side import ManagementSide
 from .observed import UNKNOWN, ExchangeSeen, Observed, QueueSeen, Unknown
+from .policies import losses
 
 T = TypeVar("T")
 NO_API = "no management API was given"
 
 
 class LiveAdmin:
-    """Both halves together. `api` None: only what AMQP can do; all else is unknown, or refused with the reason."""
+    """Both halves together. `where`: one address or several of the same virtual host, tried in turn. `api` None: only
+    what AMQP can do; all else is unknown, or refused with the reason."""
 
-    def __init__(self, settings: ConnectionSettings, api: ManagementApi | None = None) -> None:
-        self._amqp = AmqpSide(settings)
-        self._management = ManagementSide(api, vhost=settings.vhost) if api is not None else None
+    def __init__(
+        self, where: ConnectionSettings | Sequence[ConnectionSettings], api: ManagementApi | None = None
+    ) -> None:
+        places = (where,) if isinstance(where, ConnectionSettings) else tuple(where)
+        self._amqp = AmqpSide(places)
+        self._management = ManagementSide(api, vhost=places[0].vhost) if api is not None else None
 
     async def lock(self, group: str) -> None:
         await self._amqp.lock(group)
@@ -74,6 +80,8 @@ class LiveAdmin:
                 await amqp.declare_exchange(exchange)
             case DeclareQueue(queue):
                 await amqp.declare_queue(queue)
+            case CheckPolicies(group, topology):
+                await self._check_policies(group, topology)
             case Bind(_, bindings):
                 await amqp.bind(bindings)
             case Unbind(_, bindings):
@@ -141,6 +149,13 @@ class LiveAdmin:
             why=why,
         )
 
+    async def _check_policies(self, group: str, topology: Topology) -> None:
+        management = self._require_management("policies can only be checked")
+        queues = await management.queues(Names(group))
+        seen = Observed(await self._amqp.engine(), queues=queues, policies=await management.policies())
+        if losing := losses(topology, seen):
+            raise would_lose(group, losing)
+
     async def _probed_queues(
         self, names: Names, topology: Topology | None
     ) -> dict[str, QueueSeen | Unknown | None]:
@@ -169,13 +184,7 @@ class LiveAdmin:
         found: dict[str, QueueSeen | Unknown | None] = dict.fromkeys(wanted)
         for name, one in listed.items():
             counts = await self._amqp.counts(name)
-            found[name] = counts and QueueSeen(
-                ready=counts.ready,
-                consumers=counts.consumers,
-                unacked=one.unacked,
-                active_consumer=one.active_consumer,
-                arguments=one.arguments,
-            )
+            found[name] = counts and replace(one, ready=counts.ready, consumers=counts.consumers)
         return found
 
     async def _prefixes(self, management: ManagementSide, *, but: str) -> dict[str, str]:

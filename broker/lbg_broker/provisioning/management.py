@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -16,6 +16,10 @@ from yarl import URL
 from .errors import Denied, Refused, Unreachable
 
 REQUEST_TIMEOUT_S = 15.0
+CONNECT_TIMEOUT_S = 5.0
+NOT_NOW = frozenset({502, 503, 504})
+"""A node that is starting or stopping, or a proxy in front of one that is gone."""
+
 DEFAULT_PORT = 15672
 DEFAULT_TLS_PORT = 15671
 
@@ -53,10 +57,16 @@ def path(*segments: str) -> str:
 
 
 class ManagementApi:
-    """One HTTP session to the API. Raises Unreachable, Denied and Refused, each naming the URL."""
+    """One HTTP session to the API. Raises Unreachable, Denied and Refused, each naming the URL.
 
-    def __init__(self, settings: ManagementSettings, *, tls: ssl.SSLContext | None = None) -> None:
-        self.settings = settings
+    Several places, the nodes of a cluster, are tried in turn; the one that answered last is asked first. Whatever is
+    asked may be asked twice: every request says how things shall be, none adds to what is there.
+    """
+
+    def __init__(
+        self, where: ManagementSettings | Sequence[ManagementSettings], *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._places = [where] if isinstance(where, ManagementSettings) else list(where)
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
@@ -76,38 +86,48 @@ class ManagementApi:
             await self._session.close()
 
     async def _ask(self, verb: str, where: str, body: Mapping[str, object] | None) -> Any:
-        url = self.settings.url + where
+        errors: list[Unreachable] = []
+        for place in tuple(self._places):
+            try:
+                return await self._ask_at(place, verb, where, body)
+            except Unreachable as error:
+                errors.append(error)
+                self._places.append(self._places.pop(0))
+        raise errors[0] if len(errors) == 1 else Unreachable("; ".join(map(str, errors)))
+
+    async def _ask_at(
+        self, place: ManagementSettings, verb: str, where: str, body: Mapping[str, object] | None
+    ) -> Any:
+        headers = {"Authorization": place.basic_authentication()}
+        url = _verbatim(place.url + where)
         try:
-            async with self._open_session().request(verb, _verbatim(url), json=body) as response:
+            async with self._open_session().request(verb, url, json=body, headers=headers) as response:
                 answer = await response.read()
                 if response.status == 404:
                     return None
+                said = f"answered {response.status} to {verb} {where}: {_reason(answer)}"
                 if response.status == 401:
                     raise Denied(
-                        f"the management API at {self.settings.url} refuses user {self.settings.user!r}: "
-                        f"{_reason(answer)}"
+                        f"the management API at {place.url} refuses user {place.user!r}: {_reason(answer)}"
                     )
+                if response.status in NOT_NOW:
+                    raise Unreachable(f"the management API at {place.url} {said}")
                 if response.status >= 400:
-                    raise Refused(
-                        f"the management API at {self.settings.url} answered {response.status} to {verb} "
-                        f"{where}: {_reason(answer)}",
-                        status=response.status,
-                    )
+                    raise Refused(f"the management API at {place.url} {said}", status=response.status)
                 return json.loads(answer) if answer else None
         except json.JSONDecodeError as error:
             raise Unreachable(
-                f"what answers at {self.settings.url} is no management API: {where} is not JSON"
+                f"what answers at {place.url} is no management API: {where} is not JSON"
             ) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Unreachable(
-                f"the management API at {self.settings.url} cannot be reached: {_why(error)}"
+                f"the management API at {place.url} cannot be reached: {_why(error)}"
             ) from error
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                headers={"Authorization": self.settings.basic_authentication()},
-                timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
+                timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S),
                 connector=aiohttp.TCPConnector(ssl=self._tls or True),
             )
         return self._session
