@@ -321,7 +321,7 @@ async def test_a_policy_in_force_that_loses_messages_is_refused(policy: Policy, 
 async def test_only_the_policy_of_the_highest_priority_is_in_force() -> None:
     admin = FakeAdmin(engine=RABBIT)
     low = Policy("low", ".*", "queues", 0, {"delivery-limit": 20})
-    admin.policies = (low, Policy("high", "^lbg", "queues", 5, {"max-length": 1_000_000}))
+    admin.policies = (low, Policy("high", "^lbg", "queues", 5, {"queue-leader-locator": "balanced"}))
     await create_group(admin, ORDERS)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lbg_broker.group import Permissions
-from lbg_broker.group.topology import Binding, Exchange, Queue
+from lbg_broker.group.topology import Binding, Exchange, Queue, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,20 @@ class DeclareQueue:
 
     def __str__(self) -> str:
         return f"declare queue {self.queue.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPolicies:
+    """Change nothing, and fail if the broker says of a policy that loses messages that it is in force on a queue.
+
+    Before a queue is there no broker can be asked which policies it will get.
+    """
+
+    group: str
+    topology: Topology
+
+    def __str__(self) -> str:
+        return f"check the policies over the queues of group {self.group}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +135,7 @@ class DeleteUser:
 Action = (
     DeclareExchange
     | DeclareQueue
+    | CheckPolicies
     | Bind
     | Unbind
     | PutUser

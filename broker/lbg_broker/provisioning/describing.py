@@ -9,6 +9,7 @@ from typing import Any
 from lbg_broker.group import GroupSpec, Names, SpecError
 
 from .admin import Beat
+from .checking import problems as found_problems
 from .observed import UNKNOWN, Observed, QueueSeen, Unknown
 
 Count = int | Unknown
@@ -117,6 +118,8 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat]) -> Descri
             spec = GroupSpec.from_record(observed.record, name=group)
         except SpecError as error:
             problems.append(f"the group's record is not one: {error}")
+    if spec is not None:
+        problems += found_problems(spec, observed)
     missing = [name for name, seen in (*observed.exchanges.items(), *observed.queues.items()) if seen is None]
     problems += [
         f"{name} is missing" for name in missing if name != names.config or observed.record is not None

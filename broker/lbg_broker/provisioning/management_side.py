@@ -15,6 +15,8 @@ from .management import ManagementApi, path
 from .observed import UNKNOWN, ExchangeSeen, Policy, QueueSeen, Unknown, UserSeen
 
 _MADE_FOR = "lbg"
+_OF_NOW = "columns=name,arguments,policy,messages_unacknowledged&disable_stats=true&enable_queue_totals=true"
+_SAMPLED = "columns=name,single_active_consumer_tag,effective_policy_definition"
 _RECORD_QUEUE = re.compile(r"lbg\.([a-z0-9-]+)\.config")
 
 
@@ -41,22 +43,25 @@ class ManagementSide:
     async def queues(self, names: Names) -> dict[str, QueueSeen]:
         """Every queue of the group, except those that members and provisioners claim for themselves.
 
-        Ready messages and consumers are left unknown: RabbitMQ samples them every 5 s only.
+        Ready messages and consumers are left unknown: AMQP counts them. RabbitMQ samples what it calls statistics
+        every 5 s, and tells policy and counts of now only where these are left out.
         """
+        where = path("queues", self._vhost)
+        now = await self._list(f"{where}?{_OF_NOW}")
+        sampled = {one["name"]: one for one in await self._list(f"{where}?{_SAMPLED}")}
         own = (names.mailbox(0)[:-1], f"{names.exchange}.provisioning")
         return {
-            str(one["name"]): QueueSeen(
-                unacked=_count(one.get("messages_unacknowledged")),
-                active_consumer=_active(one),
-                arguments=one.get("arguments", {}),
-            )
-            for one in await self._list(path("queues", self._vhost))
+            str(one["name"]): _queue(one, sampled.get(one["name"], {}))
+            for one in now
             if str(one["name"]).startswith(f"{names.exchange}.") and not str(one["name"]).startswith(own)
         }
 
     async def groups(self) -> list[str]:
         """The names of all groups, by their records' queues."""
-        names = (str(one["name"]) for one in await self._list(path("queues", self._vhost)))
+        names = (
+            str(one["name"])
+            for one in await self._list(path("queues", self._vhost) + "?columns=name&disable_stats=true")
+        )
         return [found[1] for name in names if (found := _RECORD_QUEUE.fullmatch(name))]
 
     async def bindings(self, exchanges: Sequence[str]) -> frozenset[Binding]:
@@ -124,6 +129,16 @@ class ManagementSide:
     async def _list(self, where: str) -> list[Mapping[str, Any]]:
         found = await self._api.get(where)
         return [] if found is None else list(found)
+
+
+def _queue(now: Mapping[str, Any], sampled: Mapping[str, Any]) -> QueueSeen:
+    return QueueSeen(
+        unacked=_count(now.get("messages_unacknowledged")),
+        active_consumer=_active(sampled),
+        arguments=now.get("arguments", {}),
+        policy=now.get("policy"),
+        effective=sampled.get("effective_policy_definition") or {},
+    )
 
 
 def _count(value: object) -> int | Unknown:

@@ -34,13 +34,19 @@ class ExchangeSeen:
 
 @dataclass(frozen=True, slots=True)
 class QueueSeen:
-    """A queue that is there. `ready` and `unacked` count messages; `active_consumer` is a consumer tag."""
+    """A queue that is there. `ready` and `unacked` count messages; `active_consumer` is a consumer tag.
+
+    `policy` names the user's policy in force, as of now; `effective` is what the management API says all policies
+    together set, which it samples every 5 s.
+    """
 
     ready: int | Unknown = UNKNOWN
     unacked: int | Unknown = UNKNOWN
     consumers: int | Unknown = UNKNOWN
     active_consumer: str | Unknown | None = UNKNOWN
     arguments: Mapping[str, Argument] | Unknown = UNKNOWN
+    policy: str | Unknown | None = UNKNOWN
+    effective: Mapping[str, object] | Unknown = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class UserSeen:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy in force on a broker (RabbitMQ's guide "Parameters and Policies")."""
+    """A policy of a virtual host (RabbitMQ's guide "Parameters and Policies")."""
 
     name: str
     pattern: str

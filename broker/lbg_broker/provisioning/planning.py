@@ -12,6 +12,7 @@ from lbg_broker.group.topology import Binding
 from .actions import (
     Action,
     Bind,
+    CheckPolicies,
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
@@ -21,9 +22,10 @@ from .actions import (
     PutUser,
     WriteRecord,
 )
-from .errors import GroupDiffers, GroupNotFound, StillInUse, Taken, Unsupported
+from .checking import deviations
+from .errors import GroupDiffers, GroupNotFound, StillInUse, Taken, Unsupported, would_lose
 from .observed import UNKNOWN, Observed, QueueSeen, Unknown, UserSeen
-from .policies import losing_policies
+from .policies import losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,12 @@ def plan_create(spec: GroupSpec, observed: Observed, *, user: UserWish | None) -
     existing = _recorded(spec.name, observed)
     if existing is not None and (diff := [str(one) for one in differences(existing, spec)]):
         raise GroupDiffers(spec.name, diff)
-    deviations = list(_deviations(topology, observed))
+    differing = list(deviations(topology, observed))
     is_there = existing is not None or (
         not observed.is_empty and _lacks_only_its_record(Names(spec.name).config, topology, observed)
     )
-    if is_there and deviations:
-        raise GroupDiffers(spec.name, deviations)
+    if is_there and differing:
+        raise GroupDiffers(spec.name, differing)
     taken = [] if is_there else [*_taken_names(observed), *_taken_prefix(spec, observed)]
     if user is not None:
         taken += _taken_user(spec, observed)
@@ -100,14 +102,9 @@ def refuse_unsupported(spec: GroupSpec, observed: Observed) -> None:
             f"mode {spec.mode!r}: group {spec.name!r} cannot be created: {observed.engine.product} carries "
             "mode 'Exclusive' only in this version of lbg"
         )
-    if observed.policies is UNKNOWN:
-        return
-    losing = losing_policies(topology_of(spec, observed.engine), observed.policies)
+    losing = losses(topology_of(spec, observed.engine), observed)
     if losing:
-        raise Unsupported(
-            f"group {spec.name!r} would lose messages here: {'; '.join(losing)}; change that policy so that it "
-            f"does not match lbg.{spec.name}.*"
-        )
+        raise would_lose(spec.name, losing)
 
 
 def _require_users(observed: Observed, done: str) -> None:
@@ -136,42 +133,8 @@ def _lacks_only_its_record(record: str, topology: Topology, observed: Observed) 
         and all(observed.queues.get(one.name) is not None for one in topology.queues if one.name != record)
         and observed.bindings is not UNKNOWN
         and observed.bindings >= set(topology.bindings)
-        and not list(_deviations(topology, observed))
+        and not list(deviations(topology, observed))
     )
-
-
-def _deviations(topology: Topology, observed: Observed) -> Iterator[str]:
-    """Where what is there is known to be other than the topology; what is missing is no deviation."""
-    for exchange in topology.exchanges:
-        seen = observed.exchanges.get(exchange.name)
-        if seen is None or seen is UNKNOWN:
-            continue
-        if seen.type is not UNKNOWN and seen.type != exchange.type:
-            yield f"exchange {exchange.name} type: {seen.type} -> {exchange.type}"
-        if seen.arguments is not UNKNOWN and dict(seen.arguments) != dict(exchange.arguments):
-            yield f"exchange {exchange.name} arguments: {dict(seen.arguments)} -> {dict(exchange.arguments)}"
-    for queue in topology.queues:
-        there = observed.queues.get(queue.name)
-        if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
-            continue
-        for key in sorted({*there.arguments, *queue.arguments}):
-            was, wanted = there.arguments.get(key), queue.arguments.get(key)
-            if was != wanted:
-                yield f"queue {queue.name} {key}: {_shown(was)} -> {_shown(wanted)}"
-    if observed.bindings is not UNKNOWN:
-        exchanges = {exchange.name for exchange in topology.exchanges}
-        for extra in sorted(observed.bindings - set(topology.bindings), key=str):
-            if extra.exchange in exchanges and not _is_of_clients(extra.queue, topology):
-                yield f"binding of {extra.queue} to {extra.exchange}: {extra.routing_key!r} -> none"
-
-
-def _is_of_clients(queue: str, topology: Topology) -> bool:
-    """Whether a bound queue is one that clients make for themselves (mailboxes, validation, watchers)."""
-    return queue not in {one.name for one in topology.queues}
-
-
-def _shown(value: object) -> str:
-    return "none" if value is None else str(value)
 
 
 def _taken_names(observed: Observed) -> Iterator[str]:
@@ -208,6 +171,8 @@ def _creating(
         there = observed.queues.get(queue.name)
         if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
             yield DeclareQueue(queue, is_new=there is None)
+    if observed.engine.is_rabbitmq and observed.policies is not UNKNOWN and None in observed.queues.values():
+        yield CheckPolicies(spec.name, topology)
     there_already = frozenset[Binding]() if observed.bindings is UNKNOWN else observed.bindings
     missing = [binding for binding in topology.bindings if binding not in there_already]
     for queue_name, of_queue in groupby(missing, key=lambda binding: binding.queue):
@@ -216,12 +181,14 @@ def _creating(
         yield from _granting(spec, topology, observed, user)
     if _recorded(spec.name, observed) is None:
         yield WriteRecord(spec.name, spec.to_record())
+    if user is not None and user.given and observed.user is not None:
+        # Last: the password before this one cannot be put back.
+        yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
 
 
 def _granting(spec: GroupSpec, topology: Topology, observed: Observed, user: UserWish) -> Iterator[Action]:
-    is_new = observed.user is None
-    if is_new or user.given:
-        yield PutUser(spec.client_username, user.password, spec.name, is_new)
+    if observed.user is None:
+        yield PutUser(spec.client_username, user.password, spec.name)
     if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
         before = None if observed.permissions is UNKNOWN else observed.permissions
         yield PutPermissions(spec.client_username, topology.permissions, before)

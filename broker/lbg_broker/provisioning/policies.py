@@ -1,51 +1,188 @@
-"""Policies that would make a broker lose a group's messages, whatever the queues themselves ask for."""
+"""What is in force on a group's queues, arguments and policies taken together, and what of it loses messages.
+
+RabbitMQ combines them per kind of queue: `rabbit_quorum_queue:ra_machine_config/1` for quorum queues,
+`rabbit_amqqueue_process:process_args_policy/1` for classic ones. The smaller number wins, except that on 4.x a
+number below 0 (no limit) yields to any other; a policy's `overflow` beats a quorum queue's own, a classic queue's
+own beats a policy's.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from lbg_broker.group import Topology
+from lbg_broker.group import Engine, Names, Topology
+from lbg_broker.group.topology import Queue
 
-from .observed import Policy
+from .observed import UNKNOWN, Observed, Policy, QueueSeen, Unknown
 
-# RabbitMQ drops or dead-letters a message at its delivery limit, and every handoff counts as a delivery; the
-# others let messages or whole queues expire.
-LOSING = ("delivery-limit", "message-ttl", "expires")
+DEFAULT_DELIVERY_LIMIT = 20
+"""Of a quorum queue since 4.0, where neither an argument nor a policy sets one."""
+
+# The first is one of quorum queues only.
+_SETTINGS = ("delivery-limit", "message-ttl", "expires", "max-length", "max-length-bytes", "overflow")
+# A policy that sets anything else is not applied to a quorum queue at all: the next one that matches is
+# (`rabbit_quorum_queue:is_policy_applicable/2`).
+_FOR_QUORUM_QUEUES = frozenset(
+    {
+        *_SETTINGS,
+        *("max-in-memory-length", "max-in-memory-bytes", "dead-letter-exchange", "dead-letter-routing-key"),
+        *("dead-letter-strategy", "queue-leader-locator", "queue-master-locator", "initial-cluster-size"),
+        *("target-group-size", "consumer-timeout"),
+    }
+)
 _FOR_QUEUES = frozenset({"queues", "all", "quorum_queues", "classic_queues"})
 
 
-def losing_policies(topology: Topology, policies: Sequence[Policy]) -> list[str]:
-    """One line for each policy that is in force on a queue of the group and would lose messages of it."""
-    lines = {}
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What policies say about one queue, and by which of them: `named` maps a setting to the policy's name."""
+
+    definition: Mapping[str, object]
+    named: Mapping[str, str]
+
+
+def losses(topology: Topology, observed: Observed) -> list[str]:
+    """One line for each setting in force that would lose messages of the group; empty when there is none known."""
+    return _lines(
+        (next((over.named[one] for one in by if one in over.named), None), words, queue.name)
+        for queue, settings, over in _all_in_force(topology, observed)
+        for by, words in _losing(queue, settings, observed.engine)
+    )
+
+
+def narrowings(topology: Topology, observed: Observed) -> list[str]:
+    """One line for each policy under which queues refuse earlier than the group's attributes say."""
+    return _lines(
+        (over.named[setting], f"{setting} {settings[setting]}", queue.name)
+        for queue, settings, over in _all_in_force(topology, observed)
+        for setting in ("max-length", "max-length-bytes")
+        if setting in over.named
+        and settings.get("overflow") == "reject-publish"
+        and settings[setting] != queue.arguments.get(f"x-{setting}")
+    )
+
+
+def in_force(
+    arguments: Mapping[str, object], definition: Mapping[str, object], engine: Engine
+) -> dict[str, object]:
+    """The settings of a queue with these arguments under policies that say `definition`."""
+    is_quorum = arguments.get("x-queue-type") == "quorum"
+    found: dict[str, object] = {}
+    for setting in _SETTINGS if is_quorum else _SETTINGS[1:]:
+        own, policy = arguments.get(f"x-{setting}"), definition.get(setting)
+        if own is None or policy is None:
+            value = policy if own is None else own
+        elif isinstance(own, int) and isinstance(policy, int):
+            value = _combined(own, policy, engine)
+        else:
+            value = policy if is_quorum else own
+        if value is not None:
+            found[setting] = value
+    if is_quorum and engine.version >= (4, 0, 0):
+        found.setdefault("delivery-limit", DEFAULT_DELIVERY_LIMIT)
+    return found
+
+
+def _all_in_force(
+    topology: Topology, observed: Observed
+) -> Iterator[tuple[Queue, Mapping[str, object], Over]]:
+    if not observed.engine.is_rabbitmq:
+        return
     for queue in topology.queues:
-        kind = str(queue.arguments.get("x-queue-type", "classic"))
-        for of_operator in (False, True):
-            policy = _effective(queue.name, kind, (one for one in policies if one.of_operator == of_operator))
-            if policy is None:
-                continue
-            found = [f"{key} {policy.definition[key]}" for key in LOSING if key in policy.definition]
-            if found:
-                lines[policy.name, of_operator] = (
-                    f"{'operator ' if of_operator else ''}policy {policy.name!r} sets {', '.join(found)} "
-                    f"on queue {queue.name}"
-                )
-    return list(lines.values())
+        seen = observed.queues.get(queue.name)
+        over = _over(queue, seen, observed.policies, observed.engine)
+        arguments: Mapping[str, object] = queue.arguments
+        if isinstance(seen, QueueSeen) and seen.arguments is not UNKNOWN:
+            arguments = seen.arguments
+        yield queue, in_force(arguments, over.definition, observed.engine), over
 
 
-def _effective(queue: str, kind: str, policies: Iterable[Policy]) -> Policy | None:
-    """Of all that match a name the one of the highest priority is in force, alone."""
-    matching = [one for one in policies if _applies(one, queue, kind)]
-    return max(matching, key=lambda policy: policy.priority, default=None)
+def _losing(
+    queue: Queue, settings: Mapping[str, object], engine: Engine
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What loses messages: the settings that do, and the words for them. Every handoff returns what was prefetched,
+    and every return counts towards a delivery limit."""
+    limit = settings.get("delivery-limit")
+    if isinstance(limit, int) and (limit >= 0 or engine.version < (4, 0, 0)):
+        yield ("delivery-limit",), f"delivery-limit {limit}"
+    for setting in ("message-ttl", "expires"):
+        if setting in settings:
+            yield (setting,), f"{setting} {settings[setting]}"
+    if settings.get("overflow") == "reject-publish":
+        return
+    is_record = queue.name == Names(queue.name.split(".")[1]).config
+    for setting in ("max-length", "max-length-bytes"):
+        if setting in settings and not (is_record and setting == "max-length" and settings[setting] == 1):
+            overflow = settings.get("overflow", "drop-head")
+            yield ("overflow", setting), f"{setting} {settings[setting]} with overflow {overflow}"
 
 
-def _applies(policy: Policy, queue: str, kind: str) -> bool:
+def _over(
+    queue: Queue, seen: QueueSeen | Unknown | None, policies: Sequence[Policy] | Unknown, engine: Engine
+) -> Over:
+    """RabbitMQ's word for which policy of a user's is in force comes before our own evaluation of patterns; what it
+    calls the effective definition is sampled, so that it adds to what the policies say now and overrules nothing."""
+    definition: dict[str, object] = {}
+    named: dict[str, str] = {}
+    if isinstance(seen, QueueSeen) and seen.effective is not UNKNOWN:
+        definition.update(seen.effective)
+        named.update(dict.fromkeys(seen.effective, "a policy"))
+    if policies is UNKNOWN:
+        return Over(definition, named)
+    users = [one for one in policies if not one.of_operator]
+    if isinstance(seen, QueueSeen) and seen.policy is not UNKNOWN:
+        policy = next((one for one in users if one.name == seen.policy), None)
+    else:
+        policy = _first(queue, users)
+    now: dict[str, object] = {}
+    for one in (policy, _first(queue, [one for one in policies if one.of_operator])):
+        for setting, value in one.definition.items() if one is not None else ():
+            before = now.get(setting)
+            both_numbers = isinstance(before, int) and isinstance(value, int)
+            now[setting] = _combined(before, value, engine) if both_numbers else value
+            if now[setting] == value and one is not None:
+                named[setting] = f"{'operator ' if one.of_operator else ''}policy {one.name!r}"
+    return Over(definition | now, named)
+
+
+def _first(queue: Queue, policies: Sequence[Policy]) -> Policy | None:
+    """Of all that match a queue the one of the highest priority is in force, alone."""
+    return max(
+        (one for one in policies if _matches(one, queue)), key=lambda policy: policy.priority, default=None
+    )
+
+
+def _matches(policy: Policy, queue: Queue) -> bool:
+    kind = str(queue.arguments.get("x-queue-type", "classic"))
     if policy.apply_to not in _FOR_QUEUES:
         return False
     if policy.apply_to.endswith("_queues") and policy.apply_to != f"{kind}_queues":
         return False
+    if kind == "quorum" and not _FOR_QUORUM_QUEUES.issuperset(policy.definition):
+        return False
     try:
-        return re.search(policy.pattern, queue) is not None
+        return re.search(policy.pattern, queue.name) is not None
     except re.error:
         # The pattern is Erlang's dialect and not Python's: better to refuse a harmless one than to lose messages.
         return True
+
+
+def _combined(own: object, policy: object, engine: Engine) -> int:
+    assert isinstance(own, int)
+    assert isinstance(policy, int)
+    if engine.version >= (4, 0, 0) and min(own, policy) < 0:
+        return max(own, policy)
+    return min(own, policy)
+
+
+def _lines(found: Iterator[tuple[str | None, str, str]]) -> list[str]:
+    """From (policy, words for the setting, queue): a line for each policy and setting, with its first queue."""
+    queues: dict[tuple[str, str], list[str]] = {}
+    for policy, words, queue in found:
+        queues.setdefault((policy or "RabbitMQ itself", words), []).append(queue)
+    return [
+        f"{policy} sets {words} on queue {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else "")
+        for (policy, words), names in queues.items()
+    ]

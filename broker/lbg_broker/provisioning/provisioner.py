@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lbg_broker.group import GroupSpec, Names
 
-from .actions import Action, PutUser
+from .actions import Action, CheckPolicies, PutUser
 from .admin import BrokerAdmin
 from .applying import apply, apply_all
 from .describing import Description, describe
@@ -45,7 +45,8 @@ async def create_group(
     actions = plan_create(spec, observed, user=wish)
     await apply(admin, actions)
     is_generated = password is None and any(isinstance(action, PutUser) for action in actions)
-    return Created(spec, actions, not observed.is_empty, generated if is_generated else None)
+    changes = tuple(action for action in actions if not isinstance(action, CheckPolicies))
+    return Created(spec, changes, not observed.is_empty, generated if is_generated else None)
 
 
 async def delete_group(
