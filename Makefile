@@ -5,13 +5,15 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
+RABBITMQ4 ?= .rabbitmq4
+RABBITMQ_TESTS := $(addprefix tests/,rabbitmq oracle client provisioning publishing member cli)
 DEMO_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: help install dev demo test check lint types imports format bench soak clean
+.PHONY: help install dev demo test test-rabbitmq4 check lint types imports format bench soak clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "lbg needs Python 3.11 or newer: install it, or run make PYTHON=/path/to/python"; exit 1; }
@@ -34,6 +36,10 @@ demo: $(VENV)/.runtime  ## play a group's life on real flights, on the embedded 
 
 test: dev  ## run every test that needs no cluster
 	$(VENV)/bin/python -m pytest
+
+test-rabbitmq4: $(VENV)/.dev  ## run what touches RabbitMQ on 4.0.5 from Debian trixie, in a folder (as root)
+	@.ci/rabbitmq4 $(RABBITMQ4)
+	LBG_RABBITMQ_ROOT=$(RABBITMQ4) $(VENV)/bin/python -m pytest $(RABBITMQ_TESTS)
 
 check: lint types imports  ## lint, types and import contracts
 
@@ -58,5 +64,5 @@ soak: $(VENV)/.dev  ## 30 minutes of random faults; SOAK_ARGS="--minutes 5 --see
 	$(VENV)/bin/python -m bench.soak $(SOAK_ARGS)
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf --one-file-system $(VENV) .rabbitmq4 .rabbitmq4.part .rabbitmq4.log build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,7 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.rabbit_installation import Installation, NodeFailedError
 from support.rabbitmq import RabbitNode
+
+
+def pytest_report_header() -> str:
+    installation = Installation.of_environment()
+    try:
+        version = ".".join(map(str, installation.version))
+    except NodeFailedError as error:
+        return str(error)
+    return f"RabbitMQ {version} under {installation.root}"
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-_SCRIPTS = "usr/lib/rabbitmq/bin"
 _ENTER = """
 set -eu
 root=$1
@@ -41,11 +40,20 @@ class Installation:
     def of_environment(cls) -> Self:
         return cls(Path(os.environ.get("LBG_RABBITMQ_ROOT") or "/").resolve())
 
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Of RabbitMQ, such as (3, 10, 8). Raises `NodeFailedError`."""
+        for folder in (self.root / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"):
+            major, minor, patch = folder.name.removeprefix("rabbitmq_server-").split(".")
+            return int(major), int(minor), int(patch)
+        raise NodeFailedError(f"there is no RabbitMQ under {self.root}: run `make dev`, or .ci/rabbitmq4")
+
     def script(self, name: str, *arguments: str, see: Path) -> list[str]:
         """The command line that runs one of RabbitMQ's scripts, which reads and writes below `see`."""
-        if not (self.root / _SCRIPTS / name).exists():
-            raise NodeFailedError(f"there is no RabbitMQ under {self.root}: run `make dev`, or .ci/rabbitmq4")
-        return self.command(f"/{_SCRIPTS}/{name}", *arguments, see=see)
+        version = ".".join(map(str, self.version))
+        return self.command(
+            f"/usr/lib/rabbitmq/lib/rabbitmq_server-{version}/sbin/{name}", *arguments, see=see
+        )
 
     def command(self, *command: str, see: Path | None = None) -> list[str]:
         """The command line that runs a program of the installation. Every step is an exec: the process id stays."""

@@ -214,11 +214,6 @@ class RabbitNode:
         self.ask("PUT", f"/api/permissions/{vhost}/{USER}", everything)
         return self.amqp_url + vhost
 
-    @property
-    def version(self) -> tuple[int, ...]:
-        """The version that runs, such as (3, 10, 8)."""
-        return tuple(int(part) for part in self.ask("GET", "/api/overview")["rabbitmq_version"].split("."))
-
     def control(self, *command: str, timeout_s: float = 60) -> str:
         """Run rabbitmqctl against the node, about 1.5 s, and return its output. Raises `NodeFailedError`."""
         try:
