@@ -8,9 +8,10 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 RABBITMQ4 ?= .rabbitmq4
 RABBITMQ_TESTS := $(addprefix tests/,rabbitmq oracle client provisioning publishing member cli)
 DEMO_ARGS ?=
+CHAOS_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: help install dev demo test test-rabbitmq4 check lint types imports format bench soak clean
+.PHONY: help install dev demo test test-rabbitmq4 check lint types imports format bench chaos soak clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,8 +61,11 @@ format: $(VENV)/.dev  ## format the code
 bench: dev  ## measure side by side with RabbitMQ, pika and aio-pika (about 45 minutes)
 	$(VENV)/bin/python -m bench
 
-soak: $(VENV)/.dev  ## 30 minutes of random faults; SOAK_ARGS="--minutes 5 --seed 7"
-	$(VENV)/bin/python -m bench.soak $(SOAK_ARGS)
+chaos: dev  ## random faults on both engines (25 minutes); CHAOS_ARGS="--engine rabbitmq --seed 7"
+	$(VENV)/bin/python -m bench.chaos $(CHAOS_ARGS)
+
+soak: $(VENV)/.dev  ## the same for 30 minutes on the embedded broker; SOAK_ARGS="--minutes 5 --seed 7"
+	$(VENV)/bin/python -m bench.chaos --engine embedded --minutes 30 $(SOAK_ARGS)
 
 clean:  ## remove everything that make made
 	rm -rf --one-file-system $(VENV) .rabbitmq4 .rabbitmq4.part .rabbitmq4.log build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

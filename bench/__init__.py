@@ -1,4 +1,4 @@
-"""Measurements and long runs: everything docs/benchmarks.md and docs/soak.md quote comes from here."""
+"""Measurements and long runs: everything docs/benchmarks.md and docs/chaos.md quote comes from here."""
 
 import sys
 from pathlib import Path

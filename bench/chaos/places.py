@@ -7,13 +7,10 @@ nodes when the thread that started them ends.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from support.embedded import EmbeddedBroker
 from support.rabbit_cluster import RabbitCluster

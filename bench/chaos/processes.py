@@ -196,8 +196,11 @@ class MemberSlot:
         await self.start()
 
     def _is_broken(self, process: Process, status: int) -> bool:
+        said = process.log.read_text(errors="replace")
+        if status == -signal.SIGTERM and not said:
+            return False  # it was asked to leave before it had begun
         if self._as_command:
-            return status <= 0 or "Traceback" in process.log.read_text(errors="replace")
+            return status <= 0 or "Traceback" in said
         return status != COULD_NOT_JOIN
 
     async def _unwatch(self) -> None:
