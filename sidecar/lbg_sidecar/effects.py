@@ -123,6 +123,15 @@ class Stalled:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedOut:
+    """For the log: the broker's consumer timeout ended a channel, though this member reckoned with another one."""
+
+    queue: int
+    timeout_s: float
+    expected_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Superseded:
     """For the log: `by` gets the deliveries of a queue that this member thought it served, and attaches anew to.
 
@@ -157,6 +166,7 @@ Effect = (
     | TakenOver
     | Stalled
     | Superseded
+    | TimedOut
     | LiveSet
     | Post
 )

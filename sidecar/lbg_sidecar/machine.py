@@ -20,7 +20,19 @@ from .balancing.watchdog import Watchdog
 from .consuming.consumption import Consumption, Next, Rules
 from .consuming.held import Attachment, Held
 from .consuming.positions import Processed
-from .effects import Abort, Ack, DeadLetter, Done, Effect, Exit, LiveSet, Reconnect, Republish, TakenOver
+from .effects import (
+    Abort,
+    Ack,
+    DeadLetter,
+    Done,
+    Effect,
+    Exit,
+    LiveSet,
+    Reconnect,
+    Republish,
+    TakenOver,
+    TimedOut,
+)
 from .membership.messages import Beat, Handover, Message, Move, Reattached
 from .membership.roster import Post, Roster, Timings
 from .reporting import beat_content, description
@@ -156,6 +168,11 @@ class MemberMachine:
         if self.leaving is None and now >= binding.attach_due:
             self.bindings.attach(binding, now)
         self._after(now)
+
+    def timed_out(self, attachment: Attachment, timeout_s: float) -> None:
+        """The broker closed the channel because a delivery was held for longer than it allows; `closed` follows."""
+        self.effects.append(TimedOut(attachment.queue, timeout_s, self.bindings.consumer_timeout_s))
+        self.bindings.consumer_timeout_s = min(self.bindings.consumer_timeout_s, timeout_s)
 
     def deliver(self, attachment: Attachment, arrivals: list[Held], now: float) -> None:
         if attachment.closed:

@@ -16,6 +16,11 @@ from .rules import Assignment
 REATTACH_AT_ONCE = 8
 """Waiting consumers that are taken away and put behind again at the same time; more would be a burst on the broker."""
 
+GIVE_BACK_AT = 0.5
+CUT_OFF_AT = 0.75
+"""Of the broker's consumer timeout, after which it closes the channel with an error: from one half on a queue is given
+back if it drains; at three quarters what has not drained is cut off, because soon the broker would do it."""
+
 GET_BEHIND_WITHIN = 0.6
 """Of the rebalance delay: the rest is for beats to tell of it."""
 
@@ -47,9 +52,11 @@ class Balancer:
 
     def balance(self, now: float) -> None:
         """One look at all queues. Needs a claimed index."""
-        for binding in held_too_long(self._bindings, now):
-            if binding.queue not in self._handoffs.moves:
+        for binding in held_too_long(self._bindings, now, share=GIVE_BACK_AT):
+            if binding.queue not in self._handoffs.moves and now >= binding.move_due:
                 self._handoffs.start(binding, None, "held for half of the consumer timeout", now)
+        for binding in held_too_long(self._bindings, now, share=CUT_OFF_AT):
+            self._handoffs.cut_off(binding, "held for three quarters of the consumer timeout", now)
         if self._rules.assignment is Assignment.STATIC:
             self._release_secondaries(now)
             return

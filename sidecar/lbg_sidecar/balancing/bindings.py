@@ -28,6 +28,8 @@ class Bindings:
         uniform: Callable[[], float],
     ) -> None:
         self.rules = rules
+        self.consumer_timeout_s = rules.consumer_timeout_s
+        """What the broker's is, as far as is known: less than was set where it proved to be less."""
         self.all = [Binding(queue) for queue in range(rules.queue_count)]
         self._consumption = consumption
         self._effects = effects
@@ -135,5 +137,5 @@ class Bindings:
         return derived_prefetch(
             concurrency=self._consumption.rules.concurrency,
             service_time_s=self._consumption.service_time_s(),
-            consumer_timeout_s=self.rules.consumer_timeout_s,
+            consumer_timeout_s=self.consumer_timeout_s,
         )

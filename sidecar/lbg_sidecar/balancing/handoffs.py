@@ -89,13 +89,22 @@ class Handoffs:
         self._effects.append(Moved(handoff.queue, handoff.to, handoff.why, drain_s, close_s, handoff.forced))
         return handoff.to is not None
 
+    def cut_off(self, binding: Binding, why: str, now: float) -> None:
+        """Give a queue to whoever waits first now, drained or not."""
+        if binding.queue not in self.moves:
+            self.start(binding, None, why, now)
+        self._force(self.moves[binding.queue], now)
+
     def force(self, now: float) -> None:
         """Carry out every move now, drained or not."""
         for handoff in list(self.moves.values()):
-            if handoff.stage is Stage.ANNOUNCED:
-                self._freeze(handoff, now)
-            if handoff.stage is Stage.DRAINING:
-                self._let_go(handoff, now)
+            self._force(handoff, now)
+
+    def _force(self, handoff: Handoff, now: float) -> None:
+        if handoff.stage is Stage.ANNOUNCED:
+            self._freeze(handoff, now)
+        if handoff.stage is Stage.DRAINING:
+            self._let_go(handoff, now)
 
     def tick(self, now: float) -> None:
         for handoff in list(self.moves.values()):

@@ -59,14 +59,14 @@ def is_behind(binding: Binding, peer: Peer) -> bool:
     return attached_at is not None and binding.attached_at > attached_at
 
 
-def held_too_long(bindings: Bindings, now: float) -> Iterator[Binding]:
-    """Queues whose oldest delivery has waited for half of the broker's consumer timeout.
+def held_too_long(bindings: Bindings, now: float, *, share: float) -> Iterator[Binding]:
+    """Queues whose oldest delivery has waited for this share of the broker's consumer timeout.
 
     Closing gives it back in order before the broker closes the channel with an error.
     """
-    limit_s = bindings.rules.consumer_timeout_s / 2
+    limit_s = bindings.consumer_timeout_s * share
     for binding in bindings.all:
-        if binding.active and binding.phase is Phase.ATTACHED and now >= binding.move_due:
+        if binding.active and binding.phase is Phase.ATTACHED:
             assert binding.attachment is not None
             oldest = binding.attachment.settling.oldest
             if oldest is not None and now - oldest.received_at > limit_s:

@@ -152,6 +152,9 @@ class Driver:
         self.machine.closed(attachment, self._loop.time())
         self._pump()
 
+    def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None:
+        self.machine.timed_out(attachment, timeout_s)
+
     def on_looked(self, queue: int, ready: int | None) -> None:
         if self.link is not None:
             self.machine.looked(queue, ready, self._loop.time())
@@ -254,7 +257,9 @@ class Driver:
                 self._on_exit()
             case fx.Reconnect(why):
                 self.disconnect(why)
-            case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet() | fx.Stalled() | fx.Superseded():
+            case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():
+                tell(self.machine.name, effect)
+            case fx.Stalled() | fx.Superseded() | fx.TimedOut():
                 tell(self.machine.name, effect)
             case _ if link is None or outgoing is None:
                 pass

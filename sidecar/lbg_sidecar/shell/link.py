@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
@@ -19,6 +20,7 @@ from lbg_broker.client import (
     ClientConnection,
     ClientError,
     Delivery,
+    PreconditionFailed,
     Publisher,
     ResourceLocked,
     Returned,
@@ -39,6 +41,9 @@ OnBody = Callable[[bytes], None]
 OnReturned = Callable[[bytes, int], None]
 OnLooked = Callable[[int, int | None], None]
 
+ATTACH_WITHIN_S = 5.0
+NO_ANSWER = "queue %d: no answer to basic.consume in %g s (a quorum queue gives none while most of its nodes are down)"
+
 LOOK_S = 2.0
 """A look at who is there is given up after this long: it only saves refusals."""
 
@@ -48,6 +53,7 @@ class QueueEvents(Protocol):
 
     def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None: ...
     def on_attached(self, attachment: Attachment) -> None: ...
+    def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None: ...
     def on_closed(self, attachment: Attachment) -> None: ...
 
 
@@ -146,6 +152,8 @@ class Link:
         self._attaching[attachment] = task
 
     async def _attach(self, attachment: Attachment, events: QueueEvents) -> None:
+        loop = asyncio.get_running_loop()
+        warning = loop.call_later(ATTACH_WITHIN_S, log.warning, NO_ANSWER, attachment.queue, ATTACH_WITHIN_S)
         try:
             channel = await self.work.open_channel()
             self._channels[attachment] = channel
@@ -162,6 +170,7 @@ class Link:
                 log.warning("queue %d: no channel: %s", attachment.queue, error)
                 events.on_closed(attachment)
         finally:
+            warning.cancel()
             del self._attaching[attachment]
 
     def detach(self, effect: Detach) -> None:
@@ -206,6 +215,8 @@ class Link:
 
     async def close(self) -> None:
         await self.work.close()
+        if self.talk.is_blocked:  # nobody reads a goodbye
+            self.talk.abort()
         await self.talk.close()
 
     def abort(self) -> None:
@@ -229,9 +240,21 @@ class Link:
         if not self.work.is_open:
             # First of all nothing more may start, on any queue.
             self._ended(closed)
+        elif (timeout_s := consumer_timeout_in(error)) is not None:
+            events.on_timed_out(attachment, timeout_s)
         elif error is not None:
             log.warning("queue %d: %s", attachment.queue, error)
         events.on_closed(attachment)
+
+
+def consumer_timeout_in(error: ClientError | None) -> float | None:
+    """The broker's consumer timeout in seconds, if that is what closed a channel (RabbitMQ says it in words)."""
+    if not isinstance(error, PreconditionFailed):
+        return None
+    found = re.search(
+        r"delivery acknowledgement.* timed out\. Timeout value used: (\d+) ms", error.reply_text
+    )
+    return int(found[1]) / 1000 if found is not None else None
 
 
 async def _free_among(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ..effects import Effect, Kept, LiveSet, Moved, Stalled, Superseded, TakenOver
+from ..effects import Effect, Kept, LiveSet, Moved, Stalled, Superseded, TakenOver, TimedOut
 
 log = logging.getLogger("lbg.member")
 
@@ -29,6 +29,12 @@ def tell(name: str, effect: Effect) -> None:
             log.warning(
                 "%s: queue %d is stalled: %d messages wait at the broker, and none came in %.1f s; attaching anew",
                 *(name, queue, ready, quiet_s),
+            )
+        case TimedOut(queue, timeout_s, expected_s):
+            log.warning(
+                "%s: queue %d: the broker closed the channel, because a message was held for longer than its consumer "
+                "timeout of %g s; this member reckoned with %g s: set consumer_timeout_s to %g, or raise the broker's",
+                *(name, queue, timeout_s, expected_s, timeout_s),
             )
         case Superseded(queue, by, cut_off):
             log.warning(

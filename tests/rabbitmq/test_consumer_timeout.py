@@ -1,0 +1,134 @@
+"""RabbitMQ closes a channel that leaves a delivery unacknowledged for longer than consumer_timeout (30 minutes).
+
+It looks every `channel_tick_interval` (60 s), so a channel lives up to that much longer. Both are short here; each
+channel reads them as it opens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from lbg_broker.client import PreconditionFailed, connect
+from lbg_sidecar import Member, Message, Verdict, retry
+from lbg_sidecar.shell.link import consumer_timeout_in
+from support.group_load import Judge, Load
+from support.member_place import Place
+from support.rabbitmq import RabbitNode
+from support.waiting import until
+
+TIMEOUT_S = 6.0
+
+
+@pytest.fixture(scope="module")
+def impatient(rabbitmq: RabbitNode) -> Iterator[RabbitNode]:
+    """The node, with a consumer timeout of six seconds that it checks every second."""
+    for name, value_ms in (("consumer_timeout", TIMEOUT_S * 1000), ("channel_tick_interval", 1000)):
+        rabbitmq.evaluate(f"application:set_env(rabbit, {name}, {value_ms:.0f})")
+    yield rabbitmq
+    for name, value_ms in (("consumer_timeout", 1_800_000), ("channel_tick_interval", 60_000)):
+        rabbitmq.evaluate(f"application:set_env(rabbit, {name}, {value_ms})")
+
+
+async def test_what_the_broker_says_when_it_closes_the_channel_is_understood(
+    impatient: RabbitNode, place: Place, load: Load
+) -> None:
+    await load.publish(40)
+    connection = await connect(place.url)
+    channel = await connection.open_channel()
+    await channel.consume(place.names.queue(0), lambda deliveries: None, prefetch_count=1)
+    async with asyncio.timeout(TIMEOUT_S + 5):
+        error = await asyncio.shield(channel.closed)
+    assert isinstance(error, PreconditionFailed)
+    assert consumer_timeout_in(error) == TIMEOUT_S
+    await connection.close()
+
+
+async def test_a_blocked_key_gives_its_queue_back_in_order_before_the_broker_closes_the_channel(
+    impatient: RabbitNode, place: Place, load: Load, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lbg.member")
+    judge = Judge()
+    is_healed = asyncio.Event()
+
+    async def poisoned(message: Message) -> Verdict | None:
+        return retry("poison", after_s=0.2) if message.data == b"0" and not is_healed.is_set() else None
+
+    settings = {"consumer_timeout_s": TIMEOUT_S, "prefetch": 16}
+    async with (
+        Member(place.settings("a", **settings), judge.handler("a", poisoned)),
+        Member(place.settings("b", **settings), judge.handler("b", poisoned)),
+    ):
+        await load.publish(400)
+        await until(
+            lambda: "held for half of the consumer timeout" in caplog.text, what="the queue given back"
+        )
+        await until(lambda: caplog.text.count("held for half") >= 4, timeout_s=4 * TIMEOUT_S)
+        is_healed.set()
+        await load.all_seen(judge)
+    assert "timed out" not in caplog.text
+    assert "closed the channel" not in caplog.text
+    assert {member for member, key, _ in judge.starts if key == "key-0"} == {"a", "b"}
+    assert not judge.inversions
+    of_the_key = [name for _, key, name in judge.starts if key == "key-0"]
+    assert judge.repeats == len(of_the_key) - len(set(of_the_key)), "only the poison was called again"
+
+
+async def test_a_call_that_does_not_end_is_cut_off_before_the_broker_closes_the_channel(
+    impatient: RabbitNode, place: Place, load: Load, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lbg.member")
+    judge = Judge()
+    cancelled: list[str] = []
+
+    async def hang_once(message: Message) -> None:
+        if message.data == b"0" and not cancelled:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(message.id)
+                raise
+
+    settings = {"consumer_timeout_s": TIMEOUT_S, "max_handoff_s": 0.3}
+    async with Member(place.settings("a", **settings), judge.handler("a", hang_once)) as member:
+        await load.publish(200)
+        await load.all_seen(judge)
+        await until(lambda: cancelled, timeout_s=TIMEOUT_S, what="the call to be cut off")
+        await until(lambda: sum(judge.times.values()) == 201, what="the message to come again")
+        assert member.state()["counts"]["forced"] == 1
+    assert "held for three quarters of the consumer timeout" in caplog.text
+    assert "closed the channel" not in caplog.text
+    assert not judge.inversions
+
+
+async def test_a_member_that_reckons_with_another_timeout_recovers_and_says_what_to_set(
+    impatient: RabbitNode, place: Place, load: Load, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lbg.member")
+    judge = Judge()
+    cancelled: list[str] = []
+
+    async def hang_once(message: Message) -> None:
+        if message.data == b"0" and not cancelled:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(message.id)
+                raise
+
+    async with Member(place.settings("a"), judge.handler("a", hang_once)) as member:
+        await load.publish(200)
+        await until(lambda: cancelled, timeout_s=TIMEOUT_S + 5, what="the broker to close the channel")
+        await load.all_seen(judge)
+        await until(lambda: sum(judge.times.values()) == 201, what="the message to come again")
+        assert member.index == 0, "the member and its other queues went on"
+        told = [record.getMessage() for record in caplog.records if "consumer timeout" in record.getMessage()]
+        assert len(told) == 1
+        assert "this member reckoned with 1800 s: set consumer_timeout_s to 6" in told[0]
+        driver = member._driver
+        assert driver is not None
+        assert driver.machine.bindings.consumer_timeout_s == TIMEOUT_S, "it knows better from now on"
+    assert not judge.inversions
