@@ -1,0 +1,154 @@
+"""Memory and disk alarms: RabbitMQ stops reading from connections that publish (connection.blocked), and says so.
+
+A member publishes over one connection and does everything else over another one, so it goes on consuming.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lbg_sidecar import Member, Message, Verdict, drop
+from support.aside import aside
+from support.group_load import Judge, Load
+from support.member_place import Place
+from support.rabbitmq import RabbitNode
+from support.waiting import until
+
+Alarm = Callable[[RabbitNode], tuple[tuple[str, str], tuple[str, str]]]
+
+ALARMS = {
+    "memory": (("set_vm_memory_high_watermark", "0.000001"), ("set_vm_memory_high_watermark", "0.6")),
+    "disk": (("set_disk_free_limit", "900000GB"), ("set_disk_free_limit", "50MB")),
+}
+
+
+@asynccontextmanager
+async def alarm(node: RabbitNode, kind: str) -> AsyncIterator[None]:
+    on, off = ALARMS[kind]
+    await aside(node.control, *on)
+    try:
+        yield
+    finally:
+        await aside(node.control, *off)
+
+
+def talk_is_blocked(member: Member) -> bool:
+    driver = member._driver
+    return driver is not None and driver.link is not None and driver.link.talk.is_blocked
+
+
+def active(member: Member) -> set[int]:
+    return {queue["queue"] for queue in member.state()["queues"] if queue["active"]}
+
+
+async def ready(place: Place) -> int:
+    return sum([await place.count(place.names.queue(number)) for number in range(4)])
+
+
+@pytest.mark.parametrize("kind", ALARMS)
+async def test_members_go_on_consuming_during_an_alarm_and_their_beats_resume_after_it(
+    rabbitmq: RabbitNode, place: Place, load: Load, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge = Judge()
+    may_go_on = asyncio.Event()
+
+    async def slow(message: Message) -> Verdict | None:
+        await may_go_on.wait()
+        return (
+            drop("no good") if message.data == b"367" else None
+        )  # the last of its key: nothing waits behind it
+
+    async with (
+        Member(place.settings("a", prefetch=8), judge.handler("a", slow)) as a,
+        Member(place.settings("b", prefetch=8), judge.handler("b", slow)) as b,
+    ):
+        await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1])
+        await load.publish(400)
+        await load._publisher.flush()
+        async with alarm(rabbitmq, kind):
+            await until(lambda: talk_is_blocked(a) and talk_is_blocked(b), what="both to be blocked")
+            may_go_on.set()
+            await until(lambda: len(judge.times) == 400, what="the backlog, under the alarm")
+            counts = [member.state()["counts"] for member in (a, b)]
+            await until(
+                lambda: sum(member.state()["counts"]["acked"] for member in (a, b)) == 399, timeout_s=2
+            )
+            assert await ready(place) == 0
+            assert sum(count["dead_lettered"] for count in counts) == 0, (
+                "a dead letter waits for the alarm's end"
+            )
+            assert a.state()["live"] == b.state()["live"] == [0, 1], "silence alone removes nobody"
+        told_at = {member: peer_told_at(member) for member in (a, b)}
+        await until(lambda: all(peer_told_at(member) > told_at[member] for member in (a, b)), what="beats")
+        await until(lambda: sum(member.state()["counts"]["dead_lettered"] for member in (a, b)) == 1)
+        assert await place.count(place.names.dead) == 1
+    assert not judge.inversions
+    assert not judge.repeats
+
+
+def peer_told_at(member: Member) -> float:
+    driver = member._driver
+    assert driver is not None
+    (peer,) = driver.machine.roster.peers.values()
+    return peer.told_at
+
+
+async def test_a_member_that_starts_during_an_alarm_joins_and_takes_over(
+    rabbitmq: RabbitNode, place: Place, load: Load, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lbg.member")
+    judge = Judge()
+    may_go_on = asyncio.Event()
+
+    async def slow(message: Message) -> None:
+        await may_go_on.wait()
+
+    async with Member(place.settings("a", prefetch=8), judge.handler("a", slow)) as a:
+        await load.publish(400)
+        await load._publisher.flush()
+        async with alarm(rabbitmq, "memory"):
+            await until(lambda: talk_is_blocked(a))
+            async with asyncio.timeout(10):
+                b = await Member(place.settings("b", prefetch=8), judge.handler("b", slow)).__aenter__()
+            try:
+                assert b.index == 1
+                may_go_on.set()
+                async with asyncio.timeout(5):
+                    a.stop("leaves during the alarm")
+                    await a.run()
+                await until(lambda: len(judge.times) == 400, what="the backlog, under the alarm")
+                assert active(b) == {0, 1, 2, 3}
+                async with Member(place.settings("c"), judge.handler("c")) as c:
+                    assert c.index == 0
+                    assert c.state()["live"] == [0], "nobody can say anything"
+            finally:
+                await b.__aexit__(None, None, None)
+    assert judge.members() == {"a", "b"}
+    assert not judge.inversions
+    assert not judge.repeats
+
+
+async def test_members_that_met_during_an_alarm_know_each_other_and_share_after_it(
+    rabbitmq: RabbitNode, place: Place, load: Load
+) -> None:
+    judge = Judge()
+    async with alarm(rabbitmq, "disk"):
+        a = await Member(place.settings("a"), judge.handler("a")).__aenter__()
+        b = await Member(place.settings("b"), judge.handler("b")).__aenter__()
+        assert (a.index, b.index) == (0, 1)
+    try:
+        await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1], what="them to hear each other")
+        publishing = asyncio.create_task(load.publish(3000, rate_hz=400))
+        await until(lambda: len(active(a)) == len(active(b)) == 2, what="balance")
+        await publishing
+        await load.all_seen(judge)
+    finally:
+        for member in (a, b):
+            await member.__aexit__(None, None, None)
+    assert not judge.inversions
+    assert not judge.repeats
