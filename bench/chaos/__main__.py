@@ -11,8 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench.chaos.evidence import history_of, judge_directory
 from bench.chaos.judging import Verdict
-from bench.chaos.playing import history_of, judge_directory, run
+from bench.chaos.playing import run
 from bench.chaos.schedule import WEIGHTS, Sizes
 
 CLUSTER_NODES = 3

@@ -14,6 +14,8 @@ from bench.chaos.stream import key_number, position_in, publisher_number
 from lbg_sidecar import Message, Verdict, drop, retry
 
 LOOK_EVERY_S = 0.05
+OFTEN_WAITS_S = 0.01
+"""Every hundredth call waits so long for something, so that there are calls to interrupt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Mood:
 
     @property
     def is_calm(self) -> bool:
-        return self == CALM
+        return not (self.slow_s or self.stalls or self.fails or self.drops or self.hangs)
 
 
 CALM = Mood()
@@ -93,7 +95,7 @@ class Application:
         ledger.write(Kind.ENTERED, name, redelivered, attempt)
         mood = self._mood.now()
         verdict, kind = None, Kind.ACKED
-        if mood is not CALM and not mood.is_calm:
+        if not mood.is_calm or not name[0] % 100:
             try:
                 verdict = await self._moody(mood, name[0], attempt)
             except asyncio.CancelledError:
@@ -106,8 +108,8 @@ class Application:
 
     async def _moody(self, mood: Mood, position: int, attempt: int) -> Verdict | None:
         share = position * 7919 % 100
-        if mood.slow_s:
-            await asyncio.sleep(mood.slow_s)
+        if mood.slow_s or not position % 100:
+            await asyncio.sleep(mood.slow_s or OFTEN_WAITS_S)
         while mood.stalls and self._mood.now().stalls:  # noqa: ASYNC110 (another process ends it)
             await asyncio.sleep(LOOK_EVERY_S)
         if share < mood.hangs and attempt == 1:

@@ -29,14 +29,23 @@ async def play(stage: Stage, planned: Planned) -> None:
         async with member.lock:
             stage.say(f"#{planned.number} {member.name}: {fault} ({planned.lasts_s:.1f} s)")
             await _TO_MEMBERS[fault](stage, member, planned)
+    elif fault in _TO_APPLICATIONS:  # whatever else happens to its member meanwhile
+        member = stage.members[planned.victim]
+        stage.say(f"#{planned.number} {member.name}: {fault} ({planned.lasts_s:.1f} s)")
+        await _TO_APPLICATIONS[fault](stage, member, planned)
     elif fault in _TO_PUBLISHERS:
         publisher = stage.publishers[planned.victim]
         async with publisher.lock:
             stage.say(f"#{planned.number} {publisher.name}: {fault} ({planned.lasts_s:.1f} s)")
             await _TO_PUBLISHERS[fault](publisher, planned)
+    elif fault in _TO_BROKER:
+        async with stage.broker_lock:
+            stage.say(f"#{planned.number} node {planned.victim}: {fault} ({planned.lasts_s:.1f} s)")
+            await _TO_BROKER[fault](stage, planned)
+            stage.say(f"#{planned.number} is over")
     else:
         stage.say(f"#{planned.number} {fault} ({planned.lasts_s:.1f} s)")
-        await _TO_THE_REST[fault](stage, planned)
+        await _TO_GROUP[fault](stage, planned)
 
 
 # Members
@@ -233,6 +242,8 @@ _TO_MEMBERS: dict[Fault, Callable[[Stage, MemberSlot, Planned], Awaitable[None]]
     Fault.MEMBER_SILENCE: silence_member,
     Fault.MEMBER_CUT: cut_member,
     Fault.MEMBER_TWIN: twin,
+}
+_TO_APPLICATIONS: dict[Fault, Callable[[Stage, MemberSlot, Planned], Awaitable[None]]] = {
     Fault.APP_SLOW: slow,
     Fault.APP_FAILS: fail,
     Fault.APP_DROPS: drop,
@@ -244,12 +255,14 @@ _TO_PUBLISHERS: dict[Fault, Callable[[PublisherSlot, Planned], Awaitable[None]]]
     Fault.PUBLISHER_CUT: cut_publisher,
     Fault.PUBLISHER_SILENCE: silence_publisher,
 }
-_TO_THE_REST: dict[Fault, Callable[[Stage, Planned], Awaitable[None]]] = {
+_TO_BROKER: dict[Fault, Callable[[Stage, Planned], Awaitable[None]]] = {
     Fault.BROKER_KILL: kill_broker,
     Fault.BROKER_STOP: stop_broker,
     Fault.BROKER_FREEZE: freeze_broker,
     Fault.PARTITION: part,
     Fault.ALARM: alarm,
+}
+_TO_GROUP: dict[Fault, Callable[[Stage, Planned], Awaitable[None]]] = {
     Fault.ALL_STALL: stall,
     Fault.ROLL: roll,
     Fault.GROW: grow,

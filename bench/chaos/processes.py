@@ -223,7 +223,7 @@ class MemberSlot:
     def _command_argv(self, ledger: Path) -> list[str]:
         settings = self.settings
         return [
-            *("-m", "lbg", "consume", "--broker", settings["broker"][0], "--group", settings["group"]),
+            *("-m", "lbg", "consume", "--broker", ",".join(settings["broker"]), "--group", settings["group"]),
             *(
                 "--name",
                 self.name,

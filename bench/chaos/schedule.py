@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 class Target(enum.StrEnum):
     MEMBER = "member"
+    APPLICATION = "application"
     PUBLISHER = "publisher"
     BROKER = "broker"
     GROUP = "group"
@@ -52,7 +53,7 @@ class Fault(enum.StrEnum):
 
 _TARGETS = {
     "MEMBER": Target.MEMBER,
-    "APP": Target.MEMBER,
+    "APP": Target.APPLICATION,
     "PUBLISHER": Target.PUBLISHER,
     "BROKER": Target.BROKER,
     "PARTITION": Target.BROKER,
@@ -97,8 +98,8 @@ LASTS_S: Mapping[Fault, tuple[float, float]] = {
     Fault.MEMBER_SILENCE: (0.5, 14),
     Fault.MEMBER_CUT: (0, 0),
     Fault.MEMBER_TWIN: (3, 10),
-    Fault.APP_SLOW: (2, 8),
-    Fault.APP_FAILS: (2, 8),
+    Fault.APP_SLOW: (3, 10),
+    Fault.APP_FAILS: (3, 10),
     Fault.APP_DROPS: (1, 4),
     Fault.APP_HANGS: (1, 3),
     Fault.ALL_STALL: (3, 6),
@@ -165,6 +166,7 @@ def schedule_of(seed: int, engine: str, sizes: Sizes) -> list[Planned]:
     faults, weights = zip(*WEIGHTS[engine].items(), strict=True)
     victims = {
         Target.MEMBER: sizes.members,
+        Target.APPLICATION: sizes.members,
         Target.PUBLISHER: sizes.publishers,
         Target.BROKER: sizes.nodes,
         Target.GROUP: 1,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +36,7 @@ class Stage:
     problems: list[str] = field(default_factory=list)
     guests: set[MemberSlot] = field(default_factory=set)
     lives: itertools.count[int] = field(default_factory=itertools.count)
+    broker_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     started_at: float = field(default_factory=time.monotonic)
 
     def say(self, text: str) -> None:
@@ -107,14 +107,12 @@ class Stage:
             "rebalance_delay_s": REBALANCE_DELAY_S,
             "call_timeout_s": CALL_TIMEOUT_S,
         }
-        # One of them is `lbg consume` with a command, as long as that takes one address only.
-        as_command = name == "m0" and len(self.place.ports) == 1
         return MemberSlot(
             name,
             wire,
             self.directory,
             settings,
-            as_command=as_command,
+            as_command=name == "m0",  # `lbg consume`, as one would start it
             lives=self.lives,
             on_problem=self.problem,
         )
@@ -161,7 +159,3 @@ class Stage:
             await publisher.kill()
             await publisher.wire.close()
         await self.place.close()
-
-    def reports(self) -> list[dict[str, Any]]:
-        """What each publisher reported at its end, in order of their numbers."""
-        return [json.loads(publisher.report.read_text()) for publisher in self.publishers]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench.chaos.playing import history_of, run
+from bench.chaos.evidence import history_of
+from bench.chaos.playing import run
 from bench.chaos.schedule import Sizes
 
 SMALL = Sizes(messages=20_000, faults=8, fault_every_s=1.5, heartbeat_s=1)
