@@ -244,7 +244,8 @@ class RabbitNode:
         connection = http.client.HTTPConnection("127.0.0.1", self.management_port, timeout=30)
         try:
             token = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-            connection.request(verb, path, body, {"Authorization": f"Basic {token}"})
+            headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
+            connection.request(verb, path, body, headers)
             answer = connection.getresponse()
             text = answer.read()
         finally:
