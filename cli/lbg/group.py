@@ -1,13 +1,14 @@
-"""`lbg group`: create, show, list and delete groups, as the document's admin does."""
+"""`lbg group`: create, show, list, rotate and delete, as the document's admin does."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,11 +20,30 @@ if TYPE_CHECKING:
     from lbg_broker.provisioning.provisioner import Created
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def password_options(command: C) -> C:
+    """Where the password of the group's user comes from and, if it is generated, goes to."""
+    for option in (
+        click.option(
+            "--write-password",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Write a generated password to this new file (mode 600) and do not print it.",
+        ),
+        click.option(
+            "--password-file",
+            type=FILE,
+            help="The user's password is this file's first line. Otherwise $LBG_CLIENT_PASSWORD, or one is generated.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(no_args_is_help=True)
 def group() -> None:
-    """Create, show, list and delete groups on a broker."""
+    """Create, show, list and delete groups on a broker, and rotate their passwords."""
 
 
 @group.command(epilog="Example: lbg group create orders --hash-count 100 --queue-count 4 --queue-size-mb 100")
@@ -52,16 +72,7 @@ def group() -> None:
 )
 @click.option("--mode", default="Exclusive", show_default=True, metavar="MODE", help="How queues are shared.")
 @click.option("--max-clients", metavar="N", help="Most members; by default the queue count.")
-@click.option(
-    "--password-file",
-    type=FILE,
-    help="The user's password is this file's first line. Otherwise $LBG_CLIENT_PASSWORD, or one is generated.",
-)
-@click.option(
-    "--write-password",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write a generated password to this new file (mode 600) and do not print it.",
-)
+@password_options
 @click.option("--no-user", is_flag=True, help="Make no user; then no management API is needed.")
 @broker_options(management=True)
 def create(
@@ -84,18 +95,15 @@ def create(
     given = {field: value for field, value in attributes.items() if value is not None}
     spec = GroupSpec.parse({"name": name, **defaults, **given})
     password = None if no_user else _password(password_file)
-    secret_file = _new_secret_file(write_password) if write_password and password is None else None
 
     async def run(admin: LiveAdmin) -> Created:
         return await create_group(admin, spec, password=password, with_user=not no_user)
 
-    try:
+    with _kept(write_password if password is None else None) as secret:
         created = _with_admin(address, run, with_management=not no_user or bool(address.management_urls))
-    except BaseException:
-        if secret_file is not None:
-            secret_file.unlink()
-        raise
-    _tell_created(created, secret_file)
+        _tell_created(created)
+        if created.password is not None:
+            _tell_password(spec.client_username, created.password, secret)
 
 
 @group.command(epilog="Example: lbg group show orders --json | jq .ready")
@@ -129,6 +137,51 @@ def list_(address: BrokerAddress, as_json: bool) -> None:
         click.echo("\n".join(list_lines(found)))
     else:
         click.echo("no groups", err=True)
+
+
+@group.command(epilog="Example: lbg group rotate orders --password-file /run/secrets/orders/password")
+@click.argument("name")
+@click.option(
+    "--client-username",
+    metavar="NAME",
+    help="Make this the group's user; the one before is still let in. By default the user stays.",
+)
+@password_options
+@click.option("--finish", is_flag=True, help="Delete the users before; refused while they have connections.")
+@click.option(
+    "--force", is_flag=True, help="With --finish: also with connections, which the broker then closes."
+)
+@broker_options(management=True)
+def rotate(
+    name: str,
+    address: BrokerAddress,
+    client_username: str | None,
+    password_file: Path | None,
+    write_password: Path | None,
+    finish: bool,
+    force: bool,
+) -> None:
+    """Give the user of group NAME a new password, or the group a new user, while members stay.
+
+    Nobody is disconnected by it. Who logs in with --password-file reads the new password when it connects again,
+    and until it is there tries again.
+    """
+    from lbg_broker.provisioning.provisioner import finish_rotation, rotate_user
+
+    if finish and (client_username or password_file or write_password):
+        raise click.UsageError("--finish goes without a new user or password")
+    if finish:
+        deleted = _with_admin(address, lambda admin: finish_rotation(admin, name, force=force))
+        click.echo("\n".join(map(str, deleted)) or f"group {name} has one user, nothing to do")
+        return
+    password = _password(password_file)
+    with _kept(write_password if password is None else None) as secret:
+        rotated = _with_admin(
+            address, lambda admin: rotate_user(admin, name, username=client_username, password=password)
+        )
+        click.echo("\n".join(map(str, rotated.changes)))
+        if rotated.password is not None:
+            _tell_password(rotated.username, rotated.password, secret)
 
 
 @group.command(epilog="Example: lbg group delete orders")
@@ -171,21 +224,29 @@ def _with_admin(
 
 
 def _password(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get("LBG_CLIENT_PASSWORD") or None
+    from lbg_broker.client.credentials import first_line
+
+    try:
+        return first_line(file)
+    except ValueError as error:
+        raise Failure(f"--password-file {error}") from error
+
+
+@contextlib.contextmanager
+def _kept(file: Path | None) -> Iterator[Path | None]:
+    """Make the file first: a password that cannot be kept must not be set. It is removed if nothing is written."""
     if file is not None:
-        lines = file.read_text().splitlines()
-        if not lines or not lines[0]:
-            raise Failure(f"{file} holds no password: its first line is empty")
-        return lines[0]
-    return os.environ.get("LBG_CLIENT_PASSWORD") or None
+        file.touch(mode=0o600, exist_ok=False)
+    try:
+        yield file
+    finally:
+        if file is not None and not file.stat().st_size:
+            file.unlink()
 
 
-def _new_secret_file(file: Path) -> Path:
-    """Make the file first: a password that cannot be kept must not be set."""
-    file.touch(mode=0o600, exist_ok=False)
-    return file
-
-
-def _tell_created(created: Created, secret_file: Path | None) -> None:
+def _tell_created(created: Created) -> None:
     spec = created.spec
     attributes = f"{spec.queue_count} queues, {spec.hash_count} hashes, prefix {spec.hash_prefix!r}"
     if not created.was_there:
@@ -196,11 +257,13 @@ def _tell_created(created: Created, secret_file: Path | None) -> None:
             click.echo(f"  {change}")
     else:
         click.echo(f"group {spec.name} is there, nothing to do: {attributes}")
-    if created.password is None:
-        if secret_file is not None:
-            secret_file.unlink()
-    elif secret_file is not None:
-        secret_file.write_text(created.password + "\n")
-        click.echo(f"user {spec.client_username}: its password is in {secret_file}")
+    for what in created.unchecked:
+        click.echo(f"! not checked: {what}", err=True)
+
+
+def _tell_password(user: str, password: str, file: Path | None) -> None:
+    if file is not None:
+        file.write_text(password + "\n")
+        click.echo(f"user {user}: its password is in {file}")
     else:
-        click.echo(f"user {spec.client_username}: password {created.password} (shown this once)")
+        click.echo(f"user {user}: password {password} (shown this once)")

@@ -124,7 +124,7 @@ async def test_a_deleted_group_leaves_nothing(
     await delete_group(admin, "orders")
     observed = await admin.observe("orders", wanted=orders)
     assert observed.is_empty
-    assert observed.user is None
+    assert observed.user(orders.client_username) is None
     with pytest.raises(GroupNotFound):
         await delete_group(admin, "orders")
 
@@ -163,7 +163,7 @@ async def test_a_group_deleted_in_part_is_repaired_or_deleted(admin: LiveAdmin, 
     await delete_group(admin, "orders")
     observed = await admin.observe("orders", wanted=orders)
     assert observed.is_empty
-    assert observed.user is None
+    assert observed.user(orders.client_username) is None
 
 
 async def test_a_lost_record_is_written_again(admin: LiveAdmin, orders: GroupSpec) -> None:

@@ -40,6 +40,7 @@ class FakeAdmin:
         self.bindings: set[Binding] = set()
         self.users: dict[str, UserSeen] = {}
         self.passwords: dict[str, str] = {}
+        self.connections: dict[str, int] = {}
         self.permissions: dict[str, Permissions] = {}
         self.records: dict[str, str] = {}
         self.policies: tuple[Policy, ...] = ()
@@ -73,7 +74,8 @@ class FakeAdmin:
             },
             queues={n: self.queues.get(n) for n in queues if n in self.queues or n not in self.exchanges},
             bindings=frozenset(self.bindings),
-            user=self.users.get(spec.client_username) if spec else self._marked(group),
+            users=dict(self.users),
+            connections=dict(self.connections),
             permissions=self.permissions.get(spec.client_username) if spec else None,
             policies=self.policies,
             prefixes={
@@ -83,9 +85,6 @@ class FakeAdmin:
             },
         )
         return _amqp_only(observed) if self.amqp_only else observed
-
-    def _marked(self, group: str) -> UserSeen | None:
-        return next((user for user in self.users.values() if user.made_for == group), None)
 
     async def perform(self, action: Action) -> None:
         if error := self.fail_on(action):
@@ -141,7 +140,8 @@ def _amqp_only(observed: Observed) -> Observed:
             for name, seen in observed.queues.items()
         },
         bindings=UNKNOWN,
-        user=UNKNOWN,
+        users=UNKNOWN,
+        connections=UNKNOWN,
         permissions=UNKNOWN,
         policies=UNKNOWN,
         prefixes=UNKNOWN,

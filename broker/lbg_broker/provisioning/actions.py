@@ -98,8 +98,11 @@ class RevokePermissions:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
+    """`before` is the record that this one takes the place of, None for none worth keeping."""
+
     group: str
     text: str
+    before: str | None = None
 
     def __str__(self) -> str:
         return f"write the record of group {self.group}"
@@ -151,7 +154,7 @@ Action = (
 def undo_of(action: Action) -> Action | None:
     """The action that takes `action` back; None where there is nothing to take back.
 
-    The record goes with its queue. A password that was set anew cannot be taken back: plans put it last.
+    A first record goes with its queue. A password that was set anew cannot be taken back: plans put it last.
     """
     match action:
         case DeclareExchange(exchange, is_new=True):
@@ -166,5 +169,7 @@ def undo_of(action: Action) -> Action | None:
             return RevokePermissions(user)
         case PutPermissions(user, now, before=before) if before is not None:
             return PutPermissions(user, before, now)
+        case WriteRecord(group, _, before=before) if before is not None:
+            return WriteRecord(group, before)
         case _:
             return None

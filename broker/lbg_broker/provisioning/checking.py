@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lbg_broker.group import GroupSpec, Topology, topology_of
 
-from .observed import UNKNOWN, Observed, UserSeen
+from .observed import UNKNOWN, Observed
 from .policies import losses, narrowings
 
 
@@ -60,10 +60,12 @@ def problems(spec: GroupSpec, observed: Observed) -> Iterator[str]:
         )
         for queue, count in missing.items():
             yield f"{queue} lacks {count} binding{'' if count == 1 else 's'}: `lbg group create` puts them back"
-    user = observed.user
-    is_the_groups = isinstance(user, UserSeen) and user.made_for == spec.name
-    if is_the_groups and observed.permissions not in (UNKNOWN, topology.permissions):
+    users = observed.users_of(spec.name)
+    if spec.client_username in users and observed.permissions not in (UNKNOWN, topology.permissions):
         yield f"user {spec.client_username} has other permissions than the group's: `lbg group create` puts them right"
+    for user in users:
+        if user != spec.client_username:
+            yield f"user {user} was the group's before: `lbg group rotate {spec.name} --finish` deletes it"
 
 
 def _is_of_clients(queue: str, topology: Topology) -> bool:

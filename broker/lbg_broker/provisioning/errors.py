@@ -88,12 +88,17 @@ def would_lose(group: str, losing: Sequence[str]) -> Unsupported:
 
 
 class StillInUse(ProvisioningError):
-    """`where` holds one line for each queue that still has messages or consumers, or could not be asked."""
+    """`where` holds one line for each queue that still has messages or consumers, or user that has connections, or
+    that could not be asked about."""
 
-    def __init__(self, group: str, where: Sequence[str]) -> None:
-        super().__init__(
-            f"group {group!r} is still in use: {'; '.join(where)}; stop its members and drain it, or use --force"
-        )
+    def __init__(
+        self,
+        group: str,
+        where: Sequence[str],
+        *,
+        remedy: str = "stop its members and drain it, or use --force",
+    ) -> None:
+        super().__init__(f"group {group!r} is still in use: {'; '.join(where)}; {remedy}")
         self.group = group
         self.where = tuple(where)
 

@@ -131,18 +131,17 @@ class LiveAdmin:
         queues = await _or_unknown("queues", management.queues(names), why)
         counted = await self._counted_queues(names, topology, queues)
         bindings = await _or_unknown("bindings", management.bindings(present), why)
-        if spec is None:
-            user = await _or_unknown("user", management.user_made_for(names.group), why)
-            permissions: Permissions | Unknown | None = None
-        else:
-            user = await _or_unknown("user", management.user(spec.client_username), why)
+        permissions: Permissions | Unknown | None = None
+        if spec is not None:
             permissions = await _or_unknown("permissions", management.permissions(spec.client_username), why)
+        seen = replace(base, users=await _or_unknown("users", management.users(), why))
+        if len(seen.users_of(names.group)) > 1:
+            seen = replace(seen, connections=await _or_unknown("connections", management.connections(), why))
         return replace(
-            base,
+            seen,
             exchanges=exchanges,
             queues=counted,
             bindings=bindings,
-            user=user,
             permissions=permissions,
             policies=await _or_unknown("policies", management.policies(), why),
             prefixes=await _or_unknown("prefixes", self._prefixes(management, but=names.group), why),

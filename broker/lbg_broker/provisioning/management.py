@@ -66,7 +66,7 @@ class ManagementApi:
     def __init__(
         self, where: ManagementSettings | Sequence[ManagementSettings], *, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._places = [where] if isinstance(where, ManagementSettings) else list(where)
+        self.places = [where] if isinstance(where, ManagementSettings) else list(where)
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
@@ -87,12 +87,12 @@ class ManagementApi:
 
     async def _ask(self, verb: str, where: str, body: Mapping[str, object] | None) -> Any:
         errors: list[Unreachable] = []
-        for place in tuple(self._places):
+        for place in tuple(self.places):
             try:
                 return await self._ask_at(place, verb, where, body)
             except Unreachable as error:
                 errors.append(error)
-                self._places.append(self._places.pop(0))
+                self.places.append(self.places.pop(0))
         raise errors[0] if len(errors) == 1 else Unreachable("; ".join(map(str, errors)))
 
     async def _ask_at(

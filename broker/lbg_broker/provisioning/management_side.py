@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
@@ -73,14 +74,15 @@ class ManagementSide:
                     found.add(Binding(exchange, str(one["destination"]), str(one["routing_key"])))
         return frozenset(found)
 
-    async def user(self, name: str) -> UserSeen | None:
-        found = await self._api.get(path("users", name))
-        return None if found is None else self._user(found)
-
-    async def user_made_for(self, group: str) -> UserSeen | None:
-        """The user that was made for `group`, if it is still there."""
+    async def users(self) -> dict[str, UserSeen]:
+        """Every user of the broker."""
         users = (self._user(one) for one in await self._list(path("users")))
-        return next((user for user in users if user.made_for == group), None)
+        return {user.name: user for user in users}
+
+    async def connections(self) -> Counter[str]:
+        """How many connections each user has, in this virtual host."""
+        found = await self._list(path("vhosts", self._vhost, "connections") + "?columns=user")
+        return Counter(str(one["user"]) for one in found if "user" in one)
 
     async def permissions(self, user: str) -> Permissions | None:
         found = await self._api.get(path("permissions", self._vhost, user))

@@ -75,9 +75,10 @@ class Observed:
 
     Names map to None where the broker said that there is no such object. `exchanges` and `queues` hold at
     least every name that was asked for and, where the management API lists them, whatever else is the group's.
-    `record` is the text of the config record, None when the queue is missing or empty. `user` is the one that
-    the wanted or the recorded attributes name, or else one made for the group. `prefixes` maps every other
-    group to its hash prefix. `why` says, for what is UNKNOWN, why.
+    `record` is the text of the config record, None when the queue is missing or empty. `users` are all of the
+    broker's, by name, and `connections` counts those of each user; they are only looked at while the group has more
+    than one user. `permissions` are those of the user that the wanted or the recorded attributes name. `prefixes`
+    maps every other group to its hash prefix. `why` says, for what is UNKNOWN, why.
     """
 
     engine: Engine
@@ -85,7 +86,8 @@ class Observed:
     exchanges: Mapping[str, ExchangeSeen | Unknown | None] = field(default_factory=dict)
     queues: Mapping[str, QueueSeen | Unknown | None] = field(default_factory=dict)
     bindings: frozenset[Binding] | Unknown = UNKNOWN
-    user: UserSeen | Unknown | None = UNKNOWN
+    users: Mapping[str, UserSeen] | Unknown = UNKNOWN
+    connections: Mapping[str, int] | Unknown = UNKNOWN
     permissions: Permissions | Unknown | None = UNKNOWN
     policies: tuple[Policy, ...] | Unknown = UNKNOWN
     prefixes: Mapping[str, str] | Unknown = UNKNOWN
@@ -96,3 +98,11 @@ class Observed:
         """Whether the broker said of every name that it is free."""
         seen = [*self.exchanges.values(), *self.queues.values()]
         return self.record is None and all(one is None for one in seen)
+
+    def user(self, name: str) -> UserSeen | Unknown | None:
+        return UNKNOWN if self.users is UNKNOWN else self.users.get(name)
+
+    def users_of(self, group: str) -> list[str]:
+        """The names of the users that were made for `group`, as far as users are known."""
+        users = {} if self.users is UNKNOWN else self.users
+        return sorted(name for name, user in users.items() if user.made_for == group)

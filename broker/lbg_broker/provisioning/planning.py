@@ -44,9 +44,9 @@ def plan_create(spec: GroupSpec, observed: Observed, *, user: UserWish | None) -
     """
     refuse_unsupported(spec, observed)
     if user is not None:
-        _require_users(observed, "made")
+        require_users(observed, "made")
     topology = topology_of(spec, observed.engine)
-    existing = _recorded(spec.name, observed)
+    existing = recorded(spec.name, observed)
     if existing is not None and (diff := [str(one) for one in differences(existing, spec)]):
         raise GroupDiffers(spec.name, diff)
     differing = list(deviations(topology, observed))
@@ -75,7 +75,7 @@ def plan_delete(group: str, observed: Observed, *, force: bool, with_user: bool 
     if observed.is_empty:
         raise GroupNotFound(group)
     if with_user:
-        _require_users(observed, "deleted")
+        require_users(observed, "deleted")
     names = Names(group)
     if not force and (where := list(_uses(names, observed))):
         raise StillInUse(group, where)
@@ -88,8 +88,8 @@ def plan_delete(group: str, observed: Observed, *, force: bool, with_user: bool 
     actions += [DeleteQueue(name, only_idle=not force) for name in reversed(guarded)]
     actions += [DeleteQueue(name) for name in queues if name not in (*guarded, names.config)]
     actions += [DeleteExchange(name) for name in exchanges if name != names.exchange]
-    if with_user and isinstance(observed.user, UserSeen) and observed.user.made_for == group:
-        actions.append(DeleteUser(observed.user.name))
+    if with_user:
+        actions += [DeleteUser(user) for user in observed.users_of(group)]
     if names.config in queues:
         actions.append(DeleteQueue(names.config))
     return tuple(actions)
@@ -107,8 +107,9 @@ def refuse_unsupported(spec: GroupSpec, observed: Observed) -> None:
         raise would_lose(spec.name, losing)
 
 
-def _require_users(observed: Observed, done: str) -> None:
-    if observed.user is UNKNOWN:
+def require_users(observed: Observed, done: str) -> None:
+    """Raise Unsupported, with the reason, where users could not be looked at."""
+    if observed.users is UNKNOWN:
         why = next((reason for what, reason in observed.why.items() if "user" in what), "no reason known")
         raise Unsupported(
             f"the group's user cannot be {done}: {why}; give the management API's address with --management, "
@@ -116,7 +117,7 @@ def _require_users(observed: Observed, done: str) -> None:
         )
 
 
-def _recorded(group: str, observed: Observed) -> GroupSpec | None:
+def recorded(group: str, observed: Observed) -> GroupSpec | None:
     """The group as its record has it; a record that cannot be read counts as missing, to be repaired."""
     if observed.record is UNKNOWN or observed.record is None:
         return None
@@ -153,7 +154,7 @@ def _taken_prefix(spec: GroupSpec, observed: Observed) -> Iterator[str]:
 
 
 def _taken_user(spec: GroupSpec, observed: Observed) -> Iterator[str]:
-    user = observed.user
+    user = observed.user(spec.client_username)
     if isinstance(user, UserSeen) and user.made_for != spec.name:
         by = f"is that of group {user.made_for!r}" if user.made_for else "exists"
         yield f"user {spec.client_username!r} {by}"
@@ -179,15 +180,15 @@ def _creating(
         yield Bind(queue_name, tuple(of_queue), is_new=observed.bindings is not UNKNOWN)
     if user is not None:
         yield from _granting(spec, topology, observed, user)
-    if _recorded(spec.name, observed) is None:
+    if recorded(spec.name, observed) is None:
         yield WriteRecord(spec.name, spec.to_record())
-    if user is not None and user.given and observed.user is not None:
+    if user is not None and user.given and observed.user(spec.client_username) is not None:
         # Last: the password before this one cannot be put back.
         yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
 
 
 def _granting(spec: GroupSpec, topology: Topology, observed: Observed, user: UserWish) -> Iterator[Action]:
-    if observed.user is None:
+    if observed.user(spec.client_username) is None:
         yield PutUser(spec.client_username, user.password, spec.name)
     if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
         before = None if observed.permissions is UNKNOWN else observed.permissions

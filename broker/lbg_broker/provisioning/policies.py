@@ -9,6 +9,7 @@ own beats a policy's.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -92,7 +93,7 @@ def _all_in_force(
         return
     for queue in topology.queues:
         seen = observed.queues.get(queue.name)
-        over = _over(queue, seen, observed.policies, observed.engine)
+        over = policies_over(queue, seen, observed.policies, observed.engine)
         arguments: Mapping[str, object] = queue.arguments
         if isinstance(seen, QueueSeen) and seen.arguments is not UNKNOWN:
             arguments = seen.arguments
@@ -119,7 +120,7 @@ def _losing(
             yield ("overflow", setting), f"{setting} {settings[setting]} with overflow {overflow}"
 
 
-def _over(
+def policies_over(
     queue: Queue, seen: QueueSeen | Unknown | None, policies: Sequence[Policy] | Unknown, engine: Engine
 ) -> Over:
     """RabbitMQ's word for which policy of a user's is in force comes before our own evaluation of patterns; what it
@@ -163,7 +164,8 @@ def _matches(policy: Policy, queue: Queue) -> bool:
     if kind == "quorum" and not _FOR_QUORUM_QUEUES.issuperset(policy.definition):
         return False
     try:
-        return re.search(policy.pattern, queue.name) is not None
+        with warnings.catch_warnings(action="ignore"):
+            return re.search(policy.pattern, queue.name) is not None
     except re.error:
         # The pattern is Erlang's dialect and not Python's: better to refuse a harmless one than to lose messages.
         return True

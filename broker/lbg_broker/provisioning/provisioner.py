@@ -15,6 +15,7 @@ from .describing import Description, describe
 from .errors import GroupNotFound
 from .observed import UNKNOWN, QueueSeen
 from .planning import UserWish, plan_create, plan_delete
+from .rotating import plan_finish, plan_rotate
 
 GENERATED_PASSWORD_BYTES = 24
 # Members send a beat every second; a little longer hears each of them once.
@@ -23,11 +24,13 @@ LISTEN_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """`changes` is empty when the group was there and whole. `password` is one that was generated, else None."""
+    """`changes` is empty when the group was there and whole. `unchecked` holds a line for each thing that could not be
+    looked at. `password` is one that was generated, else None."""
 
     spec: GroupSpec
     changes: tuple[Action, ...]
     was_there: bool
+    unchecked: tuple[str, ...] = ()
     password: str | None = field(default=None, repr=False)
 
 
@@ -46,7 +49,43 @@ async def create_group(
     await apply(admin, actions)
     is_generated = password is None and any(isinstance(action, PutUser) for action in actions)
     changes = tuple(action for action in actions if not isinstance(action, CheckPolicies))
-    return Created(spec, changes, not observed.is_empty, generated if is_generated else None)
+    unchecked = tuple(f"{what} ({why})" for what, why in observed.why.items())
+    return Created(spec, changes, not observed.is_empty, unchecked, generated if is_generated else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """`password` is one that was generated, else None."""
+
+    username: str
+    changes: tuple[Action, ...]
+    password: str | None = field(default=None, repr=False)
+
+
+async def rotate_user(
+    admin: BrokerAdmin, group: str, *, username: str | None = None, password: str | None = None
+) -> Rotated:
+    """Give the group's user a new password, or the group a new user beside the one it has; see `rotating`.
+
+    Raises ProvisioningError, and SpecError for what cannot be a group's or a user's name.
+    """
+    Names(group)
+    await admin.lock(group)
+    observed = await admin.observe(group)
+    new = password or secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
+    actions = plan_rotate(group, observed, password=new, username=username)
+    await apply(admin, actions)
+    (name,) = (action.name for action in actions if isinstance(action, PutUser))
+    return Rotated(name, actions, None if password else new)
+
+
+async def finish_rotation(admin: BrokerAdmin, group: str, *, force: bool = False) -> Sequence[Action]:
+    """Delete the users that the group had before; returns what was done. Raises ProvisioningError."""
+    Names(group)
+    await admin.lock(group)
+    actions = plan_finish(group, await admin.observe(group), force=force)
+    await apply_all(admin, actions)
+    return actions
 
 
 async def delete_group(
