@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from lbg_broker.amqp.methods import BasicConsume, BasicConsumeOk
 from lbg_broker.client import (
     AccessRefused,
     AckBatcher,
@@ -167,8 +168,10 @@ async def test_the_broker_says_what_it_is(connection):
 
 async def test_a_protocol_error_of_ours_closes_the_connection_with_its_code(connection):
     channel = await connection.open_channel()
-    with pytest.raises(ConnectionClosed, match="503 COMMAND_INVALID - unknown exchange type") as caught:
-        await channel.exchange_declare("e", "no-such-type")
+    await channel.queue_declare("q", durable=True)
+    await channel.consume("q", Collector(), consumer_tag="same")
+    with pytest.raises(ConnectionClosed, match="530 NOT_ALLOWED - attempt to reuse consumer tag") as caught:
+        await channel.call(BasicConsume("q", "same"), BasicConsumeOk)
     assert caught.value.by_broker
     assert isinstance(await connection.closed, ConnectionClosed)
 

@@ -19,7 +19,7 @@ def rabbit_engine(rabbitmq: RabbitNode) -> Engine:
         rabbitmq.kill()
         rabbitmq.start()
 
-    return Engine("rabbitmq", rabbitmq.port, rabbitmq.management_port, crash_and_start)
+    return Engine("rabbitmq", rabbitmq.port, rabbitmq.management_port, crash_and_start, rabbitmq.version)
 
 
 @pytest.fixture(scope="session")

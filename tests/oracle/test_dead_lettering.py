@@ -8,7 +8,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.engines import Inbox, drain, eventually
+from support.engines import Engine, Inbox, drain, eventually
 
 
 @pytest.fixture
@@ -78,9 +78,10 @@ def test_order_is_kept_when_several_are_refused_at_once(
     assert Inbox(channel, dead, auto_ack=True).wait(10) == [b"%d" % number for number in range(10)]
 
 
-def test_a_second_death_for_the_same_reason_is_counted(
-    channel: BlockingChannel, names: tuple[str, str]
+def test_a_second_death_for_the_same_reason_is_counted_unless_a_client_published_in_between(
+    engine: Engine, channel: BlockingChannel, names: tuple[str, str]
 ) -> None:
+    """4.0 does not believe the x-death that a client publishes; before, and on the embedded broker, it goes on."""
     queue, dead = names
     channel.basic_publish("", queue, b"")
     channel.confirm_delivery()
@@ -89,7 +90,7 @@ def test_a_second_death_for_the_same_reason_is_counted(
         channel.basic_reject(method.delivery_tag, requeue=False)
         _, properties, body = get_dead(channel, dead)
         (death,) = properties.headers["x-death"]
-        assert death["count"] == count
+        assert death["count"] == (1 if engine.is_4 else count)
         channel.basic_publish("", queue, body, properties)
 
 

@@ -28,6 +28,12 @@ class Engine:
     amqp_port: int
     management_port: int
     crash_and_start: Callable[[], None]
+    version: tuple[int, int, int] = (3, 10, 8)
+    """Of RabbitMQ: the one that it is, or that it is like."""
+
+    @property
+    def is_4(self) -> bool:
+        return self.version >= (4, 0, 0)
 
     def parameters(
         self, login: tuple[str, str] = GUEST, vhost: str = "/", **settings: Any

@@ -82,6 +82,7 @@ class RabbitNode:
         plugins: Sequence[str] = (),
     ) -> None:
         self._installation = Installation.of_environment()
+        self.version = self._installation.version
         self._plugins = ["rabbitmq_management", *plugins]
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="lbg-rabbitmq-"))
