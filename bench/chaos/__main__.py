@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 
 from bench.chaos.evidence import history_of, judge_directory
-from bench.chaos.judging import Verdict
 from bench.chaos.playing import run
 from bench.chaos.schedule import WEIGHTS, Sizes
+from bench.chaos.verdict import Verdict
 
 CLUSTER_NODES = 3
 

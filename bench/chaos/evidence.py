@@ -9,11 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.chaos import ledger, losses
-from bench.chaos.judging import Name, Rules, Verdict, judge
+from bench.chaos.judging import judge
 from bench.chaos.ledger import Record
 from bench.chaos.losses import Loss
 from bench.chaos.schedule import Sizes
 from bench.chaos.stream import keys_of
+from bench.chaos.verdict import Name, Rules, Verdict
 
 
 def leave(

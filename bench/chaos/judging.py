@@ -15,57 +15,13 @@ Nothing the members say about themselves is believed here, but for what one says
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 
 from bench.chaos.ledger import Kind, Record
-from bench.chaos.losses import Loss
-
-Name = tuple[int, int]  # publisher, position
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """`window`: unacknowledged messages of one queue that a member may hold. `overlap_s`: how long a call may go
-    on after its message was given to another member. `told_twice`: for each publisher, how many messages it says
-    may be in a queue twice, because their first confirm never came.
-    """
-
-    window: int
-    overlap_s: float
-    told_twice: Sequence[int] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    what: str
-    name: Name
-    text: str
-
-
-@dataclass
-class Verdict:
-    """`repeats` counts by what explains them; `most_repeated` is the largest part of a window one loss repeated."""
-
-    messages: int = 0
-    calls: int = 0
-    dropped: int = 0
-    repeats: Counter[str] = field(default_factory=Counter)
-    most_repeated: int = 0
-    overlaps: int = 0
-    longest_overlap_s: float = 0.0
-    violations: list[Violation] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def add(self, what: str, name: Name, text: str) -> None:
-        self.counts[what] += 1
-        if self.counts[what] <= SHOWN:
-            self.violations.append(Violation(what, name, text))
-
-
-SHOWN = 10
-"""Violations of a kind that are kept; all are counted."""
+from bench.chaos.losses import Loss, Losses
+from bench.chaos.repeating import Repeats
+from bench.chaos.verdict import Name, Rules, Verdict
 
 _NEVER, _OPEN, _DONE, _RETRIED, _ABORTED = range(5)
 
@@ -108,16 +64,13 @@ class History:
 
     def __init__(self, streams: Sequence[Sequence[int]], losses: Collection[Loss], rules: Rules) -> None:
         self._streams = [_Stream(keys) for keys in streams]
-        self._losses = sorted(losses, key=lambda loss: loss.begin_ns)
+        self._losses = Losses(losses)
         self._rules = rules
         self._open: dict[int, list[tuple[int, Name, int]]] = defaultdict(list)  # key -> life, name, since
-        self._open_of_life: dict[int, dict[Name, int]] = defaultdict(dict)
-        self._overlapping: list[tuple[int, int, Name, int]] = []  # until it ends: life, since, name, begin
-        self._repeats: Counter[tuple[int, int, int, int]] = Counter()  # loss, life, queue, publisher
-        self._examples: dict[tuple[int, int, int, int], Name] = {}
-        self._unexplained: Counter[int] = Counter()  # publisher
-        self._unexplained_names: dict[int, list[tuple[Name, str]]] = defaultdict(list)
+        self._open_of_life: dict[int, set[Name]] = defaultdict(set)
+        self._stale: dict[tuple[int, Name], int] = {}  # calls whose key is another's already, and since when
         self.verdict = Verdict(messages=sum(map(len, streams)))
+        self._repeats = Repeats(self._losses, rules, self.verdict, publishers=len(streams))
 
     def feed(self, life: int, record: Record) -> None:
         kind = record.kind
@@ -149,12 +102,13 @@ class History:
         self._check_alone(life, name, key, record.at_ns)
         state = stream.state[position]
         if state not in (_NEVER, _RETRIED):
-            self._repeated(life, name, stream, record)
+            had = (stream.life[position], stream.entered_ns[position])
+            self._repeats.note(name, queue=record.queue, had=had, has=(life, record.at_ns))
         stream.state[position] = _OPEN
         stream.life[position] = life
         stream.entered_ns[position] = record.at_ns
         self._open[key].append((life, name, record.at_ns))
-        self._open_of_life[life][name] = record.at_ns
+        self._open_of_life[life].add(name)
 
     def _leave(self, life: int, name: Name, record: Record) -> None:
         self._close(life, name, record.at_ns)
@@ -174,14 +128,14 @@ class History:
 
     def _close(self, life: int, name: Name, at_ns: int | None) -> None:
         """A call is over; `at_ns` None: it was killed, nobody knows when."""
-        if self._open_of_life[life].pop(name, None) is None:
+        if name not in self._open_of_life[life]:
             return
+        self._open_of_life[life].remove(name)
         calls = self._open[self._streams[name[0]].keys[name[1]]]
         calls[:] = [call for call in calls if call[:2] != (life, name)]
-        for overlap in [each for each in self._overlapping if each[0] == life and each[2] == name]:
-            self._overlapping.remove(overlap)
-            if at_ns is not None:
-                self._overlapped(overlap, at_ns)
+        begin_ns = self._stale.pop((life, name), None)
+        if begin_ns is not None and at_ns is not None:
+            self._overlapped(life, name, begin_ns, at_ns)
 
     def _check_identity(self, stream: _Stream, name: Name, record: Record) -> None:
         position = name[1]
@@ -199,68 +153,29 @@ class History:
         for other, theirs, since_ns in self._open[key]:
             if other == life:
                 self.verdict.add("lanes", name, f"life {life} began it inside its own call of {theirs}")
-                continue
-            loss = self._loss_of(other, since_ns, at_ns)
-            if loss is None:
+            elif (loss := self._losses.of(other, since_ns, at_ns)) is not None:
+                if loss.why != "SIGKILL":  # that call ended with its process
+                    self._stale.setdefault((other, theirs), at_ns)
+            elif self._losses.of(life, at_ns, at_ns) is not None:
+                # It is this one whose connection is lost, and it has not noticed yet.
+                self._stale.setdefault((life, name), since_ns)
+            else:
                 self.verdict.add(
-                    "fencing", name, f"life {life} began it while life {other} was at {theirs} unharmed"
+                    "fencing", name, f"life {life} began it while life {other} was at {theirs}, both unharmed"
                 )
-                continue
-            if self._losses[loss].why == "SIGKILL":
-                continue  # that call ended with its process
-            self.verdict.overlaps += 1
-            self._overlapping.append((other, since_ns, theirs, at_ns))
 
-    def _overlapped(self, overlap: tuple[int, int, Name, int], until_ns: int) -> None:
-        life, _, name, begin_ns = overlap
-        took_ns = until_ns - begin_ns - self._frozen_ns(life, begin_ns, until_ns)
-        self.verdict.longest_overlap_s = max(self.verdict.longest_overlap_s, took_ns / 1e9)
-        if took_ns > self._rules.overlap_s * 1e9:
-            self.verdict.add(
-                "fencing",
-                name,
-                f"life {life} went on for {took_ns / 1e9:.2f} s after another had begun with the key",
-            )
-
-    def _frozen_ns(self, life: int, begin_ns: int, end_ns: int) -> int:
-        """How long of this time the life's process did not run."""
-        return sum(
-            max(0, min(end_ns, loss.thaw_ns) - max(begin_ns, loss.begin_ns))
-            for loss in self._losses
-            if loss.thaw_ns is not None and loss.lives is not None and life in loss.lives
-        )
-
-    # Repeats
-
-    def _repeated(self, life: int, name: Name, stream: _Stream, record: Record) -> None:
-        position = name[1]
-        holder, held_ns = stream.life[position], stream.entered_ns[position]
-        loss = self._loss_of(holder, held_ns, record.at_ns)
-        if loss is None:
-            # Not the broker's doing: the publisher's, whose copy met a member that knew nothing of the first.
-            self._unexplained[name[0]] += 1
-            text = f"life {holder} had it, unharmed, and life {life} again"
-            self._unexplained_names[name[0]].append((name, text))
-            return
-        group = (loss, holder, record.queue, name[0])
-        self._repeats[group] += 1
-        self._examples.setdefault(group, name)
-
-    def _loss_of(self, life: int, since_ns: int, until_ns: int) -> int | None:
-        """The first that explains it; one with a limit of its own only where no other does."""
-        limited = None
-        for number, loss in enumerate(self._losses):
-            if loss.begin_ns > until_ns:
-                break
-            if loss.takes(life, since_ns, until_ns):
-                if loss.limit is None:
-                    return number
-                limited = number if limited is None else limited
-        return limited
+    def _overlapped(self, life: int, name: Name, begin_ns: int, until_ns: int) -> None:
+        """A call went on until then, although the key had been somebody else's since `begin_ns`."""
+        took_s = (until_ns - begin_ns - self._losses.frozen_ns(life, begin_ns, until_ns)) / 1e9
+        self.verdict.overlaps += 1
+        self.verdict.longest_overlap_s = max(self.verdict.longest_overlap_s, took_s)
+        if took_s > self._rules.overlap_s:
+            text = f"life {life} went on for {took_s:.2f} s after another had begun with its key"
+            self.verdict.add("fencing", name, text)
 
     # The end
 
-    def end(self, dead: Mapping[Name, int] | Collection[Name]) -> Verdict:
+    def end(self, dead: Collection[Name]) -> Verdict:
         """`dead`: what is among the group's dead letters."""
         verdict = self.verdict
         for publisher, stream in enumerate(self._streams):
@@ -270,44 +185,8 @@ class History:
                     verdict.add("lost", name, "no application finished it")
                 elif not stream.accepted[position] and name not in dead:
                     verdict.add("lost", name, "it was refused, and is not among the dead letters")
-        self._judge_repeats()
+        self._repeats.judge()
         return verdict
-
-    def _judge_repeats(self) -> None:
-        verdict, rules = self.verdict, self._rules
-        budget = list(rules.told_twice) + [0] * (len(self._streams) - len(rules.told_twice))
-        windows: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
-        for (loss, life, queue, publisher), count in self._repeats.items():
-            limited = self._losses[loss].limit is not None
-            windows[loss, life, -1 if limited else queue].append((publisher, count))
-        for (loss, life, queue), counts in windows.items():
-            why, limit = self._losses[loss].why, self._losses[loss].limit
-            total = sum(count for _, count in counts)
-            limit = rules.window if limit is None else limit
-            verdict.repeats[why] += min(total, limit)
-            verdict.most_repeated = max(verdict.most_repeated, min(total, limit) if queue >= 0 else 0)
-            over = max(0, total - limit)
-            for publisher, count in counts:
-                taken = min(over, count, budget[publisher])
-                budget[publisher] -= taken
-                self._published_twice(taken)
-                over -= taken
-            if over > 0:
-                example = next(
-                    name for (a, b, _, _), name in self._examples.items() if (a, b) == (loss, life)
-                )
-                where = f"of queue {queue} " if queue >= 0 else ""
-                text = f"{why}: {total} messages {where}of life {life} came again, of at most {limit}"
-                verdict.add("repeats", example, text)
-        for publisher, count in self._unexplained.items():
-            taken = min(count, budget[publisher])
-            self._published_twice(taken)
-            for name, text in self._unexplained_names[publisher][: count - taken]:
-                verdict.add("repeats", name, text)
-
-    def _published_twice(self, count: int) -> None:
-        if count:
-            self.verdict.repeats["published twice"] += count
 
 
 def judge(

@@ -32,6 +32,38 @@ class Loss:
         )
 
 
+class Losses:
+    """All of a run, to be asked."""
+
+    def __init__(self, losses: Collection[Loss]) -> None:
+        self._all = sorted(losses, key=lambda loss: loss.begin_ns)
+
+    def of(self, life: int, since_ns: int, until_ns: int) -> Loss | None:
+        """The first that explains why what this life had came again; one with a limit of its own only where no
+        other does."""
+        limited = None
+        for loss in self._all:
+            if loss.begin_ns > until_ns:
+                break
+            if loss.takes(life, since_ns, until_ns):
+                if loss.limit is None:
+                    return loss
+                limited = limited or loss
+        return limited
+
+    def any(self, since_ns: int, until_ns: int) -> bool:
+        """Whether any member at all lost something then."""
+        return any(loss.begin_ns <= until_ns and loss.end_ns >= since_ns for loss in self._all)
+
+    def frozen_ns(self, life: int, begin_ns: int, end_ns: int) -> int:
+        """How long of this time the life's process did not run."""
+        return sum(
+            max(0, min(end_ns, loss.thaw_ns) - max(begin_ns, loss.begin_ns))
+            for loss in self._all
+            if loss.thaw_ns is not None and loss.lives is not None and life in loss.lives
+        )
+
+
 def write(path: Path, losses: Collection[Loss]) -> None:
     path.write_text("".join(json.dumps(asdict(loss)) + "\n" for loss in losses))
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from bench.chaos import evidence, ledger
 from bench.chaos.faults import play
-from bench.chaos.judging import Name, Verdict
 from bench.chaos.places import place_of
 from bench.chaos.schedule import Planned, Sizes, schedule_of
 from bench.chaos.stage import GROUP, Stage
 from bench.chaos.stream import position_in, publisher_number
+from bench.chaos.verdict import Name, Verdict
 from lbg_broker.client import connect
 from lbg_broker.group import HEADER_PUBLISHER, Names
 

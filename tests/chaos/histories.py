@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.chaos.judging import Name, Rules, Verdict, judge
+from bench.chaos.judging import judge
 from bench.chaos.ledger import Kind, Record
 from bench.chaos.losses import Loss
+from bench.chaos.verdict import Name, Rules, Verdict
 
 MS = 1_000_000
 

@@ -116,11 +116,31 @@ def test_a_connection_that_was_lost_before_the_call_began_excuses_nothing() -> N
     assert history.broken() == {"fencing": 1, "repeats": 1}
 
 
-def test_another_members_lost_connection_excuses_nothing() -> None:
+def test_a_third_members_lost_connection_excuses_nothing() -> None:
     history = Written([7])
     history.call(0, 0, 0, took_ms=50)
     history.call(10, 1, 0)
-    history.loses(1, 5, 6)
+    history.loses(2, 5, 6)
+    assert history.broken() == {"fencing": 1, "repeats": 1}
+
+
+def test_a_member_may_begin_a_call_before_it_notices_that_its_connection_is_lost() -> None:
+    history = Written([7])
+    history.loses(0, 5, 30)
+    history.call(8, 1, 0, took_ms=20)
+    history.call(10, 0, 0, took_ms=50)
+    verdict = history.judged()
+    assert not verdict.violations
+    assert verdict.overlaps == 1
+    assert verdict.longest_overlap_s == 0.052
+    assert verdict.repeats == {"reset": 1}
+
+
+def test_a_member_that_begins_a_call_long_after_it_lost_its_connection_is_seen() -> None:
+    history = Written([7])
+    history.loses(0, 5, 9)
+    history.call(8, 1, 0, took_ms=20)
+    history.call(10, 0, 0, took_ms=50)
     assert history.broken() == {"fencing": 1, "repeats": 1}
 
 
@@ -215,11 +235,19 @@ def test_a_message_may_come_twice_if_its_publisher_says_that_it_may_have_sent_it
     history = Written([1, 2], told_twice=1)
     for position in range(2):
         history.call(position, 0, position)
+    history.loses(5, 5, 6)
     history.call(10, 1, 0)
     verdict = history.judged()
     assert not verdict.violations
     assert verdict.repeats == {"published twice": 1}
     history.call(20, 1, 1)
+    assert history.broken() == {"repeats": 1}
+
+
+def test_a_second_copy_needs_a_loss_too_because_members_know_what_they_processed() -> None:
+    history = Written([1], told_twice=1)
+    history.call(0, 0, 0)
+    history.call(10, 1, 0)
     assert history.broken() == {"repeats": 1}
 
 
