@@ -1,0 +1,140 @@
+"""Policies that change a group's limits while messages flow: what RabbitMQ then does, and who notices.
+
+A policy is in force as soon as it is set, on queues that exist. `lbg group create` and `lbg group show` refuse and show
+the ones that lose messages (lbg_broker.provisioning.policies); here is why each of them is on that list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from lbg_broker.client import Delivery, connect
+from lbg_broker.publishing import GroupPublisher, PublisherEvent, events
+from lbg_sidecar import Member
+from support.aside import aside
+from support.group_load import Judge, Load
+from support.member_place import Place
+from support.rabbitmq import RabbitNode
+from support.waiting import until
+
+
+@asynccontextmanager
+async def policy(
+    node: RabbitNode, place: Place, *, of_operator: bool = False, **definition: Any
+) -> AsyncIterator[None]:
+    """In force on the group's queues inside the block. Names have their dashes as underscores."""
+    kind, vhost = "operator-policies" if of_operator else "policies", place.url.rsplit("/", 1)[1]
+    path = f"/api/{kind}/{vhost}/under-us"
+    body = {
+        "pattern": "^lbg\\.",
+        "definition": {name.replace("_", "-"): value for name, value in definition.items()},
+        "apply-to": "queues",
+    }
+    await aside(node.ask, "PUT", path, json.dumps(body))
+    try:
+        await in_force(node, place, of_operator=of_operator)
+        yield
+    finally:
+        await aside(node.ask, "DELETE", path)
+
+
+async def in_force(node: RabbitNode, place: Place, *, of_operator: bool) -> None:
+    """RabbitMQ tells a queue's process of its policy a moment after it has taken it."""
+    vhost = place.url.rsplit("/", 1)[1]
+    field = "operator_policy" if of_operator else "policy"
+
+    async def said(queue: int) -> bool:
+        told = await aside(node.ask, "GET", f"/api/queues/{vhost}/{place.names.queue(queue)}")
+        return told.get(field) == "under-us"
+
+    async with asyncio.timeout(10):
+        for queue in range(4):
+            while not await said(queue):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    await asyncio.sleep(0.2)
+
+
+async def ready(place: Place) -> int:
+    return sum([await place.count(place.names.queue(number)) for number in range(4)])
+
+
+@pytest.mark.parametrize("of_operator", [False, True])
+@pytest.mark.parametrize("limit", [{"max_length": 20}, {"max_length_bytes": 60}])
+async def test_a_lower_length_limit_refuses_and_drops_nothing(
+    rabbitmq: RabbitNode, place: Place, limit: dict[str, int], of_operator: bool
+) -> None:
+    """The group's own overflow, reject-publish, holds for a limit that a policy brings."""
+    told: list[PublisherEvent] = []
+    judge = Judge()
+    async with GroupPublisher(place.url, group=place.spec.name, on_event=told.append) as publisher:
+        load = Load(publisher, keys=40)
+        await load.publish(160)
+        await publisher.flush()
+        async with policy(rabbitmq, place, of_operator=of_operator, **limit):
+            assert await ready(place) == 160, "what is above the new limit stays"
+            publishing = asyncio.create_task(load.publish(400))
+            await until(
+                lambda: any(isinstance(event, events.QueueFull) for event in told), what="a full queue"
+            )
+            async with Member(place.settings("a"), judge.handler("a")):
+                await publishing
+                await load.all_seen(judge, timeout_s=40)
+        report = publisher.report()
+    assert report.refused > 0
+    assert report.confirmed == load.published == 560
+    assert len(judge.inversions) <= report.inverted <= report.accepted_after_gap
+
+
+async def test_an_overflow_policy_of_drop_head_loses_messages_without_a_word(
+    rabbitmq: RabbitNode, place: Place, load: Load
+) -> None:
+    """A policy's overflow goes before the queue's own: so such a policy is on the list of those to refuse."""
+    async with policy(rabbitmq, place, max_length=10, overflow="drop-head"):
+        await load.publish(400)
+        await load._publisher.flush()
+        assert load._publisher.report().confirmed == 400, "every one of them was confirmed"
+        assert await ready(place) == 40
+
+
+@pytest.mark.parametrize("of_operator", [False, True])
+async def test_a_message_ttl_policy_loses_messages_without_a_word(
+    rabbitmq: RabbitNode, place: Place, load: Load, of_operator: bool
+) -> None:
+    """Those that were published under it; one that was there before keeps what is behind it from expiring."""
+    async with policy(rabbitmq, place, message_ttl=1, of_operator=of_operator):
+        await load.publish(100)
+        await load._publisher.flush()
+        async with asyncio.timeout(10):
+            while await ready(place):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    assert load._publisher.report().confirmed == 100
+
+
+@pytest.mark.parametrize("of_operator", [False, True])
+async def test_a_delivery_limit_policy_loses_what_was_handed_over_more_often(
+    rabbitmq: RabbitNode, place: Place, load: Load, of_operator: bool
+) -> None:
+    """On 4.0 too, though the group's queues ask for no limit there (-1): the lower one of the two is in force."""
+    await load.publish(40)
+    await load._publisher.flush()
+    before = await place.count(place.names.queue(0))
+    assert before > 0
+    connection = await connect(place.url)
+    async with policy(rabbitmq, place, delivery_limit=3, of_operator=of_operator):
+        handovers = 0
+        while await place.count(place.names.queue(0)):
+            channel, came = await connection.open_channel(), list[Delivery]()
+            await channel.consume(place.names.queue(0), came.extend, prefetch_count=before)
+            await until(lambda got=came: len(got) == before, what=f"delivery {handovers + 1}")
+            await channel.close()
+            handovers += 1
+            await asyncio.sleep(0.1)
+        assert handovers == 4, "given back four times, and then gone"
+    assert await place.count(place.names.dead) == 0
+    await connection.close()
