@@ -181,7 +181,8 @@ class Watchdog:
         watched.looks = 0
         watched.restarts += 1
         self._counts.stalls += 1
-        self._effects.append(Stalled(binding.queue, watched.ready, now - watched.quiet_since))
+        quiet_s = now - max(watched.quiet_since, binding.attached_at)
+        self._effects.append(Stalled(binding.queue, watched.ready, quiet_s))
         self._bindings.detach(binding)
 
     def _spread(self, seconds: float) -> float:
