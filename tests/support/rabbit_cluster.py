@@ -140,14 +140,19 @@ class RabbitCluster:
         self._parted = []
 
     def wait_whole(self, timeout_s: float = 60) -> None:
-        """Return when all nodes see each other and every quorum queue has all its members up.
+        """Return when all nodes serve clients and see each other, and every quorum queue has all its members up.
 
         Raises `NodeFailedError` when that takes too long.
         """
         names = ", ".join(f"'{node.name}'" for node in self.nodes)
         whole = _WHOLE.format(nodes=names)
-        first = self.nodes[0]
-        wait_until(lambda: first.evaluate(whole, timeout_s=20).strip() == "true", timeout_s=timeout_s)
+
+        def is_whole() -> bool:
+            if not all(node.answers() for node in self.nodes):
+                return False
+            return self.nodes[0].evaluate(whole, timeout_s=20).strip() == "true"
+
+        wait_until(is_whole, timeout_s=timeout_s)
 
     def _one_up(self) -> RabbitNode:
         for node in self.nodes:

@@ -157,13 +157,16 @@ class RabbitNode:
 
     def wait_ready(self, *, timeout_s: float = 90) -> None:
         """Return when both AMQP and the management API answer. Raises `NodeFailedError` and leaves nothing running."""
-        deadline = time.monotonic() + timeout_s
         try:
-            for answers in (self._amqp_answers, self._management_answers):
-                wait_until(answers, timeout_s=deadline - time.monotonic(), check=self._check_alive)
+            wait_until(self.answers, timeout_s=timeout_s, check=self._check_alive)
         except BaseException:
             self.kill()
             raise
+
+    def answers(self) -> bool:
+        """Whether AMQP and the management API answer now. Raises OSError or `NodeFailedError` where they refuse."""
+        with self.dial(timeout_s=5) as probe:
+            return probe.recv(1) == b"\x01" and self.ask("GET", "/api/overview") is not None
 
     def stop(self, *, timeout_s: float = 30) -> None:
         """Shut down as an operator would (SIGTERM); `start` brings the node back with its data."""
@@ -290,13 +293,6 @@ class RabbitNode:
             "RABBITMQ_CTL_ERL_ARGS": _ON_LOOPBACK,
             "RABBITMQ_CTL_DIST_PORT_MAX": "36671",  # by default eleven can run at a time on a machine
         }
-
-    def _amqp_answers(self) -> bool:
-        with self.dial(timeout_s=5) as probe:
-            return probe.recv(1) == b"\x01"
-
-    def _management_answers(self) -> bool:
-        return self.ask("GET", "/api/overview") is not None
 
     def _check_alive(self) -> None:
         assert self._server is not None
