@@ -96,11 +96,12 @@ def test_dead_letters_have_no_limit_and_what_is_unrouted_has(engine: Engine) -> 
     assert "x-single-active-consumer" not in arguments_of(topology, "lbg.orders.unrouted")
 
 
-def test_the_record_queue_holds_one_message_and_is_classic_where_that_has_to_be_said() -> None:
+def test_the_record_queue_holds_one_message_and_is_replicated_like_the_others() -> None:
     assert arguments_of(topology_of(spec_of(), EMBEDDED), "lbg.orders.config") == {"x-max-length": 1}
     assert arguments_of(topology_of(spec_of(), RABBITMQ_4), "lbg.orders.config") == {
         "x-max-length": 1,
-        "x-queue-type": "classic",
+        "x-queue-type": "quorum",
+        "x-delivery-limit": -1,
     }
 
 

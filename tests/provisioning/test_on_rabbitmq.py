@@ -83,7 +83,7 @@ async def test_a_group_of_the_same_name_in_another_virtual_host_keeps_its_user(
         (
             "policies",
             {"delivery-limit": 20},
-            "policy 'limit' sets delivery-limit 20 on queue lbg.orders.q.0 and 5 more",
+            "policy 'limit' sets delivery-limit 20 on queue lbg.orders.q.0 and 6 more",
         ),
         ("policies", {"message-ttl": 60000}, "policy 'limit' sets message-ttl 60000 on queue"),
         ("policies", {"expires": 60000}, "policy 'limit' sets expires 60000 on queue"),

@@ -91,8 +91,9 @@ def queues_of(spec: GroupSpec, engine: Engine) -> tuple[Queue, ...]:
         Queue(names.unrouted, limited),
         # Dead letters have no limit: a full one would stop every lane that has something to refuse.
         Queue(names.dead, safe),
-        # With room for one, a new record takes the place of the old one.
-        Queue(names.config, {**_classic_arguments(engine), "x-max-length": 1}),
+        # With room for one, a new record takes the place of the old one. Replicated like the queues: a member that
+        # starts while a node is down must be able to read it.
+        Queue(names.config, {**safe, "x-max-length": 1}),
     )
 
 
@@ -147,8 +148,3 @@ def _safe_arguments(engine: Engine) -> dict[str, Argument]:
         # 4.x drops a message at its 20th return by default, and each handoff is one; on 3.x -1 drops at once.
         arguments["x-delivery-limit"] = -1
     return arguments
-
-
-def _classic_arguments(engine: Engine) -> dict[str, Argument]:
-    # Said in full, because a virtual host may have another default queue type.
-    return {"x-queue-type": "classic"} if engine.is_rabbitmq else {}
