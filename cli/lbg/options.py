@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -108,17 +108,31 @@ class BrokerAddress:
 
 def broker_options(*, login: bool = False, management: bool = False) -> Callable[[C], C]:
     """--broker and the TLS files, handed to the command as one `address`; `login` and `management` add theirs."""
-    options = {**_BROKER, **(_LOGIN if login else {}), **(_MANAGEMENT if management else {})}
+    return _handed_over(
+        {**_BROKER, **_TLS, **(_LOGIN if login else {}), **(_MANAGEMENT if management else {})}
+    )
 
+
+def other_broker_options(command: C) -> C:
+    """The same for a command with a broker of its own: only what the command line says counts, and `address` is
+    None when it says nothing."""
+    return _handed_over({**_OTHER_BROKER, **_TLS, **_OTHER_MANAGEMENT})(command)
+
+
+def _handed_over(options: Mapping[str, Callable[[Any], Any]]) -> Callable[[C], C]:
     def decorate(command: C) -> C:
         @functools.wraps(command)
         def with_address(*args: Any, **kwargs: Any) -> Any:
             given = {name: kwargs.pop(name) for name in options}
-            urls = (urls_in(given.pop("broker")), urls_in(given.pop("management", ())))
-            return command(*args, address=BrokerAddress(*urls, **given), **kwargs)
+            urls = urls_in(given.pop("broker"))
+            management = urls_in(given.pop("management", ()))
+            if not urls and (management or any(given.values())):
+                raise click.UsageError("--management and the TLS files need --broker")
+            address = BrokerAddress(urls, management, **given) if urls else None
+            return command(*args, address=address, **kwargs)
 
         made: Any = with_address
-        for option in reversed(options.values()):
+        for option in reversed(list(options.values())):
             made = option(made)
         return cast(C, made)
 
@@ -141,6 +155,8 @@ _BROKER = {
         help="amqp[s]://user:password@host:port/vhost; by default guest at 127.0.0.1:5672. Several, also by repeating "
         "it, are tried in turn.",
     ),
+}
+_TLS = {
     "cafile": click.option("--cafile", type=FILE, help="Authorities to trust, for amqps and https."),
     "certfile": click.option("--certfile", type=FILE, help="This client's certificate, for amqps and https."),
     "keyfile": click.option("--keyfile", type=FILE, help="The key of --certfile."),
@@ -178,6 +194,25 @@ _MANAGEMENT = {
         show_envvar=True,
         help="The management API, http[s]://user:password@host:port; by default port 15672 (https: 15671) of the "
         "broker's hosts, with the broker's login. Several are tried in turn.",
+    ),
+}
+_OTHER_BROKER = {
+    "broker": click.option(
+        "--broker",
+        multiple=True,
+        type=Urls(),
+        metavar="URL[,URL]",
+        help="Play on this broker, amqp[s]://user:password@host:port/vhost, and not on an embedded one of the demo's "
+        "own. Several are tried in turn. $LBG_BROKER does not count here.",
+    ),
+}
+_OTHER_MANAGEMENT = {
+    "management": click.option(
+        "--management",
+        multiple=True,
+        type=Urls(),
+        metavar="URL[,URL]",
+        help="The management API of --broker, http[s]://user:password@host:port; by default on its usual port.",
     ),
 }
 

@@ -53,7 +53,7 @@ def report(*moves: dict[str, object], kills: tuple[Kill, ...] = (KILL,), **more:
         validated=validated(*moves, **more),
         published={"published": 100},
         kills=kills,
-        source={"input": "f", "key": "k", "rate": 1},
+        source={"engine": "RabbitMQ 4.0.5 at here", "input": "f", "key": "k", "rate": 1},
         seconds=12.34,
     )
 

@@ -350,7 +350,9 @@ def main() -> int:
     with RabbitNode() as node:
         if command:
             urls = {"LBG_BROKER": node.amqp_url, "LBG_MANAGEMENT": node.management_url}
-            return subprocess.run(command, env=os.environ | urls, check=False).returncode
+            with subprocess.Popen(command, env=os.environ | urls) as process:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's, which may clean up
+                return process.wait()
         print(f"AMQP        {node.amqp_url}\nmanagement  {node.management_url}\nCtrl-C ends it", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lbg.failing import Failure
+from lbg.options import BrokerAddress, other_broker_options
 
 if TYPE_CHECKING:
     from lbg.demo.playing import DemoSettings
@@ -79,6 +80,14 @@ PLAIN_WIDTH = 100
     help="What each message costs a member.",
 )
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live screen.")
+@click.option(
+    "--group",
+    default="demo",
+    show_default=True,
+    metavar="NAME",
+    help="With --broker: the group to make, and to remove at the end.",
+)
+@other_broker_options
 def demo(
     source: Path | None,
     key: str | None,
@@ -89,12 +98,14 @@ def demo(
     rebalance_delay: float,
     work: float,
     plain: bool,
+    group: str,
+    address: BrokerAddress | None,
 ) -> int:
     """Play a group's life on this machine, and prove that nothing is lost and nothing is out of order.
 
-    Starts the embedded broker, a publisher, up to four members and a validator as processes of their own, and
-    plays the figures of the document "Sticky Load Balancing": two members share four queues, one is killed and
-    comes back, a third and a fourth join, and all but one leave again.
+    Starts an embedded broker, or goes to the one that --broker names, and a publisher, up to four members and a
+    validator as processes of their own, and plays the figures of the document "Sticky Load Balancing": two members
+    share four queues, one is killed and comes back, a third and a fourth join, and all but one leave again.
 
     The exit status is 1 if anything was lost or out of order.
     """
@@ -117,6 +128,8 @@ def demo(
             rebalance_delay_s=rebalance_delay / max(1.0, speed),
             work_s=work,
             look_s=2.5 / speed,
+            group=group,
+            address=address,
         )
         found = asyncio.run(_perform(settings, plain=plain or not _can_draw()))
     if report is not None:

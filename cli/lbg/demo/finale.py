@@ -87,7 +87,7 @@ def _proof(report: Mapping[str, Any]) -> RenderableType:
         )
     if report["repeated_otherwise"]:
         table.add_row("repeated otherwise", f"{report['repeated_otherwise']:,}", "")
-    return Panel(table, title="the proof", border_style="bright_black")
+    return Panel(table, title=f"the proof, on {report['engine']}", border_style="bright_black")
 
 
 def _must_be_zero(count: int) -> Text:

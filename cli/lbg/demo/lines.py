@@ -11,14 +11,18 @@ STATUS_EVERY_S = 5.0
 
 
 class PlainView:
-    """Writes each event once, and a line of status every five seconds."""
+    """Writes the title, each event once, and a line of status every five seconds."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
         self._told = 0
+        self._has_title = False
         self._next_status_s = STATUS_EVERY_S
 
     def show(self, scene: Scene) -> None:
+        if not self._has_title:
+            self._has_title = True
+            self._write(scene.title)
         new = scene.notes_since(self._told)
         self._told = scene.noted
         for note in new:

@@ -1,15 +1,15 @@
-"""The demo itself: starts the broker, provisions a group, and plays the script with real processes."""
+"""The demo itself: plays the script with real processes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import secrets
 import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,15 +17,12 @@ from lbg.demo.children import Child, Children
 from lbg.demo.reporting import demo_report
 from lbg.demo.scene import Life, Scene
 from lbg.demo.script import FIRST_MEMBERS, MEMBERS, SCRIPT, Act, Do, Pacing, Step
+from lbg.demo.stage import Stage, start_broker
 from lbg.demo.watching import Watching
 from lbg.failing import Failure
-from lbg_broker.client import ConnectionSettings
+from lbg.options import BrokerAddress
 from lbg_broker.group import GroupSpec, Names
-from lbg_broker.provisioning.live import LiveAdmin
-from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
-from lbg_broker.provisioning.provisioner import create_group
 
-GROUP = "demo"
 START_TIMEOUT_S = 20.0
 LEAVE_TIMEOUT_S = 30.0
 # The broker settles a group of four in well under this after a join or a leave.
@@ -38,7 +35,7 @@ class DemoSettings:
     """One run.
 
     `rate` is messages per second, 0 for as fast as it goes; `work_s` is what a message costs a member; `look_s` is
-    the least time to look at what an act has changed.
+    the least time to look at what an act has changed; `address` None: an embedded broker of the demo's own.
     """
 
     source: Path
@@ -51,8 +48,9 @@ class DemoSettings:
     rebalance_delay_s: float = 2.0
     work_s: float = 0.002
     concurrency: int = 16
-
     look_s: float = 2.5
+    group: str = "demo"
+    address: BrokerAddress | None = None
 
     @property
     def act_gap_s(self) -> float:
@@ -60,10 +58,20 @@ class DemoSettings:
         return self.rebalance_delay_s + self.look_s
 
     @property
-    def title(self) -> str:
+    def spec(self) -> GroupSpec:
+        return GroupSpec(
+            self.group,
+            self.group,
+            hash_count=self.hash_count,
+            queue_count=self.queue_count,
+            queue_size_mb=256,
+            client_username=self.group,
+        )
+
+    def title(self, where: str) -> str:
         return (
-            f"{self.source.name}, {self.rows:,} messages keyed by {self.key} · {self.queue_count} queues, "
-            f"{self.hash_count} hashes · embedded broker · rebalance delay {self.rebalance_delay_s:g} s"
+            f"{where} · {self.source.name}, {self.rows:,} messages keyed by {self.key} · {self.queue_count} queues, "
+            f"{self.hash_count} hashes · rebalance delay {self.rebalance_delay_s:g} s"
         )
 
 
@@ -79,11 +87,15 @@ class Playing:
     def __init__(self, settings: DemoSettings, view: View) -> None:
         self.settings = settings
         self.scene = Scene.of(
-            settings.title, rows=settings.rows, queues=settings.queue_count, members=MEMBERS, acts=len(SCRIPT)
+            settings.title("…"),
+            rows=settings.rows,
+            queues=settings.queue_count,
+            members=MEMBERS,
+            acts=len(SCRIPT),
         )
         self._view = view
         self._began_at_s = time.monotonic()
-        self._names = Names(GROUP)
+        self._names = Names(settings.group)
         self._members: dict[str, Child] = {}
         self._environment: dict[str, str] = {}
         self._validated: Mapping[str, Any] | None = None
@@ -92,66 +104,36 @@ class Playing:
 
     async def run(self) -> dict[str, Any]:
         """Play it and return the report; raises Failure when a process ends that should not."""
-        async with Children(self.settings.directory) as self._children:
-            broker_url, management_url = await self._start_broker()
-            where = ConnectionSettings.parse(broker_url)
-            await self._provision(where, management_url)
-            watching = Watching(
-                where,
-                self._names,
-                on_message=self._hear,
-                on_ready=self._count,
-                queue_count=self.settings.queue_count,
-            )
-            async with watching, self._shown():
-                await self._raise_curtain(broker_url)
-                await self._play()
-                return await self._end()
-
-    async def _start_broker(self) -> tuple[str, str]:
-        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        broker = await self._children.start(
-            "broker",
-            *("broker", "serve", "--json", "--data-dir", str(self.settings.directory / "broker")),
-            *("--listen", "127.0.0.1:0", "--management", "127.0.0.1:0"),
-            on_line=lambda line: None if ready.done() else ready.set_result(line),
-        )
-        ended = asyncio.ensure_future(broker.process.wait())
-        await asyncio.wait((ready, ended), timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-        ended.cancel()
-        if not ready.done():
-            raise Failure(f"the broker did not start: {broker.last_words()}")
-        where = json.loads(ready.result())
-        return _with_login(where["amqp"], "guest", "guest"), _with_login(
-            where["management"], "guest", "guest"
-        )
-
-    async def _provision(self, where: ConnectionSettings, management_url: str) -> None:
-        """Members and the publisher log in as the group's own user, who may touch nothing else."""
         settings = self.settings
-        spec = GroupSpec(
-            GROUP,
-            GROUP,
-            hash_count=settings.hash_count,
-            queue_count=settings.queue_count,
-            queue_size_mb=256,
-            client_username=GROUP,
-        )
-        password = secrets.token_urlsafe(16)
-        admin = LiveAdmin(where, ManagementApi(ManagementSettings.parse(management_url)))
-        try:
-            await create_group(admin, spec, password=password)
-        finally:
-            await admin.close()
-        # In the environment and not on the command line, where every process list would show it.
-        self._environment = {"LBG_BROKER": f"amqp://{GROUP}:{password}@{where.host}:{where.port}/"}
+        async with Children(settings.directory) as brokers:
+            address = settings.address or await start_broker(brokers, settings.directory / "broker")
+            note = partial(self.scene.note, "life")
+            async with (
+                Stage(address, settings.spec, settings.address is None, note) as self._stage,
+                Children(settings.directory) as self._children,
+            ):
+                self.scene.title = settings.title(self._stage.where)
+                # In the environment and not on the command line, where every process list would show passwords.
+                self._environment = {"LBG_BROKER": ",".join(self._stage.urls)}
+                watching = Watching(
+                    address.places(),
+                    self._names,
+                    on_message=self._hear,
+                    on_ready=self._count,
+                    queue_count=settings.queue_count,
+                )
+                async with watching, self._shown():
+                    self._check_broker = brokers.check
+                    await self._raise_curtain()
+                    await self._play()
+                    return await self._end()
 
-    async def _raise_curtain(self, broker_url: str) -> None:
+    async def _raise_curtain(self) -> None:
         """The validator listens and the first members have settled before the first message."""
         self._validator = await self._children.start(
             "validator",
-            *("validate", "--json", "--no-shards", "--group", GROUP, "--expect", str(self._published_file)),
-            environment={"LBG_BROKER": broker_url},
+            *("validate", "--json", "--no-shards", *self._common, "--expect", str(self._published_file)),
+            environment={"LBG_BROKER": ",".join(self._stage.address.urls)},
             on_line=self._validated_line,
         )
         await self._until(self._listening.is_set, "the validator to listen")
@@ -166,8 +148,7 @@ class Playing:
             "publisher",
             *(
                 "publish",
-                "--group",
-                GROUP,
+                *self._common,
                 "--key",
                 self.settings.key,
                 "--report",
@@ -188,7 +169,7 @@ class Playing:
         """Act after act, until all were played and everything published was judged."""
         pacing = Pacing(SCRIPT[1:], self.settings.act_gap_s)
         while not (pacing.is_over and not self._tasks and self._validated is not None):
-            self._children.check()
+            self._check()
             for task in [task for task in self._tasks if task.done()]:
                 self._tasks.discard(task)
                 task.result()
@@ -222,7 +203,7 @@ class Playing:
         self.scene.lives(name, Life.STARTING)
         self._members[name] = await self._children.start(
             name,
-            *("consume", "--group", GROUP, "--name", name, "--republish", "--quiet"),
+            *("consume", *self._common, "--name", name, "--republish", "--quiet"),
             *(
                 "--rebalance-delay",
                 f"{settings.rebalance_delay_s:g}",
@@ -260,9 +241,18 @@ class Playing:
             validated=self._validated,
             published=json.loads(self._published_file.read_text()),
             kills=self.scene.kills,
-            source={"input": str(self.settings.source), "key": self.settings.key, "rate": self.settings.rate},
+            source={
+                "engine": self._stage.where,
+                "input": str(self.settings.source),
+                "key": self.settings.key,
+                "rate": self.settings.rate,
+            },
             seconds=seconds,
         )
+
+    @property
+    def _common(self) -> list[str]:
+        return ["--group", self.settings.group, *self._stage.address.tls_arguments]
 
     @property
     def _published_file(self) -> Path:
@@ -303,10 +293,14 @@ class Playing:
     async def _until(self, condition: Any, what: str, timeout_s: float = START_TIMEOUT_S) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
-            self._children.check()
+            self._check()
             if time.monotonic() > deadline_s:
                 raise Failure(f"waited {timeout_s:g} s in vain for {what}")
             await asyncio.sleep(0.05)
+
+    def _check(self) -> None:
+        self._check_broker()
+        self._children.check()
 
     def _tell_time(self) -> None:
         self.scene.now_s = time.monotonic() - self._began_at_s
@@ -326,8 +320,3 @@ class Playing:
             showing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await showing
-
-
-def _with_login(url: str, user: str, password: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{user}:{password}@{rest}"

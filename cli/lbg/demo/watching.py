@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lbg_broker.client import ClientConnection, ClientError, ConnectionSettings, Delivery, connect
+from lbg_broker.client import ClientConnection, ClientError, ConnectionSettings, Delivery, connect_any
 from lbg_broker.group import TO_ALL, Names
 
 READ_EVERY_S = 0.4
@@ -19,7 +19,7 @@ class Watching:
 
     def __init__(
         self,
-        where: ConnectionSettings,
+        where: Sequence[ConnectionSettings],
         names: Names,
         *,
         on_message: Callable[[Mapping[str, Any]], None],
@@ -35,7 +35,7 @@ class Watching:
         self._reading: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Watching:
-        self._connection = await connect(self._where, name="lbg demo")
+        self._connection = await connect_any(self._where, name="lbg demo")
         channel = await self._connection.open_channel()
         queue = (await channel.queue_declare(exclusive=True, auto_delete=True)).queue
         await channel.queue_bind(queue, self._names.members, TO_ALL)
