@@ -108,6 +108,32 @@ async def test_a_broker_that_hangs_up_on_the_login_has_refused_it(fake):
         await connect(fake.url)
 
 
+@pytest.mark.parametrize("last", [ConnectionStartOk, ConnectionOpen])
+async def test_a_broker_that_would_have_said_so_and_hangs_up_was_killed(fake, last):
+    capabilities = {"authentication_failure_close": True}
+    fake.start = ConnectionStart(server_properties={"capabilities": capabilities}, mechanisms=b"PLAIN")
+
+    def hang_up(_):
+        fake.sessions[0].transport.close()
+        return []
+
+    fake.answers[last] = hang_up
+    with pytest.raises(ConnectError, match="before the connection was open") as caught:
+        await connect(fake.url)
+    assert caught.value.retryable
+
+
+async def test_a_broker_that_hangs_up_after_it_took_the_login_has_not_refused_it(fake):
+    def hang_up(_):
+        fake.sessions[0].transport.close()
+        return []
+
+    fake.answers[ConnectionOpen] = hang_up
+    with pytest.raises(ConnectError) as caught:
+        await connect(fake.url)
+    assert caught.value.retryable
+
+
 async def test_a_challenge_is_more_than_this_client_can_answer(fake):
     fake.answers[ConnectionStartOk] = lambda _: [ConnectionSecure(b"?")]
     with pytest.raises(AuthenticationError):

@@ -50,7 +50,7 @@ class Handshake:
         self._properties = properties
         self.done = False
         self.server_properties: Table = {}
-        self._answered = False
+        self._awaits_verdict = False
 
     def on_method(self, method: Method) -> None:
         """Answer one method. Raises `ConnectError`."""
@@ -58,6 +58,7 @@ class Handshake:
             case ConnectionStart():
                 self._answer_start(method)
             case ConnectionTune():
+                self._awaits_verdict = False
                 self._machine.send(0, self._machine.tune_ok(method))
                 self._machine.send(0, ConnectionOpen(self._settings.vhost))
             case ConnectionOpenOk():
@@ -74,8 +75,7 @@ class Handshake:
 
     def explain_loss(self, reason: str) -> ConnectError:
         """The error for a socket that closed in the middle."""
-        if self._answered and not self.done:
-            # Brokers without authentication_failure_close just hang up.
+        if self._awaits_verdict and not self._tells_refusals:
             return AuthenticationError(f"{self._where}: closed after the login was sent ({reason})")
         return ConnectError(f"{self._where}: closed before the connection was open ({reason})")
 
@@ -89,7 +89,14 @@ class Handshake:
         if self._mechanism == "PLAIN":
             response = f"\0{settings.username}\0{settings.password}".encode()
         self._machine.send(0, ConnectionStartOk(self._properties, self._mechanism, response, "en_US"))
-        self._answered = True
+        self._awaits_verdict = True
+
+    @property
+    def _tells_refusals(self) -> bool:
+        """Whether the broker refuses a login with connection.close (RabbitMQ: authentication_failure_close). One
+        that does not just hangs up, which looks like one that was killed at that moment."""
+        capabilities = self.server_properties.get("capabilities")
+        return isinstance(capabilities, Mapping) and capabilities.get("authentication_failure_close") is True
 
     @property
     def _mechanism(self) -> str:
