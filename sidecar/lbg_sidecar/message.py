@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import lru_cache
 from typing import Any
 
 from lbg_broker.client import Delivery
@@ -122,6 +123,7 @@ def held_of(attachment: Attachment, delivery: Delivery, prefix: str) -> Held:
     return held
 
 
+@lru_cache(maxsize=4096)  # a stream repeats few routing keys: a hash and a topic
 def _hash_in(routing_key: str, prefix: str) -> int | None:
     parts = routing_key.split(".", 2)
     if len(parts) < 2 or parts[0] != prefix or not parts[1].isdecimal():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as _StructError
-from typing import NamedTuple
+from typing import TypeAlias
 
 from lbg_broker.client import Delivery
 from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
@@ -17,7 +17,6 @@ from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
 # AMQP 0-9-1, section 4.2.6.1: which properties there are; ours are in this order.
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 0x80, 0x40, 0x20
 _LONG = Struct(">I").unpack_from
-_LONG_LONG = Struct(">q").unpack_from
 
 
 def _name(field: str, kind: bytes) -> bytes:
@@ -28,15 +27,10 @@ _KEY = _name(HEADER_KEY, b"S")
 _PUBLISHER = _name(HEADER_PUBLISHER, b"S")
 _SEQ = _name(HEADER_SEQ, b"l")
 _TS = _name(HEADER_TS, b"l")
+_SEQ_AND_TS = Struct(f">q{len(_TS)}sq").unpack_from
 
-
-class Stamp(NamedTuple):
-    """None where the publisher said nothing."""
-
-    key: str | None
-    publisher: str | None
-    seq: int | None
-    published_at_us: int | None
+Stamp: TypeAlias = tuple[str | None, str | None, int | None, int | None]
+"""Key, publisher, sequence number, microseconds at which it was published; None where the publisher said nothing."""
 
 
 def stamp_of(delivery: Delivery) -> Stamp:
@@ -66,10 +60,8 @@ def quick_stamp(header: bytes) -> Stamp | None:
         publisher = header[at + 4 : end].decode()
         if not header.startswith(_SEQ, end):
             return None
-        at = end + len(_SEQ)
-        if not header.startswith(_TS, at + 8):
-            return None
-        return Stamp(key, publisher, _LONG_LONG(header, at)[0], _LONG_LONG(header, at + 8 + len(_TS))[0])
+        seq, name, published_at_us = _SEQ_AND_TS(header, end + len(_SEQ))
+        return (key, publisher, seq, published_at_us) if name == _TS else None
     except (IndexError, ValueError, _StructError):
         return None
 
@@ -78,7 +70,7 @@ def full_stamp(delivery: Delivery) -> Stamp:
     headers = delivery.headers
     key, publisher = headers.get(HEADER_KEY), headers.get(HEADER_PUBLISHER)
     seq, at_us = headers.get(HEADER_SEQ), headers.get(HEADER_TS)
-    return Stamp(
+    return (
         key if isinstance(key, str) else None,
         publisher if isinstance(publisher, str) else None,
         seq if isinstance(seq, int) else None,

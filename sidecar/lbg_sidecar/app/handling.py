@@ -62,6 +62,7 @@ class _CoroutineChannel:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[Held, asyncio.Task[None]] = {}
         self._aborted: set[Held] = set()
+        self._waking = False  # a worker is on its way: it will look, and wake the next
         self._stopping = False
 
     async def start(self, calls: Calls) -> None:
@@ -71,11 +72,11 @@ class _CoroutineChannel:
 
     def wake(self) -> None:
         idle = self._idle
-        while idle:
+        while idle and not self._waking:
             waiting = idle.popleft()
             if not waiting.done():
                 waiting.set_result(None)
-                return
+                self._waking = True
 
     def abort(self, messages: Collection[Message]) -> None:
         for message in messages:
@@ -104,7 +105,10 @@ class _CoroutineChannel:
             if message is None:
                 waiting = loop.create_future()
                 self._idle.append(waiting)
-                await waiting
+                try:
+                    await waiting
+                finally:
+                    self._waking = False
                 in_turn = 0
                 continue
             if self._idle and calls.more():

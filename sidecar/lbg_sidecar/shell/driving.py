@@ -283,5 +283,4 @@ class Driver:
         if self._journal is None or self._me is None:
             return
         settled_at = self._loop.time() if settled else None
-        for held in deliveries:
-            self._journal.done(held, self._me, settled_at=settled_at)
+        self._journal.record(deliveries, self._me, settled_at=settled_at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from lbg_broker.group import DeliveredRecord
 from lbg_broker.journal import JournalWriter
@@ -15,14 +16,15 @@ class WallClock:
     """The event loop's time as microseconds since the epoch. `adjust` follows the system's clock."""
 
     def __init__(self, now: float) -> None:
-        self._offset_s = 0.0
+        self.offset_s = 0.0
+        """What is to be added to the event loop's time."""
         self.adjust(now)
 
     def adjust(self, now: float) -> None:
-        self._offset_s = time.time() - now
+        self.offset_s = time.time() - now
 
     def us(self, at: float) -> int:
-        return int((at + self._offset_s) * 1_000_000)
+        return int((at + self.offset_s) * 1_000_000)
 
 
 class Journalling:
@@ -32,29 +34,35 @@ class Journalling:
         self.writer = writer
         self._clock = clock
 
-    def done(self, held: Held, me: Identity, *, settled_at: float | None) -> None:
-        if held.identity is None or held.outcome is None:
-            return
-        us = self._clock.us
-        publisher, hash_, seq = held.identity
-        self.writer.append(
-            DeliveredRecord(
-                publisher=publisher,
-                key=held.key,
-                hash_=hash_,
-                queue=held.attachment.queue,
-                seq=seq,
-                published_at_us=held.published_at_us,
-                member=me.index,
-                member_name=me.name,
-                incarnation=me.incarnation,
-                delivery=held.number,
-                redelivered=held.delivery.redelivered,
-                delivered_at_us=us(held.received_at),
-                started_at_us=us(held.first_started_at) if held.first_started_at is not None else None,
-                finished_at_us=us(held.finished_at) if held.finished_at is not None else None,
-                settled_at_us=us(settled_at) if settled_at is not None else None,
-                attempts=held.attempts,
-                verdict=held.outcome.value,
+    def record(self, deliveries: Iterable[Held], me: Identity, *, settled_at: float | None) -> None:
+        """`settled_at`: when their ack was written, on the event loop's clock; None if it never was."""
+        offset_s = self._clock.offset_s
+        settled_at_us = None if settled_at is None else self._clock.us(settled_at)
+        append = self.writer.append
+        for held in deliveries:
+            if held.identity is None or held.outcome is None:
+                continue
+            publisher, hash_, seq = held.identity
+            started_at, finished_at = held.first_started_at, held.finished_at
+            # In the order of the fields: by name it takes half as long again.
+            append(
+                DeliveredRecord(
+                    publisher,
+                    held.key,
+                    hash_,
+                    held.attachment.queue,
+                    seq,
+                    held.published_at_us,
+                    me.index,
+                    me.name,
+                    me.incarnation,
+                    held.number,
+                    held.delivery.redelivered,
+                    int((held.received_at + offset_s) * 1_000_000),
+                    None if started_at is None else int((started_at + offset_s) * 1_000_000),
+                    None if finished_at is None else int((finished_at + offset_s) * 1_000_000),
+                    settled_at_us,
+                    held.attempts,
+                    held.outcome,
+                )
             )
-        )
