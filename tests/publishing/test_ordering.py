@@ -280,3 +280,30 @@ def test_what_was_accepted_behind_a_gap_does_not_make_the_gap_count_as_confirmed
     machine.step(1)
     machine.answered(4, multiple=False, ok=True, now=1)
     assert machine.floor.position == 3
+
+
+def test_a_queue_that_answers_nothing_is_silent_until_it_does() -> None:
+    machine = machine_of(TWO_QUEUES)
+    for queue in (0, 1):
+        accept(machine, 2, KEY_OF_QUEUE[queue])
+    machine.step(10.0)
+    assert machine.silent_queues(14.9, for_s=5) == set()
+    machine.answered(1, multiple=False, ok=True, now=14.9)
+    assert machine.silent_queues(15.0, for_s=5) == {1}
+    assert machine.silent_queues(19.9, for_s=5) == {0, 1}, "its other message waits since then"
+    machine.blocked(True)
+    assert machine.silent_queues(19.9, for_s=5) == set()
+    machine.blocked(False)
+    machine.answered(4, multiple=True, ok=True, now=20.0)
+    assert machine.silent_queues(60.0, for_s=5) == set()
+    accept(machine, 1, KEY_OF_QUEUE[0])
+    machine.step(60.0)
+    assert machine.silent_queues(61.0, for_s=5) == set(), "counted from when it was sent"
+
+
+def test_nothing_is_silent_without_a_connection() -> None:
+    machine = machine_of()
+    accept(machine, 1)
+    machine.step(0.0)
+    machine.disconnected(1.0)
+    assert machine.silent_queues(60.0, for_s=5) == set()

@@ -19,6 +19,11 @@ from .message import Stamped
 from .ordering import OrderedPublishing
 from .state_file import StateFile
 
+SILENT_AFTER_S = 5.0
+"""An election of a quorum queue's leader takes a second or two; what lasts longer is worth a line."""
+
+SILENCE_LOOK_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
@@ -56,6 +61,8 @@ class Carrying:
         self._is_unsaved = True  # that this run began
         self._saved_maybe_twice = 0
         self._told_full: set[int] = set()
+        self._told_silent: set[int] = set()
+        self._silence_timer: asyncio.TimerHandle | None = None
 
     def attach(self, connection: ClientConnection, channel: Channel) -> None:
         """Go on with a channel in confirm mode."""
@@ -70,6 +77,8 @@ class Carrying:
         if connection.is_blocked:
             self._on_blocked("")
         self.step_soon()
+        if self._silence_timer is None:
+            self._look_for_silence()
 
     def detach(self) -> int:
         """The channel is gone; returns how many messages were in flight."""
@@ -111,7 +120,7 @@ class Carrying:
 
     def close(self) -> None:
         """Write out the journal and the state for the last time. Raises JournalingError, OSError."""
-        for handle in (self._step_handle, self._wake_timer):
+        for handle in (self._step_handle, self._wake_timer, self._silence_timer):
             if handle is not None:
                 handle.cancel()
         try:
@@ -199,6 +208,15 @@ class Carrying:
         for queue in sorted(self._told_full - full):
             self._hooks.tell(events.QueueTaking(self._names.queue(queue)))
         self._told_full = full
+
+    def _look_for_silence(self) -> None:
+        silent = self.machine.silent_queues(self._loop.time(), for_s=SILENT_AFTER_S)
+        for queue in sorted(silent - self._told_silent):
+            self._hooks.tell(events.QueueSilent(self._names.queue(queue), SILENT_AFTER_S))
+        for queue in sorted(self._told_silent - silent):
+            self._hooks.tell(events.QueueTaking(self._names.queue(queue)))
+        self._told_silent = silent
+        self._silence_timer = self._loop.call_later(SILENCE_LOOK_S, self._look_for_silence)
 
     def _wake_at(self, at: float | None) -> None:
         if self._wake_timer is not None:

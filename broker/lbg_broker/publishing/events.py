@@ -58,6 +58,20 @@ class QueueFull:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueSilent:
+    """The broker has the messages and says neither yes nor no: a quorum queue without a majority, or in an election."""
+
+    queue: str
+    for_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue} has answered nothing for {self.for_s:g} s (are most of its nodes down?); "
+            "its messages wait in order"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class QueueTaking:
     queue: str
 
@@ -74,5 +88,13 @@ class JournalTrouble:
 
 
 PublisherEvent = (
-    Connected | Disconnected | Unreachable | Blocked | Unblocked | QueueFull | QueueTaking | JournalTrouble
+    Connected
+    | Disconnected
+    | Unreachable
+    | Blocked
+    | Unblocked
+    | QueueFull
+    | QueueSilent
+    | QueueTaking
+    | JournalTrouble
 )

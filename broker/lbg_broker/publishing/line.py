@@ -58,6 +58,7 @@ class Line:
     refusals_in_a_row: int = 0
     is_full: bool = False  # from a refusal on until the window is back at its start, or all is accepted
     resume_at: float = 0.0
+    asked_at: float = 0.0  # when it was last answered, or when the first open message was sent since
     _credit: int = 0
 
     def __post_init__(self) -> None:

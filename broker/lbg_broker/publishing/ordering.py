@@ -176,6 +176,7 @@ class OrderedPublishing:
             line.answered(message, ok)
             touched[line.queue] = line
         for queue, line in touched.items():
+            line.asked_at = now
             self._confirm(line.take_accepted(), in_order=True)
             if not line.open and line.state is LineState.DRAINING:
                 self._end_round(line, now)
@@ -189,6 +190,13 @@ class OrderedPublishing:
         self.floor.advance()
         return answered
 
+    def silent_queues(self, now: float, *, for_s: float) -> set[int]:
+        """Queues that have been sent messages and have answered none of them for so long; none while the broker
+        blocks publishers, which is told otherwise."""
+        if not self._is_connected or self._is_blocked:
+            return set()
+        return {line.queue for line in self.lines if line.open and now - line.asked_at >= for_s}
+
     def step(self, now: float) -> Step:
         """What may be done now. The messages in `sends` count as sent, with the next delivery tags."""
         step = Step()
@@ -201,6 +209,8 @@ class OrderedPublishing:
         if self._sendable:
             for line in self._sendable.values():
                 if line.state is LineState.FLOWING:
+                    if not line.open:
+                        line.asked_at = now
                     line.take_sendable(step.sends)
             self._sendable.clear()
             tag = self._next_tag
