@@ -290,9 +290,9 @@ def test_a_queue_that_answers_nothing_is_silent_until_it_does() -> None:
     assert machine.silent_queues(14.9, for_s=5) == set()
     machine.answered(1, multiple=False, ok=True, now=14.9)
     assert machine.silent_queues(15.0, for_s=5) == {1}
-    assert machine.silent_queues(19.9, for_s=5) == {0, 1}, "its other message waits since then"
+    assert machine.silent_queues(20.0, for_s=5) == {0, 1}, "its other message waits since then"
     machine.blocked(True)
-    assert machine.silent_queues(19.9, for_s=5) == set()
+    assert machine.silent_queues(20.0, for_s=5) == set()
     machine.blocked(False)
     machine.answered(4, multiple=True, ok=True, now=20.0)
     assert machine.silent_queues(60.0, for_s=5) == set()
