@@ -142,3 +142,20 @@ async def test_health_fails_while_the_disk_is_full(ask: Ask, broker: FakeManaged
 async def test_what_the_api_does_not_have_is_answered_in_json(ask: Ask) -> None:
     assert await ask("GET", "/nope") == (404, {"error": "Object Not Found", "reason": "Not Found"})
     assert (await ask("POST", "/overview"))[0] == 405
+
+
+async def test_the_connections_of_a_user_are_listed_and_closed_together(
+    ask: Ask, broker: FakeManagedBroker, single: str
+) -> None:
+    _, connections = await ask("GET", "/connections/username/guest")
+    assert [found["user"] for found in connections] == ["guest", "guest"]
+    assert await ask("GET", "/connections/username/nobody") == (200, [])
+    status, _ = await ask("DELETE", "/connections/username/guest")
+    assert status == 204
+    closed = {
+        number
+        for number, effects in broker.sent
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.method, ConnectionClose)
+    }
+    assert closed == {1, 2}

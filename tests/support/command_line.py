@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import IO
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,17 @@ class Where:
 _started: list[subprocess.Popen[str]] = []
 
 
-def start_lbg(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """`lbg ARGUMENTS` as a process with pipes; `end_started` ends it if the test does not."""
+def start_lbg(
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    stdout: int | IO[str] = subprocess.PIPE,
+    stderr: int | IO[str] = subprocess.PIPE,
+) -> subprocess.Popen[str]:
+    """`lbg ARGUMENTS` as a process, with pipes by default; `end_started` ends it if the test does not."""
     process = subprocess.Popen(
         [sys.executable, "-m", "lbg", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
         text=True,
         env={**clean_environment(), **(environment or {})},
     )

@@ -135,8 +135,10 @@ class LiveAdmin:
         if spec is not None:
             permissions = await _or_unknown("permissions", management.permissions(spec.client_username), why)
         seen = replace(base, users=await _or_unknown("users", management.users(), why))
-        if len(seen.users_of(names.group)) > 1:
-            seen = replace(seen, connections=await _or_unknown("connections", management.connections(), why))
+        if len(users := seen.users_of(names.group)) > 1:
+            seen = replace(
+                seen, connections=await _or_unknown("connections", management.connections(users), why)
+            )
         return replace(
             seen,
             exchanges=exchanges,

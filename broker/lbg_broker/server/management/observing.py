@@ -22,6 +22,18 @@ async def list_connections(request: web.Request) -> web.Response:
     return listed(request, [connection_json(connection) for connection in _visible(Asked(request))])
 
 
+@ROUTES.get("/api/connections/username/{user}")
+async def list_connections_of_user(request: web.Request) -> web.Response:
+    return listed(request, [connection_json(connection) for connection in _of_user(request)])
+
+
+@ROUTES.delete("/api/connections/username/{user}")
+async def close_connections_of_user(request: web.Request) -> web.Response:
+    for connection in _of_user(request):
+        _close(request, connection)
+    return web.Response(status=204)
+
+
 @ROUTES.get("/api/connections/{name}")
 async def get_connection(request: web.Request) -> web.Response:
     return web.json_response(chosen(request, connection_json(_connection(Asked(request)))))
@@ -29,9 +41,7 @@ async def get_connection(request: web.Request) -> web.Response:
 
 @ROUTES.delete("/api/connections/{name}")
 async def close_connection(request: web.Request) -> web.Response:
-    asked = Asked(request)
-    reason = request.headers.get("X-Reason", "Closed via management plugin")
-    asked.broker.apply(CloseConnection(_connection(asked).id, reason))
+    _close(request, _connection(Asked(request)))
     return web.Response(status=204)
 
 
@@ -69,6 +79,15 @@ def _visible(asked: Asked) -> list[Connection]:
         for connection in asked.broker.state.connections.values()
         if connection.vhost in vhosts and (asked.user.sees_everything or connection.user == asked.user.name)
     ]
+
+
+def _of_user(request: web.Request) -> list[Connection]:
+    return [one for one in _visible(Asked(request)) if one.user == request.match_info["user"]]
+
+
+def _close(request: web.Request, connection: Connection) -> None:
+    reason = request.headers.get("X-Reason", "Closed via management plugin")
+    Asked(request).broker.apply(CloseConnection(connection.id, reason))
 
 
 def _connection(asked: Asked) -> Connection:
