@@ -157,21 +157,25 @@ async def cut_publisher(publisher: PublisherSlot, planned: Planned) -> None:
 
 
 async def kill_broker(stage: Stage, planned: Planned) -> None:
-    begin_ns = time.monotonic_ns()
-    await stage.place.kill(planned.victim)
-    stage.lose("broker SIGKILL", begin_ns, after_s=AT_ONCE_S)
-    await asyncio.sleep(planned.lasts_s)
-    await stage.place.start_again(planned.victim)
-    _lose_in_cluster(stage, "broker SIGKILL", begin_ns)
+    await _take_down(stage, planned, stage.place.kill, "broker SIGKILL")
 
 
 async def stop_broker(stage: Stage, planned: Planned) -> None:
+    await _take_down(stage, planned, stage.place.stop, "broker SIGTERM")
+
+
+async def _take_down(stage: Stage, planned: Planned, end: Callable[[int], Awaitable[None]], why: str) -> None:
     begin_ns = time.monotonic_ns()
-    await stage.place.stop(planned.victim)
-    stage.lose("broker SIGTERM", begin_ns, after_s=AT_ONCE_S)
+    await end(planned.victim)
+    stage.lose(why, begin_ns, after_s=AT_ONCE_S)
     await asyncio.sleep(planned.lasts_s)
-    await stage.place.start_again(planned.victim)
-    _lose_in_cluster(stage, "broker SIGTERM", begin_ns)
+    if len(stage.place.nodes) == 1:
+        with stage.clock_stopped():
+            await stage.place.start_again(planned.victim)
+    else:
+        # The others go on, and with them the consumers of its queues, until all leaders are settled.
+        await stage.place.start_again(planned.victim)
+        stage.lose(why, begin_ns, after_s=stage.fence_s)
 
 
 async def freeze_broker(stage: Stage, planned: Planned) -> None:
@@ -194,12 +198,6 @@ async def alarm(stage: Stage, planned: Planned) -> None:
     await stage.place.alarm(planned.victim, on=True)
     await asyncio.sleep(planned.lasts_s)
     await stage.place.alarm(planned.victim, on=False)
-
-
-def _lose_in_cluster(stage: Stage, why: str, begin_ns: int) -> None:
-    """The other nodes go on, and consumers of the lost one's queues with them, until all leaders are settled."""
-    if len(stage.place.nodes) > 1:
-        stage.lose(why, begin_ns, after_s=stage.fence_s)
 
 
 # All members

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.chaos import evidence, ledger
 from bench.chaos.faults import play
 from bench.chaos.places import place_of
-from bench.chaos.schedule import Planned, Sizes, schedule_of
+from bench.chaos.schedule import Planned, Sizes, duration_s, schedule_of
 from bench.chaos.stage import GROUP, Stage
 from bench.chaos.stream import position_in, publisher_number
 from bench.chaos.verdict import Name, Verdict
@@ -33,7 +33,7 @@ async def run(engine: str, seed: int, sizes: Sizes, directory: Path) -> tuple[Ve
         await stage.open()
         stage.say(f"{sizes.members} members of {sizes.queues} queues have joined")
         began = time.monotonic()
-        await stage.open_publishers(duration_s=planned[-1].at_s + sizes.fault_every_s)
+        await stage.open_publishers(duration_s=duration_s(engine, planned))
         news = asyncio.create_task(tell_news(stage))
         try:
             await play_all(stage, planned)
@@ -60,10 +60,11 @@ async def play_all(stage: Stage, planned: list[Planned]) -> None:
         except Exception as error:  # a broker that does not start again, a member that does not join
             stage.problem(f"#{each.number} {each.fault}: {error!r}")
 
-    began = time.monotonic()
+    stage.start_clock()
     async with asyncio.TaskGroup() as group:
         for each in planned:
-            await asyncio.sleep(began + each.at_s - time.monotonic())
+            while (wait_s := each.at_s - stage.clock_s) > 0:  # noqa: ASYNC110 (a clock that stops tells nobody)
+                await asyncio.sleep(min(wait_s, LOOK_EVERY_S))
             group.create_task(play_one(each))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -155,6 +155,16 @@ class Planned:
     lasts_s: float
     amount: float
     """Uniform in [0, 1): how bad it is."""
+
+
+STARTS_S = {"embedded": 0.5, "rabbitmq": 6.0, "cluster": 0.0}
+"""How long the schedule's clock stands still while the broker starts, on a quiet machine of two cores."""
+
+
+def duration_s(engine: str, planned: Sequence[Planned]) -> float:
+    """How long they take to play, more or less: over which messages are spread."""
+    starts = sum(each.fault in (Fault.BROKER_KILL, Fault.BROKER_STOP) for each in planned)
+    return planned[-1].at_s + planned[-1].lasts_s + starts * STARTS_S[engine]
 
 
 _TRIES = 100

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ class Stage:
     lives: itertools.count[int] = field(default_factory=itertools.count)
     broker_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     started_at: float = field(default_factory=time.monotonic)
+    _clock_since: float = 0.0
+    _clock_s: float = 0.0
 
     def say(self, text: str) -> None:
         print(f"{time.monotonic() - self.started_at:7.1f} s  {text}", flush=True)
@@ -60,6 +64,23 @@ class Stage:
         now_ns = time.monotonic_ns()
         end_ns = now_ns + round(after_s * 1e9)
         self.losses.append(Loss(why, begin_ns, end_ns, lives, limit, now_ns if thawed else None))
+
+    def start_clock(self) -> None:
+        """The schedule's: it counts what faults are planned by."""
+        self._clock_since = time.monotonic()
+
+    @property
+    def clock_s(self) -> float:
+        return self._clock_s + (time.monotonic() - self._clock_since if self._clock_since else 0.0)
+
+    @contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        """While the only node starts: what breaks then breaks nothing, and how long it takes is the machine's."""
+        self._clock_s, self._clock_since = self.clock_s, 0.0
+        try:
+            yield
+        finally:
+            self.start_clock()
 
     @property
     def fence_s(self) -> float:
