@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Self
 
 from lbg_broker.amqp import Table
@@ -20,7 +19,7 @@ class Attached:
 
     @classmethod
     async def to(
-        cls, connection: ClientConnection, queue: str, *, prefetch: int = 100, arguments: Table | None = None
+        cls, connection: ClientConnection, queue: str, *, prefetch: int, arguments: Table | None = None
     ) -> Self:
         attached = cls(await connection.open_channel())
         await attached.channel.consume(queue, attached._take, prefetch_count=prefetch, arguments=arguments)
@@ -30,25 +29,30 @@ class Attached:
     def bodies(self) -> list[int]:
         return [int(delivery.body) for delivery in self.got]
 
-    @property
-    def last_tag(self) -> int:
-        return self.got[-1].delivery_tag
-
     async def wait(self, count: int, *, timeout_s: float = 20) -> list[int]:
         """Until it was handed `count` messages; returns what it was handed so far. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
-            await self.until(lambda: len(self.got) >= count)
+            while len(self.got) < count:
+                self._news.clear()
+                await self._news.wait()
         return self.bodies
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self._news.clear()
-            await self._news.wait()
+    async def rest(self, *, quiet_s: float = 0.3) -> list[int]:
+        """Until nothing has come for a while; returns what it was handed so far."""
+        try:
+            while True:
+                await self.wait(len(self.got) + 1, timeout_s=quiet_s)
+        except TimeoutError:
+            return self.bodies
 
-    async def stays_at(self, count: int, *, for_s: float = 0.2) -> bool:
-        """Whether nothing beyond `count` comes in a while."""
-        await asyncio.sleep(for_s)
-        return len(self.got) == count
+    def ack(self, count: int = 1) -> None:
+        """The first `count` that it was handed, with one cumulative frame."""
+        self.channel.ack(self.got[count - 1].delivery_tag, multiple=True)
+
+    def ack_singly(self) -> None:
+        """Everything that it was handed, with a frame for each."""
+        for delivery in self.got:
+            self.channel.ack(delivery.delivery_tag)
 
     async def release(self) -> None:
         """Close the channel at once, with whatever it holds."""

@@ -1,0 +1,115 @@
+"""The facts about RabbitMQ's counts: of deliveries, which may drop a message, and of messages, which may be missing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lbg_broker.client import ResourceLocked, connect
+from support.rabbitmq import RabbitNode
+from support.tried_queue import CLASSIC, QUORUM, Arguments, of_a_group, queue_on
+
+SINCE_4 = (4, 0, 0)
+
+
+async def counts_of(url: str, arguments: Arguments, *, returns: int) -> list[int]:
+    """The x-delivery-count of a message that is given back so often by a close; shorter if the message is lost."""
+    counts = []
+    async with queue_on(url, arguments, holding=[0, 1]) as queue:
+        for _ in range(returns + 1):
+            active = await queue.attach(prefetch=1)
+            if await active.wait(1) == [1]:
+                break
+            counts.append(active.got[0].headers.get("x-delivery-count", 0))
+            await active.release()
+    return counts
+
+
+async def test_each_return_by_a_close_is_a_delivery_that_a_quorum_queue_counts(rabbit_vhost: str) -> None:
+    assert await counts_of(rabbit_vhost, QUORUM, returns=5) == [0, 1, 2, 3, 4, 5]
+    assert await counts_of(rabbit_vhost, CLASSIC, returns=5) == [0] * 6
+
+
+async def test_4_0_drops_at_the_twenty_first_return_where_no_limit_was_declared_and_3_10_never(
+    rabbitmq: RabbitNode, rabbit_vhost: str
+) -> None:
+    kept = 20 if rabbitmq.version >= SINCE_4 else 25
+    assert await counts_of(rabbit_vhost, QUORUM, returns=25) == list(range(kept + 1))
+
+
+async def test_minus_one_is_no_limit_since_4_0_and_drops_at_the_first_return_before(
+    rabbitmq: RabbitNode, rabbit_vhost: str
+) -> None:
+    kept = 25 if rabbitmq.version >= SINCE_4 else 0
+    unlimited = QUORUM | {"x-delivery-limit": -1}
+    assert await counts_of(rabbit_vhost, unlimited, returns=25) == list(range(kept + 1))
+
+
+async def test_the_queue_of_a_group_keeps_what_is_returned_for_ever(
+    rabbitmq: RabbitNode, rabbit_vhost: str
+) -> None:
+    assert await counts_of(rabbit_vhost, of_a_group(rabbitmq.version), returns=60) == list(range(61))
+
+
+@pytest.mark.parametrize("limit", [None, 5, -1])
+async def test_a_nack_requeues_in_front_where_there_is_a_delivery_limit_and_at_the_tail_where_there_is_none(
+    rabbitmq: RabbitNode, rabbit_vhost: str, limit: int | None
+) -> None:
+    """The limit of 20 that 4.0 sets by itself counts as one. -1 drops on 3.10, as a return by a close does."""
+    is_4 = rabbitmq.version >= SINCE_4
+    expected = {
+        None: [0, 0, 1, 2] if is_4 else [0, 1, 2, 0],
+        5: [0, 0, 1, 2],
+        -1: [0, 1, 2, 0] if is_4 else [0, 1, 2],
+    }
+    arguments = QUORUM | ({} if limit is None else {"x-delivery-limit": limit})
+    async with queue_on(rabbit_vhost, arguments, holding=range(3)) as queue:
+        active = await queue.attach(prefetch=1)
+        await active.wait(1)
+        active.channel.nack(active.got[0].delivery_tag)
+        for count in range(2, len(expected[limit]) + 1):
+            await active.wait(count)
+            active.ack(count)
+        assert await active.rest() == expected[limit]
+
+
+async def test_get_is_refused_by_a_quorum_queue_with_a_single_active_consumer(rabbit_vhost: str) -> None:
+    for arguments in (CLASSIC, QUORUM):
+        async with queue_on(rabbit_vhost, arguments, holding=[0]) as queue:
+            channel = await queue.connection.open_channel()
+            if arguments is CLASSIC:
+                assert (await channel.basic_get(queue.name)) is not None
+                continue
+            with pytest.raises(ResourceLocked, match="405 RESOURCE_LOCKED"):
+                await channel.basic_get(queue.name)
+
+
+@pytest.mark.parametrize("arguments", [CLASSIC, QUORUM], ids=["classic", "quorum"])
+async def test_the_management_api_has_no_count_of_a_queue_before_its_first_sample(
+    rabbitmq: RabbitNode, rabbit_vhost: str, arguments: Arguments
+) -> None:
+    """Unknown is not zero: the field is missing, for seconds."""
+
+    def count(name: str) -> int | None:
+        shown: dict[str, int] = rabbitmq.ask("GET", f"/api/queues/{rabbit_vhost.rpartition('/')[2]}/{name}")
+        return shown.get("messages")
+
+    connection = await connect(rabbit_vhost)
+    channel = await connection.open_channel()
+    for number in range(50):  # one of them, if not the first, was declared just after a sample
+        await channel.queue_declare(f"q{number}", durable=True, arguments=arguments)
+        first = count(f"q{number}")
+        if first is None:
+            break
+    assert first is None
+    async with asyncio.timeout(60):
+        while count(f"q{number}") is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    assert count(f"q{number}") == 0
+    await connection.close()
+
+
+async def test_a_delivery_may_be_held_for_half_an_hour_by_default(rabbitmq: RabbitNode) -> None:
+    """And what becomes of it then, test_consumer_timeout.py shows."""
+    assert rabbitmq.evaluate("application:get_env(rabbit, consumer_timeout)").strip() == "{ok,1800000}"
