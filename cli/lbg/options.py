@@ -53,7 +53,9 @@ class BrokerAddress:
         places = [ConnectionSettings.parse(url) for url in self.urls]
         if self._has_tls_files:
             if not any(place.tls for place in places) and not any(map(_is_https, self.management_urls)):
-                raise click.UsageError("--cafile, --certfile and --keyfile need an amqps:// address")
+                raise click.UsageError(
+                    "--cafile, --certfile and --keyfile need an amqps:// or https:// address"
+                )
             files = (self.cafile, self.certfile, self.keyfile)
             places = [place.with_tls(*files) if place.tls else place for place in places]
         if len({place.vhost for place in places}) > 1:

@@ -35,27 +35,6 @@ def groups_on(lbg: Lbg, broker: Where) -> list[str]:
 
 
 @ON_RABBITMQ
-def test_it_plays_there_under_the_engines_name_and_takes_its_group_away(
-    lbg: Lbg, broker: Where, unique: str, rows: Path, tmp_path: Path
-) -> None:
-    report = tmp_path / "report.json"
-    nobody = "amqp://guest:guest@127.0.0.1:1/" + broker.broker.rpartition("/")[2]
-    several = ("--broker", f"{nobody},{broker.broker}", "--management", broker.management)
-    demo = start(rows, unique, [*several, "--report", str(report)])
-    out, err = demo.communicate(timeout=110)
-    assert demo.returncode == 0, err
-    found = json.loads(report.read_text())
-    assert (found["published"], found["distinct"], found["lost"], found["order_errors"]) == (2000, 2000, 0, 0)
-    assert found["engine"].startswith("RabbitMQ ")
-    assert f"on {found['engine']}" in " ".join(out.split())
-    assert groups_on(lbg, broker) == []
-    assert (
-        lbg("group", "create", unique, *broker.options).status == 0
-    )  # its user and its queues are free again
-    assert lbg("group", "delete", unique, *broker.options).status == 0
-
-
-@ON_RABBITMQ
 def test_an_interrupted_demo_takes_its_group_away(lbg: Lbg, broker: Where, unique: str, rows: Path) -> None:
     demo = start(rows, unique, broker.options)
     assert demo.stdout is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,6 +150,14 @@ def _reason(answer: bytes) -> str:
 def _why(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {REQUEST_TIMEOUT_S:g} s"
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
-        return error.os_error.strerror
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return (
+            f"its certificate: {getattr(error.certificate_error, 'verify_message', error.certificate_error)}"
+        )
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its host's name cannot be resolved"
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        if "[SSL" in str(error):  # in TLS 1.3 a refused client certificate shows in the answer only
+            return f"TLS: {error.strerror}"
+        return os.strerror(error.errno)
     return str(error) or type(error).__name__
