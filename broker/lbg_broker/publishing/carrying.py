@@ -80,6 +80,13 @@ class Carrying:
         if self._silence_timer is None:
             self._look_for_silence()
 
+    async def pause(self, *, up_to_s: float) -> None:
+        """Send nothing any more on this channel, and wait for the answers to what was sent."""
+        self.machine.blocked(True)
+        deadline = self._loop.time() + up_to_s
+        while self.machine.in_flight and self._loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
     def detach(self) -> int:
         """The channel is gone; returns how many messages were in flight."""
         in_flight = self.machine.in_flight

@@ -72,6 +72,16 @@ class QueueSilent:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelRenewed:
+    """RabbitMQ 3.10 refuses everything on a channel that first published to a queue while its leader was down."""
+
+    queue: str
+
+    def __str__(self) -> str:
+        return f"queue {self.queue} refuses messages though it is empty: going on over a new channel"
+
+
+@dataclass(frozen=True, slots=True)
 class QueueTaking:
     queue: str
 
@@ -95,6 +105,7 @@ PublisherEvent = (
     | Unblocked
     | QueueFull
     | QueueSilent
+    | ChannelRenewed
     | QueueTaking
     | JournalTrouble
 )

@@ -58,6 +58,7 @@ class Line:
     refusals_in_a_row: int = 0
     is_full: bool = False  # from a refusal on until the window is back at its start, or all is accepted
     resume_at: float = 0.0
+    refused_at: float = 0.0  # the first of the refusals in a row
     asked_at: float = 0.0  # when it was last answered, or when the first open message was sent since
     _credit: int = 0
 
@@ -171,6 +172,8 @@ class Line:
 
     def _hold(self, now: float) -> None:
         settings = self.settings
+        if not self.refusals_in_a_row:
+            self.refused_at = now
         doublings = min(self.refusals_in_a_row, 32)
         self.refusals_in_a_row += 1
         self.resume_at = now + min(settings.backoff_first_s * 2**doublings, settings.backoff_max_s)

@@ -197,6 +197,12 @@ class OrderedPublishing:
             return set()
         return {line.queue for line in self.lines if line.open and now - line.asked_at >= for_s}
 
+    def refusing_queues(self, now: float, *, for_s: float) -> list[int]:
+        """Queues that have taken nothing and refused everything for so long."""
+        return [
+            line.queue for line in self.lines if line.refusals_in_a_row and now - line.refused_at >= for_s
+        ]
+
     def step(self, now: float) -> Step:
         """What may be done now. The messages in `sends` count as sent, with the next delivery tags."""
         step = Step()

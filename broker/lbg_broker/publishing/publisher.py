@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from lbg_broker.client import (
+    Channel,
     ChannelClosed,
     ClientConnection,
+    ClientError,
     ConnectError,
     ConnectionLost,
     ConnectionSettings,
@@ -19,7 +22,7 @@ from lbg_broker.client import (
 )
 from lbg_broker.group import GroupSpec, Names
 from lbg_broker.journal import JournalWriter, flush_regularly
-from lbg_broker.provisioning.errors import ProvisioningError
+from lbg_broker.provisioning.errors import ProvisioningError, RecordUnavailable
 from lbg_broker.provisioning.reading import read_group
 
 from . import events
@@ -36,6 +39,11 @@ from .state_layout import Totals
 # Accepted messages are sent in steps of this many, and the loop gets a turn in between, so that confirms are
 # read while a fast producer publishes.
 STEP_MESSAGES = 64
+
+# A queue that refuses is asked for its depth now and then: an empty one is not full.
+DOUBT_AFTER_S = 0.5
+DOUBT_EVERY_S = 0.25
+ANSWERS_S = 2.0
 
 
 class GroupPublisher:
@@ -229,6 +237,8 @@ class GroupPublisher:
                 self._on_event(events.Connected(connection.settings.address))
                 try:
                     await self._serve_on(connection)
+                except RecordUnavailable as error:
+                    self._on_event(events.Disconnected(str(error), 0))
                 except ConnectionLost as error:
                     in_flight = self._carrying.detach() if self._carrying is not None else 0
                     self._on_event(events.Disconnected(str(error), in_flight))
@@ -243,19 +253,49 @@ class GroupPublisher:
             carrying = self._open(await self._read(connection))
         else:
             await self._check_group(connection, carrying.machine.stamper.spec)
-        channel = await connection.open_channel()
-        await channel.confirm_select()
-        carrying.attach(connection, channel)
-        self._progress.set()
-        await asyncio.wait((connection.closed, channel.closed), return_when=asyncio.FIRST_COMPLETED)
+        while True:
+            channel = await connection.open_channel()
+            await channel.confirm_select()
+            carrying.attach(connection, channel)
+            self._progress.set()
+            doubting = self._loop.create_task(self._refuses_though_empty(connection, carrying))
+            try:
+                ends = (connection.closed, channel.closed, doubting)
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                doubting.cancel()
+            if connection.closed.done() or channel.closed.done():
+                break
+            self._on_event(events.ChannelRenewed(doubting.result()))
+            await carrying.pause(up_to_s=ANSWERS_S)
+            carrying.detach()
+            await channel.close()
         reason = channel.closed.result() if channel.closed.done() else connection.closed.result()
         if isinstance(reason, NotFound):
             raise GroupGone(f"group {self._names.group!r} was deleted while it was published to: {reason}")
-        if isinstance(reason, ChannelClosed):
+        if isinstance(reason, ChannelClosed) and not reason.retryable:
             raise BrokerRefused(
                 f"the broker takes no more messages for group {self._names.group!r}: {reason}"
             )
-        raise reason or ConnectionLost("the connection was closed")
+        raise ConnectionLost(str(reason or "the connection was closed"))
+
+    async def _refuses_though_empty(self, connection: ClientConnection, carrying: Carrying) -> str:
+        """Return the name of a queue that refuses everything and has nothing: a new channel will not be refused.
+
+        A channel of RabbitMQ 3.10 asks the node that was the leader when it first published to a quorum queue whether
+        it may; while that node is down, each answer is a refusal (rabbit_fifo_client:enqueue/3).
+        """
+        looking: Channel | None = None
+        while True:
+            await asyncio.sleep(DOUBT_EVERY_S)
+            for queue in carrying.machine.refusing_queues(self._loop.time(), for_s=DOUBT_AFTER_S):
+                name = self._names.queue(queue)
+                with suppress(ClientError):
+                    if looking is None or not looking.is_open:
+                        looking = await connection.open_channel()
+                    if (await looking.queue_declare(name, passive=True)).message_count == 0:
+                        await looking.close()
+                        return name
 
     def _open(self, spec: GroupSpec) -> Carrying:
         identity, state, journal = self.identity, None, None
