@@ -337,3 +337,20 @@ def test_the_window_is_wide_until_calls_are_known_to_be_slow() -> None:
 def test_a_whole_window_of_one_key_is_done_in_half_of_the_consumer_timeout(service_time_s: float) -> None:
     prefetch = derived_prefetch(concurrency=16, service_time_s=service_time_s, consumer_timeout_s=1800)
     assert prefetch * service_time_s <= 900
+
+
+def test_nothing_is_handed_to_a_member_that_says_nothing_any_more() -> None:
+    """Its mailbox may outlive it: in a cluster that of a node that stands still is there for a minute."""
+    world, members = settled(3)
+    silent = members[2]
+    served = {queue for queue, index in world.served_by().items() if index == 2}
+    silent.alive = False  # its connection stays, and nobody reads from it
+    for queue in served:
+        world.queues[queue].consumers.append(world.queues[queue].consumers.pop(0))  # somebody else has its queues
+    feed(world, 4)
+    world.events.clear()
+    feed(world, 12)
+    assert not events(world, Moved)
+    members[1].stop()
+    feed(world, 1)
+    assert {move.to for move in events(world, Moved)} <= {None, 0}  # type: ignore[attr-defined]

@@ -517,7 +517,7 @@ class World:
                 link.down(pipe, ("closed", attachment))
                 queue.remove(consumer)
             case ("look", queue):
-                failed = self.random.random() < self.chances.look_fails
+                failed = not self.calm and self.random.random() < self.chances.look_fails
                 link.down(pipe, ("looked", queue, None if failed else len(self.queues[queue].ready)))
             case ("post", body, None):
                 for mailbox in list(self.mailboxes.values()):

@@ -76,7 +76,9 @@ class Balancer:
             if not binding.active or late:
                 self._bindings.detach(binding)
             elif len(moves) < self._rules.moves_at_once:
-                self._handoffs.start(binding, primaries[binding.queue], "leave", now)
+                to = primaries[binding.queue]
+                is_there = to is not None and not self._roster.is_silent(to, now)
+                self._handoffs.start(binding, to if is_there else None, "leave", now)
         if late:
             self._handoffs.force(now)
         return not bound

@@ -19,7 +19,8 @@ def moves_wanted(
     """Queues that this member serves and another should: (queue, successor).
 
     One that came to it by chance stays for the rebalance delay, and one whose handoff was given up for as long as
-    was said then. A successor that has not said that it is bound to the queue could not take it.
+    was said then. A successor that has not said that it is bound to the queue, or says nothing any more, could not
+    take it.
     """
     assert roster.me is not None
     for binding in bindings.all:
@@ -28,7 +29,7 @@ def moves_wanted(
             continue
         if now < max(binding.activated_at + bindings.rules.rebalance_delay_s, binding.move_due):
             continue
-        if _bound(roster, to, binding.queue):
+        if _bound(roster, to, binding.queue) and not roster.is_silent(to, now):
             yield binding, to
 
 

@@ -157,6 +157,11 @@ class Roster:
             return []
         return [self._ping(self.me, peer, now)]
 
+    def is_silent(self, index: int, now: float) -> bool:
+        """Not heard of for so long that nothing should be handed to it, though it may be there."""
+        peer = self.peers.get(index)
+        return peer is None or now - peer.heard_at > self._timings.silence_s
+
     def changed(self, now: float) -> None:
         """Something that beats tell has changed: tell it soon."""
         self._beat_due = min(self._beat_due, now + self._timings.change_s)
