@@ -32,9 +32,39 @@ class TestPrefetch:
         client.consume(prefetch=3)
         assert client.bodies() == [b"0", b"1", b"2"]
         client.ack(1)
+        world.commit()
         assert client.bodies() == [b"3"]
         client.ack(4, multiple=True)
+        world.commit()
         assert client.bodies() == [b"4", b"5", b"6"]
+
+    def test_an_ack_makes_room_when_the_store_knows_of_it_so_that_a_crash_repeats_no_more_than_that(
+        self,
+    ) -> None:
+        world = World()
+        client = world.client()
+        client.queue()
+        client.publish(*numbered(10))
+        world.commit()
+        client.consume(prefetch=3)
+        client.ack(3, multiple=True)
+        given_out = client.bodies()
+        world.seal()
+        given_out += client.bodies()
+        world.crash()
+        client = world.client()
+        client.consume()
+        world.commit()
+        assert [body for body in client.bodies() if body in given_out] == [b"0", b"1", b"2"]
+
+    def test_an_ack_of_a_transient_queue_makes_room_at_once(self) -> None:
+        world = World()
+        client = world.client()
+        client.queue(durable=False)
+        client.publish(*numbered(3))
+        client.consume(prefetch=1)
+        client.ack(1)
+        assert client.bodies() == [b"0", b"1"]
 
     def test_of_the_channel_bounds_all_its_consumers_together(self) -> None:
         world = World()
@@ -48,6 +78,7 @@ class TestPrefetch:
         client.publish(*numbered(4), key="b")
         assert tags_of(client) == ["a", "a", "a"]
         client.ack(2, multiple=True)
+        world.commit()
         assert len(client.take()) == 2
 
     def test_does_not_bind_a_consumer_without_acks(self) -> None:
@@ -134,12 +165,14 @@ class TestSingleActiveConsumer:
             client.consume(prefetch=4)
         first.publish(*numbered(6))
         first.ack(2)
+        world.commit()
         first.take()
         first.close()
         handed = second.take()
         assert [delivery.body for delivery in handed] == [b"0", b"2", b"3", b"4"]
         assert [delivery.redelivered for delivery in handed] == [True, True, True, True]
         second.ack(2, multiple=True)
+        world.commit()
         (fifth,) = [delivery for delivery in second.take() if not delivery.redelivered]
         assert fifth.body == b"5"
         assert third.take() == []

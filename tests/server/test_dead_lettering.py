@@ -60,6 +60,7 @@ def test_dying_again_in_the_same_way_counts_up() -> None:
     client.consume("q2", prefetch=1)
     for tag in (1, 2, 3):
         client.nack(tag, requeue=False)
+        world.commit()
     assert client.take()[-1].headers["x-death"][0]["count"] == 3
     assert world.queue("q2").messages_unacknowledged == 1
 

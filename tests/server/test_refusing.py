@@ -198,6 +198,7 @@ def test_a_refused_command_gives_back_what_its_channel_held_and_leaves_other_cha
     client.ack(99)
     assert [delivery.body for delivery in client.take()] == []
     client.ack(1, channel=2)
+    world.commit()
     (delivery,) = client.take()
     assert (delivery.body, delivery.redelivered, delivery.consumer_tag) == (b"a", True, "other")
     client.say(ChannelCloseOk())

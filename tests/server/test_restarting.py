@@ -133,6 +133,7 @@ def test_after_an_orderly_stop_only_what_was_given_out_is_redelivered() -> None:
     client.publish(*numbered(6))
     client.consume(prefetch=3)
     client.ack(1)
+    world.commit()
     world.stop()
     client = world.client()
     client.consume()

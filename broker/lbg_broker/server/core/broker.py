@@ -36,7 +36,7 @@ from lbg_broker.server.core.effects import Effect, Send
 from lbg_broker.server.core.errors import Refusal
 from lbg_broker.server.core.handling import ADMINISTERED, handle
 from lbg_broker.server.core.publishing import confirm_instantly, publish
-from lbg_broker.server.core.settling import ack, unburden
+from lbg_broker.server.core.settling import ack, credit_settled, unburden
 from lbg_broker.server.core.state import Pending, State
 from lbg_broker.server.core.vhost import Vhost
 
@@ -255,6 +255,7 @@ class Broker:
                 paged.page_loaded(page)
                 state.make_due(paged.queue)
                 enforce_limit(state, paged.queue)
+        credit_settled(state, pending.credits)
         for channel, tag in pending.confirms.items():
             if channel.waiting == tag:
                 channel.waiting = 0

@@ -1,34 +1,26 @@
 """basic.ack, basic.nack, basic.reject, basic.recover: the end of deliveries."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from lbg_broker.amqp import ReplyCode
 from lbg_broker.amqp.methods import BasicNack, BasicRecover, BasicRecoverAsync, BasicRecoverOk, BasicReject
 from lbg_broker.server.core.channel import Channel, Unsettled
+from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.dead_lettering import dead_letter, enforce_limit
 from lbg_broker.server.core.errors import ChannelRefusal, ConnectionRefusal
 from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.state import State
 
-__all__ = ["ack", "nack", "recover", "reject", "requeue_all", "unburden"]
+__all__ = ["ack", "credit_settled", "nack", "recover", "reject", "requeue_all", "unburden"]
 
 
 def ack(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> None:
     """Settle one delivery, or all up to and including the tag (0: all there are)."""
     entries = _collect(channel, delivery_tag, multiple)
-    due = None
-    for line, message, consumer in entries:
+    for line, message, _ in entries:
         line.settle(message)
-        if consumer is not None:
-            consumer.outstanding -= 1
-            channel.outstanding -= 1
-        if line is not due:
-            due = line
-            state.make_due(line.queue)
-    state.counters.settled += len(entries)
-    if channel.prefetch_total:
-        _free_siblings(state, channel)
+    _return_credit(state, channel, entries)
 
 
 def nack(state: State, channel: Channel, method: BasicNack) -> None:
@@ -108,16 +100,10 @@ def _refuse(state: State, channel: Channel, entries: list[Unsettled], requeue: b
     if requeue:
         _give_back(state, channel, entries)
         return
-    for line, message, consumer in entries:
-        if consumer is not None:
-            consumer.outstanding -= 1
-            channel.outstanding -= 1
+    for line, message, _ in entries:
         dead_letter(state, line.queue, message.origin, message.header, message.body, reason="rejected")
         line.settle(message)
-        state.make_due(line.queue)
-    state.counters.settled += len(entries)
-    if channel.prefetch_total:
-        _free_siblings(state, channel)
+    _return_credit(state, channel, entries)
 
 
 def _give_back(state: State, channel: Channel, entries: Iterable[Unsettled]) -> None:
@@ -133,6 +119,41 @@ def _give_back(state: State, channel: Channel, entries: Iterable[Unsettled]) -> 
         enforce_limit(state, line.queue)
     if channel.prefetch_total:
         _free_siblings(state, channel)
+
+
+def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> None:
+    """What is settled makes room for more: of a durable line, once the store knows that it is settled.
+
+    Until then a crash brings it back, so with more given out in its place a crash would repeat more than the
+    consumer's prefetch.
+    """
+    at_once: set[Spool] = set()
+    for line, _, consumer in entries:
+        if consumer is None:
+            continue
+        if line.durable:
+            credits_ = state.pending.credits
+            credits_[consumer] = credits_.get(consumer, 0) + 1
+        else:
+            consumer.outstanding -= 1
+            channel.outstanding -= 1
+            at_once.add(line)
+    for line in at_once:
+        state.make_due(line.queue)
+    state.counters.settled += len(entries)
+    if at_once and channel.prefetch_total:
+        _free_siblings(state, channel)
+
+
+def credit_settled(state: State, credits_: Mapping[Consumer, int]) -> None:
+    """The store knows of these settled deliveries: as many more may be given out."""
+    for consumer, count in credits_.items():
+        channel = consumer.channel
+        consumer.outstanding -= count
+        channel.outstanding -= count
+        state.make_due(consumer.queue)
+        if channel.prefetch_total:
+            _free_siblings(state, channel)
 
 
 def _free_siblings(state: State, channel: Channel) -> None:

@@ -12,6 +12,7 @@ from lbg_broker.server.core.authority import Authority
 from lbg_broker.server.core.changes import Definition, StoreBatch
 from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.connection import Connection
+from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.effects import Deliver, Effect, Send
 from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.core.spool import UNSETTLED_BYTES, Spool
@@ -41,6 +42,8 @@ class Pending:
     """For each channel, the last publish in the batch: it and all before it are confirmed then."""
     replies: list[tuple[Channel, Method | None]] = field(default_factory=list)
     """Stalled channels, and what to answer them; without an answer the command is tried again."""
+    credits: dict[Consumer, int] = field(default_factory=dict)
+    """For each consumer, how many deliveries it settled."""
     marks: list[tuple[Spool, int, int]] = field(default_factory=list)
     """Lines in the batch, the mark each has then, and the position up to which it is written."""
 
