@@ -31,6 +31,10 @@ $(VENV)/.dev: $(VENV)/.runtime
 	$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@
 
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) install -c constraints.txt -e '.[bench]'
+	@touch $@
+
 install: $(VENV)/.runtime  ## make .venv and leave .venv/bin/lbg in it
 dev: $(VENV)/.dev  ## install, and what tests, checks and benchmarks need
 	@.ci/debian-packages rabbitmq-server
@@ -61,7 +65,7 @@ format: $(VENV)/.dev  ## format the code
 	$(VENV)/bin/ruff check --fix-only -q .
 	$(VENV)/bin/ruff format -q .
 
-bench: dev  ## measure side by side with RabbitMQ, pika and aio-pika (about 45 minutes)
+bench: dev $(VENV)/.bench  ## measure side by side with RabbitMQ, pika and aio-pika (about 55 minutes)
 	$(VENV)/bin/python -m bench
 
 chaos: dev  ## random faults on both engines (25 minutes); CHAOS_ARGS="--engine rabbitmq --seed 7"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 MEASUREMENTS = ("codec", "wire", "engines", "publish_group", "whole_path", "latency", "comparison", "handoff")
+ARGUMENTS = {"comparison": ("--plot", "docs/comparison.png")}
 
 
 def main() -> int:
@@ -22,7 +23,8 @@ def main() -> int:
     failed = []
     for name in chosen:
         print(f"\n## {name}\n", flush=True)
-        if subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False).returncode != 0:
+        command = [sys.executable, "-m", f"bench.{name}", *ARGUMENTS.get(name, ())]
+        if subprocess.run(command, check=False).returncode != 0:
             failed.append(name)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

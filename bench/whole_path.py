@@ -285,17 +285,17 @@ def measure(messages: int, rounds: int) -> dict[str, list[Result]]:
 
 
 def print_table(results: dict[str, list[Result]], messages: int) -> None:
-    rounds = len(next(iter(results.values())))
+    bare = [result.rate for result in next(iter(results.values()))]
     print(
-        f"{messages} messages of 256 bytes on 4 quorum queues, median of {rounds} rounds; µs are CPU a message\n"
+        f"{messages} messages of 256 bytes on 4 quorum queues, median of {len(bare)} rounds; µs are CPU a message\n"
     )
     print("| | msg/s | of bare | publisher µs | consumers µs | broker µs |\n|---|--:|--:|--:|--:|--:|")
-    rates = {name: statistics.median(result.rate for result in found) for name, found in results.items()}
-    bare = next(iter(rates.values()))
     for name, found in results.items():
+        rate = statistics.median(result.rate for result in found)
+        of_bare = statistics.median(result.rate / other for result, other in zip(found, bare, strict=True))
         parts = zip(*((each.publishing_us, each.consuming_us, each.broker_us) for each in found), strict=True)
         spent = " | ".join(f"{statistics.median(part):.1f}" for part in parts)
-        print(f"| {name} | {rates[name]:,.0f} | {rates[name] / bare:.2f} | {spent} |", flush=True)
+        print(f"| {name} | {rate:,.0f} | {of_bare:.2f} | {spent} |", flush=True)
 
 
 def main() -> None:
