@@ -8,8 +8,10 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 RABBITMQ4 ?= .rabbitmq4
 RABBITMQ_TESTS := $(addprefix tests/,rabbitmq oracle client provisioning publishing member cli)
 DEMO_ARGS ?=
+ENGINE ?= embedded
 DEMO_embedded = $(VENV)/bin/lbg demo $(DEMO_ARGS)
-DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ node …" && PYTHONPATH=tests $(VENV)/bin/python -m support.rabbitmq -- \
+DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ node …" && \
+	PYTHONPATH=tests $(VENV)/bin/python -m support.rabbitmq -- \
 	sh -c 'exec $(VENV)/bin/lbg demo --broker "$$LBG_BROKER" --management "$$LBG_MANAGEMENT" $(DEMO_ARGS)'
 CHAOS_ARGS ?=
 SOAK_ARGS ?=
@@ -40,7 +42,7 @@ dev: $(VENV)/.dev  ## install, and what tests, checks and benchmarks need
 	@.ci/debian-packages rabbitmq-server
 
 demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq: on a RabbitMQ node of its own
-	@$(DEMO_$(or $(ENGINE),embedded))
+	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))
 
 test: dev  ## run every test that needs no cluster
 	$(VENV)/bin/python -m pytest

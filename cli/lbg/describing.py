@@ -25,7 +25,9 @@ def description_lines(shown: Description) -> Iterator[str]:
         [_queue_row(shown, line) for line in shown.queues],
     )
     yield ""
-    if shown.members:
+    if shown.members is UNKNOWN:
+        yield "members unknown"
+    elif shown.members:
         yield from _table(
             ("MEMBER", "INDEX", "STATE", "PRIMARY", "SECONDARY", "IN FLIGHT", "DELIVERED"),
             [_member_row(member) for member in shown.members],

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from lbg.describing import description_lines
 from lbg_broker.group import GroupSpec
 from lbg_broker.provisioning.actions import DeleteQueue
-from lbg_broker.provisioning.errors import GroupNotFound
+from lbg_broker.provisioning.errors import GroupNotFound, Refused
 from lbg_broker.provisioning.observed import UNKNOWN
 from lbg_broker.provisioning.provisioner import create_group, list_groups, show_group
 from support.fake_admin import FakeAdmin
@@ -94,7 +95,21 @@ async def test_a_message_that_is_no_beat_is_passed_over() -> None:
     admin = await made()
     admin.queues["lbg.orders.q.0"] = replace(admin.queues["lbg.orders.q.0"], consumers=1)
     admin.beats = [BEAT, {"type": "beat", "index": 2}, {**BEAT, "index": "x"}, {}]
-    assert [member.index for member in (await show_group(admin, "orders")).members] == [1]
+    assert [member["index"] for member in (await show_group(admin, "orders")).to_json()["members"]] == [1]
+
+
+async def test_members_that_may_not_be_listened_to_are_unknown() -> None:
+    admin = await made()
+    admin.queues["lbg.orders.q.0"] = replace(admin.queues["lbg.orders.q.0"], consumers=1)
+
+    async def listen(group: str, *, seconds: float) -> object:
+        raise Refused("403 ACCESS_REFUSED", status=403)
+
+    admin.listen = listen  # type: ignore[method-assign,assignment]
+    shown = await show_group(admin, "orders")
+    assert shown.to_json()["members"] == "unknown"
+    assert shown.problems == ("members: unknown (403 ACCESS_REFUSED)",)
+    assert "members unknown" in list(description_lines(shown))
 
 
 async def test_showing_a_group_that_is_not_there_says_so() -> None:

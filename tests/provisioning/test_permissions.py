@@ -174,6 +174,5 @@ async def test_the_groups_user_gets_into_no_other_virtual_host_and_not_into_the_
         shown = await show_group(admin, "orders")
     finally:
         await admin.close()
-    assert [problem.partition(" (")[0] for problem in shown.problems] == [
-        "users, permissions, bindings, policies, prefixes: unknown"
-    ]
+    told = [problem.partition(" (")[0] for problem in shown.problems]
+    assert "users, permissions, bindings, policies, prefixes: unknown" in told

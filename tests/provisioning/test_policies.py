@@ -67,7 +67,7 @@ def test_without_policies_a_group_as_it_is_made_loses_nothing() -> None:
             "policy 'p' sets max-length 5 with overflow drop-head on queue lbg.orders.dead",
         ),
         (
-            Policy("p", r"\.config$", "classic_queues", 0, {"max-length-bytes": 5}),
+            Policy("p", r"\.config$", "queues", 0, {"max-length-bytes": 5}),
             "policy 'p' sets max-length-bytes 5 with overflow drop-head on queue lbg.orders.config",
         ),
         (

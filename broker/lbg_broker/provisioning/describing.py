@@ -63,7 +63,7 @@ class Description:
     queues: tuple[QueueLine, ...]
     dead_letters: Count | None
     unrouted: Count | None
-    members: tuple[MemberLine, ...]
+    members: tuple[MemberLine, ...] | Unknown
     problems: tuple[str, ...]
 
     @property
@@ -77,7 +77,7 @@ class Description:
 
     def active_member(self, number: int) -> MemberLine | None:
         """The member that says it is active on queue `number`."""
-        for member in self.members:
+        for member in () if self.members is UNKNOWN else self.members:
             if any(one.queue == number and one.active for one in member.queues):
                 return member
         return None
@@ -88,7 +88,9 @@ class Description:
             "group": self.group,
             "attributes": _attributes(self.spec),
             "queues": [self._queue_json(line) for line in self.queues],
-            "members": [_member_json(member) for member in self.members],
+            "members": (
+                "unknown" if self.members is UNKNOWN else [_member_json(member) for member in self.members]
+            ),
             "ready": _plain(self.ready),
             "unacked": _plain(self.unacked),
             "dead_letters": _plain(self.dead_letters),
@@ -107,7 +109,7 @@ class Description:
         }
 
 
-def describe(group: str, observed: Observed, *, beats: Iterable[Beat]) -> Description:
+def describe(group: str, observed: Observed, *, beats: Iterable[Beat] | Unknown) -> Description:
     names = Names(group)
     problems = [f"{what}: unknown ({why})" for what, why in observed.why.items()]
     spec = None
@@ -137,7 +139,7 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat]) -> Descri
         queues=tuple(lines),
         dead_letters=QueueLine(names.dead, None, observed.queues.get(names.dead)).count("ready"),
         unrouted=QueueLine(names.unrouted, None, observed.queues.get(names.unrouted)).count("ready"),
-        members=_members(beats),
+        members=UNKNOWN if beats is UNKNOWN else _members(beats),
         problems=tuple(problems),
     )
 

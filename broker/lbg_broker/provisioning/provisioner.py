@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lbg_broker.group import GroupSpec, Names
 
@@ -12,7 +12,7 @@ from .actions import Action, CheckPolicies, PutUser
 from .admin import BrokerAdmin
 from .applying import apply, apply_all
 from .describing import Description, describe
-from .errors import GroupNotFound
+from .errors import GroupNotFound, Refused
 from .observed import UNKNOWN, QueueSeen
 from .planning import UserWish, plan_create, plan_delete
 from .rotating import plan_finish, plan_rotate
@@ -116,7 +116,15 @@ async def show_group(admin: BrokerAdmin, group: str, *, listen_s: float = LISTEN
     observed = await admin.observe(group)
     if observed.is_empty:
         raise GroupNotFound(group)
-    seen = [one for one in observed.queues.values() if isinstance(one, QueueSeen)]
-    idle = all(one.consumers is not UNKNOWN and one.consumers == 0 for one in seen)
-    beats = () if idle else await admin.listen(group, seconds=listen_s)
-    return describe(group, observed, beats=beats)
+    # Members consume from all numbered queues; who has just read the record counts as its consumer for a moment.
+    stem = Names(group).queue(0)[:-1]
+    seen = [
+        one for name, one in observed.queues.items() if isinstance(one, QueueSeen) and name.startswith(stem)
+    ]
+    if all(one.consumers is not UNKNOWN and one.consumers == 0 for one in seen):
+        return describe(group, observed, beats=())
+    try:
+        return describe(group, observed, beats=await admin.listen(group, seconds=listen_s))
+    except Refused as error:  # a user who may not make a queue to listen with
+        why = {**observed.why, "members": str(error)}
+        return describe(group, replace(observed, why=why), beats=UNKNOWN)
