@@ -177,6 +177,7 @@ class Member:
                 self._names,
                 me,
                 dead=link.dead,
+                new_publisher=link.new_publisher,
                 republished=link.republished,
                 on_confirmed=driver.on_confirmed,
                 wall_us=self._clock.us,

@@ -118,10 +118,15 @@ class Link:
             talk.abort()
             raise
         link = cls(work, talk, names, index, posting=posting, dead=dead, republished=republished)
-        # Without these the member would be deaf or mute: if one goes, all goes.
         for channel in (mailbox, posting, dead.channel, republished):
-            channel.closed.add_done_callback(link._ended)
+            link._watch(channel)
         return link
+
+    async def new_publisher(self) -> Publisher:
+        """One more like `dead`. Raises ClientError."""
+        publisher = await Publisher.open(self.talk)
+        self._watch(publisher.channel)
+        return publisher
 
     def when_lost(self, callback: Callable[[Link, str], None]) -> None:
         """Call it, perhaps more than once, when this link is of no use any more."""
@@ -129,9 +134,14 @@ class Link:
         for connection in (self.work, self.talk):
             connection.closed.add_done_callback(self._ended)
 
+    def _watch(self, channel: Channel) -> None:
+        """Without it the member would be deaf or mute: if it goes, and not because we closed it, all goes."""
+        channel.closed.add_done_callback(self._ended)
+
     def _ended(self, closed: asyncio.Future[ClientError | None]) -> None:
-        if self._on_lost is not None:
-            self._on_lost(self, str(closed.result() or "closed"))
+        error = closed.result()
+        if error is not None and self._on_lost is not None:
+            self._on_lost(self, str(error))
 
     def post(self, post: Post) -> None:
         """A hint: it is dropped where it would only pile up."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from lbg_broker.client import (
     BasicProperties,
@@ -48,7 +49,11 @@ WallClock = Callable[[float], int]  # the loop's time -> microseconds since the 
 
 
 class Outgoing:
-    """Publishing over one connection, as long as it lives. `dead` and `republished` confirm."""
+    """Publishing over one connection, as long as it lives. `dead` and `republished` confirm.
+
+    `new_publisher` replaces `dead` when it is refused: the dead letters have no limit, and RabbitMQ 3.10 refuses
+    everything on a channel that first published to a quorum queue while its leader was down.
+    """
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class Outgoing:
         me: Identity,
         *,
         dead: Publisher,
+        new_publisher: Callable[[], Awaitable[Publisher]],
         republished: Channel,
         on_confirmed: OnConfirmed,
         wall_us: WallClock,
@@ -63,6 +69,8 @@ class Outgoing:
         self._names = names
         self._me = me
         self._dead = dead
+        self._new_publisher = new_publisher
+        self._renewal = asyncio.Lock()
         self._channel = republished
         self._on_confirmed = on_confirmed
         self._wall_us = wall_us
@@ -107,8 +115,9 @@ class Outgoing:
             HEADER_MEMBER_NAME: self._me.name,
         }
         while not held.attachment.closed:
+            publisher = self._dead
             try:
-                await self._dead.publish(
+                await publisher.publish(
                     self._names.dlx,
                     delivery.routing_key,
                     bytes(delivery.body),
@@ -120,11 +129,21 @@ class Outgoing:
                     "queue %d: the dead letters do not take a message: %s", held.attachment.queue, error
                 )
                 await asyncio.sleep(TRY_AGAIN_S)
+                if isinstance(error, Nacked):
+                    await self._renew(publisher)
             except ClientError:
-                return  # its connection is gone, so the message comes again
+                if publisher is self._dead:
+                    return  # its connection is gone, so the message comes again
             else:
                 self._on_confirmed(held, Next.DEAD_LETTER)
                 return
+
+    async def _renew(self, refused: Publisher) -> None:
+        async with self._renewal:
+            if refused is self._dead:
+                with suppress(ClientError):
+                    self._dead = await self._new_publisher()
+                    await refused.channel.close()
 
     # Republishing
 
