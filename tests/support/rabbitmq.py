@@ -51,7 +51,9 @@ class Epmd:
         """Start it unless it runs. Raises `NodeFailedError`."""
         if self._process is None:
             command = self._installation.command("epmd", "-address", "127.0.0.1", "-port", str(self.port))
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
+            )
             wait_until(lambda: _connects(self.port), timeout_s=timeout_s)
 
     def close(self) -> None:
@@ -153,6 +155,7 @@ class RabbitNode:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                process_group=0,  # a terminal's Ctrl-C is not for the node, which has to outlive who uses it
             )
 
     def wait_ready(self, *, timeout_s: float = 90) -> None:
