@@ -59,16 +59,9 @@ async def kill_member(stage: Stage, member: MemberSlot, planned: Planned) -> Non
     await member.start()
 
 
-async def leave(stage: Stage, member: MemberSlot) -> None:
-    """Planned: what it holds is nobody's excuse, but for what it says that it cut off."""
-    begin_ns, life = time.monotonic_ns(), member.life
-    cut_off = await member.leave()
-    if cut_off:
-        stage.lose("cut off", begin_ns, after_s=0, lives=(life,), limit=cut_off)
-
-
 async def leave_and_come_back(stage: Stage, member: MemberSlot, planned: Planned) -> None:
-    await leave(stage, member)
+    """Planned: nobody loses anything, unless it says so."""
+    await member.leave()
     await asyncio.sleep(planned.lasts_s)
     await member.start()
 
@@ -228,7 +221,7 @@ async def _visit(stage: Stage, name: str, index: int | None, lasts_s: float) -> 
     stage.guests.add(guest)
     await guest.start()
     await asyncio.sleep(lasts_s)
-    await leave(stage, guest)
+    await guest.leave()
     stage.guests.discard(guest)
     await guest.wire.close()
 

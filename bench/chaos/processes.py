@@ -20,7 +20,7 @@ from bench.half_open import HalfOpenProxy
 
 RESTART_S = 1.0
 LEAVE_WITHIN_S = 60.0
-_CUT_OFF = re.compile(r"; (\d+) messages were cut off at work")
+_CUT_OFF = re.compile(r"; (\d+) messages were cut off")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -101,7 +101,8 @@ class Wire:
 class MemberSlot:
     """A member that is started again whenever it ends: each time a new life with a ledger and a log of its own.
 
-    `lives` numbers those of all slots. `on_problem` is told what must never happen.
+    `lives` numbers those of all slots. `on_problem` is told what must never happen, and `on_cut_off` at the end of a
+    life that says it moved queues before they were drained: the life, since when (ns) and how many messages.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class MemberSlot:
         as_command: bool,
         lives: Iterator[int],
         on_problem: Callable[[str], None],
+        on_cut_off: Callable[[int, int, int], None],
     ) -> None:
         self.name = name
         self.wire = wire
@@ -124,6 +126,8 @@ class MemberSlot:
         self._as_command = as_command
         self._lives = lives
         self._on_problem = on_problem
+        self._on_cut_off = on_cut_off
+        self._begun_ns = 0
         self._mood = directory / f"{name}.mood"
         self._process: Process | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -138,6 +142,7 @@ class MemberSlot:
 
     async def start(self) -> None:
         self.lived.append(next(self._lives))
+        self._begun_ns = time.monotonic_ns()
         ledger = self._directory / f"{self.life}.ledger"
         argv = self._command_argv(ledger) if self._as_command else self._member_argv(ledger)
         process = self._process = Process(argv, self._directory / f"{self.name}-{self.life}.log")
@@ -152,15 +157,17 @@ class MemberSlot:
             self._process.signal(number)
 
     async def kill(self) -> None:
-        if self._process is not None:
-            await self._process.kill()
+        process = self._process
+        if process is not None:
+            await process.kill()
+            self._is_over(process)
         await self._unwatch()
 
-    async def leave(self) -> int:
-        """SIGTERM, and wait for the end. Returns how many messages it says it cut off."""
+    async def leave(self) -> None:
+        """SIGTERM, and wait for the end."""
         process = self._process
         if process is None:
-            return 0
+            return
         process.ends_on_purpose = True
         process.signal(signal.SIGTERM)
         try:
@@ -173,8 +180,8 @@ class MemberSlot:
         else:
             if status not in (0, COULD_NOT_JOIN) and self._is_broken(process, status):
                 self._on_problem(f"{self.name} left with status {status}:\n{process.last_words()}")
+        self._is_over(process)
         await self._unwatch()
-        return sum(int(count) for count in _CUT_OFF.findall(process.log.read_text(errors="replace")))
 
     async def joined(self, timeout_s: float = 60) -> None:
         """Raises TimeoutError, with what it said last."""
@@ -192,8 +199,14 @@ class MemberSlot:
             return
         if self._is_broken(process, status):
             self._on_problem(f"{self.name} ended by itself with status {status}:\n{process.last_words()}")
+        self._is_over(process)
         await asyncio.sleep(RESTART_S)
         await self.start()
+
+    def _is_over(self, process: Process) -> None:
+        cut_off = sum(int(count) for count in _CUT_OFF.findall(process.log.read_text(errors="replace")))
+        if cut_off:
+            self._on_cut_off(self.life, self._begun_ns, cut_off)
 
     def _is_broken(self, process: Process, status: int) -> bool:
         said = process.log.read_text(errors="replace")

@@ -82,6 +82,9 @@ class Stage:
         finally:
             self.start_clock()
 
+    def _cut_off(self, life: int, begin_ns: int, count: int) -> None:
+        self.lose("cut off", begin_ns, after_s=0, lives=(life,), limit=count)
+
     @property
     def fence_s(self) -> float:
         """After so long without a sign of the other end both ends of a connection have given it up: three
@@ -136,6 +139,7 @@ class Stage:
             as_command=name == "m0",  # `lbg consume`, as one would start it
             lives=self.lives,
             on_problem=self.problem,
+            on_cut_off=self._cut_off,
         )
 
     async def _new_wire(self) -> Wire:
