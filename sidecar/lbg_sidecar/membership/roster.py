@@ -76,6 +76,8 @@ class Roster:
         self.peers: dict[int, Peer] = {}
         self.conflict = False
         """Somebody else speaks with this member's index: its own claim is void."""
+        self.unheard_since: float | None = None
+        """When this member first said something to all that has not come back to its own mailbox."""
         self._timings = timings
         self._uniform = uniform
         self._content = content
@@ -93,6 +95,7 @@ class Roster:
         """The mailbox of `index` is ours: say hello."""
         self.peers.clear()
         self.conflict = False
+        self.unheard_since = None
         self.me = Identity(index, name, self._incarnation())
         self._beat_due = now + self._spread(self._timings.beat_s)
         self._ping_due = now + self._spread(self._timings.ping_s)
@@ -117,6 +120,7 @@ class Roster:
             return self._told_gone(me, message, now)
         sender = message.sender
         if sender.incarnation == me.incarnation:
+            self.unheard_since = None
             return []
         if isinstance(message, Leave):
             return self._remove(sender, now)
@@ -175,6 +179,8 @@ class Roster:
             self._beat_due = now + self._spread(self._timings.beat_s)
             if not self._leaving:
                 posts.append(Post(Beat(me, self._content())))
+                if self.unheard_since is None:
+                    self.unheard_since = now
         if now >= self._ping_due:
             self._ping_due = now + self._spread(self._timings.ping_s)
             for peer in self.peers.values():
