@@ -13,6 +13,7 @@ from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.group import GroupSpec, Names, topology_of
 from lbg_broker.provisioning import GroupNotFound, RecordUnreadable, read_group
 from lbg_broker.provisioning.actions import DeleteExchange, DeleteQueue, WriteRecord
+from lbg_broker.provisioning.amqp_side import AmqpSide
 from lbg_broker.provisioning.errors import (
     Busy,
     Denied,
@@ -315,6 +316,29 @@ async def test_a_connection_lost_in_the_middle_is_made_again_to_take_back(
     # The record is written over a new connection: losing one is no failure of the plan.
     await create_group(admin, orders)
     assert (await show_group(admin, "orders")).spec == orders
+
+
+async def test_a_lock_that_outlives_the_lost_connection_is_waited_for(
+    admin: LiveAdmin, settings: ConnectionSettings
+) -> None:
+    """A busy broker lets go of it later; here somebody else holds it for a moment, which looks the same."""
+    await admin.lock("orders")
+    assert admin._amqp._connection is not None
+    admin._amqp._connection.abort()
+    holder = AmqpSide([settings])
+    await holder._lock_again("orders")
+
+    async def let_go() -> None:
+        await asyncio.sleep(0.5)
+        await holder.close()
+
+    letting_go = asyncio.create_task(let_go())
+    assert not await admin._amqp.has_exchange("lbg.orders")
+    assert letting_go.done()
+    other = AmqpSide([settings])
+    with pytest.raises(Busy):
+        await other.lock("orders")
+    await other.close()
 
 
 async def test_a_broker_that_does_not_answer_and_a_wrong_password_are_named(

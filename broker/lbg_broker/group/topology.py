@@ -145,6 +145,6 @@ def _safe_arguments(engine: Engine) -> dict[str, Argument]:
         return {}
     arguments: dict[str, Argument] = {"x-queue-type": "quorum"}
     if engine.version >= (4, 0, 0):
-        # 4.x drops a message at its 20th return by default, and each handoff is one; on 3.x -1 drops at once.
+        # 4.x drops a message at its 21st return by default, and each handoff is one; on 3.x -1 drops at once.
         arguments["x-delivery-limit"] = -1
     return arguments

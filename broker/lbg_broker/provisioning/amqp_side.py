@@ -37,6 +37,8 @@ from .reading import read_record
 RECORD_LOOKS = 10
 PERSISTENT = 2
 BINDING_CHANNELS = 16
+LOCK_AGAIN_S = 5.0
+"""How long to try for the lock that a lost connection of ours held: a killed one is gone in milliseconds."""
 
 
 class AmqpSide:
@@ -210,11 +212,23 @@ class AmqpSide:
             self._connection = await connect_any(self._places, name="lbg provisioning")
             self._channel = None
             if self._locked is not None:
-                await self.lock(self._locked)
+                await self._lock_again(self._locked)
         if self._channel is None or not self._channel.is_open:
             self._channel = await self._connection.open_channel()
             await self._channel.confirm_select()
         return self._channel
+
+    async def _lock_again(self, group: str) -> None:
+        """After a lost connection, for which a busy broker may hold the lock a little longer."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LOCK_AGAIN_S
+        while True:
+            try:
+                return await self.lock(group)
+            except Busy:
+                if loop.time() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
 
     async def _side_channels(self, count: int) -> list[Channel]:
         assert self._connection is not None
