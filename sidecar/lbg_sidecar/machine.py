@@ -52,11 +52,6 @@ MOVE_OVER_AFTER_S = 0.5
 """After its announcement, a move and the re-attaching that belongs to it are over, as a rule."""
 
 
-UNHEARD_S = 15.0
-"""A member gets its own beats too. One that does not is heard by nobody, though its connections live: RabbitMQ 3.10 can
-leave a channel stuck after a partition that it was told to ignore. As long as a silent host takes to be found."""
-
-
 class MemberMachine:
     def __init__(
         self,
@@ -267,10 +262,6 @@ class MemberMachine:
         if self._exited:
             return
         self._post(self.roster.tick(now))
-        unheard_since = self.roster.unheard_since
-        if unheard_since is not None and now - unheard_since > UNHEARD_S:
-            self.roster.unheard_since = None
-            self.effects.append(Reconnect(f"what this member says has not come back for {UNHEARD_S:g} s"))
         self.consumption.lanes.wake(now)
         late = self.consumption.overdue(now)
         if late:

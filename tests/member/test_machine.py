@@ -345,8 +345,9 @@ def test_nothing_is_handed_to_a_member_that_says_nothing_any_more() -> None:
     silent = members[2]
     served = {queue for queue, index in world.served_by().items() if index == 2}
     silent.alive = False  # its connection stays, and nobody reads from it
-    for queue in served:
-        world.queues[queue].consumers.append(world.queues[queue].consumers.pop(0))  # somebody else has its queues
+    for queue in served:  # somebody else has its queues
+        consumers = world.queues[queue].consumers
+        consumers.append(consumers.pop(0))
     feed(world, 4)
     world.events.clear()
     feed(world, 12)

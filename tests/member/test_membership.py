@@ -41,7 +41,10 @@ A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))
 def roster(index: int = 0) -> Roster:
     numbers = itertools.count()
     made = Roster(
-        Timings(), uniform=lambda: 0.5, content=BeatContent, incarnation=lambda: f"mine-{next(numbers)}"
+        Timings(),
+        uniform=lambda: 0.5,
+        content=BeatContent,
+        incarnation=lambda: f"mine-{index}-{next(numbers)}",
     )
     made.join(index, f"m{index}", 0.0)
     return made
@@ -161,6 +164,30 @@ def test_who_is_called_gone_and_is_not_comes_back_with_a_new_incarnation() -> No
     assert isinstance(post.message, Hello)
     assert post.message.sender.index == before.index
     assert post.message.sender.incarnation != before.incarnation
+
+
+def test_who_speaks_though_it_was_found_gone_is_told_and_comes_back_under_a_new_incarnation() -> None:
+    """A partition of the broker hides a mailbox from one side, and the word of it from the other."""
+    me, other = roster(0), roster(1)
+    assert other.me is not None
+    before = other.me
+    me.receive(Hello(before), 0.0)
+    me.receive(Gone(before, 2), 1.0)
+    (post,) = me.receive(Beat(before, BeatContent()), 2.0)
+    assert (post.message, post.to) == (Gone(before, 0), 1)
+    (hello,) = other.receive(post.message, 2.0)
+    me.receive(hello.message, 2.0)
+    assert me.live == {0, 1}
+
+
+def test_a_new_connection_forgets_who_was_found_gone_over_the_old_one() -> None:
+    me = roster()
+    me.receive(Hello(B), 0.0)
+    me.receive(Gone(B, 2), 1.0)
+    me.part()
+    me.join(0, "m0", 2.0)
+    me.receive(Beat(B, BeatContent()), 3.0)
+    assert me.live == {0, 1}
 
 
 def test_each_member_pings_the_next_in_the_ring() -> None:

@@ -9,7 +9,6 @@ from lbg_sidecar.balancing.rules import Assignment
 from lbg_sidecar.balancing.watchdog import LOOK_AGAIN_S, LOOK_EVERY_S, LOOKS_TO_ACT
 from lbg_sidecar.consuming.consumption import Rules
 from lbg_sidecar.effects import Stalled, Superseded
-from lbg_sidecar.machine import UNHEARD_S
 from lbg_sidecar.membership.messages import Progress
 from lbg_sidecar.reporting import beat_content, progress_of
 from support.member_world import Chances, SimMember, World
@@ -179,21 +178,6 @@ def test_a_member_that_another_one_replaced_without_its_knowledge_stops_its_call
     assert world.served_by() == {0: 0}, "a planned move brings it back"
     fine(world, after_s=60)
     assert world.repeats <= world.disturbed
-
-
-def test_a_member_that_nobody_hears_connects_anew() -> None:
-    world, members = settled(2)
-    link = members[1].link
-    assert link is not None
-    link.is_mute = True
-    feed(world, UNHEARD_S - 2)
-    assert members[1].link is link
-    feed(world, 4)
-    assert members[1].link is not link
-    assert members[0].machine.roster.live == members[1].machine.roster.live == {0, 1}
-    feed(world, 30)
-    assert members[1].link is not None
-    fine(world)
 
 
 def test_progress_of_a_queue_without_a_channel_is_idle() -> None:

@@ -126,7 +126,6 @@ class Link:
         self.world = world
         self.member = member
         self.open = True  # the broker's side
-        self.is_mute = False  # what its member says to the group is lost, and its connections live
         self._clear_at: dict[str, float] = defaultdict(float)
 
     def up(self, pipe: str, command: tuple[Any, ...]) -> None:
@@ -520,8 +519,6 @@ class World:
             case ("look", queue):
                 failed = not self.calm and self.random.random() < self.chances.look_fails
                 link.down(pipe, ("looked", queue, None if failed else len(self.queues[queue].ready)))
-            case ("post", _, _) if link.is_mute:
-                pass
             case ("post", body, None):
                 for mailbox in list(self.mailboxes.values()):
                     if not self._hint_is_lost():

@@ -76,8 +76,6 @@ class Roster:
         self.peers: dict[int, Peer] = {}
         self.conflict = False
         """Somebody else speaks with this member's index: its own claim is void."""
-        self.unheard_since: float | None = None
-        """When this member first said something to all that has not come back to its own mailbox."""
         self._timings = timings
         self._uniform = uniform
         self._content = content
@@ -94,8 +92,8 @@ class Roster:
     def join(self, index: int, name: str, now: float) -> list[Post]:
         """The mailbox of `index` is ours: say hello."""
         self.peers.clear()
+        self._dead.clear()  # what the last connection showed, the side of a partition perhaps
         self.conflict = False
-        self.unheard_since = None
         self.me = Identity(index, name, self._incarnation())
         self._beat_due = now + self._spread(self._timings.beat_s)
         self._ping_due = now + self._spread(self._timings.ping_s)
@@ -120,7 +118,6 @@ class Roster:
             return self._told_gone(me, message, now)
         sender = message.sender
         if sender.incarnation == me.incarnation:
-            self.unheard_since = None
             return []
         if isinstance(message, Leave):
             return self._remove(sender, now)
@@ -132,7 +129,8 @@ class Roster:
         if isinstance(message, Reattached | Handover):
             return []
         if sender.incarnation in self._dead:
-            return []
+            # It lives: a partition of the broker hid its mailbox. It takes a new incarnation when it hears this.
+            return [Post(Gone(sender, me.index), to=sender.index)]
         if sender.index == me.index:
             self.conflict = True
             return []
@@ -179,8 +177,6 @@ class Roster:
             self._beat_due = now + self._spread(self._timings.beat_s)
             if not self._leaving:
                 posts.append(Post(Beat(me, self._content())))
-                if self.unheard_since is None:
-                    self.unheard_since = now
         if now >= self._ping_due:
             self._ping_due = now + self._spread(self._timings.ping_s)
             for peer in self.peers.values():

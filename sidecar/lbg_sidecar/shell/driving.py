@@ -215,8 +215,6 @@ class Driver:
             self._fence(now)
         self._turned_at = now
         self._clock.adjust(now)
-        if self.link is not None and self.link.talk.is_blocked:
-            self.machine.roster.unheard_since = None  # nothing is said
         try:
             self.machine.tick(now)
             self._pump()
