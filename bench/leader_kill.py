@@ -35,7 +35,7 @@ GROUP = "bench"
 HASHES = 16
 QUEUE = 0
 RATE_HZ = 500
-BACK_WITHIN_S = 60
+BACK_WITHIN_S = 120
 QUIET_S = 3.0  # a queue that gave something and then nothing new for this long is over its fault
 
 
