@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from lbg_broker.client import ConnectionSettings, Nacked, Publisher, connect
-from lbg_broker.group import Engine, GroupSpec
+from lbg_broker.group import Engine, GroupSpec, topology_of
 from lbg_broker.group.topology import Binding, Queue
-from lbg_broker.provisioning.actions import Bind, Unbind
+from lbg_broker.provisioning.actions import Bind, DeclareQueue, DeleteQueue, Unbind
 from lbg_broker.provisioning.errors import ApplyFailed, Taken, Unsupported
 from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.management import ManagementApi, ManagementSettings, path
@@ -327,3 +327,28 @@ async def test_a_group_lives_where_queues_are_quorum_queues_by_default(
             assert member.index == 0
             assert [one.index for one in (await show_group(admin, "orders")).members] == [0]
         await delete_group(admin, "orders")
+
+
+async def test_a_queue_made_before_an_upgrade_to_4_is_shown_until_a_policy_lifts_the_new_limit(
+    admin: LiveAdmin,
+    orders: GroupSpec,
+    api: ManagementApi,
+    settings: ConnectionSettings,
+    rabbitmq: RabbitNode,
+) -> None:
+    """On 3.x there is no limit to lift, and the queue is as it should be."""
+    await create_group(admin, orders)
+    made_on_3 = topology_of(orders, Engine.parse("RabbitMQ", "3.10.8"))
+    (queue,) = (one for one in made_on_3.queues if one.name == "lbg.orders.q.1")
+    bindings = tuple(one for one in made_on_3.bindings if one.queue == queue.name)
+    for action in (DeleteQueue(queue.name), DeclareQueue(queue), Bind(queue.name, bindings)):
+        await admin.perform(action)
+    if rabbitmq.version >= (4, 0, 0):
+        told = ("messages can be lost: RabbitMQ itself sets delivery-limit 20 on queue lbg.orders.q.1",)
+        assert (await show_group(admin, "orders")).problems == told
+        with pytest.raises(Unsupported, match="would lose messages here"):
+            await create_group(admin, orders)
+        unlimited = {"pattern": "^lbg\\.", "definition": {"delivery-limit": -1}, "apply-to": "quorum_queues"}
+        await api.put(path("policies", settings.vhost, "lbg-unlimited"), unlimited)
+    assert (await show_group(admin, "orders")).problems == ()
+    assert (await create_group(admin, orders)).changes == ()
