@@ -295,11 +295,12 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="write a picture of it here (PNG)")
     arguments = parser.parse_args()
     chosen = [APPROACHES[number] for number in arguments.only or range(len(APPROACHES))]
+    draw = None
+    if arguments.plot is not None:
+        from bench.comparison_plot import draw  # needs the extra `bench`, and says so before measuring
     outcomes = measure(chosen)
     print_table(outcomes)
-    if arguments.plot is not None:
-        from bench.comparison_plot import draw
-
+    if draw is not None:
         draw(outcomes, KEYS, arguments.plot)
 
 
