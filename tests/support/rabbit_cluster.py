@@ -6,7 +6,8 @@
 
 A quorum queue has a member on three of the nodes, RabbitMQ's default. A node that cannot see most of the others pauses
 until it can, as https://www.rabbitmq.com/docs/partitions advises; `config` may say otherwise. A node that is frozen is
-missed by the others only after Erlang's net_ticktime, about a minute.
+missed by the others only after Erlang's `net_ticktime` (a key of `config`, 60 s), and must be started anew if it thaws
+after that.
 """
 
 from __future__ import annotations
