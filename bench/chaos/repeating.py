@@ -9,6 +9,8 @@ from bench.chaos.losses import Loss, Losses
 from bench.chaos.verdict import Name, Rules, Verdict
 
 TWICE = "published twice"
+TOLD_LATE = "published twice, moved in between"
+"""Nobody lost anything: the queue moved, and what the former member tells of what it processed came too late."""
 
 
 @dataclass
@@ -27,7 +29,7 @@ class Repeats:
         self._verdict = verdict
         self._told_twice = [*rules.told_twice, *[0] * (publishers - len(rules.told_twice))]
         self._windows: dict[tuple[Loss, int, int | None], _Window] = defaultdict(_Window)
-        self._copies: dict[int, list[tuple[Name, str]]] = defaultdict(list)
+        self._copies: dict[tuple[int, str], list[tuple[Name, str]]] = defaultdict(list)
 
     def note(self, name: Name, *, queue: int, had: tuple[int, int], has: tuple[int, int]) -> None:
         """A message came again. `had`: the life that had it before and since when; `has`: the one that has it now."""
@@ -41,13 +43,11 @@ class Repeats:
             window.example = name
             return
         text = f"life {had[0]} had it, unharmed, and life {has[0]} again"
-        if self._losses.any(had[1], has[1]):
-            self._copies[name[0]].append((name, text))
-        else:
-            self._verdict.add("repeats", name, text)
+        why = TWICE if self._losses.any(had[1], has[1]) else TOLD_LATE
+        self._copies[name[0], why].append((name, text))
 
     def judge(self) -> None:
-        """What no member's loss explains may be a second copy: members drop those, but a crash forgets."""
+        """What no member's loss explains may be a second copy: members drop those they know of."""
         for (loss, life, queue), window in self._windows.items():
             limit = self._rules.window if loss.limit is None else loss.limit
             explained = min(window.count, limit)
@@ -56,19 +56,19 @@ class Repeats:
             if queue is not None:
                 self._verdict.most_repeated = max(self._verdict.most_repeated, explained)
             for publisher, count in window.by_publisher.items():
-                over -= self._published_twice(publisher, min(over, count))
+                over -= self._published_twice(publisher, min(over, count), TWICE)
             if over:
                 of_queue = "" if queue is None else f"of queue {queue} "
                 text = f"{loss.why}: {window.count} messages {of_queue}of life {life} came again, of at most {limit}"
                 self._verdict.add("repeats", window.example, text)
-        for publisher, copies in self._copies.items():
-            for name, text in copies[self._published_twice(publisher, len(copies)) :]:
+        for (publisher, why), copies in self._copies.items():
+            for name, text in copies[self._published_twice(publisher, len(copies), why) :]:
                 self._verdict.add("repeats", name, text)
 
-    def _published_twice(self, publisher: int, count: int) -> int:
+    def _published_twice(self, publisher: int, count: int, why: str) -> int:
         """How many of them its publisher may have published twice, by its own word, given what it said before."""
         taken = min(count, self._told_twice[publisher])
         self._told_twice[publisher] -= taken
         if taken:
-            self._verdict.repeats[TWICE] += taken
+            self._verdict.repeats[why] += taken
         return taken
