@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lbg_broker.group import GroupSpec, SpecError
@@ -15,7 +17,7 @@ from lbg_broker.provisioning.errors import (
     Unreachable,
     Unsupported,
 )
-from lbg_broker.provisioning.observed import Policy, UserSeen
+from lbg_broker.provisioning.observed import UNKNOWN, Policy, UserSeen
 from lbg_broker.provisioning.provisioner import (
     create_group,
     delete_group,
@@ -23,6 +25,7 @@ from lbg_broker.provisioning.provisioner import (
     rotate_user,
     show_group,
 )
+from lbg_broker.provisioning.rotating import plan_finish
 from support.fake_admin import FakeAdmin
 
 ORDERS = GroupSpec("orders", "orders", hash_count=8, queue_count=2, queue_size_mb=10, client_username="app")
@@ -73,6 +76,14 @@ async def test_the_old_user_goes_when_nobody_uses_it(admin: FakeAdmin) -> None:
     assert [str(done) for done in await finish_rotation(admin, "orders")] == ["delete user app"]
     assert set(admin.users) == {"app-b"}
     assert await finish_rotation(admin, "orders") == ()
+
+
+async def test_a_user_whose_connections_are_unknown_is_not_deleted(admin: FakeAdmin) -> None:
+    await rotate_user(admin, "orders", username="app-b")
+    observed = replace(await admin.observe("orders"), connections=UNKNOWN)
+    with pytest.raises(StillInUse, match="the connections of user app are unknown"):
+        plan_finish("orders", observed, force=False)
+    assert [str(action) for action in plan_finish("orders", observed, force=True)] == ["delete user app"]
 
 
 async def test_force_deletes_the_old_user_with_its_connections(admin: FakeAdmin) -> None:

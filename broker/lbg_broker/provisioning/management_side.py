@@ -11,6 +11,7 @@ from lbg_broker.group import Names, Permissions
 from lbg_broker.group.topology import Binding
 
 from .actions import PutPermissions, PutUser
+from .errors import Refused
 from .management import ManagementApi, path
 from .observed import UNKNOWN, ExchangeSeen, Policy, QueueSeen, Unknown, UserSeen
 
@@ -80,7 +81,13 @@ class ManagementSide:
 
     async def connections(self, users: Sequence[str]) -> dict[str, int]:
         """How many connections each user has, now: the list of all connections is up to 5 s behind on RabbitMQ."""
-        return {user: len(await self._list(path("connections", "username", user))) for user in users}
+        found = {}
+        for user in users:
+            listed = await self._api.get(path("connections", "username", user))
+            if listed is None:
+                raise Refused("the management API does not list the connections of a user", status=404)
+            found[user] = len(listed)
+        return found
 
     async def permissions(self, user: str) -> Permissions | None:
         found = await self._api.get(path("permissions", self._vhost, user))
