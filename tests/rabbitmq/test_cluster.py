@@ -30,7 +30,7 @@ WINDOW = 64
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RabbitCluster]:
-    with RabbitCluster(config={"net_ticktime": "10"}) as cluster:  # a node that stands still is missed sooner
+    with RabbitCluster() as cluster:
         yield cluster
 
 
@@ -139,7 +139,7 @@ async def test_queues_go_on_when_the_node_of_their_leaders_goes(
             await until(lambda: len(group.judge.times) > before + 600, timeout_s=90, what="queues to go on")
             if how == "SIGSTOP":
                 # The member that was there is back under another index: its old one is the node's until all agree
-                # that the node is gone (net_ticktime: a minute by default, 10 s here).
+                # that the node is gone, which takes up to a minute (net_ticktime).
                 await until(lambda: a.index is not None, timeout_s=60, what="the member to be back elsewhere")
                 leader.thaw()
                 await aside(leader.kill)
@@ -215,34 +215,6 @@ async def partition_handling(cluster: RabbitCluster, handling: str) -> AsyncIter
         yield
     finally:
         await set_to("pause_minority")
-
-
-async def test_without_a_majority_under_ignore_publishers_and_members_say_what_they_wait_for(
-    cluster: RabbitCluster, group: Group, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The node that is left serves its clients, and its queues answer nothing."""
-    async with (
-        partition_handling(cluster, "ignore"),
-        group.load() as load,
-        group.member("a", 0) as a,
-    ):
-        await load.publish(100)
-        await load.all_seen(group.judge)
-        for node in cluster.nodes[1:]:
-            await aside(node.kill)
-        await load.publish(100)
-        await until(lambda: any(isinstance(event, events.QueueSilent) for event in group.told), timeout_s=30)
-        joining = asyncio.create_task(group.member("b", 0).__aenter__())
-        # "… is out of reach: no answer in 10 s", or RabbitMQ's own word while it looks for the leader that was.
-        await until(lambda: f"{Names(group.spec.name).config}" in caplog.text, timeout_s=40)
-        for node in cluster.nodes[1:]:
-            await aside(node.spawn)
-        for node in cluster.nodes[1:]:
-            await aside(node.wait_ready)
-        b = await asyncio.wait_for(joining, 90)
-        await until(together(a, b), timeout_s=60)
-        await group.check(load)
-        await b.__aexit__(None, None, None)
 
 
 @pytest.mark.parametrize("handling", ["pause_minority", "ignore"])
