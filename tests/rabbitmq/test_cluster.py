@@ -217,6 +217,35 @@ async def partition_handling(cluster: RabbitCluster, handling: str) -> AsyncIter
         await set_to("pause_minority")
 
 
+async def test_without_a_majority_under_ignore_publishers_and_members_say_what_they_wait_for(
+    cluster: RabbitCluster, group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The node that is left serves its clients, and its queues answer nothing: some of it also not when the others are
+    back."""
+    async with (
+        partition_handling(cluster, "ignore"),
+        group.load() as load,
+        group.member("a", 0) as a,
+    ):
+        await load.publish(100)
+        await load.all_seen(group.judge)
+        for node in cluster.nodes[1:]:
+            await aside(node.kill)
+        await load.publish(100)
+        await until(lambda: any(isinstance(event, events.QueueSilent) for event in group.told), timeout_s=30)
+        joining = asyncio.create_task(group.member("b", 0).__aenter__())
+        # "… is out of reach: no answer in 10 s", or RabbitMQ's own word while it looks for the leader that was.
+        await until(lambda: f"{Names(group.spec.name).config}" in caplog.text, timeout_s=40)
+        for node in cluster.nodes[1:]:
+            await aside(node.spawn)
+        for node in cluster.nodes[1:]:
+            await aside(node.wait_ready)
+        b = await asyncio.wait_for(joining, 90)
+        await until(together(a, b), timeout_s=60)
+        await group.check(load)
+        await b.__aexit__(None, None, None)
+
+
 @pytest.mark.parametrize("handling", ["pause_minority", "ignore"])
 async def test_a_partition_that_heals_loses_and_reorders_nothing_and_what_two_do_at_once_is_bounded(
     cluster: RabbitCluster, group: Group, handling: str

@@ -73,12 +73,13 @@ class QueueSilent:
 
 @dataclass(frozen=True, slots=True)
 class ChannelRenewed:
-    """RabbitMQ 3.10 refuses everything on a channel that first published to a queue while its leader was down."""
+    """`why`: what RabbitMQ does on this channel with a queue's messages, and would not do on another."""
 
     queue: str
+    why: str
 
     def __str__(self) -> str:
-        return f"queue {self.queue} refuses messages though it is empty: going on over a new channel"
+        return f"queue {self.queue} {self.why}: going on over a new channel"
 
 
 @dataclass(frozen=True, slots=True)

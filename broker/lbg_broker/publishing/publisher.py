@@ -45,6 +45,10 @@ DOUBT_AFTER_S = 0.5
 DOUBT_EVERY_S = 0.25
 ANSWERS_S = 2.0
 
+# A quorum queue that has its majority back answers within 15 s what it was sent without one, or never.
+RENEW_AFTER_S = 20.0
+RENEW_AFTER_MAX_S = 160.0
+
 
 class GroupPublisher:
     """Publishes to one group, in order per key and without loss, over any number of connections.
@@ -253,12 +257,14 @@ class GroupPublisher:
             carrying = self._open(await self._read(connection))
         else:
             await self._check_group(connection, carrying.machine.stamper.spec)
+        patience_s = RENEW_AFTER_S
         while True:
             channel = await connection.open_channel()
             await channel.confirm_select()
             carrying.attach(connection, channel)
             self._progress.set()
-            doubting = self._loop.create_task(self._refuses_though_empty(connection, carrying))
+            confirmed = carrying.machine.counts.confirmed
+            doubting = self._loop.create_task(self._doubt(connection, carrying, patience_s))
             try:
                 ends = (connection.closed, channel.closed, doubting)
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -266,10 +272,13 @@ class GroupPublisher:
                 doubting.cancel()
             if connection.closed.done() or channel.closed.done():
                 break
-            self._on_event(events.ChannelRenewed(doubting.result()))
+            self._on_event(doubting.result())
             await carrying.pause(up_to_s=ANSWERS_S)
             carrying.detach()
+            # Closed before anything is sent again: what it had for a queue cannot come in between any more.
             await channel.close()
+            helped = carrying.machine.counts.confirmed > confirmed
+            patience_s = RENEW_AFTER_S if helped else min(2 * patience_s, RENEW_AFTER_MAX_S)
         reason = channel.closed.result() if channel.closed.done() else connection.closed.result()
         if isinstance(reason, NotFound):
             raise GroupGone(f"group {self._names.group!r} was deleted while it was published to: {reason}")
@@ -279,23 +288,30 @@ class GroupPublisher:
             )
         raise ConnectionLost(str(reason or "the connection was closed"))
 
-    async def _refuses_though_empty(self, connection: ClientConnection, carrying: Carrying) -> str:
-        """Return the name of a queue that refuses everything and has nothing: a new channel will not be refused.
+    async def _doubt(
+        self, connection: ClientConnection, carrying: Carrying, patience_s: float
+    ) -> events.ChannelRenewed:
+        """Return when a new channel is worth trying: a queue refuses everything and has nothing, or answers nothing.
 
         A channel of RabbitMQ 3.10 asks the node that was the leader when it first published to a quorum queue whether
-        it may; while that node is down, each answer is a refusal (rabbit_fifo_client:enqueue/3).
+        it may; while that node is down, each answer is a refusal (rabbit_fifo_client:enqueue/3). And what a channel
+        sent to a queue that had lost its majority may stay without an answer when that is back.
         """
         looking: Channel | None = None
         while True:
             await asyncio.sleep(DOUBT_EVERY_S)
-            for queue in carrying.machine.refusing_queues(self._loop.time(), for_s=DOUBT_AFTER_S):
+            now = self._loop.time()
+            for queue in carrying.machine.silent_queues(now, for_s=patience_s):
+                why = f"has answered nothing for {patience_s:g} s"
+                return events.ChannelRenewed(self._names.queue(queue), why)
+            for queue in carrying.machine.refusing_queues(now, for_s=DOUBT_AFTER_S):
                 name = self._names.queue(queue)
                 with suppress(ClientError):
                     if looking is None or not looking.is_open:
                         looking = await connection.open_channel()
                     if (await looking.queue_declare(name, passive=True)).message_count == 0:
                         await looking.close()
-                        return name
+                        return events.ChannelRenewed(name, "refuses messages though it is empty")
 
     def _open(self, spec: GroupSpec) -> Carrying:
         identity, state, journal = self.identity, None, None

@@ -44,6 +44,9 @@ REASON_MAX_CHARS = 2000  # of a traceback, the first lines say most; a header mu
 
 TRY_AGAIN_S = 1.0
 
+ANSWER_S = 20.0
+"""A quorum queue that has its majority back answers within 15 s what it was sent without one, or never."""
+
 OnConfirmed = Callable[[Held, Next], None]
 WallClock = Callable[[float], int]  # the loop's time -> microseconds since the epoch
 
@@ -117,13 +120,21 @@ class Outgoing:
         while not held.attachment.closed:
             publisher = self._dead
             try:
-                await publisher.publish(
-                    self._names.dlx,
-                    delivery.routing_key,
-                    bytes(delivery.body),
-                    properties=properties,
-                    mandatory=True,
+                async with asyncio.timeout(ANSWER_S):
+                    await publisher.publish(
+                        self._names.dlx,
+                        delivery.routing_key,
+                        bytes(delivery.body),
+                        properties=properties,
+                        mandatory=True,
+                    )
+            except TimeoutError:
+                log.warning(
+                    "queue %d: a dead letter has no answer after %g s; trying over a new channel",
+                    held.attachment.queue,
+                    ANSWER_S,
                 )
+                await self._renew(publisher)
             except (Nacked, Unroutable) as error:
                 log.error(
                     "queue %d: the dead letters do not take a message: %s", held.attachment.queue, error
