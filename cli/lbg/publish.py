@@ -145,7 +145,7 @@ def publish(
                 click.echo(summary(done, group))
             if report is not None:
                 report.write_text(done.to_json())
-            if state is not None and done.confirmed < done.published:
+            if state is not None and (done.confirmed < done.published or sys.exception() is not None):
                 click.echo(f"the same command goes on from {state}", err=True)
 
 
