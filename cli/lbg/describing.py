@@ -21,7 +21,7 @@ def description_lines(shown: Description) -> Iterator[str]:
     yield f"  dead letters {_count(shown.dead_letters)}, unrouted {_count(shown.unrouted)}"
     yield ""
     yield from _table(
-        ("QUEUE", "READY", "UNACKED", "CONSUMERS", "ACTIVE"),
+        ("QUEUE", "READY", "UNACKED", "CONSUMERS", "ACTIVE", "PROGRESS"),
         [_queue_row(shown, line) for line in shown.queues],
     )
     yield ""
@@ -58,10 +58,12 @@ def _list_row(one: Description) -> tuple[str, ...]:
 
 def _queue_row(shown: Description, line: QueueLine) -> tuple[str, ...]:
     if line.seen is None:
-        return (line.name, "missing", "", "", "")
+        return (line.name, "missing", "", "", "", "")
     member = shown.active_member(line.number) if line.number is not None else None
     active = member.name if member else _active_tag(line)
-    return (line.name, *(_count(line.count(name)) for name in ("ready", "unacked", "consumers")), active)
+    progress = shown.progress(line.number) if line.number is not None else None
+    counts = (_count(line.count(name)) for name in ("ready", "unacked", "consumers"))
+    return (line.name, *counts, active, progress or "-")
 
 
 def _active_tag(line: QueueLine) -> str:

@@ -64,6 +64,26 @@ async def test_a_group_is_shown_with_its_attributes_queues_and_members() -> None
     json.dumps(shown)
 
 
+@pytest.mark.parametrize(
+    ("secondary", "primary", "shown_as"),
+    [("Idle", "Working", "Working"), ("Idle", "Blocked", "Blocked"), ("Stalled", "Idle", "Stalled")],
+)
+async def test_a_queue_shows_how_its_members_get_on_and_trouble_first(
+    secondary: str, primary: str, shown_as: str
+) -> None:
+    admin = await made()
+    for name in ("lbg.orders.q.0", "lbg.orders.q.1"):
+        admin.queues[name] = replace(admin.queues[name], consumers=1)
+    mine, other = BEAT["queues"][1], BEAT["queues"][0]
+    waits = {**BEAT, "index": 0, "name": "m0", "queues": [{**other, "queue": 1, "progress": secondary}]}
+    admin.beats = [{**BEAT, "queues": [{**mine, "progress": primary}]}, waits]
+    lines = list(description_lines(await show_group(admin, "orders")))
+    (of_queue_1,) = (line for line in lines if line.startswith("lbg.orders.q.1"))
+    assert of_queue_1.split()[-2:] == ["m1", shown_as]
+    (of_queue_0,) = (line for line in lines if line.startswith("lbg.orders.q.0"))
+    assert of_queue_0.split()[-1] == "-"
+
+
 async def test_what_could_not_be_read_is_unknown_and_so_is_every_sum_with_it() -> None:
     admin = await made()
     admin.queues["lbg.orders.q.0"] = replace(admin.queues["lbg.orders.q.0"], ready=5)

@@ -37,6 +37,7 @@ class MemberQueue:
     status: str
     in_flight: int
     delivered: int
+    progress: str = "Idle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,17 @@ class Description:
             if any(one.queue == number and one.active for one in member.queues):
                 return member
         return None
+
+    def progress(self, number: int) -> str | None:
+        """How the members get on with queue `number`: `Stalled` or `Blocked` if one of them says so, or else what the
+        active one says; None when nobody is known to serve it."""
+        if self.members is UNKNOWN:
+            return None
+        said = [one for member in self.members for one in member.queues if one.queue == number]
+        for trouble in ("Stalled", "Blocked"):
+            if any(one.progress == trouble for one in said):
+                return trouble
+        return next((one.progress for one in said if one.active), None)
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`: counts are numbers, `"unknown"`, or null for what is not there."""
@@ -170,6 +182,7 @@ def _member(beat: Beat) -> MemberLine:
                 status=str(one["status"]),
                 in_flight=int(one["in_flight"]),
                 delivered=int(one["delivered"]),
+                progress=str(one.get("progress", "Idle")),
             )
             for one in beat["queues"]
         ),
