@@ -16,6 +16,7 @@ from .balancing.bindings import Bindings
 from .balancing.handoffs import Handoffs
 from .balancing.planning import is_behind
 from .balancing.rules import BalancingRules
+from .balancing.takeovers import Takeovers
 from .balancing.watchdog import Watchdog
 from .consuming.consumption import Consumption, Next, Rules
 from .consuming.held import Attachment, Held
@@ -30,7 +31,6 @@ from .effects import (
     LiveSet,
     Reconnect,
     Republish,
-    TakenOver,
     TimedOut,
 )
 from .membership.messages import Beat, Handover, Message, Move, Reattached
@@ -74,6 +74,7 @@ class MemberMachine:
             timings, uniform=uniform, content=lambda: beat_content(self), incarnation=incarnation
         )
         self.handoffs = Handoffs(self.bindings, self.consumption, self.roster, self.effects, uniform=uniform)
+        self.takeovers = Takeovers(balancing, self.handoffs, self.consumption.lanes, self.effects)
         self.balancer = Balancer(self.bindings, self.handoffs, self.roster, uniform=uniform)
         self.watchdog = Watchdog(
             self.bindings,
@@ -89,8 +90,6 @@ class MemberMachine:
         self._live: frozenset[int] = frozenset()
         self._unacked: list[Attachment] = []
         self._moved_at: dict[int, float] = {}  # queue -> when a move of it was last announced
-        self._former: dict[int, int] = {}  # queue -> who announced to give it to us
-        self._handed: dict[int, tuple[float, float]] = {}  # queue -> (paused_s, when we were told)
 
     # The connection
 
@@ -109,8 +108,7 @@ class MemberMachine:
         self.handoffs.moves.clear()
         self.bindings.lost()
         self.roster.part()
-        self._former.clear()
-        self._handed.clear()
+        self.takeovers.parted()
         self.balancer.parted()
         self.watchdog.parted()
         self._after(now)
@@ -128,7 +126,7 @@ class MemberMachine:
                 self.watchdog.heard(message, now)
             case Handover():
                 self.consumption.processed.merge(message.positions)
-                self._handed[message.queue] = (message.paused_s, now)
+                self.takeovers.told(message, now)
             case _:
                 pass
         if self.roster.conflict:
@@ -177,10 +175,10 @@ class MemberMachine:
     def deliver(self, attachment: Attachment, arrivals: list[Held], now: float) -> None:
         if attachment.closed:
             return
-        self.consumption.deliver(attachment, arrivals, now)
         binding = self.bindings.all[attachment.queue]
         if not binding.active:
             self._activated(binding, now)
+        self.consumption.deliver(attachment, arrivals, now)
 
     def looked(self, queue: int, ready: int | None, now: float) -> None:
         """So many messages wait in the queue; None when the broker could not be asked."""
@@ -267,6 +265,7 @@ class MemberMachine:
         if late:
             self.effects.append(Abort(tuple(late)))
         self.handoffs.tick(now)
+        self.takeovers.tick(now)
         if self.roster.me is not None and self.leaving is None:
             self.bindings.attach_due(now)
             self.watchdog.tick(now)
@@ -276,7 +275,7 @@ class MemberMachine:
         """When to tick next at the latest."""
         soon = now + (0.1 if self.consumption.running else 0.25)
         wake = self.consumption.lanes.next_due()
-        due = min(soon, self.handoffs.next_due, soon if wake is None else wake)
+        due = min(soon, self.handoffs.next_due, self.takeovers.next_due, soon if wake is None else wake)
         return due if self.roster.me is None else min(due, self.roster.next_due, self.bindings.next_due)
 
     def stop(self, why: str, now: float) -> None:
@@ -322,10 +321,7 @@ class MemberMachine:
         binding.activated_at = now
         me = self.roster.me
         assert me is not None
-        former = self._former.pop(queue, None)
-        handed = self._handed.pop(queue, None)
-        pause_s = None if handed is None else handed[0] + now - handed[1]
-        self.effects.append(TakenOver(queue, former, former is not None, pause_s))
+        former = self.takeovers.activated(binding, now)
         # Somebody who said it was active and did not say that it would stop may be gone, and so may the primary.
         suspects = [index for index, peer in self.roster.peers.items() if peer.claims(queue)]
         primary = self.rules.primaries(self.roster.live)[queue]
@@ -342,7 +338,7 @@ class MemberMachine:
         binding = self.bindings.all[move.queue]
         moved_at, self._moved_at[move.queue] = self._moved_at.get(move.queue, float("-inf")), now
         if move.to == me.index:
-            self._former[move.queue] = move.sender.index
+            self.takeovers.announced(move, now)
             return
         if binding.active:
             # Deliveries on a live channel prove that this member is the active one: the mover's is gone.
@@ -367,6 +363,7 @@ class MemberMachine:
             self._live = live
             self.effects.append(LiveSet(live))
             self.handoffs.live_changed(self.roster.peers, now)
+            self.takeovers.live_changed(self.roster.peers, now)
         if self.roster.me is not None:
             self.balancer.holddown.observe(live, now)
 

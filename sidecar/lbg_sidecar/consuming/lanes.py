@@ -110,6 +110,11 @@ class Lanes:
         for held in ready:
             self._make_ready(held)
 
+    def hold(self, attachment: Attachment) -> None:
+        """Start nothing until `thaw`."""
+        attachment.frozen = True
+        self.halt(attachment)
+
     def halt(self, attachment: Attachment) -> None:
         """Let a frozen attachment start nothing at all any more."""
         attachment.limit = 0

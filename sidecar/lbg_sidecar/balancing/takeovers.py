@@ -1,0 +1,120 @@
+"""Queues that come to this member: who announced to give them, and what it told of them.
+
+A mover tells its successor the positions of a queue just before it closes its channel, over another connection: so
+the first deliveries may come before them. They wait a moment for them, because what the successor does not know to
+be processed it would process again (a copy that a publisher sent twice, what could not be acknowledged in time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ..consuming.held import Attachment
+from ..consuming.lanes import Lanes
+from ..effects import Effect, TakenOver
+from ..membership.messages import Handover, Move
+from .binding import Binding
+from .handoff import Stage
+from .handoffs import Handoffs
+from .rules import BalancingRules
+
+LATE_S = 1.0
+"""An announced move that is not over this long after its limits never came to be."""
+
+
+@dataclass(slots=True)
+class Coming:
+    """A queue that was announced to us. `told_at` is when its handover came; None until then."""
+
+    former: int
+    move: str
+    until: float
+    told_at: float | None = None
+    paused_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Waiting:
+    """First deliveries that wait for the handover, at most until `due`."""
+
+    attachment: Attachment
+    coming: Coming
+    since: float
+    due: float
+
+
+class Takeovers:
+    def __init__(
+        self, rules: BalancingRules, handoffs: Handoffs, lanes: Lanes, effects: list[Effect]
+    ) -> None:
+        self._rules = rules
+        self._handoffs = handoffs
+        self._lanes = lanes
+        self._effects = effects
+        self._coming: dict[int, Coming] = {}
+        self._waiting: dict[int, Waiting] = {}
+
+    def announced(self, move: Move, now: float) -> None:
+        """The active member of a queue says that it will give it to us."""
+        limits_s = self._rules.answers_s + self._rules.max_handoff_s
+        self._coming[move.queue] = Coming(move.sender.index, move.move, now + limits_s + LATE_S)
+
+    def told(self, handover: Handover, now: float) -> None:
+        """It has let go of the queue; what it had processed is merged already."""
+        coming = self._coming.get(handover.queue)
+        if coming is None:
+            waiting = self._waiting.get(handover.queue)
+            coming = waiting.coming if waiting is not None else None
+        if coming is not None and coming.move == handover.move:
+            coming.told_at, coming.paused_s = now, handover.paused_s
+            self._go_on(handover.queue, now)
+
+    def activated(self, binding: Binding, now: float) -> int | None:
+        """The first deliveries of a queue are here. Returns who announced to give it to us, if anybody did."""
+        coming = self._coming.pop(binding.queue, None)
+        if coming is None or now > coming.until:
+            self._effects.append(TakenOver(binding.queue, None, planned=False, pause_s=None))
+            return None
+        attachment = binding.attachment
+        assert attachment is not None
+        waiting = Waiting(attachment, coming, now, now + self._rules.answers_s)
+        self._waiting[binding.queue] = waiting
+        if coming.told_at is not None:
+            self._go_on(binding.queue, now)
+        else:
+            self._lanes.hold(attachment)
+        return coming.former
+
+    def live_changed(self, live: Collection[int], now: float) -> None:
+        """Who is gone tells nothing any more."""
+        for queue, waiting in list(self._waiting.items()):
+            if waiting.coming.former not in live:
+                self._go_on(queue, now)
+
+    def tick(self, now: float) -> None:
+        for queue, waiting in list(self._waiting.items()):
+            if now >= waiting.due:
+                self._go_on(queue, now)
+
+    @property
+    def next_due(self) -> float:
+        return min((waiting.due for waiting in self._waiting.values()), default=float("inf"))
+
+    def parted(self) -> None:
+        self._coming.clear()
+        self._waiting.clear()
+
+    def _go_on(self, queue: int, now: float) -> None:
+        waiting = self._waiting.pop(queue, None)
+        if waiting is None:
+            return
+        coming, attachment = waiting.coming, waiting.attachment
+        pause_s = None
+        if coming.told_at is not None:
+            pause_s = coming.paused_s + now - min(coming.told_at, waiting.since)
+        self._effects.append(TakenOver(queue, coming.former, planned=True, pause_s=pause_s))
+        handoff = self._handoffs.moves.get(queue)
+        is_frozen_again = handoff is not None and handoff.stage is not Stage.ANNOUNCED
+        if attachment.frozen and not attachment.closed and not is_frozen_again:
+            self._lanes.thaw(attachment)
