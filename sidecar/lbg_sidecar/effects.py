@@ -81,6 +81,11 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
+class StoodDown:
+    """Nothing is held any more: close the connections, and join again when the application is ready."""
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """For the log: this member gave a queue away. `drain_s` from freeze to drained, `close_s` from there to closed."""
 
@@ -161,6 +166,7 @@ Effect = (
     | Republish
     | Reconnect
     | Exit
+    | StoodDown
     | Moved
     | Kept
     | TakenOver

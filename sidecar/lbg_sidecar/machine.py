@@ -31,6 +31,7 @@ from .effects import (
     LiveSet,
     Reconnect,
     Republish,
+    StoodDown,
     TimedOut,
 )
 from .membership.messages import Beat, Handover, Message, Move, Reattached
@@ -85,6 +86,8 @@ class MemberMachine:
             uniform=uniform,
         )
         self.leaving: str | None = None
+        self._stands_down = False
+        self._is_down = False
         self._leave_by = float("inf")
         self._exited = False
         self._live: frozenset[int] = frozenset()
@@ -96,6 +99,8 @@ class MemberMachine:
     def connected(self, index: int, now: float) -> None:
         """The mailbox of `index` is declared, bound and consumed: take part."""
         self.consumption.fenced = False
+        if self._is_down:
+            self._stand_up()
         self._post(self.roster.join(index, self.name, now))
         self.balancer.joined(now)
         if self.leaving is None:
@@ -281,19 +286,40 @@ class MemberMachine:
     def stop(self, why: str, now: float) -> None:
         """Leave: hand over every queue, then exit; at the latest when the grace period is over, or when asked again."""
         if self.leaving is None:
-            self.leaving = why
+            self._leave(why, now)
             self._leave_by = now + self.rules.shutdown_grace_s
-            self.handoffs.forced = True
-            self._post(self.roster.leave())
+        elif self._stands_down:
+            self._stands_down = self._is_down = False
+            self.leaving = why
         else:
             self._leave_by = now
         self._after(now)
+
+    def stand_down(self, why: str, now: float) -> None:
+        """Hand over every queue, because the application cannot take messages: `StoodDown` when that is done. What it
+        has in hand gets the time of a handoff to end. The next `connected` joins again."""
+        if self.leaving is None:
+            self._stands_down = True
+            self._leave(why, now)
+            self._leave_by = now + self.rules.max_handoff_s
+            self._after(now)
 
     def describe(self) -> dict[str, Any]:
         """What this member is and does, for a view, as plain data."""
         return description(self)
 
     # Inside
+
+    def _leave(self, why: str, now: float) -> None:
+        self.leaving = why
+        self.handoffs.forced = True
+        self._post(self.roster.leave())
+
+    def _stand_up(self) -> None:
+        self._stands_down = self._is_down = False
+        self.leaving = None
+        self.handoffs.forced = False
+        self.roster.stay()
 
     def _post(self, posts: list[Post]) -> None:
         self.effects.extend(posts)
@@ -375,7 +401,12 @@ class MemberMachine:
         self._observe(now)
         self.balancer.holddown.tick(now)
         if self.leaving is not None:
-            if not self._exited and self.balancer.leave(now, by=self._leave_by):
+            if self._exited or self._is_down or not self.balancer.leave(now, by=self._leave_by):
+                return
+            if self._stands_down:
+                self._is_down = True
+                self.effects.append(StoodDown())
+            else:
                 self._exited = True
                 self.effects.append(Exit())
         elif self.roster.me is not None:

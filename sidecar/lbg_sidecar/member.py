@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any, Self, cast
 
-from lbg_broker.client import ClientConnection, ClientError, ConnectError, reconnecting
+from lbg_broker.client import ClientConnection, ClientError, ConnectError, ConnectionLost, reconnecting
 from lbg_broker.group import GroupSpec, Names
 from lbg_broker.journal import JournalWriter, flush_regularly
 from lbg_broker.provisioning import RecordUnavailable, read_group
@@ -79,6 +79,7 @@ class Member:
         self._joined = asyncio.Event()
         self._lost = asyncio.Event()
         self._left = asyncio.Event()
+        self._stood_down = False
 
     # Life
 
@@ -135,7 +136,9 @@ class Member:
         about = {"group": self.settings.group, "name": self.settings.name}
         if self._driver is None:
             return {**about, "connected": False}
-        return {**about, **self._driver.machine.describe(), "app": self.app.describe()}
+        driver = self._driver
+        app = {"ready": driver.app_ready.is_set(), "why": driver.app_unready_why, **self.app.describe()}
+        return {**about, **driver.machine.describe(), "app": app}
 
     # Connections
 
@@ -163,6 +166,7 @@ class Member:
     async def _live_on(self, work: ClientConnection) -> None:
         """One connection, from joining to losing it or leaving."""
         driver = self._driver or await self._learn(work)
+        await self._app_ready(driver, work)
         link = await Link.open(
             work,
             self._names,
@@ -183,18 +187,32 @@ class Member:
                 wall_us=self._clock.us,
             )
             self._lost.clear()
+            self._stood_down = False
             self._previous = link.index
             driver.connect(link, outgoing)
             self._joined.set()
             await self._lost.wait()
             if driver.failure is not None:
                 raise driver.failure
-            if self._left.is_set():
+            if self._left.is_set() or self._stood_down:
                 driver.part()
                 await link.close()
         finally:
             driver.disconnect("the member ends")
             link.abort()
+
+    async def _app_ready(self, driver: Driver, work: ClientConnection) -> None:
+        """Return when the application can take messages. Raises ClientError if the connection goes before that."""
+        if driver.app_ready.is_set():
+            return
+        log.info("%s: waiting for the application: %s", self.settings.name, driver.app_unready_why)
+        ready = asyncio.get_running_loop().create_task(driver.app_ready.wait())
+        try:
+            await asyncio.wait({ready, work.closed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+        if work.closed.done():
+            raise work.closed.result() or ConnectionLost("closed")
 
     async def _learn(self, work: ClientConnection) -> Driver:
         """Read the group and get the application ready: once, before the first join."""
@@ -219,6 +237,7 @@ class Member:
             journal=self._journal,
             on_lost=self._lost.set,
             on_exit=self._on_exit,
+            on_stood_down=self._on_stood_down,
             observer=self._observer,
         )
         await self.app.start(driver)
@@ -238,6 +257,10 @@ class Member:
         self._lost.set()
         if self._life is not None and (self._driver is None or self._driver.link is None):
             self._life.cancel()  # it waits for a connection that nobody needs any more
+
+    def _on_stood_down(self) -> None:
+        self._stood_down = True
+        self._lost.set()
 
     def _raise_what_ended_it(self) -> None:
         if self._life is not None and self._life.done() and not self._life.cancelled():

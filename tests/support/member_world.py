@@ -32,6 +32,7 @@ from lbg_sidecar.effects import (
     Reconnect,
     Republish,
     Stalled,
+    StoodDown,
     Superseded,
     TakenOver,
 )
@@ -166,6 +167,7 @@ class SimMember:
         self.alive = True
         self.stalled = False
         self.exited = False
+        self.stood_down = False  # until `connect`
         self.calls: dict[Held, Call] = {}
         self._missed: list[Callable[[], None]] = []
         self._ticking = False
@@ -177,6 +179,7 @@ class SimMember:
     def connect(self) -> None:
         if not self.alive or self.stalled or self.link is not None or self.exited:
             return
+        self.stood_down = False
         claiming = Claiming(previous=self.previous, fixed=self.fixed)
         while True:
             index = claiming.candidate()
@@ -237,7 +240,8 @@ class SimMember:
             call.cut_off = True
         self.machine.disconnected(self.world.now)
         self.run()
-        self.world.at(self.world.now + 0.05 + self.world.delay(), self.connect)
+        if not self.stood_down:
+            self.world.at(self.world.now + 0.05 + self.world.delay(), self.connect)
 
     def resume(self) -> None:
         """SIGCONT: the fence comes first, as in the shell. What was in its buffers is of a dead connection."""
@@ -281,9 +285,11 @@ class SimMember:
                     self.world.call_aborts(self.calls[held])
             case Exit():
                 self.exited = True
-                self.link = None
-                if link is not None:
-                    link.close()
+                self._part(link)
+            case StoodDown():
+                self.stood_down = True
+                self._part(link)
+                self.machine.disconnected(self.world.now)
             case Reconnect():
                 self.lose("reconnect")
             case Moved() | Kept() | TakenOver() | Stalled() | Superseded():
@@ -316,6 +322,11 @@ class SimMember:
                 link.up("group", ("publish", held, Next.DEAD_LETTER))
             case Republish(held):
                 link.up("group", ("publish", held, Next.REPUBLISH))
+
+    def _part(self, link: Link | None) -> None:
+        self.link = None
+        if link is not None:
+            link.close()
 
     def _tick(self) -> None:
         if self._ticking:

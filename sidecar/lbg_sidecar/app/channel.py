@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from ..consuming.positions import StreamRuns
 from ..message import Message
 from ..verdict import Verdict
 
@@ -21,6 +22,13 @@ class Calls(Protocol):
 
     def more(self) -> bool:
         """Whether `take` would probably give another call."""
+
+    def ready(self, is_ready: bool, why: str = "") -> None:
+        """Whether the application can take messages. It can from the start, unless the channel says otherwise in
+        `start`: then nothing is consumed until it can. While it cannot, the member's queues are with others."""
+
+    def processed(self, streams: Iterable[StreamRuns]) -> None:
+        """What the application itself knows to have processed: it is not given again."""
 
 
 class AppChannel(Protocol):

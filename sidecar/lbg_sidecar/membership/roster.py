@@ -106,6 +106,10 @@ class Roster:
         self.me = None
         self.peers.clear()
 
+    def stay(self) -> None:
+        """It left for a while only: the next join counts again."""
+        self._leaving = False
+
     def leave(self) -> list[Post]:
         self._leaving = True
         return [Post(Leave(self.me))] if self.me is not None else []

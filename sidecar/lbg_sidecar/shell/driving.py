@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lbg_broker.client import Delivery
 
@@ -12,6 +12,7 @@ from .. import effects as fx
 from ..app import AppChannel
 from ..consuming.consumption import Next
 from ..consuming.held import Attachment, Held
+from ..consuming.positions import Positions, StreamRuns
 from ..errors import MessageError
 from ..machine import MemberMachine
 from ..membership.messages import Identity, decode
@@ -30,7 +31,8 @@ TICK_MIN_S = 0.001
 
 
 class Driver:
-    """`on_lost` is called once for each link that is lost, `on_exit` when the machine has left.
+    """`on_lost` is called once for each link that is lost, `on_exit` when the machine has left, `on_stood_down` when
+    it holds nothing because the application is not ready; `app_ready` is set while it is.
 
     It is the `Calls` of the application's channel.
     """
@@ -46,6 +48,7 @@ class Driver:
         journal: Journalling | None,
         on_lost: Callable[[], None],
         on_exit: Callable[[], None],
+        on_stood_down: Callable[[], None],
         observer: Callable[[fx.Effect], None] | None,
     ) -> None:
         self.machine = machine
@@ -59,6 +62,10 @@ class Driver:
         self._journal = journal
         self._on_lost = on_lost
         self._on_exit = on_exit
+        self._on_stood_down = on_stood_down
+        self.app_ready = asyncio.Event()
+        self.app_ready.set()
+        self.app_unready_why = ""
         self._observer = observer
         self._outgoing: Outgoing | None = None
         self._me: Identity | None = None
@@ -76,6 +83,8 @@ class Driver:
         self._fence_after_s = link.talk.heartbeat_s or NEVER
         self.machine.connected(link.index, self._turned_at)
         link.when_lost(self._link_lost)
+        if not self.app_ready.is_set():
+            self._stand_down()
         self._pump()
 
     def disconnect(self, why: str) -> None:
@@ -190,6 +199,27 @@ class Driver:
     def more(self) -> bool:
         return self.machine.consumption.lanes.available
 
+    def ready(self, is_ready: bool, why: str = "") -> None:
+        if is_ready == self.app_ready.is_set():
+            return
+        if is_ready:
+            log.info("%s: the application is ready", self.machine.name)
+            self.app_unready_why = ""
+            self.app_ready.set()
+            return
+        log.warning("%s: the application is not ready: %s", self.machine.name, why)
+        self.app_unready_why = why
+        self.app_ready.clear()
+        if self.link is not None:
+            self._stand_down()
+            self._pump()
+
+    def _stand_down(self) -> None:
+        self.machine.stand_down(f"the application is not ready: {self.app_unready_why}", self._loop.time())
+
+    def processed(self, streams: Iterable[StreamRuns]) -> None:
+        self.machine.consumption.processed.merge(Positions(tuple(streams)))
+
     # Running
 
     def _pump(self) -> None:
@@ -255,6 +285,8 @@ class Driver:
                 self._app.abort([Message(held, self._group) for held in calls])
             case fx.Exit():
                 self._on_exit()
+            case fx.StoodDown():
+                self._on_stood_down()
             case fx.Reconnect(why):
                 self.disconnect(why)
             case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():

@@ -1,0 +1,38 @@
+"""What an application says it has processed, in JSON: ``[["orders-1a2b", 17, [[0, 41], [43, 43]]], …]``.
+
+One entry for each publisher and hash, with runs of sequence numbers, both ends included. An application that commits
+positions with its own writes says so when it connects; every channel takes the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..consuming.positions import StreamRuns
+
+
+def parse_processed(value: object) -> tuple[StreamRuns, ...]:
+    """Raises ValueError, which says what is wrong with which entry."""
+    if not isinstance(value, list):
+        raise ValueError("what was processed is not a list")
+    return tuple(_streams(value))
+
+
+def _streams(entries: list[object]) -> Iterator[StreamRuns]:
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, list) or len(entry) != 3:
+            raise ValueError(f"entry {number} of what was processed is not [publisher, hash, runs]")
+        publisher, hash_, runs = entry
+        if not isinstance(publisher, str) or not _is_number(hash_) or not isinstance(runs, list):
+            raise ValueError(f"entry {number} of what was processed is not [publisher, hash, runs]")
+        yield publisher, hash_, tuple(_run(number, run) for run in runs)
+
+
+def _run(number: int, run: object) -> tuple[int, int]:
+    if not isinstance(run, list) or len(run) != 2 or not all(map(_is_number, run)) or run[0] > run[1]:
+        raise ValueError(f"entry {number} of what was processed has a run that is not [first, last]: {run!r}")
+    return run[0], run[1]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
