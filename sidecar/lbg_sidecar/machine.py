@@ -353,6 +353,8 @@ class MemberMachine:
         primary = self.rules.primaries(self.roster.live)[queue]
         if former is None and primary is not None and primary != me.index:
             suspects.append(primary)
+        if former is not None and self.takeovers.is_waiting(queue):
+            suspects.append(former)  # it said that it would tell something first
         for index in suspects:
             self._post(self.roster.suspect(index, now))
         self.roster.changed(now)

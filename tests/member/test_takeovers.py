@@ -10,8 +10,8 @@ from lbg_sidecar.consuming.held import Attachment, Held
 from lbg_sidecar.consuming.positions import Positions
 from lbg_sidecar.effects import Attach, TakenOver
 from lbg_sidecar.machine import MemberMachine
-from lbg_sidecar.membership.messages import Gone, Handover, Hello, Identity, Move
-from lbg_sidecar.membership.roster import Timings
+from lbg_sidecar.membership.messages import Gone, Handover, Hello, Identity, Move, Ping
+from lbg_sidecar.membership.roster import Post, Timings
 from lbg_sidecar.verdict import ACK
 
 MOVER = Identity(0, "mover", "0-1")
@@ -109,6 +109,17 @@ def test_nothing_is_waited_for_once_the_mover_is_gone() -> None:
     member.deliver(2, now=1.01)
     member.machine.message(Gone(MOVER, by=2), 1.02)
     assert member.taken(1.02) == [2]
+
+
+def test_a_mover_that_is_waited_for_is_looked_at_at_once() -> None:
+    member = Successor()
+    member.deliver(2, now=1.01)
+    (ping,) = (
+        effect for effect in member.run() if isinstance(effect, Post) and isinstance(effect.message, Ping)
+    )
+    assert ping.to == 0
+    member.machine.returned(ping.message, 0, 1.012)  # it has no mailbox any more
+    assert member.taken(1.012) == [2]
 
 
 def test_a_handover_of_another_move_is_not_the_one() -> None:

@@ -86,6 +86,9 @@ class Takeovers:
             self._lanes.hold(attachment)
         return coming.former
 
+    def is_waiting(self, queue: int) -> bool:
+        return queue in self._waiting
+
     def live_changed(self, live: Collection[int], now: float) -> None:
         """Who is gone tells nothing any more."""
         for queue, waiting in list(self._waiting.items()):
