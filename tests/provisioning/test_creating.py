@@ -291,6 +291,19 @@ async def test_a_mode_the_engine_does_not_carry_is_refused_with_the_reason(mode:
     assert admin.holds_nothing()
 
 
+@pytest.mark.parametrize("version", ["3.9.29", "3.8.0"])
+async def test_a_rabbitmq_that_is_too_old_is_refused_and_nothing_is_made(version: str) -> None:
+    admin = FakeAdmin(engine=Engine.parse("RabbitMQ", version))
+    with pytest.raises(Unsupported, match=f"on RabbitMQ {version}: RabbitMQ 3.10 or later is needed"):
+        await create_group(admin, ORDERS)
+    assert admin.holds_nothing()
+
+
+async def test_the_oldest_rabbitmq_that_is_tested_carries_a_group() -> None:
+    created = await create_group(FakeAdmin(engine=Engine.parse("RabbitMQ", "3.10.0")), ORDERS)
+    assert created.changes
+
+
 RABBIT = Engine.parse("RabbitMQ", "4.0.5")
 
 

@@ -11,6 +11,9 @@ RABBITMQ = "RabbitMQ"
 EMBEDDED = "LBG"
 """`product` in the server properties of connection.start (AMQP 0-9-1, section 1.4.2.1)."""
 
+OLDEST_RABBITMQ = (3, 10)
+"""The oldest RabbitMQ that is tested (docs/rabbitmq.md, "Versions")."""
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -32,3 +35,11 @@ class Engine:
     @property
     def is_rabbitmq(self) -> bool:
         return self.product == RABBITMQ
+
+    @property
+    def is_too_old(self) -> bool:
+        """Whether no new group should be made there."""
+        return self.is_rabbitmq and self.version[:2] < OLDEST_RABBITMQ
+
+    def __str__(self) -> str:
+        return f"{self.product} {'.'.join(map(str, self.version))}"

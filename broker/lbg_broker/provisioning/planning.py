@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from lbg_broker.group import GroupSpec, Names, SpecError, Topology, differences, topology_of
+from lbg_broker.group.engines import OLDEST_RABBITMQ
 from lbg_broker.group.topology import Binding
 
 from .actions import (
@@ -97,6 +98,11 @@ def plan_delete(group: str, observed: Observed, *, force: bool, with_user: bool 
 
 def refuse_unsupported(spec: GroupSpec, observed: Observed) -> None:
     """Raise Unsupported for what the engine cannot do, with the reason."""
+    if observed.engine.is_too_old:
+        oldest = ".".join(map(str, OLDEST_RABBITMQ))
+        raise Unsupported(
+            f"group {spec.name!r} cannot be created on {observed.engine}: RabbitMQ {oldest} or later is needed"
+        )
     if spec.mode != "Exclusive":
         raise Unsupported(
             f"mode {spec.mode!r}: group {spec.name!r} cannot be created: {observed.engine.product} carries "
