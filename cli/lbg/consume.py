@@ -145,7 +145,7 @@ def consume(
     if command and (quiet or work):
         raise click.UsageError("--quiet and --work go without a command")
     settings = MemberSettings(
-        broker=address.places(),
+        broker=address.spread_places(),
         group=group,
         name=name,
         assignment=Assignment(assignment),

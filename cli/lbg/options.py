@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,6 +62,12 @@ class BrokerAddress:
         if len({place.vhost for place in places}) > 1:
             raise click.UsageError("the addresses of --broker name different virtual hosts")
         return tuple(map(self._with_login, places))
+
+    def spread_places(self, chance: random.Random | None = None) -> tuple[ConnectionSettings, ...]:
+        """The same in an order of chance, for processes of which there are many: a cluster's nodes share their
+        connections, and when one goes, its clients do not all go to the same other one."""
+        places = self.places()
+        return tuple((chance or random.Random()).sample(places, len(places)))
 
     def management(self) -> ManagementApi:
         """The API where it was said to be, or else on its usual port of the broker's hosts; with the broker's login

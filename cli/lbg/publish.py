@@ -126,7 +126,7 @@ def publish(
         raise click.UsageError(str(error)) from error
     progress = PublishingProgress()
     publisher = GroupPublisher(
-        address.places(),
+        address.spread_places(),
         group=group,
         identity=identity,
         settings=PublishingSettings(one_per_key=strict_order, first_connection_s=connect_timeout),

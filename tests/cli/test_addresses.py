@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 from pathlib import Path
 from urllib.parse import quote
@@ -151,6 +152,16 @@ def test_a_login_may_come_from_files_and_the_environment(
 def test_two_virtual_hosts_are_no_two_addresses_of_one_broker(lbg: Lbg) -> None:
     said = lbg("group", "list", "--broker", "amqp://a/one,amqp://b/two")
     assert (said.status, "different virtual hosts" in said.last_line) == (2, True)
+
+
+def test_members_and_publishers_start_at_any_address_and_other_commands_at_the_first() -> None:
+    address = BrokerAddress(tuple(f"amqp://node{number}/" for number in range(3)))
+    orders = {
+        tuple(place.host for place in address.spread_places(random.Random(seed))) for seed in range(100)
+    }
+    assert len(orders) == 6, "every order comes up"
+    assert all(sorted(order) == ["node0", "node1", "node2"] for order in orders)
+    assert [place.host for place in address.places()] == ["node0", "node1", "node2"]
 
 
 def test_a_comma_in_a_password_parts_no_address() -> None:
