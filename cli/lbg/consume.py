@@ -87,7 +87,19 @@ SECONDS = click.FloatRange(min=0)
     help="Longest wait for a verdict.",
 )
 @click.option(
-    "--max-attempts", type=int, metavar="N", help="Then it is a dead letter; by default tried for ever."
+    "--max-attempts",
+    type=int,
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Failed attempts after which --when-exhausted counts.",
+)
+@click.option(
+    "--when-exhausted",
+    type=click.Choice(["block", "dead-letter"]),
+    default="block",
+    show_default=True,
+    help="block: its key waits, while it is tried on at the longest interval. dead-letter: its key goes on without it.",
 )
 @click.option("--republish", is_flag=True, help="Publish what was processed for `lbg validate`.")
 @click.option(
@@ -124,7 +136,8 @@ def consume(
     rebalance_delay: float,
     max_handoff_time: float,
     call_timeout: float,
-    max_attempts: int | None,
+    max_attempts: int,
+    when_exhausted: str,
     republish: bool,
     journal: Path | None,
     quiet: bool,
@@ -140,7 +153,7 @@ def consume(
 
     SIGTERM hands the queues over before it ends: nothing is delivered twice. A second SIGTERM ends it at once.
     """
-    from lbg_sidecar import Assignment, MemberSettings, Order
+    from lbg_sidecar import Assignment, MemberSettings, Order, WhenExhausted
 
     if command and (quiet or work):
         raise click.UsageError("--quiet and --work go without a command")
@@ -159,6 +172,7 @@ def consume(
         max_handoff_s=max_handoff_time,
         call_timeout_s=call_timeout,
         max_attempts=max_attempts,
+        when_exhausted=WhenExhausted(when_exhausted),
         republish=republish,
         journal=journal,
     )

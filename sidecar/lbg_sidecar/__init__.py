@@ -14,6 +14,7 @@ What decides is pure (`machine`, `consuming`, `membership`, `balancing`); `shell
 from .app import AppChannel, CommandChannel
 from .balancing.rules import Assignment
 from .consuming.consumption import Order
+from .consuming.poison import WhenExhausted
 from .errors import AppError, CommandFailed, IndexTaken, MemberError, SettingsError
 from .member import Member
 from .message import Message
@@ -35,6 +36,7 @@ __all__ = [
     "Order",
     "SettingsError",
     "Verdict",
+    "WhenExhausted",
     "drop",
     "retry",
 ]

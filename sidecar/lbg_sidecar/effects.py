@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .consuming.held import Attachment, Held
+from .consuming.held import Attachment, Held, Identity
 from .membership.roster import Post
 
 
@@ -119,6 +119,17 @@ class TakenOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Poisoned:
+    """For the log: a message's attempts are used up; its key waits while it is tried on."""
+
+    queue: int
+    key: str | None
+    identity: Identity | None
+    attempts: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stalled:
     """For the log: a queue has `ready` messages, and for `quiet_s` gave none to this member, which should serve it."""
 
@@ -170,6 +181,7 @@ Effect = (
     | Moved
     | Kept
     | TakenOver
+    | Poisoned
     | Stalled
     | Superseded
     | TimedOut

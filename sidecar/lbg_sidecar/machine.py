@@ -29,6 +29,7 @@ from .effects import (
     Effect,
     Exit,
     LiveSet,
+    Poisoned,
     Reconnect,
     Republish,
     StoodDown,
@@ -211,6 +212,10 @@ class MemberMachine:
             self.effects.append(DeadLetter(held))
         elif what is Next.REPUBLISH:
             self.effects.append(Republish(held))
+        elif what is Next.WARN:
+            self.effects.append(
+                Poisoned(attachment.queue, held.key, held.identity, held.attempts, held.reason)
+            )
         elif not attachment.unacked_listed:
             self._settled(attachment)
         if attachment.frozen:
@@ -304,9 +309,9 @@ class MemberMachine:
             self._leave_by = now + self.rules.max_handoff_s
             self._after(now)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, now: float) -> dict[str, Any]:
         """What this member is and does, for a view, as plain data."""
-        return description(self)
+        return description(self, now)
 
     # Inside
 

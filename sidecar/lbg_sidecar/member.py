@@ -138,7 +138,7 @@ class Member:
             return {**about, "connected": False}
         driver = self._driver
         app = {"ready": driver.app_ready.is_set(), "why": driver.app_unready_why, **self.app.describe()}
-        return {**about, **driver.machine.describe(), "app": app}
+        return {**about, **driver.describe(), "app": app}
 
     # Connections
 

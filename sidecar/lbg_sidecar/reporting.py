@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from .balancing.binding import Binding
+from .consuming.poison import poisoned_messages
 from .membership.messages import BeatContent, Progress, QueueState, encode_content
 
 if TYPE_CHECKING:
     from .machine import MemberMachine
+
+KEYS_TOLD_MAX = 3
+KEY_MAX_CHARS = 64
+"""A beat goes to every member every second: what is wrong, not all of it."""
 
 
 def beat_content(machine: MemberMachine) -> BeatContent:
@@ -29,6 +35,8 @@ def beat_content(machine: MemberMachine) -> BeatContent:
                 delivered=binding.delivered_in_all,
                 epoch=binding.epoch,
                 progress=Progress.STALLED if is_stalled else progress_of(binding),
+                poisoned=len(attachment.poisoned) if attachment is not None else 0,
+                poisoned_keys=_poisoned_keys(binding),
             )
         )
     return BeatContent(tuple(queues), machine.balancer.status, asdict(machine.consumption.counts))
@@ -48,10 +56,21 @@ def progress_of(binding: Binding) -> Progress:
     return Progress.WORKING if attachment.is_at_work else Progress.IDLE
 
 
-def description(machine: MemberMachine) -> dict[str, Any]:
+def _poisoned_keys(binding: Binding) -> tuple[str, ...]:
+    held = binding.attachment.poisoned if binding.attachment is not None else ()
+    keys = dict.fromkeys(one.key[:KEY_MAX_CHARS] for one in held if one.key is not None)
+    return tuple(itertools.islice(keys, KEYS_TOLD_MAX))
+
+
+def description(machine: MemberMachine, now: float) -> dict[str, Any]:
     """The same for a view, and more of this member alone, as plain data."""
     me = machine.roster.me
     lanes = machine.consumption.lanes
+    content = encode_content(beat_content(machine))
+    for told, binding in zip(content["queues"], machine.bindings.all, strict=True):
+        attachment = binding.attachment
+        found = poisoned_messages(attachment, now) if attachment is not None else []
+        told["poisoned_messages"] = [asdict(one) for one in found]
     return {
         "index": me.index if me is not None else None,
         "incarnation": me.incarnation if me is not None else None,
@@ -60,5 +79,5 @@ def description(machine: MemberMachine) -> dict[str, Any]:
         "leaving": machine.leaving,
         "lanes": {"running": lanes.running, "blocked": lanes.blocked, "concurrency": lanes.concurrency},
         "service_time_s": machine.consumption.service_time_s(),
-        **encode_content(beat_content(machine)),
+        **content,
     }

@@ -15,11 +15,12 @@ from lbg_broker.group import GroupSpec
 from .balancing.rules import Assignment, BalancingRules
 from .consuming.backoff import Backoff
 from .consuming.consumption import Order, Rules
+from .consuming.poison import WhenExhausted
 from .errors import SettingsError
 
 Broker = str | ConnectionSettings
 
-_Choice = TypeVar("_Choice", Assignment, Order)
+_Choice = TypeVar("_Choice", Assignment, Order, WhenExhausted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +60,11 @@ class MemberSettings:
       `consuming.window.derived_prefetch`.
     - `call_timeout_s`: a call without a verdict for this long is aborted and counts as a failed attempt. 30 s
       is what HTTP clients commonly use.
-    - `max_attempts`: after so many failed attempts a message goes to the dead letters. None (default): it is
-      tried for ever and its key waits; nothing is lost or skipped unless somebody says so.
+    - `max_attempts`: after so many failed attempts, counted over handoffs, `when_exhausted` says what becomes of a
+      message. 10 with the waits below come to about a minute: longer than the restart of what an application calls.
+    - `when_exhausted`: `block` (default): it is tried on, every `retry_max_s` unless the application asks for another
+      wait, and its key waits; it is shown as poisoned. Nothing is lost or skipped unless somebody says so.
+      `dead-letter`: it goes to the dead letters, and its key goes on without it.
     - `retry_first_s`, `retry_max_s`: the wait after the first failure, doubling up to the longest.
     - `republish`: publish every processed message to `lbg.G.validate` before it is acknowledged, for
       `lbg validate`. While nothing listens there, messages wait.
@@ -89,7 +93,8 @@ class MemberSettings:
     order: Order = Order.KEY
     prefetch: int | None = None
     call_timeout_s: float = 30.0
-    max_attempts: int | None = None
+    max_attempts: int = 10
+    when_exhausted: WhenExhausted = WhenExhausted.BLOCK
     retry_first_s: float = 0.1
     retry_max_s: float = 30.0
     republish: bool = False
@@ -102,9 +107,12 @@ class MemberSettings:
             object.__setattr__(self, "name", f"{socket.gethostname()}-{os.getpid()}")
         object.__setattr__(self, "assignment", _one_of(Assignment, "assignment", self.assignment))
         object.__setattr__(self, "order", _one_of(Order, "order", self.order))
-        for name in ("moves_at_once", "concurrency"):
+        object.__setattr__(
+            self, "when_exhausted", _one_of(WhenExhausted, "when_exhausted", self.when_exhausted)
+        )
+        for name in ("moves_at_once", "concurrency", "max_attempts"):
             _at_least(1, name, getattr(self, name))
-        for name, least in (("clients", 1), ("index", 0), ("prefetch", 1), ("max_attempts", 1)):
+        for name, least in (("clients", 1), ("index", 0), ("prefetch", 1)):
             if getattr(self, name) is not None:
                 _at_least(least, name, getattr(self, name))
         if self.prefetch is not None and self.prefetch > 65_535:
@@ -132,6 +140,7 @@ class MemberSettings:
             order=self.order,
             call_timeout_s=self.call_timeout_s,
             max_attempts=self.max_attempts,
+            when_exhausted=self.when_exhausted,
             backoff=Backoff(first_s=self.retry_first_s, max_s=max(self.retry_max_s, self.retry_first_s)),
             republish=self.republish,
         )

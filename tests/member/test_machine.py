@@ -8,6 +8,7 @@ from lbg_broker.group import balanced_primaries
 from lbg_sidecar.balancing.handoff import Stage
 from lbg_sidecar.balancing.rules import Assignment
 from lbg_sidecar.consuming.consumption import Rules
+from lbg_sidecar.consuming.poison import WhenExhausted
 from lbg_sidecar.consuming.window import WINDOW_MAX, derived_prefetch
 from lbg_sidecar.effects import Kept, Moved, TakenOver
 from lbg_sidecar.membership.messages import Identity, Move, Rebalance, Status
@@ -272,7 +273,7 @@ def test_a_key_blocked_for_half_of_the_consumer_timeout_gives_its_queue_back() -
 
 
 def test_attempts_are_counted_across_a_move() -> None:
-    rules = Rules(concurrency=4, max_attempts=6)
+    rules = Rules(concurrency=4, max_attempts=6, when_exhausted=WhenExhausted.DEAD_LETTER)
     world = World(20, queue_count=1, hash_count=1, rules=rules, balancing={"rebalance_delay_s": 0.1})
     world.join()
     world.run(0.3)

@@ -278,7 +278,10 @@ def test_a_membership_that_returns_to_what_it_was_moves_nothing() -> None:
 # Messages
 
 CONTENT = BeatContent(
-    (QueueState(0, True, True, Status.READY, 3, 70, 2), QueueState(1, False, False, Status.UNBOUND)),
+    (
+        QueueState(0, True, True, Status.READY, 3, 70, 2, poisoned=2, poisoned_keys=("k",)),
+        QueueState(1, False, False, Status.UNBOUND),
+    ),
     Rebalance.HOLD_DOWN,
     {"acked": 9},
 )

@@ -172,7 +172,7 @@ async def test_after_the_last_attempt_a_message_is_a_dead_letter(place: Place, l
             raise ValueError("cannot be parsed")
         return None
 
-    settings = place.settings("a", max_attempts=2, retry_first_s=0.05)
+    settings = place.settings("a", max_attempts=2, when_exhausted="dead-letter", retry_first_s=0.05)
     async with Member(settings, judge.handler("a", fail)) as member:
         await load.publish(10)
         await load.all_seen(judge)

@@ -84,6 +84,16 @@ async def test_a_queue_shows_how_its_members_get_on_and_trouble_first(
     assert of_queue_0.split()[-1] == "-"
 
 
+async def test_poisoned_messages_are_a_problem_that_names_their_keys() -> None:
+    admin = await made()
+    admin.queues["lbg.orders.q.1"] = replace(admin.queues["lbg.orders.q.1"], consumers=1)
+    blocked = {**BEAT["queues"][1], "progress": "Blocked", "poisoned": 4, "poisoned_keys": ["N14228", "N1"]}
+    admin.beats = [{**BEAT, "queues": [blocked]}]
+    (problem,) = (await show_group(admin, "orders")).to_json()["problems"]
+    assert problem.startswith("lbg.orders.q.1 has 4 poisoned messages at m1")
+    assert problem.endswith("keys: 'N14228', 'N1' and others")
+
+
 async def test_what_could_not_be_read_is_unknown_and_so_is_every_sum_with_it() -> None:
     admin = await made()
     admin.queues["lbg.orders.q.0"] = replace(admin.queues["lbg.orders.q.0"], ready=5)

@@ -29,6 +29,7 @@ from lbg_sidecar.effects import (
     Kept,
     Look,
     Moved,
+    Poisoned,
     Reconnect,
     Republish,
     Stalled,
@@ -292,7 +293,7 @@ class SimMember:
                 self.machine.disconnected(self.world.now)
             case Reconnect():
                 self.lose("reconnect")
-            case Moved() | Kept() | TakenOver() | Stalled() | Superseded():
+            case Moved() | Kept() | TakenOver() | Poisoned() | Stalled() | Superseded():
                 self.world.events.append((self.world.now, self.name, effect))
             case Done(deliveries, settled):
                 for held in deliveries:
@@ -369,6 +370,7 @@ class World:
     rules: Rules = field(default_factory=lambda: Rules(concurrency=4))
     balancing: dict[str, Any] = field(default_factory=dict)
     chances: Chances = field(default_factory=Chances)
+    failing: set[str | None] = field(default_factory=set)  # keys whose messages never succeed
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -585,7 +587,7 @@ class World:
         seconds = self.chances.slow_s if slow else self.random.random() * 2 * self.chances.call_s
         if self.calm:
             seconds = 0.001
-        self.at(self.now + seconds, lambda: self._call_ends(call, self._verdict()))
+        self.at(self.now + seconds, lambda: self._call_ends(call, self._verdict(item)))
 
     def call_aborts(self, call: Call) -> None:
         self.at(self.now + self.delay(), lambda: self._call_ends(call, INTERRUPTED))
@@ -615,7 +617,9 @@ class World:
         if call.item.key is not None:
             self.inside[call.item.key].remove(call)
 
-    def _verdict(self) -> Verdict:
+    def _verdict(self, item: Item) -> Verdict:
+        if item.key in self.failing and not self.calm:
+            return retry("it is poison")
         luck = self.random.random()
         if self.calm or luck >= self.chances.retry + self.chances.drop:
             return ACK

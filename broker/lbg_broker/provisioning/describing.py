@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,8 @@ class MemberQueue:
     in_flight: int
     delivered: int
     progress: str = "Idle"
+    poisoned: int = 0
+    poisoned_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +147,29 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat] | Unknown)
         if name.startswith(stem) and name.removeprefix(stem).isdecimal()
     ]
     lines.sort(key=lambda line: line.number or 0)
+    members = UNKNOWN if beats is UNKNOWN else _members(beats)
+    problems += _poisoned(names, members)
     return Description(
         group=group,
         spec=spec,
         queues=tuple(lines),
         dead_letters=QueueLine(names.dead, None, observed.queues.get(names.dead)).count("ready"),
         unrouted=QueueLine(names.unrouted, None, observed.queues.get(names.unrouted)).count("ready"),
-        members=UNKNOWN if beats is UNKNOWN else _members(beats),
+        members=members,
         problems=tuple(problems),
     )
+
+
+def _poisoned(names: Names, members: tuple[MemberLine, ...] | Unknown) -> Iterator[str]:
+    for member in () if members is UNKNOWN else members:
+        for one in member.queues:
+            if one.poisoned:
+                keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
+                more = " and others" if one.poisoned > len(one.poisoned_keys) else ""
+                yield (
+                    f"{names.queue(one.queue)} has {one.poisoned} poisoned messages at {member.name}, which fail again "
+                    f"and again and hold up what follows; keys: {keys}{more}"
+                )
 
 
 def _members(beats: Iterable[Beat]) -> tuple[MemberLine, ...]:
@@ -183,6 +199,8 @@ def _member(beat: Beat) -> MemberLine:
                 in_flight=int(one["in_flight"]),
                 delivered=int(one["delivered"]),
                 progress=str(one.get("progress", "Idle")),
+                poisoned=int(one.get("poisoned", 0)),
+                poisoned_keys=tuple(map(str, one.get("poisoned_keys", ()))),
             )
             for one in beat["queues"]
         ),

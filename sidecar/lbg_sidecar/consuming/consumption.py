@@ -11,6 +11,7 @@ from ..verdict import Kind, Verdict
 from .backoff import Backoff
 from .held import Attachment, Held, Identity, Outcome
 from .lanes import Lanes
+from .poison import WhenExhausted
 from .positions import Processed
 
 
@@ -28,7 +29,8 @@ class Rules:
     concurrency: int = 16
     order: Order = Order.KEY
     call_timeout_s: float = 30.0
-    max_attempts: int | None = None
+    max_attempts: int = 10
+    when_exhausted: WhenExhausted = WhenExhausted.BLOCK
     backoff: Backoff = field(default_factory=Backoff)
     republish: bool = False
 
@@ -39,7 +41,9 @@ class Counts:
 
     `forced`: messages at work (called, on the way to a confirm, or done and not to be acknowledged in time) when a
     close could not wait for them: they are delivered again. `aborted`: calls that ended without effect, their
-    channel gone. `stalls`: how often a queue that had messages and gave none was attached to anew. `overlaps`: how
+    channel gone. `poisoned`: messages whose attempts were used up, and which are tried on.
+
+    `stalls`: how often a queue that had messages and gave none was attached to anew. `overlaps`: how
     often another member turned out to serve a queue that this one thought it served.
     """
 
@@ -51,6 +55,7 @@ class Counts:
     timed_out: int = 0
     aborted: int = 0
     forced: int = 0
+    poisoned: int = 0
     stalls: int = 0
     overlaps: int = 0
 
@@ -61,6 +66,8 @@ class Next(enum.Enum):
     NOTHING = enum.auto()
     DEAD_LETTER = enum.auto()
     REPUBLISH = enum.auto()
+    WARN = enum.auto()
+    """Its attempts are used up as of now; it is tried on, and somebody should know."""
 
 
 class Consumption:
@@ -151,8 +158,8 @@ class Consumption:
         if held.identity is not None:
             # What a former consumer tells of its attempts may come after our first.
             held.earlier = max(held.earlier, self.processed.told_late(held.identity))
-        limit = self.rules.max_attempts
-        if limit is not None and held.attempts >= limit:
+        is_exhausted = held.attempts >= self.rules.max_attempts
+        if is_exhausted and self.rules.when_exhausted is WhenExhausted.DEAD_LETTER:
             return self._refused(
                 held, f"gave up after {held.attempts} attempts: {reason or 'no reason given'}"
             )
@@ -160,9 +167,19 @@ class Consumption:
         if held.identity is not None:
             self.processed.failed(held.identity, held.attempts)
         if after_s is None:
-            after_s = self.rules.backoff.delay_s(held.attempts, self._uniform)
+            backoff = self.rules.backoff
+            after_s = (
+                backoff.longest_s(self._uniform)
+                if is_exhausted
+                else backoff.delay_s(held.attempts, self._uniform)
+            )
         self.lanes.delay(held, now + after_s)
-        return Next.NOTHING
+        poisoned = held.attachment.poisoned
+        if not is_exhausted or held in poisoned:
+            return Next.NOTHING
+        poisoned[held] = now
+        self.counts.poisoned += 1
+        return Next.WARN
 
     def _acked(self, held: Held) -> Next:
         attachment = held.attachment
@@ -209,11 +226,15 @@ class Consumption:
             self.counts.dead_lettered += 1
         if held.identity is not None and outcome is not Outcome.REPEAT:
             self.processed.add(held.identity)
-        held.attachment.settling.done(held)
+        attachment = held.attachment
+        if attachment.poisoned:
+            attachment.poisoned.pop(held, None)
+        attachment.settling.done(held)
 
     def close(self, attachment: Attachment) -> tuple[list[Held], list[Held]]:
         """Forget an attachment whose channel is going: (calls to abort, everything that was never acked)."""
         running = self.lanes.close(attachment)
+        attachment.poisoned.clear()
         for held in attachment.unconfirmed:
             if held.identity is not None:
                 del self._awaiting[held.identity]

@@ -104,6 +104,7 @@ class Attachment:
         "limit",
         "listed",
         "parked",
+        "poisoned",
         "prefetch",
         "queue",
         "ready",
@@ -123,6 +124,7 @@ class Attachment:
         self.ready: deque[Held] = deque()
         self.running: dict[Held, None] = {}
         self.parked = 0  # refused, waiting for the dead letter's confirm; the lane waits with them
+        self.poisoned: dict[Held, float] = {}  # since when their attempts are used up, and they are tried on
         self.unconfirmed: dict[Held, None] = {}  # acked by the app and republished, waiting for that confirm
         self.delivered = 0
         self.highest = 0  # the highest tag that was handed to the application

@@ -67,6 +67,8 @@ class QueueState:
     delivered: int = 0
     epoch: int = 0  # rises with every attachment: who attached later waits behind who attached earlier
     progress: Progress = Progress.IDLE
+    poisoned: int = 0  # messages whose attempts are used up, and which are tried on
+    poisoned_keys: tuple[str, ...] = ()  # of the oldest of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,8 @@ def encode_content(content: BeatContent) -> dict[str, Any]:
                 "status": state.status.value,
                 "epoch": state.epoch,
                 "progress": state.progress.value,
+                "poisoned": state.poisoned,
+                "poisoned_keys": list(state.poisoned_keys),
             }
             for state in content.queues
         ],
@@ -265,6 +269,8 @@ def _decode_content(fields: dict[str, Any]) -> BeatContent:
             delivered=_number(state["delivered"]),
             epoch=_number(state["epoch"]),
             progress=Progress(state["progress"]),
+            poisoned=_number(state.get("poisoned", 0)),
+            poisoned_keys=tuple(map(str, state.get("poisoned_keys", ()))),
         )
         for state in fields["queues"]
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from lbg_broker.client import Delivery
 
@@ -109,6 +110,9 @@ class Driver:
             outgoing.close()
             self.machine.disconnected(self._loop.time())
             self._run_effects()
+
+    def describe(self) -> dict[str, Any]:
+        return self.machine.describe(self._loop.time())
 
     def stop(self, why: str) -> None:
         if self.machine.leaving is None:
@@ -291,7 +295,7 @@ class Driver:
                 self.disconnect(why)
             case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():
                 tell(self.machine.name, effect)
-            case fx.Stalled() | fx.Superseded() | fx.TimedOut():
+            case fx.Poisoned() | fx.Stalled() | fx.Superseded() | fx.TimedOut():
                 tell(self.machine.name, effect)
             case _ if link is None or outgoing is None:
                 pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ..effects import Effect, Kept, LiveSet, Moved, Stalled, Superseded, TakenOver, TimedOut
+from ..effects import Effect, Kept, LiveSet, Moved, Poisoned, Stalled, Superseded, TakenOver, TimedOut
 
 log = logging.getLogger("lbg.member")
 
@@ -25,6 +25,13 @@ def tell(name: str, effect: Effect) -> None:
             whence = f"from member {former}" if planned else "by chance"
             pause = f", it stood still for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
             log.info("%s: queue %d taken over %s%s", name, queue, whence, pause)
+        case Poisoned(queue, key, identity, attempts, reason):
+            which = "without a publisher's stamp" if identity is None else "-".join(map(str, identity))
+            log.error(
+                "%s: queue %d: message %s failed %d times (%s); key %r waits while it is tried on, and when the window "
+                "is full of that key the whole queue does",
+                *(name, queue, which, attempts, reason or "no reason given", key),
+            )
         case Stalled(queue, ready, quiet_s):
             log.warning(
                 "%s: queue %d is stalled: %d messages wait at the broker, and none came in %.1f s; attaching anew",
