@@ -3,5 +3,16 @@
 from .channel import AppChannel, Calls
 from .commanding import CommandChannel
 from .handling import AsyncHandler, SyncHandler, handler_channel
+from .probing import HealthRules
+from .pushing import PushChannel
 
-__all__ = ["AppChannel", "AsyncHandler", "Calls", "CommandChannel", "SyncHandler", "handler_channel"]
+__all__ = [
+    "AppChannel",
+    "AsyncHandler",
+    "Calls",
+    "CommandChannel",
+    "HealthRules",
+    "PushChannel",
+    "SyncHandler",
+    "handler_channel",
+]
