@@ -1,8 +1,8 @@
 """A message as a CloudEvent 1.0: HTTP binary mode, and the JSON form for batches.
 
-A message that was published as a CloudEvent (AMQP binding: headers `cloudEvents:*`, `cloudEvents_*`) keeps the attributes
-it came with; what is missing is ours. Everything that only we know is an extension whose name starts with `lbg`,
-`lbgid` among them: an event's own id is unique for its source alone.
+A message that was published as a CloudEvent (AMQP binding: headers `cloudEvents:*`, `cloudEvents_*`) keeps the
+attributes it came with; what is missing is ours. Everything that only we know is an extension whose name starts with
+`lbg`, `lbgid` among them: an event's own id is unique for its source alone.
 """
 
 from __future__ import annotations

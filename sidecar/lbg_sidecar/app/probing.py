@@ -1,4 +1,4 @@
-"""Whether the application is healthy: what is seen of it in, one decision out. Time is an argument, nothing waits here."""
+"""Whether the application is healthy: what is seen of it in, one decision out. Nothing waits here."""
 
 from __future__ import annotations
 

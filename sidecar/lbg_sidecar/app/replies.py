@@ -39,7 +39,9 @@ def verdict_of_fields(fields: dict[str, object], after_s: float | None = None) -
     if isinstance(word, str):
         kind = _WORDS.get(word) if "verdict" in fields else _DAPR.get(word)
     if kind is None:
-        return retry(f"the reply's verdict is {word!r}: must be ack, retry or drop (Dapr: SUCCESS, RETRY, DROP)")
+        return retry(
+            f"the reply's verdict is {word!r}: must be ack, retry or drop (Dapr: SUCCESS, RETRY, DROP)"
+        )
     if kind is Kind.ACK:
         return ACK
     reason = str(fields.get("reason") or "")[:REASON_MAX_CHARS]

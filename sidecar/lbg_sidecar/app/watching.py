@@ -79,7 +79,8 @@ class HealthWatch:
         try:
             async with asyncio.timeout(self._rules.timeout_s):
                 if self._rules.path is None:
-                    return await self._connect()
+                    await self._connect()
+                    return None
                 reply = await self._requester.get(self._rules.path, reply_max_bytes=PROBE_REPLY_MAX_BYTES)
         except TimeoutError:
             return f"no answer within {self._rules.timeout_s:g} s"

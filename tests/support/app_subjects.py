@@ -1,0 +1,174 @@
+"""The channels under the conformance test, each with an application that understands the same bodies.
+
+A body says what the application does: `retry N` fails until attempt N, `later S` fails once and asks for S seconds,
+`drop WHY`, `sleep S` is slow the first time, anything else is acknowledged. It logs "begin SEQ" and "end SEQ".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lbg_sidecar import ACK, AppChannel, CommandChannel, Message, Verdict, drop, retry
+from lbg_sidecar.app import HealthRules, PushChannel, handler_channel
+
+HTTP_APP = Path(__file__).with_name("http_app.py")
+QUICK = HealthRules(interval_s=0.05, timeout_s=2.0, down_after=2)
+
+COMMAND = """
+import json, sys, threading, time
+log = open(sys.argv[1], "a", buffering=1)
+lock = threading.Lock()
+def work(message):
+    body, seq, attempt = message.get("data", ""), message["seq"], message["attempt"]
+    log.write(f"begin {seq}\\n")
+    word, _, rest = body.partition(" ")
+    answer = {"id": message["id"], "verdict": "ack"}
+    if word == "retry" and attempt < int(rest):
+        answer |= {"verdict": "retry", "reason": "busy", "after_s": 0}
+    elif word == "later" and attempt == 1:
+        answer |= {"verdict": "retry", "reason": "busy", "after_s": float(rest)}
+    elif word == "drop":
+        answer |= {"verdict": "drop", "reason": rest}
+    elif word == "sleep" and attempt == 1:
+        time.sleep(float(rest))
+    log.write(f"end {seq}\\n")
+    with lock:
+        print(json.dumps(answer), flush=True)
+for line in sys.stdin:
+    threading.Thread(target=work, args=(json.loads(line),), daemon=True).start()
+"""
+
+
+@dataclass
+class Subject:
+    """`log`: what the application began and ended, in order. `aborts`: whether a call can be stopped."""
+
+    channel: AppChannel
+    log: Callable[[], list[str]]
+    aborts: bool = True
+
+
+def answered(message: Message) -> Verdict | float:
+    """The verdict, or how long to sleep before an ack."""
+    word, _, rest = message.data.decode("utf-8", "replace").partition(" ")
+    if word == "retry" and message.attempt < int(rest):
+        return retry("busy", after_s=0)
+    if word == "later" and message.attempt == 1:
+        return retry("busy", after_s=float(rest))
+    if word == "drop":
+        return drop(rest)
+    if word == "sleep" and message.attempt == 1:
+        return float(rest)
+    return ACK
+
+
+@asynccontextmanager
+async def coroutine(place: Path, concurrency: int) -> AsyncIterator[Subject]:
+    log: list[str] = []
+
+    async def handle(message: Message) -> Verdict:
+        log.append(f"begin {message.seq}")
+        try:
+            answer = answered(message)
+            if isinstance(answer, Verdict):
+                return answer
+            await asyncio.sleep(answer)
+            return ACK
+        finally:
+            log.append(f"end {message.seq}")
+
+    yield Subject(handler_channel(handle, concurrency=concurrency), lambda: list(log))
+
+
+@asynccontextmanager
+async def threads(place: Path, concurrency: int) -> AsyncIterator[Subject]:
+    log: list[str] = []
+
+    def handle(message: Message) -> Verdict:
+        log.append(f"begin {message.seq}")
+        answer = answered(message)
+        if not isinstance(answer, Verdict):
+            time.sleep(min(answer, 0.3))
+            answer = ACK
+        log.append(f"end {message.seq}")
+        return answer
+
+    yield Subject(handler_channel(handle, concurrency=concurrency), lambda: list(log), aborts=False)
+
+
+@asynccontextmanager
+async def command(place: Path, concurrency: int) -> AsyncIterator[Subject]:
+    log = place / "log"
+    line = [sys.executable, "-u", "-c", COMMAND, str(log)]
+    yield Subject(CommandChannel(line, concurrency=concurrency), lambda: lines_of(log))
+
+
+class HttpApp:
+    """A server in a process of its own, to be killed and started again at the same address."""
+
+    def __init__(self, place: Path, address: str) -> None:
+        self.log = place / "log"
+        self.address = address
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def target(self) -> str:
+        return (
+            f"{self.address}:/" if self.address.startswith("unix:") else f"http://127.0.0.1:{self.address}/"
+        )
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, str(HTTP_APP), str(self.log), self.address
+        )
+
+    async def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        await self._process.wait()
+
+
+@asynccontextmanager
+async def http_over(address: str, place: Path, concurrency: int) -> AsyncIterator[Subject]:
+    app = HttpApp(place, address)
+    await app.start()
+    try:
+        channel = PushChannel(app.target, concurrency=concurrency, health=QUICK)
+        yield Subject(channel, lambda: lines_of(app.log))
+    finally:
+        await app.kill()
+
+
+def http_tcp(place: Path, concurrency: int) -> AbstractAsyncContextManager[Subject]:
+    return http_over(str(free_port()), place, concurrency)
+
+
+def http_unix(place: Path, concurrency: int) -> AbstractAsyncContextManager[Subject]:
+    return http_over(f"unix:{place}/app.sock", place, concurrency)
+
+
+SUBJECTS: dict[str, Callable[[Path, int], AbstractAsyncContextManager[Subject]]] = {
+    "coroutine": coroutine,
+    "threads": threads,
+    "command": command,
+    "http-tcp": http_tcp,
+    "http-unix": http_unix,
+}
+
+
+def free_port() -> int:
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        port: int = asked.getsockname()[1]
+        return port
+
+
+def lines_of(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
