@@ -1,0 +1,103 @@
+"""The inbox in SQLite. One writer at a time is SQLite's own rule, so no lock is needed beyond its own."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from .folding import JsonStreams, as_json, raised_floor
+from .identity import Identified, InboxError, identity_of, quoted
+
+
+class SQLiteInbox:
+    """::
+
+    with connection:
+        if inbox.first_time(connection, message):
+            connection.execute("INSERT INTO orders VALUES (?, ?)", (message.key, message.data))
+    """
+
+    def __init__(self, *, table: str = "lbg_inbox", floor_table: str = "lbg_inbox_floor") -> None:
+        self._rows = quoted(table)
+        self._floors = quoted(floor_table)
+
+    def create(self, connection: sqlite3.Connection) -> None:
+        """Make the tables where they are missing."""
+        stream = "publisher TEXT NOT NULL, hash INTEGER NOT NULL"
+        with connection:
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._rows} ({stream}, seq INTEGER NOT NULL, "
+                "PRIMARY KEY (publisher, hash, seq)) WITHOUT ROWID"
+            )
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._floors} ({stream}, floor INTEGER NOT NULL, "
+                "PRIMARY KEY (publisher, hash)) WITHOUT ROWID"
+            )
+
+    def first_time(self, cursor: sqlite3.Cursor | sqlite3.Connection, message: Identified) -> bool:
+        """Record the message in the transaction under way; False if it was recorded before: write nothing then.
+
+        Inserts first, which takes SQLite's write lock: from there on no compaction can come between. A transaction
+        that read before and lost the lock to another writer gets `sqlite3.OperationalError` here; let it be a retry.
+        Raises NoIdentity for a message that no publisher of ours stamped.
+        """
+        publisher, hash_, seq = identity_of(message)
+        row = (publisher, hash_, seq)
+        _require_transaction(cursor)
+        inserted = cursor.execute(f"INSERT OR IGNORE INTO {self._rows} VALUES (?, ?, ?)", row).rowcount
+        if not inserted:
+            return False
+        found = cursor.execute(
+            f"SELECT floor FROM {self._floors} WHERE publisher = ? AND hash = ?", (publisher, hash_)
+        ).fetchone()
+        if found is None or seq > found[0]:
+            return True
+        cursor.execute(f"DELETE FROM {self._rows} WHERE publisher = ? AND hash = ? AND seq = ?", row)
+        return False
+
+    def compact(self, connection: sqlite3.Connection) -> int:
+        """Fold the rows that follow a floor without a hole into it; how many rows went. A transaction of its own:
+        raises ValueError within another."""
+        if connection.in_transaction:
+            raise ValueError("compact needs a connection without a transaction under way")
+        folded = 0
+        connection.execute("BEGIN IMMEDIATE")
+        with connection:
+            streams = connection.execute(f"SELECT DISTINCT publisher, hash FROM {self._rows}").fetchall()
+            for stream in streams:
+                found = connection.execute(
+                    f"SELECT floor FROM {self._floors} WHERE publisher = ? AND hash = ?", stream
+                ).fetchone()
+                before = found[0] if found else -1
+                numbers = connection.execute(
+                    f"SELECT seq FROM {self._rows} WHERE publisher = ? AND hash = ? ORDER BY seq", stream
+                )
+                floor = raised_floor(before, (seq for (seq,) in numbers))
+                if floor == before:
+                    continue
+                connection.execute(
+                    f"INSERT OR REPLACE INTO {self._floors} VALUES (?, ?, ?)", (*stream, floor)
+                )
+                folded += connection.execute(
+                    f"DELETE FROM {self._rows} WHERE publisher = ? AND hash = ? AND seq <= ?",
+                    (*stream, floor),
+                ).rowcount
+        return folded
+
+    def processed(self, connection: sqlite3.Connection) -> JsonStreams:
+        """What was processed, for the member."""
+        # One statement, so that no compaction comes between rows and floors.
+        found = connection.execute(
+            f"SELECT 0, publisher, hash, floor FROM {self._floors} "
+            f"UNION ALL SELECT 1, publisher, hash, seq FROM {self._rows}"
+        ).fetchall()
+        return as_json((row[1:] for row in found if row[0] == 0), (row[1:] for row in found if row[0] == 1))
+
+
+def _require_transaction(cursor: sqlite3.Cursor | sqlite3.Connection) -> None:
+    """Without one the record would be committed alone, and a crash after it would lose the message's effects."""
+    connection = cursor.connection if isinstance(cursor, sqlite3.Cursor) else cursor
+    commits_alone = connection.isolation_level is None or getattr(connection, "autocommit", None) is True
+    if commits_alone and not connection.in_transaction:
+        raise InboxError(
+            "the connection commits each statement by itself: begin a transaction before first_time"
+        )
