@@ -3,6 +3,7 @@
     MemberError
     ├── SettingsError      a setting is not valid: its name, its value and the rule
     ├── IndexTaken         the fixed index belongs to another live member
+    ├── CommitsError       the commit log cannot be used (`commits.errors`)
     ├── MessageError       bytes on the members exchange that are no member's message
     └── AppError           the application's channel
         └── CommandFailed  the command cannot be started at all

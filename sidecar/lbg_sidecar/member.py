@@ -16,6 +16,8 @@ from lbg_broker.journal import JournalWriter, flush_regularly
 from lbg_broker.provisioning import RecordUnavailable, read_group
 
 from .app import AppChannel, AsyncHandler, SyncHandler, handler_channel
+from .commits import CommitLog
+from .consuming.positions import Positions
 from .effects import Effect
 from .errors import IndexTaken
 from .machine import MemberMachine
@@ -73,6 +75,7 @@ class Member:
         self._random = random.Random()
         self._driver: Driver | None = None
         self._journal: Journalling | None = None
+        self._commits: CommitLog | None = None
         self._previous: int | None = None
         self._life: asyncio.Task[None] | None = None
         self._flusher: asyncio.Task[None] | None = None
@@ -85,6 +88,9 @@ class Member:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
+        if self.settings.commits is not None:
+            name = f"{self.settings.group}-{_file_name(self.settings.name)}.commits"
+            self._commits = CommitLog(self.settings.commits / name)
         self._clock = WallClock(loop.time())
         if self.settings.journal is not None:
             name = f"delivered-{_file_name(self.settings.name)}"
@@ -228,6 +234,9 @@ class Member:
             uniform=self._random.random,
             incarnation=lambda: secrets.token_hex(8),
         )
+        if self._commits is not None:
+            machine.consumption.processed.merge(Positions(self._commits.streams()))
+            machine.consumption.processed.keep = self._commits.write
         driver = Driver(
             machine,
             self.app,
@@ -280,6 +289,8 @@ class Member:
         await self.app.stop(APP_STOP_GRACE_S)
         if self._journal is not None:
             self._journal.writer.close()
+        if self._commits is not None:
+            self._commits.close()
 
 
 def _file_name(name: str) -> str:

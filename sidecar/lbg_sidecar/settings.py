@@ -69,6 +69,8 @@ class MemberSettings:
     - `republish`: publish every processed message to `lbg.G.validate` before it is acknowledged, for
       `lbg validate`. While nothing listens there, messages wait.
     - `journal`: a directory for the journal; None writes none.
+    - `commits`: a directory for the commit log, which lets a member that comes back under the same `name` drop what
+      it had processed before it died (docs/exactly-once.md). Needs a `name`. None keeps none.
 
     Leaving:
 
@@ -99,10 +101,15 @@ class MemberSettings:
     retry_max_s: float = 30.0
     republish: bool = False
     journal: Path | None = None
+    commits: Path | None = None
     shutdown_grace_s: float = 20.0
     consumer_timeout_s: float = 1800.0
 
     def __post_init__(self) -> None:
+        if not self.name and self.commits is not None:
+            raise SettingsError(
+                "name", self.name, "commits need one that the member has again after a restart"
+            )
         if not self.name:
             object.__setattr__(self, "name", f"{socket.gethostname()}-{os.getpid()}")
         object.__setattr__(self, "assignment", _one_of(Assignment, "assignment", self.assignment))

@@ -7,7 +7,7 @@ here is ever marked as processed that was not.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lbg_broker.group import SequenceSet
@@ -33,6 +33,8 @@ class Processed:
     """
 
     def __init__(self, *, queue_count: int, streams_max: int = 65_536, runs_max: int = 64) -> None:
+        self.keep: Callable[[str, int, SequenceSet], None] | None = None
+        """Told of a stream each time that a message of it was processed here, before anybody can be acked."""
         self._queue_count = queue_count
         self._streams_max = streams_max
         self._runs_max = runs_max
@@ -52,6 +54,8 @@ class Processed:
         stream.add(identity[2])
         if stream.sparse_count > self._runs_max:
             stream.forget(self._runs_max)
+        if self.keep is not None:
+            self.keep(*name, stream)
         if self._attempts or self._told:
             self._attempts.pop(identity, None)
             self._told.pop(identity, None)
