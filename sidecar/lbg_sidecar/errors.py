@@ -6,7 +6,8 @@
     ├── CommitsError       the commit log cannot be used (`commits.errors`)
     ├── MessageError       bytes on the members exchange that are no member's message
     └── AppError           the application's channel
-        └── CommandFailed  the command cannot be started at all
+        ├── CommandFailed  the command cannot be started at all
+        └── StreamError    the application said on its stream what cannot be said there
 
 A group that does not exist is `lbg_broker.provisioning.GroupNotFound`; a broker that refuses the credentials is
 `lbg_broker.client.AuthenticationError`. Losing the connection is no error: the member comes back by itself.
@@ -44,3 +45,7 @@ class AppError(MemberError):
 class CommandFailed(AppError):
     def __init__(self, command: str, why: str) -> None:
         super().__init__(f"cannot run {command!r}: {why}")
+
+
+class StreamError(AppError):
+    pass

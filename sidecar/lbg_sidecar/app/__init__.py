@@ -5,6 +5,7 @@ from .commanding import CommandChannel
 from .handling import AsyncHandler, SyncHandler, handler_channel
 from .probing import HealthRules
 from .pushing import PushChannel
+from .streaming import StreamChannel, StreamSettings
 
 __all__ = [
     "AppChannel",
@@ -13,6 +14,8 @@ __all__ = [
     "CommandChannel",
     "HealthRules",
     "PushChannel",
+    "StreamChannel",
+    "StreamSettings",
     "SyncHandler",
     "handler_channel",
 ]
