@@ -37,10 +37,7 @@ def read_verdict(fields: Mapping[str, Any]) -> Verdict:
 
 def parse_verdict(line: bytes) -> tuple[str, Verdict]:
     """The id and the verdict in a command's line; raises ValueError with the reason."""
-    return verdict_for_id(read_object(line))
-
-
-def verdict_for_id(fields: Mapping[str, Any]) -> tuple[str, Verdict]:
+    fields = read_object(line)
     name = fields.get("id")
     if not isinstance(name, str):
         raise ValueError('no object with an "id"')

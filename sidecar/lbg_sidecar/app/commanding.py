@@ -20,7 +20,8 @@ from contextlib import suppress
 from ..consuming.backoff import Backoff
 from ..errors import CommandFailed
 from ..message import Message
-from ..verdict import ACK, INTERRUPTED, Kind, Verdict, retry
+from ..verdict import INTERRUPTED, Verdict, retry
+from .answers import parse_verdict
 from .channel import Calls
 
 log = logging.getLogger("lbg.member")
@@ -239,30 +240,6 @@ class CommandChannel:
     async def _ended(self, process: asyncio.subprocess.Process, timeout_s: float) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), timeout_s)
-
-
-def parse_verdict(line: bytes) -> tuple[str, Verdict]:
-    """The id and the verdict in a line; raises ValueError with the reason."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        raise ValueError("not JSON") from None
-    if not isinstance(fields, dict) or not isinstance(fields.get("id"), str):
-        raise ValueError('no object with an "id"')
-    kind = fields.get("verdict")
-    reason = str(fields.get("reason") or "")
-    if kind == "ack":
-        return fields["id"], ACK
-    if kind == "drop":
-        return fields["id"], Verdict(Kind.DROP, reason)
-    if kind == "retry":
-        after_s = fields.get("after_s")
-        if after_s is not None and (
-            isinstance(after_s, bool) or not isinstance(after_s, int | float) or not 0 <= after_s <= 86_400
-        ):
-            raise ValueError('"after_s" must be a number of seconds from 0 to 86400')
-        return fields["id"], Verdict(Kind.RETRY, reason, after_s)
-    raise ValueError('"verdict" must be "ack", "retry" or "drop"')
 
 
 def _described(status: int) -> str:
