@@ -131,7 +131,7 @@ class Bench:
         await member.start()
         await member.joined()
         async with asyncio.timeout(60):
-            while await self._served_by() is not member:  # noqa: ASYNC110
+            while await self._served_by() is not member:  # noqa: ASYNC110 (a handover tells nobody here)
                 await asyncio.sleep(0.2)
         await asyncio.sleep(0.5)
 

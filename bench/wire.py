@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import aio_pika
@@ -317,11 +318,7 @@ def work(activity: str, index: int, url: str) -> float:
 
 
 def has_uvloop() -> bool:
-    try:
-        import uvloop  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("uvloop") is not None
 
 
 def measure(rounds: int, activities: list[str]) -> dict[str, dict[str, float]]:

@@ -231,7 +231,7 @@ def test_a_message_half_received_is_forgotten_when_the_channel_closes():
 def test_properties_are_decoded_when_first_asked_for():
     event = ContentEvent(1, BasicGetOk(), b"\xff\xff", b"")
     with pytest.raises(DecodeError):
-        event.properties  # noqa: B018
+        _ = event.properties
     event = ContentEvent(1, BasicGetOk(), PERSISTENT, b"")
     assert event.properties is event.properties
 

@@ -117,9 +117,9 @@ def test_bits_next_to_each_other_share_an_octet():
     [
         QueueDeclare("q" * 256),
         QueueBind("q", "e", "é" * 128),
-        QueueDeclare("q", arguments={"k": object()}),  # type: ignore[dict-item]
-        QueueDeclare(5),  # type: ignore[arg-type]
-        BasicConsume("q", arguments=None),  # type: ignore[arg-type]
+        QueueDeclare("q", arguments={"k": object()}),
+        QueueDeclare(5),
+        BasicConsume("q", arguments=None),
     ],
 )
 def test_a_value_that_does_not_fit_is_our_error_and_names_the_argument(method):

@@ -114,8 +114,8 @@ def test_flags_that_name_no_property_are_refused():
         BasicProperties(delivery_mode=256),
         BasicProperties(correlation_id="é" * 128),
         BasicProperties(timestamp=-1),
-        BasicProperties(headers={"k": object()}),  # type: ignore[dict-item]
-        BasicProperties(message_id=5),  # type: ignore[arg-type]
+        BasicProperties(headers={"k": object()}),
+        BasicProperties(message_id=5),
     ],
 )
 def test_a_value_that_does_not_fit_is_our_error_and_names_the_property(value):

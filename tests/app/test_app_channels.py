@@ -105,7 +105,7 @@ async def test_an_answer_that_is_no_verdict_is_a_retry_that_says_so() -> None:
     async def handle(message: Message) -> object:
         return 42
 
-    async with running(handler_channel(handle, concurrency=1), message()) as calls:  # type: ignore[arg-type]
+    async with running(handler_channel(handle, concurrency=1), message()) as calls:
         (verdict,) = await calls.until(1)
     assert verdict.kind is Kind.RETRY
     assert "int" in verdict.reason

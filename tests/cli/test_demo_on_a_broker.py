@@ -23,7 +23,7 @@ def rows(tmp_path: Path) -> Path:
     return file
 
 
-def start(rows: Path, group: str, options: Sequence[str]):  # type: ignore[no-untyped-def]
+def start(rows: Path, group: str, options: Sequence[str]):
     what = ("--input", str(rows), "--key", "tail", "--speed", "12", "--group", group)
     return start_lbg("demo", *what, *options, environment={"TMPDIR": str(rows.parent)})
 

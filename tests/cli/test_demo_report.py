@@ -13,7 +13,7 @@ from lbg.demo.scene import Kill, Scene
 from lbg.demo.script import MEMBERS
 
 
-def move(was: str, now: str, at_us: int, *, queue: int = 0, repeated: int = 0, redelivered: int = 0):  # type: ignore[no-untyped-def]
+def move(was: str, now: str, at_us: int, *, queue: int = 0, repeated: int = 0, redelivered: int = 0):
     return {
         "queue": queue,
         "was": 0,
@@ -78,8 +78,8 @@ def test_repeats_after_a_kill_are_told_apart_from_repeats_on_planned_moves() -> 
             "first_delivery_elsewhere_us": 9000,
         }
     ]
-    assert found["handoffs"]["planned"]["count"] == 2  # type: ignore[index]
-    assert found["handoffs"]["crash"]["count"] == 2  # type: ignore[index]
+    assert found["handoffs"]["planned"]["count"] == 2
+    assert found["handoffs"]["crash"]["count"] == 2
 
 
 def test_a_repeat_on_a_planned_move_is_not_hidden() -> None:

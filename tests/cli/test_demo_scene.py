@@ -140,11 +140,11 @@ def test_the_lag_is_unknown_while_one_queue_could_not_be_read() -> None:
 def test_acts_come_in_order_by_what_is_delivered_and_not_too_close() -> None:
     pacing = Pacing([Act(0.1, "a", ""), Act(0.2, "b", ""), Act(0.3, "c", "")], gap_s=5)
     assert pacing.due(0.05, 1) is None
-    assert pacing.due(0.9, 2).title == "a"  # type: ignore[union-attr]
+    assert pacing.due(0.9, 2).title == "a"
     assert pacing.due(0.9, 6) is None
-    assert pacing.due(0.9, 7).title == "b"  # type: ignore[union-attr]
+    assert pacing.due(0.9, 7).title == "b"
     assert not pacing.is_over
-    assert pacing.due(0.9, 12).title == "c"  # type: ignore[union-attr]
+    assert pacing.due(0.9, 12).title == "c"
     assert pacing.is_over
     assert pacing.due(1.0, 100) is None
 

@@ -156,7 +156,7 @@ class Load:
         for name in ("m1", "m2"):
             os.kill(self.processes[name].pid, signal.SIGTERM)
             assert self.processes[name].wait(TIMEOUT_S) == 0
-        return json.loads((self.directory / "validator.out").read_text().splitlines()[-1])  # type: ignore[no-any-return]
+        return json.loads((self.directory / "validator.out").read_text().splitlines()[-1])
 
 
 @pytest.fixture

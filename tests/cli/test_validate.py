@@ -104,7 +104,7 @@ def test_a_crash_is_a_move_with_rewinds_and_no_failure(broker: Where, group: str
     assert status == 0
     kinds = [event["event"] for event in events if event["event"] not in ("progress", "listening")]
     assert kinds == ["sequence_error", "shard_moved", "queue_moved", "report"]
-    (move,) = events[-1]["moves"]  # type: ignore[misc]
+    (move,) = events[-1]["moves"]
     assert (move["was_name"], move["now_name"], move["redelivered"], move["repeated"]) == ("m0", "m1", 2, 1)
 
 

@@ -32,7 +32,7 @@ def message(
         "delivered_at_us": at_ms * 1000,
         "published_at_us": None,
     }
-    return Republished(**{**values, **more})  # type: ignore[arg-type]
+    return Republished(**{**values, **more})
 
 
 def judged(*messages: Republished) -> Validation:

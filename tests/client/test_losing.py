@@ -32,6 +32,7 @@ from lbg_broker.client import (
     ResourceLocked,
     connect,
 )
+from support.waiting import passes
 
 
 def drop_socket(connection, session):
@@ -108,12 +109,6 @@ async def test_everything_that_waits_fails_with_the_reason(pair, name, caplog):
     gc.collect()
     await asyncio.sleep(0)
     assert not caplog.records
-
-
-async def passes(condition):
-    """Turn the loop until it is so; the test's own timeout is the limit."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 def await_all(channel):

@@ -7,6 +7,7 @@ import pytest
 from lbg_broker.amqp import BasicProperties, PublishEvent
 from lbg_broker.amqp.methods import BasicAck, BasicNack
 from lbg_broker.client import ClientError, Nacked, Publisher
+from support.waiting import passes
 
 
 @pytest.fixture
@@ -21,8 +22,7 @@ async def publishing(pair):
 
 async def settled(futures, count):
     """Wait until so many are done; their numbers."""
-    while sum(future.done() for future in futures) < count:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await passes(lambda: sum(future.done() for future in futures) >= count)
     return [number for number, future in enumerate(futures, 1) if future.done()]
 
 
@@ -97,8 +97,7 @@ async def test_what_one_loop_turn_publishes_is_one_write(pair):
     session.transport.set_protocol(Recorder(reads, received))
     for _ in range(100):
         channel.publish("e", "k", b"x" * 10)
-    while not reads:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await passes(lambda: reads)
     session.transport.set_protocol(session)
     assert len(reads) == 1
 

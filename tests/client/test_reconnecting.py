@@ -71,7 +71,10 @@ async def test_a_broker_that_is_down_is_tried_again_and_each_failure_told():
     async with FakeBroker() as broker:
         down = ConnectionSettings("127.0.0.1", 1)  # nobody listens on port 1
         places = [down, down, broker.url]
-        told = lambda error, wait_s: failures.append((type(error), wait_s))  # noqa: E731
+
+        def told(error, wait_s):
+            failures.append((type(error), wait_s))
+
         connection = await anext(reconnecting(places, backoff=Backoff(0.001, 0.002, 0), on_failure=told))
         await connection.close()
     assert failures == [(ConnectError, 0.001), (ConnectError, 0.002)]

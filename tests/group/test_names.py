@@ -42,7 +42,7 @@ def test_a_dns_label_can_name_a_group(name: str) -> None:
 )
 def test_nothing_else_can_name_a_group(name: object) -> None:
     with pytest.raises(SpecError, match="DNS label") as caught:
-        Names(name)  # type: ignore[arg-type]
+        Names(name)
     assert caught.value.field == "name"
     assert caught.value.value == name
 

@@ -13,7 +13,7 @@ from lbg_sidecar.consuming.lanes import Lanes
 
 def held(attachment: Attachment, tag: int, lane: object) -> Held:
     message = Held(attachment, tag)
-    message.lane = lane  # type: ignore[assignment]
+    message.lane = lane
     return message
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lbg_broker.group import balanced_primaries
@@ -21,13 +23,13 @@ def feed(world: World, seconds: float, *, every_s: float = 0.02, queues: int | N
     steps = round(seconds / every_s)
     for step in range(steps):
         hash_ = step % (queues or world.queue_count)
-        world.at(world.now + step * every_s, lambda h=hash_: world.publish(f"key{h}", hash_=h))  # type: ignore[misc]
+        world.at(world.now + step * every_s, lambda h=hash_: world.publish(f"key{h}", hash_=h))
     world.run(seconds)
 
 
 def settled(count: int, **options: object) -> tuple[World, list[SimMember]]:
     """A group in balance, under load until now."""
-    world = World(7, **options)  # type: ignore[arg-type]
+    world = World(7, **options)
     members = [world.join() for _ in range(count)]
     feed(world, 12)
     assert world.served_by() == balanced_primaries(world.queue_count, range(count))
@@ -35,7 +37,7 @@ def settled(count: int, **options: object) -> tuple[World, list[SimMember]]:
     return world, members
 
 
-def events(world: World, kind: type) -> list[object]:
+def events(world: World, kind: type) -> list[Any]:
     return [event for _, _, event in world.events if isinstance(event, kind)]
 
 
@@ -99,7 +101,7 @@ def test_a_member_that_comes_back_in_time_moves_no_queue_but_those_that_had_to_g
     assert members[0].machine.balancer.holddown.due is None, "membership is what it was"
     feed(world, 10)
     assert world.served_by() == before
-    assert {move.queue for move in events(world, Moved)} <= lost  # type: ignore[attr-defined]
+    assert {move.queue for move in events(world, Moved)} <= lost
     fine(world)
 
 
@@ -110,10 +112,10 @@ def test_a_planned_move_takes_one_hop_whoever_waits_first() -> None:
     world, _ = settled(5)
     world.join()
     feed(world, 8)
-    moved = {move.queue for move in events(world, Moved)}  # type: ignore[attr-defined]
-    taken = [event for event in events(world, TakenOver) if event.queue in moved]  # type: ignore[attr-defined]
+    moved = {move.queue for move in events(world, Moved)}
+    taken = [event for event in events(world, TakenOver) if event.queue in moved]
     assert len(taken) == len(moved), "somebody in between became active too"
-    assert all(event.planned for event in taken)  # type: ignore[attr-defined]
+    assert all(event.planned for event in taken)
     fine(world)
 
 
@@ -149,7 +151,7 @@ def test_a_queue_that_does_not_drain_is_kept_and_moves_later() -> None:
     feed(world, 9)
     kept = events(world, Kept)
     assert kept
-    assert not any(move.forced for move in events(world, Moved))  # type: ignore[attr-defined]
+    assert not any(move.forced for move in events(world, Moved))
     feed(world, 20)
     assert world.served_by() == balanced_primaries(2, {0, 1})
     fine(world)
@@ -265,8 +267,8 @@ def test_a_key_blocked_for_half_of_the_consumer_timeout_gives_its_queue_back() -
     assert not events(world, Moved)
     world.run(5)
     (moved,) = events(world, Moved)
-    assert "consumer timeout" in moved.why  # type: ignore[attr-defined]
-    assert moved.forced == 0  # type: ignore[attr-defined]
+    assert "consumer timeout" in moved.why
+    assert moved.forced == 0
     attempts = next(iter(only.calls), None) or only.machine.bindings.all[0].attachment
     assert attempts is not None
     fine(world)
@@ -355,4 +357,4 @@ def test_nothing_is_handed_to_a_member_that_says_nothing_any_more() -> None:
     assert not events(world, Moved)
     members[1].stop()
     feed(world, 1)
-    assert {move.to for move in events(world, Moved)} <= {None, 0}  # type: ignore[attr-defined]
+    assert {move.to for move in events(world, Moved)} <= {None, 0}

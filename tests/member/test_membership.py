@@ -248,7 +248,7 @@ def test_a_leaving_member_is_live_for_nobody() -> None:
     me.receive(Hello(B), 1.0)
     me.receive(Leave(B), 2.0)
     assert me.live == {0}
-    assert me.leave()[0].message == Leave(me.me)  # type: ignore[arg-type]
+    assert me.leave()[0].message == Leave(me.me)
     assert me.live == set()
 
 

@@ -55,7 +55,7 @@ def active(member: Member) -> int:
 async def test_nothing_is_consumed_before_the_application_is_ready(place: Place, load: Load) -> None:
     judge = Judge()
     app = moody(judge, "a", ready=False)
-    entering = asyncio.create_task(Member(place.settings("a"), app).__aenter__())  # type: ignore[arg-type]
+    entering = asyncio.create_task(Member(place.settings("a"), app).__aenter__())
     await load.publish(40)
     await until(lambda: app.calls is not None)
     await asyncio.sleep(0.3)
@@ -72,7 +72,7 @@ async def test_who_is_not_ready_hands_over_and_takes_its_share_back(place: Place
     judge = Judge()
     app = moody(judge, "a")
     async with (
-        Member(place.settings("a"), app) as a,  # type: ignore[arg-type]
+        Member(place.settings("a"), app) as a,
         Member(place.settings("b"), judge.handler("b")) as b,
     ):
         async with under_load(load):
@@ -93,7 +93,7 @@ async def test_who_is_not_ready_hands_over_and_takes_its_share_back(place: Place
 
 async def test_a_member_whose_application_is_not_ready_can_be_stopped(place: Place) -> None:
     app = moody(Judge(), "a", ready=False)
-    member = Member(place.settings("a"), app)  # type: ignore[arg-type]
+    member = Member(place.settings("a"), app)
     entering = asyncio.create_task(member.__aenter__())
     await until(lambda: app.calls is not None)
     member.stop("SIGTERM")
@@ -107,7 +107,7 @@ def test_calls_that_do_not_end_hold_the_queues_for_no_longer_than_a_handoff_may_
     sick, well = world.join(), world.join()
     world.chances = Chances(call_s=0.01)
     for step in range(400):
-        world.at(step * 0.02, lambda h=step % 8: world.publish(f"key{h}", hash_=h))  # type: ignore[misc]
+        world.at(step * 0.02, lambda h=step % 8: world.publish(f"key{h}", hash_=h))
     world.run(7)
     world.chances = Chances(slow=1.0, slow_s=60.0)
     world.run(0.2)

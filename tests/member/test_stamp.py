@@ -38,7 +38,7 @@ def test_what_our_publisher_writes_is_read_quickly(
     st.booleans(),
 )
 def test_what_others_write_is_read_the_same_or_in_full(headers: dict[str, object], typed: bool) -> None:
-    properties = BasicProperties(headers=headers, content_type="text/plain" if typed else None)  # type: ignore[arg-type]
+    properties = BasicProperties(headers=headers, content_type="text/plain" if typed else None)
     header = properties.encode()
     quick = quick_stamp(header)
     assert quick is None or quick == full_stamp(delivery(header))

@@ -20,12 +20,12 @@ def feed(world: World, seconds: float, *, every_s: float = 0.1) -> None:
     """Messages to every queue, all the while."""
     for step in range(round(seconds / every_s)):
         hash_ = step % world.queue_count
-        world.at(world.now + step * every_s, lambda h=hash_: world.publish(f"key{h}", hash_=h))  # type: ignore[misc]
+        world.at(world.now + step * every_s, lambda h=hash_: world.publish(f"key{h}", hash_=h))
     world.run(seconds)
 
 
 def settled(count: int, **options: object) -> tuple[World, list[SimMember]]:
-    world = World(11, **options)  # type: ignore[arg-type]
+    world = World(11, **options)
     members = [world.join() for _ in range(count)]
     feed(world, 14)
     assert world.served_by() == balanced_primaries(world.queue_count, range(count))
@@ -129,7 +129,7 @@ def test_a_queue_that_others_empty_is_left_alone() -> None:
 def test_a_broker_that_never_delivers_is_tried_less_and_less_often() -> None:
     world, _ = settled(1, queue_count=1, hash_count=1)
     feed(world, 1)
-    world.queues[0].pump = lambda: None  # type: ignore[method-assign]
+    world.queues[0].pump = lambda: None
     feed(world, 300, every_s=1.0)
     assert 5 <= len(stalls(world)) <= 10
 
@@ -139,11 +139,11 @@ def test_an_idle_group_is_looked_at_every_few_seconds_and_a_busy_one_never() -> 
     looks: list[float] = []
     does = world.broker_does
 
-    def counted(link: object, pipe: str, command: tuple) -> None:  # type: ignore[type-arg]
+    def counted(link: object, pipe: str, command: tuple) -> None:
         looks.extend([world.now] if command[0] == "look" else [])
-        does(link, pipe, command)  # type: ignore[arg-type]
+        does(link, pipe, command)
 
-    world.broker_does = counted  # type: ignore[method-assign, assignment]
+    world.broker_does = counted
     feed(world, 10, every_s=0.02)
     assert not looks
     world.run(60)

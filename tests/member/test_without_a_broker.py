@@ -78,7 +78,7 @@ async def test_a_refused_login_is_one_clear_error_that_shows_no_password(tmp_pat
 )
 def test_a_bad_setting_is_named(field: str, value: object) -> None:
     with pytest.raises(SettingsError, match=field):
-        MemberSettings(group="g", **{field: value})  # type: ignore[arg-type]
+        MemberSettings(group="g", **{field: value})
 
 
 def test_an_index_must_be_below_the_number_of_clients() -> None:

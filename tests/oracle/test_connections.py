@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from functools import partial
 
 import pika
 import pytest
@@ -62,7 +63,7 @@ def test_a_channel_that_was_closed_for_an_error_is_free_again(engine: Engine, un
     with engine.connected() as connection:
         for _ in range(3):
             channel = connection.channel(1)
-            assert refusal(lambda: channel.queue_declare(unique, passive=True)) is not None  # noqa: B023
+            assert refusal(partial(channel.queue_declare, unique, passive=True)) is not None
 
 
 def test_a_silent_client_is_cut_after_two_to_three_heartbeats(engine: Engine) -> None:

@@ -80,9 +80,9 @@ def test_consumers_of_a_shared_queue_take_turns(connection: pika.BlockingConnect
     channel = connection.channel()
     channel.queue_declare(unique, exclusive=True)
     inboxes = [Inbox(connection.channel(), unique, auto_ack=True) for _ in range(3)]
-    for number in range(9):
-        channel.basic_publish("", unique, b"%d" % number)
-        assert pump(channel, lambda: sum(len(inbox.deliveries) for inbox in inboxes) == number + 1)  # noqa: B023
+    for count in range(1, 10):
+        channel.basic_publish("", unique, b"%d" % count)
+        assert pump(channel, lambda count=count: sum(len(inbox.deliveries) for inbox in inboxes) == count)
     assert sorted(len(inbox.deliveries) for inbox in inboxes) == [3, 3, 3]
 
 

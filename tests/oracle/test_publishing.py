@@ -66,7 +66,7 @@ def test_confirm_select_may_be_said_again_and_the_numbers_go_on(
     for expected in (1, 2):
         select_confirms(channel, lambda frame: tags.append(frame.method.delivery_tag))
         channel._impl.basic_publish("amq.topic", unique, b"")
-        assert pump(channel, lambda: expected in tags)  # noqa: B023
+        assert pump(channel, lambda expected=expected: expected in tags)
 
 
 @pytest.mark.parametrize("limit", [{"x-max-length": 3}, {"x-max-length-bytes": 30}])

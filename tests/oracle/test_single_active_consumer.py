@@ -209,4 +209,4 @@ def test_every_consumer_is_told_that_the_queue_is_gone(
     inboxes = [consumer(connection, queue) for _ in range(3)]
     connection.channel().queue_delete(queue)
     for inbox in inboxes:
-        assert pump(inbox.channel, lambda: inbox.cancelled)  # noqa: B023
+        assert pump(inbox.channel, lambda inbox=inbox: inbox.cancelled)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
@@ -33,7 +35,8 @@ def test_confirmed_messages_their_order_and_the_topology_survive_a_crash(engine:
     with engine.connected() as connection:
         channel = connection.channel()
         for missing in ("transient", "mine"):
-            refused = refusal(lambda: connection.channel().queue_declare(f"{unique}.{missing}", passive=True))  # noqa: B023
+            declare = partial(connection.channel().queue_declare, f"{unique}.{missing}", passive=True)
+            refused = refusal(declare)
             assert refused == ("channel", 404, "NOT_FOUND")
         gone = refusal(lambda: connection.channel().exchange_declare(f"{unique}.transient", passive=True))
         assert gone == ("channel", 404, "NOT_FOUND")

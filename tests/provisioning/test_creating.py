@@ -101,7 +101,7 @@ async def test_a_record_that_is_none_is_replaced() -> None:
     async def observe(group: str, *, wanted: GroupSpec | None = None) -> object:
         return replace(observed, record="not json")
 
-    admin.observe = observe  # type: ignore[method-assign,assignment]
+    admin.observe = observe
     again = await create_group(admin, ORDERS)
     assert [str(change) for change in again.changes] == ["write the record of group orders"]
 
@@ -246,7 +246,7 @@ async def test_a_cancelled_create_is_taken_back() -> None:
             await asyncio.get_running_loop().create_future()
         await perform(action)
 
-    admin.perform = perform_slowly  # type: ignore[method-assign]
+    admin.perform = perform_slowly
     task = asyncio.create_task(create_group(admin, ORDERS))
     await reached_the_last_step.wait()
     task.cancel()
@@ -266,7 +266,7 @@ async def test_a_repair_that_fails_leaves_the_group_as_it_was() -> None:
     async def observe(group: str, *, wanted: GroupSpec | None = None) -> object:
         return replace(observed, record=ORDERS.to_record())
 
-    admin.observe = observe  # type: ignore[method-assign,assignment]
+    admin.observe = observe
     admin.fail_on = lambda action: Unreachable("gone") if isinstance(action, PutUser) else None
     with pytest.raises(ApplyFailed):
         await create_group(admin, ORDERS, password="new")
@@ -354,7 +354,7 @@ async def test_without_a_management_api_names_in_use_without_a_record_are_taken(
         await create_group(admin, ORDERS, with_user=False)
 
 
-def _fail_at(admin: FakeAdmin, step: int, error: Exception):  # type: ignore[no-untyped-def]
+def _fail_at(admin: FakeAdmin, step: int, error: Exception):
     failed: list[Action] = []
 
     def fail(action: Action) -> Exception | None:

@@ -88,7 +88,7 @@ async def test_a_delete_that_was_interrupted_anywhere_finishes_at_the_next_try()
     for failing in range(steps):
         admin = await made()
         made_of = len(admin.performed)
-        admin.fail_on = lambda action, admin=admin, at=made_of + failing: (  # type: ignore[misc]
+        admin.fail_on = lambda action, admin=admin, at=made_of + failing: (
             Unreachable("gone") if len(admin.performed) == at else None
         )
         with pytest.raises(Unreachable):

@@ -135,7 +135,7 @@ async def test_members_that_may_not_be_listened_to_are_unknown() -> None:
     async def listen(group: str, *, seconds: float) -> object:
         raise Refused("403 ACCESS_REFUSED", status=403)
 
-    admin.listen = listen  # type: ignore[method-assign,assignment]
+    admin.listen = listen
     shown = await show_group(admin, "orders")
     assert shown.to_json()["members"] == "unknown"
     assert shown.problems == ("members: unknown (403 ACCESS_REFUSED)",)

@@ -310,7 +310,7 @@ async def test_a_connection_lost_in_the_middle_is_made_again_to_take_back(
         if isinstance(action, WriteRecord):
             assert admin._amqp._connection is not None
             admin._amqp._connection.abort()
-        await perform(action)  # type: ignore[arg-type]
+        await perform(action)
 
     monkeypatch.setattr(admin, "perform", perform_and_lose)
     # The record is written over a new connection: losing one is no failure of the plan.
@@ -372,5 +372,5 @@ async def test_the_topology_of_this_engine_is_what_stands_on_it(admin: LiveAdmin
     for queue in topology.queues:
         seen = observed.queues[queue.name]
         assert seen is not None
-        assert dict(seen.arguments) == dict(queue.arguments)  # type: ignore[union-attr,arg-type]
+        assert dict(seen.arguments) == dict(queue.arguments)
     assert observed.bindings == frozenset(topology.bindings)

@@ -152,7 +152,7 @@ async def test_a_deleted_group_takes_every_user_it_had_with_it(admin: FakeAdmin)
     assert admin.users == {}
 
 
-def failing_once(kind: type):  # type: ignore[no-untyped-def,type-arg]
+def failing_once(kind: type):
     failed: list[Action] = []
 
     def fail(action: Action) -> Exception | None:

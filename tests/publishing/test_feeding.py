@@ -53,7 +53,7 @@ async def publish(url: str, path: Path, **options: object) -> PublishingReport:
     publisher = GroupPublisher(url, group="orders", identity=Identity("p"), state=state)
     async with publisher:
         with open_source(str(path)) as source:
-            bad_rows = await publish_rows(publisher, source, OPTIONS, **options)  # type: ignore[arg-type]
+            bad_rows = await publish_rows(publisher, source, OPTIONS, **options)
         return publisher.report(bad_rows=bad_rows)
 
 

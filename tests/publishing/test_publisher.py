@@ -245,7 +245,7 @@ async def test_a_connection_cut_again_and_again_loses_nothing_and_counts_what_ma
                     connections = publisher.report().connections
                     await asyncio.to_thread(broker.kill)
                     await asyncio.to_thread(broker.start)
-                    await eventually(lambda: publisher.report().connections > connections)  # noqa: B023
+                    await eventually(lambda before=connections: publisher.report().connections > before)
             await publisher.flush()
             report = publisher.report()
         assert report.confirmed == 3000

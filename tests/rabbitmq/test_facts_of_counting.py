@@ -104,7 +104,7 @@ async def test_the_management_api_has_no_count_of_a_queue_before_its_first_sampl
             break
     assert first is None
     async with asyncio.timeout(60):
-        while count(f"q{number}") is None:  # noqa: ASYNC110
+        while count(f"q{number}") is None:  # noqa: ASYNC110 (the sample comes unannounced)
             await asyncio.sleep(0.2)
     assert count(f"q{number}") == 0
     await connection.close()

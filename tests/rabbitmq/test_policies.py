@@ -55,7 +55,7 @@ async def in_force(node: RabbitNode, place: Place, *, of_operator: bool) -> None
 
     async with asyncio.timeout(10):
         for queue in range(4):
-            while not await said(queue):  # noqa: ASYNC110
+            while not await said(queue):  # noqa: ASYNC110 (the broker tells nobody)
                 await asyncio.sleep(0.05)
     await asyncio.sleep(0.2)
 
@@ -111,7 +111,7 @@ async def test_a_message_ttl_policy_loses_messages_without_a_word(
         await load.publish(100)
         await load._publisher.flush()
         async with asyncio.timeout(10):
-            while await ready(place):  # noqa: ASYNC110
+            while await ready(place):  # noqa: ASYNC110 (the broker tells nobody)
                 await asyncio.sleep(0.1)
     assert load._publisher.report().confirmed == 100
 

@@ -97,7 +97,7 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._sizes = (spool.WINDOW_MESSAGES, spool.LEAD_MIN, state.UNSETTLED_BYTES)
-        spool.WINDOW_MESSAGES, spool.LEAD_MIN, state.UNSETTLED_BYTES = WINDOW, LEAD, UNSETTLED_BYTES  # type: ignore[misc]
+        spool.WINDOW_MESSAGES, spool.LEAD_MIN, state.UNSETTLED_BYTES = WINDOW, LEAD, UNSETTLED_BYTES
         self.world = World()
         self.queues = {name: QueueModel() for name in QUEUES}
         self.clients: dict[int, Client] = {}
@@ -106,7 +106,7 @@ class Histories(RuleBasedStateMachine):
         self.after_crash = False
 
     def teardown(self) -> None:
-        spool.WINDOW_MESSAGES, spool.LEAD_MIN, state.UNSETTLED_BYTES = self._sizes  # type: ignore[misc]
+        spool.WINDOW_MESSAGES, spool.LEAD_MIN, state.UNSETTLED_BYTES = self._sizes
 
     @initialize(names=st.lists(st.sampled_from(list(QUEUES)), min_size=1, max_size=2, unique=True))
     def declare(self, names: list[str]) -> None:

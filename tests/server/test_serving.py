@@ -48,7 +48,7 @@ def test_sigterm_closes_connections_with_a_reason_and_keeps_what_they_held(tmp_p
         client.send(BasicConsume("q", "c"))
         client.deliveries(3)
         client.send(BasicAck(1))
-        broker._process.send_signal(signal.SIGTERM)  # type: ignore[union-attr]
+        broker._process.send_signal(signal.SIGTERM)
         close = client.wait(ConnectionClose)
         assert (close.reply_code, close.reply_text) == (
             320,

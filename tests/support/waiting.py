@@ -14,3 +14,9 @@ async def until(condition: Callable[[], object], *, timeout_s: float = 20.0, wha
         if loop.time() > deadline:
             raise TimeoutError(f"not within {timeout_s:g} s: {what or condition}")
         await asyncio.sleep(0.005)
+
+
+async def passes(condition: Callable[[], object]) -> None:
+    """Turn the loop until it is so; the test's own timeout is the limit."""
+    while not condition():  # noqa: ASYNC110 (what counts is the turns of the loop)
+        await asyncio.sleep(0)

@@ -117,7 +117,7 @@ def methods_of(cls: type[Method], **replaced: st.SearchStrategy[Any]) -> st.Sear
     """Any method of a class. `replaced` are strategies by wire type, in place of the usual ones."""
     wire = {**_WIRE_VALUES, **replaced}
     # mypy sees a dataclass field's type as an opaque object; here it is always Annotated[python type, FieldType]
-    arguments = {item.name: wire[item.type.__metadata__[0].name] for item in fields(cls)}  # type: ignore
+    arguments = {item.name: wire[item.type.__metadata__[0].name] for item in fields(cls)}
     return st.builds(cls, **arguments)
 
 
