@@ -11,12 +11,15 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from aiohttp import web
+
 from lbg_sidecar import ACK, AppChannel, CommandChannel, Message, Verdict, drop, retry
-from lbg_sidecar.app import HealthRules, PushChannel, handler_channel
+from lbg_sidecar.app import Calls, HealthRules, PushChannel, StreamChannel, StreamSettings, handler_channel
+from lbg_sidecar.app.streaming import PATH
 
 HTTP_APP = Path(__file__).with_name("http_app.py")
 QUICK = HealthRules(interval_s=0.05, timeout_s=2.0, down_after=2)
@@ -43,6 +46,29 @@ def work(message):
         print(json.dumps(answer), flush=True)
 for line in sys.stdin:
     threading.Thread(target=work, args=(json.loads(line),), daemon=True).start()
+"""
+
+
+STREAM_APP = """
+import asyncio, sys
+from lbg_sidecar.stream_client import consume
+log = open(sys.argv[1], "a", buffering=1)
+async def handle(message):
+    body, seq, attempt = message.get("data", ""), message["seq"], message["attempt"]
+    log.write(f"begin {seq}\\n")
+    word, _, rest = body.partition(" ")
+    try:
+        if word == "retry" and attempt < int(rest):
+            return {"verdict": "retry", "reason": "busy", "after_s": 0}
+        if word == "later" and attempt == 1:
+            return {"verdict": "retry", "reason": "busy", "after_s": float(rest)}
+        if word == "drop":
+            return {"verdict": "drop", "reason": rest}
+        if word == "sleep" and attempt == 1:
+            await asyncio.sleep(float(rest))
+    finally:
+        log.write(f"end {seq}\\n")
+asyncio.run(consume(sys.argv[2], handle, unix_socket=sys.argv[3] or None))
 """
 
 
@@ -154,12 +180,65 @@ def http_unix(place: Path, concurrency: int) -> AbstractAsyncContextManager[Subj
     return http_over(f"unix:{place}/app.sock", place, concurrency)
 
 
+@asynccontextmanager
+async def stream_over(unix_socket: Path | None, place: Path, concurrency: int) -> AsyncIterator[Subject]:
+    log = place / "log"
+    channel = _Connected(StreamSettings(concurrency=concurrency), log, unix_socket)
+    runner = web.AppRunner(web.Application(), shutdown_timeout=0.1)
+    runner.app.add_routes(channel.routes)
+    await runner.setup()
+    try:
+        if unix_socket is not None:
+            await web.UnixSite(runner, str(unix_socket)).start()
+            channel.url = f"http://localhost{PATH}"
+        else:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            channel.url = f"http://127.0.0.1:{runner.addresses[0][1]}{PATH}"
+        yield Subject(channel, lambda: lines_of(log))
+    finally:
+        await channel.kill()
+        await runner.cleanup()
+
+
+class _Connected(StreamChannel):
+    """Starts its application, in a process of its own, when it is started itself."""
+
+    def __init__(self, settings: StreamSettings, log: Path, unix_socket: Path | None) -> None:
+        super().__init__(settings)
+        self.url = ""
+        self._arguments = (str(log), str(unix_socket or ""))
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, calls: Calls) -> None:
+        await super().start(calls)
+        log, unix_socket = self._arguments
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", STREAM_APP, log, self.url, unix_socket
+        )
+
+    async def kill(self) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+
+def stream_tcp(place: Path, concurrency: int) -> AbstractAsyncContextManager[Subject]:
+    return stream_over(None, place, concurrency)
+
+
+def stream_unix(place: Path, concurrency: int) -> AbstractAsyncContextManager[Subject]:
+    return stream_over(place / "stream.sock", place, concurrency)
+
+
 SUBJECTS: dict[str, Callable[[Path, int], AbstractAsyncContextManager[Subject]]] = {
     "coroutine": coroutine,
     "threads": threads,
     "command": command,
     "http-tcp": http_tcp,
     "http-unix": http_unix,
+    "stream-tcp": stream_tcp,
+    "stream-unix": stream_unix,
 }
 
 
