@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from ..consuming.held import Held
+from ..errors import AppError
 from ..message import Message
 from ..verdict import ACK, INTERRUPTED, Kind, Verdict, retry
 from .channel import AppChannel, Calls
+from .knowledge import parse_processed
 
 log = logging.getLogger("lbg.member")
 
@@ -31,6 +33,9 @@ def handler_channel(handler: AsyncHandler | SyncHandler, *, concurrency: int) ->
     None or `ACK` acknowledges, `retry` and `drop` say so, an exception is a retry with its text as the reason.
     A coroutine function runs in the member's event loop. Any other runs in threads, so that it may block; such a
     call cannot be aborted: it keeps its slot and its key until it returns.
+
+    An object with a method `processed`, a coroutine function or not, is asked once, when the member starts, for what
+    it has processed (`app.knowledge`); a plain one runs in the event loop's thread.
     """
     call = getattr(handler, "__call__", handler)  # noqa: B004 (an object with an async __call__ counts too)
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
@@ -44,6 +49,21 @@ def _verdict_of(answer: object) -> Verdict:
     if isinstance(answer, Verdict) and answer.kind is not Kind.INTERRUPTED:
         return answer
     return retry(f"the handler returned {type(answer).__name__}, which is no verdict")
+
+
+async def _tell_processed(handler: object, calls: Calls) -> None:
+    processed = getattr(handler, "processed", None)
+    if processed is None:
+        return
+    try:
+        told = processed()
+        if inspect.isawaitable(told):
+            told = await told
+        calls.processed(parse_processed(told))
+    except Exception as error:
+        raise AppError(
+            f"the handler cannot say what it has processed: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _failure(error: BaseException) -> Verdict:
@@ -66,6 +86,7 @@ class _CoroutineChannel:
         self._stopping = False
 
     async def start(self, calls: Calls) -> None:
+        await _tell_processed(self._handler, calls)
         self._calls = calls
         loop = asyncio.get_running_loop()
         self._workers = {loop.create_task(self._work(calls)) for _ in range(self._concurrency)}
@@ -155,6 +176,7 @@ class _ThreadChannel:
         self._running = 0
 
     async def start(self, calls: Calls) -> None:
+        await _tell_processed(self._handler, calls)
         self._calls = calls
         self._loop = asyncio.get_running_loop()
         # Daemons: a handler that never returns must not keep the process from ending.
