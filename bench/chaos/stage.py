@@ -161,7 +161,7 @@ class Stage:
                 *("-m", "lbg", "group", "create", GROUP, "--client-username", LOGIN.partition(":")[0]),
                 *("--broker", self.broker_url, "--management", self.place.management_url),
                 *("--hash-count", str(self.sizes.hashes), "--queue-count", str(self.sizes.queues)),
-                *("--queue-size-mb", "1", "--password-file", str(password)),
+                *("--queue-size-mb", "1", "--client-password-file", str(password)),
             ],
             self.directory / "create.log",
         )

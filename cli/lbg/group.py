@@ -32,7 +32,7 @@ def password_options(command: C) -> C:
             help="Write a generated password to this new file (mode 600) and do not print it.",
         ),
         click.option(
-            "--password-file",
+            "--client-password-file",
             type=FILE,
             help="The user's password is this file's first line. Otherwise $LBG_CLIENT_PASSWORD, or one is generated.",
         ),
@@ -74,11 +74,11 @@ def group() -> None:
 @click.option("--max-clients", metavar="N", help="Most members; by default the queue count.")
 @password_options
 @click.option("--no-user", is_flag=True, help="Make no user; then no management API is needed.")
-@broker_options(management=True)
+@broker_options(login=True, management=True)
 def create(
     name: str,
     address: BrokerAddress,
-    password_file: Path | None,
+    client_password_file: Path | None,
     write_password: Path | None,
     no_user: bool,
     **attributes: str | None,
@@ -94,7 +94,7 @@ def create(
     defaults = {"hash_prefix": name, "client_username": name}
     given = {field: value for field, value in attributes.items() if value is not None}
     spec = GroupSpec.parse({"name": name, **defaults, **given})
-    password = None if no_user else _password(password_file)
+    password = None if no_user else _password(client_password_file)
 
     async def run(admin: LiveAdmin) -> Created:
         return await create_group(admin, spec, password=password, with_user=not no_user)
@@ -109,7 +109,7 @@ def create(
 @group.command(epilog="Example: lbg group show orders --json | jq .ready")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help='One JSON object; what could not be read is "unknown".')
-@broker_options(management=True)
+@broker_options(login=True, management=True)
 def show(name: str, address: BrokerAddress, as_json: bool) -> None:
     """Show group NAME: its attributes, its queues with what waits in them, its members and what they serve."""
     from lbg.describing import description_lines
@@ -124,7 +124,7 @@ def show(name: str, address: BrokerAddress, as_json: bool) -> None:
 
 @group.command(name="list", epilog="Example: lbg group list")
 @click.option("--json", "as_json", is_flag=True, help="A JSON array of what `show --json` gives.")
-@broker_options(management=True)
+@broker_options(login=True, management=True)
 def list_(address: BrokerAddress, as_json: bool) -> None:
     """List every group of the broker, found by the groups' records."""
     from lbg.describing import list_lines
@@ -139,7 +139,7 @@ def list_(address: BrokerAddress, as_json: bool) -> None:
         click.echo("no groups", err=True)
 
 
-@group.command(epilog="Example: lbg group rotate orders --password-file /run/secrets/orders/password")
+@group.command(epilog="Example: lbg group rotate orders --client-password-file /run/secrets/orders/password")
 @click.argument("name")
 @click.option(
     "--client-username",
@@ -151,12 +151,12 @@ def list_(address: BrokerAddress, as_json: bool) -> None:
 @click.option(
     "--force", is_flag=True, help="With --finish: also with connections, which the broker then closes."
 )
-@broker_options(management=True)
+@broker_options(login=True, management=True)
 def rotate(
     name: str,
     address: BrokerAddress,
     client_username: str | None,
-    password_file: Path | None,
+    client_password_file: Path | None,
     write_password: Path | None,
     finish: bool,
     force: bool,
@@ -168,13 +168,13 @@ def rotate(
     """
     from lbg_broker.provisioning.provisioner import finish_rotation, rotate_user
 
-    if finish and (client_username or password_file or write_password):
+    if finish and (client_username or client_password_file or write_password):
         raise click.UsageError("--finish goes without a new user or password")
     if finish:
         deleted = _with_admin(address, lambda admin: finish_rotation(admin, name, force=force))
         click.echo("\n".join(map(str, deleted)) or f"group {name} has one user, nothing to do")
         return
-    password = _password(password_file)
+    password = _password(client_password_file)
     with _kept(write_password if password is None else None) as secret:
         rotated = _with_admin(
             address, lambda admin: rotate_user(admin, name, username=client_username, password=password)
@@ -188,7 +188,7 @@ def rotate(
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Delete with the messages and consumers that remain.")
 @click.option("--no-user", is_flag=True, help="Leave the group's user; then no management API is needed.")
-@broker_options(management=True)
+@broker_options(login=True, management=True)
 def delete(name: str, address: BrokerAddress, force: bool, no_user: bool) -> None:
     """Delete group NAME with all that belongs to it, however much of it is left.
 
@@ -231,7 +231,7 @@ def _password(file: Path | None) -> str | None:
     try:
         return first_line(file)
     except ValueError as error:
-        raise Failure(f"--password-file {error}") from error
+        raise Failure(f"--client-password-file {error}") from error
 
 
 @contextlib.contextmanager

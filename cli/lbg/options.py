@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from lbg.failing import Failure
+
 if TYPE_CHECKING:
-    from lbg_broker.client import ConnectionSettings, TlsSettings
+    from lbg_broker.client import ConnectionSettings, Credentials, TlsSettings
     from lbg_broker.provisioning.management import ManagementApi
 
 DEFAULT_BROKER_URL = "amqp://guest:guest@127.0.0.1:5672/"
@@ -76,10 +78,10 @@ class BrokerAddress:
 
         places = self.places()
         urls = self.management_urls or dict.fromkeys(map(_usual_management_url, places))
-        first = places[0]
+        login = _login_of(places[0])
         try:
             where = [
-                ManagementSettings.parse(url, user=first.username, password=first.password) for url in urls
+                ManagementSettings.parse(url, user=login.username, password=login.password) for url in urls
             ]
         except ValueError as error:
             raise click.UsageError(str(error)) from error
@@ -152,17 +154,38 @@ def urls_in(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(url for text in texts for url in _BETWEEN_URLS.split(text.strip()) if url)
 
 
-_BROKER = {
-    "broker": click.option(
-        "--broker",
+def _addresses(
+    name: str, told: str, *, variable: str | None = None, default: tuple[str, ...] = ()
+) -> Callable[[Any], Any]:
+    return click.option(
+        name,
         multiple=True,
         type=Urls(),
         metavar="URL[,URL]",
-        envvar="LBG_BROKER",
+        envvar=variable,
+        show_envvar=variable is not None,
+        default=default,
+        help=told,
+    )
+
+
+def _file_of(what: str) -> Callable[[Any], Any]:
+    return click.option(
+        f"--{what}-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar=f"LBG_{what.upper()}_FILE",
         show_envvar=True,
+        help=f"The {what} to log in with is this file's first line, read again for every connection.",
+    )
+
+
+_BROKER = {
+    "broker": _addresses(
+        "--broker",
+        "amqp[s]://user:password@host:port/vhost; by default guest at 127.0.0.1:5672. Several, also by repeating it, "
+        "are tried in turn.",
+        variable="LBG_BROKER",
         default=(DEFAULT_BROKER_URL,),
-        help="amqp[s]://user:password@host:port/vhost; by default guest at 127.0.0.1:5672. Several, also by repeating "
-        "it, are tried in turn.",
     ),
 }
 _TLS = {
@@ -178,52 +201,41 @@ _LOGIN = {
         show_envvar=True,
         help="The user to log in as, in place of the address's.",
     ),
-    "username_file": click.option(
-        "--username-file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        envvar="LBG_USERNAME_FILE",
-        show_envvar=True,
-        help="The user is this file's first line, read again for every connection.",
-    ),
-    "password_file": click.option(
-        "--password-file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        envvar="LBG_PASSWORD_FILE",
-        show_envvar=True,
-        help="The password is this file's first line, read again for every connection.",
-    ),
+    "username_file": _file_of("username"),
+    "password_file": _file_of("password"),
 }
 _MANAGEMENT = {
-    "management": click.option(
+    "management": _addresses(
         "--management",
-        multiple=True,
-        type=Urls(),
-        metavar="URL[,URL]",
-        envvar="LBG_MANAGEMENT",
-        show_envvar=True,
-        help="The management API, http[s]://user:password@host:port; by default port 15672 (https: 15671) of the "
+        "The management API, http[s]://user:password@host:port; by default port 15672 (https: 15671) of the "
         "broker's hosts, with the broker's login. Several are tried in turn.",
+        variable="LBG_MANAGEMENT",
     ),
 }
 _OTHER_BROKER = {
-    "broker": click.option(
+    "broker": _addresses(
         "--broker",
-        multiple=True,
-        type=Urls(),
-        metavar="URL[,URL]",
-        help="Play on this broker, amqp[s]://user:password@host:port/vhost, and not on an embedded one of the demo's "
+        "Play on this broker, amqp[s]://user:password@host:port/vhost, and not on an embedded one of the demo's "
         "own. Several are tried in turn. $LBG_BROKER does not count here.",
     ),
 }
 _OTHER_MANAGEMENT = {
-    "management": click.option(
+    "management": _addresses(
         "--management",
-        multiple=True,
-        type=Urls(),
-        metavar="URL[,URL]",
-        help="The management API of --broker, http[s]://user:password@host:port; by default on its usual port.",
+        "The management API of --broker, http[s]://user:password@host:port; by default on its usual port.",
     ),
 }
+
+
+def _login_of(place: ConnectionSettings) -> Credentials:
+    from lbg_broker.client import Credentials
+
+    if place.credentials is None:
+        return Credentials(place.username, place.password)
+    try:
+        return place.credentials()
+    except (OSError, ValueError) as error:
+        raise Failure(f"user and password cannot be read: {error}") from error
 
 
 def _is_https(url: str) -> bool:

@@ -129,7 +129,7 @@ def test_a_login_may_come_from_files_and_the_environment(
     password.write_text("s3cret-word\n")
     rows.write_text("k,n\na,1\n")
     admin = ("--broker", url, "--management", rabbitmq.management_url)
-    assert lbg("group", "create", unique, "--password-file", str(password), *admin).status == 0
+    assert lbg("group", "create", unique, "--client-password-file", str(password), *admin).status == 0
     monkeypatch.setenv("LBG_BROKER", url.replace("guest:guest@", ""))
     monkeypatch.setenv("LBG_USERNAME", unique)
     monkeypatch.setenv("LBG_PASSWORD_FILE", str(password))
@@ -147,6 +147,31 @@ def test_a_login_may_come_from_files_and_the_environment(
     missing = lbg(*publish)
     assert missing.status == 1
     assert f"user and password cannot be read: {password}: No such file or directory" in missing.last_line
+
+
+def test_an_administrators_login_may_come_from_files_for_amqp_and_management_alike(
+    lbg: Lbg, rabbitmq: RabbitNode, unique: str, tmp_path: Path
+) -> None:
+    username, password = tmp_path / "username", tmp_path / "password"
+    username.write_text("guest\n")
+    password.write_text("guest\n")
+    broker = rabbitmq.new_vhost().replace("guest:guest@", "nobody:wrong@")
+    management = rabbitmq.management_url.replace("guest:guest@", "")
+    where = ("--broker", broker, "--management", management)
+    files = ("--username-file", str(username), "--password-file", str(password))
+    created = lbg("group", "create", unique, *where, *files)
+    assert created.status == 0, created.err
+    shown = json.loads(lbg("group", "show", unique, "--json", *where, *files).out)
+    assert shown["problems"] == []
+    rotated = lbg("group", "rotate", unique, *where, "--username", "guest", *files[2:])
+    assert rotated.status == 0, rotated.err
+    password.write_text("")
+    refused = lbg("group", "delete", unique, *where, *files)
+    assert (refused.status, refused.err.count("\n")) == (1, 1)
+    assert f"user and password cannot be read: {password}: its first line is empty" in refused.last_line
+    password.write_text("guest\n")
+    deleted = lbg("group", "delete", unique, *where, *files)
+    assert deleted.status == 0, deleted.err
 
 
 def test_two_virtual_hosts_are_no_two_addresses_of_one_broker(lbg: Lbg) -> None:

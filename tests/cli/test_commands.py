@@ -60,7 +60,7 @@ def test_the_version_is_told(lbg: Lbg) -> None:
         (["group", "create"], 2, "Missing argument 'NAME'"),
         (["validate"], 2, "Missing option '--group'"),
         (["validate", "--group", "g", "--idle-timeout", "0"], 2, "--idle-timeout"),
-        (["group", "create", "g", "--password-file", "/nowhere"], 2, "'/nowhere' does not exist"),
+        (["group", "create", "g", "--client-password-file", "/nowhere"], 2, "'/nowhere' does not exist"),
         (["group", "create", "Bad.Name"], 1, "name 'Bad.Name': must be a DNS label"),
         (["group", "create", "g", "--hash-count", "ten"], 1, "hash_count 'ten': must be an integer"),
         (["group", "create", "g", "--hash-count", "3"], 1, "queue_count 4: must be at most hash_count (3)"),

@@ -47,7 +47,7 @@ def test_a_different_group_is_refused_with_the_difference(lbg: Lbg, broker: Wher
 
 
 def test_a_given_password_is_never_printed(lbg: Lbg, broker: Where, group: str, password_file: Path) -> None:
-    created = lbg("group", "create", group, "--password-file", str(password_file), *broker.options)
+    created = lbg("group", "create", group, "--client-password-file", str(password_file), *broker.options)
     assert created.status == 0
     assert "s3cret-word" not in created.out + created.err
     user = broker.broker.replace("guest:guest", f"{group}:s3cret-word")
@@ -83,7 +83,7 @@ def test_a_create_that_is_refused_leaves_no_password_file(
 
 def test_an_empty_password_file_is_an_error(lbg: Lbg, broker: Where, group: str, password_file: Path) -> None:
     password_file.write_text("\nsecond line\n")
-    refused = lbg("group", "create", group, "--password-file", str(password_file), *broker.options)
+    refused = lbg("group", "create", group, "--client-password-file", str(password_file), *broker.options)
     assert (refused.status, "its first line is empty" in refused.err) == (1, True)
 
 

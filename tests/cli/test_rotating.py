@@ -164,7 +164,7 @@ def load(lbg: Lbg, broker: Where, unique: str, tmp_path: Path) -> Iterator[Load]
     load = Load(broker, unique, tmp_path)
     load.username.write_text(unique)
     load.password.write_text("first-password\n")
-    created = lbg("group", "create", unique, "--password-file", str(load.password), *broker.options)
+    created = lbg("group", "create", unique, "--client-password-file", str(load.password), *broker.options)
     assert created.status == 0, created.err
     yield load
     for process in load.processes.values():
@@ -181,7 +181,7 @@ def test_a_password_is_changed_under_load_before_anybody_has_the_new_one(
     new = tmp_path / "new-password"
     new.write_text("second-password\n")
     load.set_validators_password("second-password")
-    rotated = lbg("group", "rotate", load.group, "--password-file", str(new), *broker.options)
+    rotated = lbg("group", "rotate", load.group, "--client-password-file", str(new), *broker.options)
     assert (rotated.status, rotated.out) == (0, f"set the password of user {load.group}\n")
     load.goes_on()  # who is connected stays so
     load.cut()
