@@ -20,6 +20,7 @@ from .errors import (
 from .events import PublisherEvent
 from .feeding import publish_rows
 from .identity import Identity
+from .message import Extra
 from .publisher import GroupPublisher
 from .report import PublishingReport
 from .rows import RowOptions
@@ -29,6 +30,7 @@ from .sources import open_source
 __all__ = [
     "BadRow",
     "BrokerRefused",
+    "Extra",
     "GroupGone",
     "GroupPublisher",
     "Identity",

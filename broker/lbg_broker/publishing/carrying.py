@@ -59,6 +59,8 @@ class Carrying:
         self._step_handle: asyncio.Handle | None = None
         self._wake_timer: asyncio.TimerHandle | None = None
         self._is_unsaved = True  # that this run began
+        self.awaited: dict[int, Callable[[], None]] = {}
+        """Who wants to know of a message's confirm, by the message's position."""
         self._saved_maybe_twice = 0
         self._told_full: set[int] = set()
         self._told_silent: set[int] = set()
@@ -160,6 +162,10 @@ class Carrying:
         self._is_unsaved = True
         if self._journal is not None and accepted:
             self._record(accepted)
+        if self.awaited:
+            for message in accepted:
+                if (tell := self.awaited.pop(message.position, None)) is not None:
+                    tell()
         self.step_soon()
         self._hooks.progress()
 

@@ -12,7 +12,7 @@ from struct import Struct
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
 
-from .message import Stamped
+from .message import Extra, Stamped
 
 # Property flags (AMQP 0-9-1, section 4.2.6.1): content-type, headers, delivery-mode, message-id.
 _FLAGS = Struct(">H").pack(0x8000 | 0x2000 | 0x1000 | 0x0080)
@@ -38,6 +38,7 @@ class Heading:
         if any(len(text) > 180 for text in texts):
             raise ValueError("a publisher's name and a content type take at most 180 bytes each")
         self.publisher = publisher
+        self._content_type = content_type
         self._start = _FLAGS + bytes([len(texts[1])]) + texts[1]
         self._key = _name(HEADER_KEY, b"S")
         # Everything between the key's text and the sequence number.
@@ -49,6 +50,8 @@ class Heading:
 
     def of(self, message: Stamped) -> bytes:
         """The header; `lbg-ts` is the time at which the message was first sent."""
+        if message.extra is not None:
+            return properties_of(message, self.publisher, self._content_type).encode()
         numbers = _SEQ_AND_TS(message.seq, self._ts, message.sent_at_us)
         message_id = f"{self.publisher}-{message.hash}-{message.seq}".encode()
         tail = _PERSISTENT + bytes((len(message_id),)) + message_id
@@ -63,11 +66,18 @@ class Heading:
 
 def properties_of(message: Stamped, publisher: str, content_type: str) -> BasicProperties:
     """The same as an object: what `Heading` has to agree with."""
+    extra = message.extra or Extra()
     headers: dict[str, str | int] = {
+        **extra.headers,
         **({} if message.key is None else {HEADER_KEY: message.key}),
         HEADER_PUBLISHER: publisher,
         HEADER_SEQ: message.seq,
         HEADER_TS: message.sent_at_us,
     }
     message_id = f"{publisher}-{message.hash}-{message.seq}"
-    return BasicProperties(content_type=content_type, headers=headers, delivery_mode=2, message_id=message_id)
+    return BasicProperties(
+        content_type=extra.content_type or content_type,
+        headers=headers,
+        delivery_mode=2,
+        message_id=message_id,
+    )

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What one message carries beside key and body: its own headers and content type."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(name) + len(value) for name, value in self.headers.items())
 
 
 @dataclass(slots=True, eq=False)
@@ -27,3 +40,4 @@ class Stamped:
     sends: int = 0
     sent_at_us: int = 0  # the first time
     weight_bytes: int = 0
+    extra: Extra | None = None

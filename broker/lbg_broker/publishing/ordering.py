@@ -31,7 +31,7 @@ from .counts import Counts
 from .errors import PublishingError, Unroutable
 from .floor import Floor
 from .line import Line, LineState, Round
-from .message import Stamped
+from .message import Extra, Stamped
 from .settings import PublishingSettings
 from .stamping import Stamper, StartingPoint
 
@@ -97,7 +97,7 @@ class OrderedPublishing:
     def in_flight(self) -> int:
         return len(self._by_tag)
 
-    def accept(self, key: str | None, topic: str, body: bytes) -> Stamped:
+    def accept(self, key: str | None, topic: str, body: bytes, extra: Extra | None = None) -> Stamped:
         """Stamp a message and put it in line; the caller looks at `has_room` first.
 
         Raises SpecError, and is as before, for a key that the hash function cannot take or a topic that is
@@ -118,7 +118,11 @@ class OrderedPublishing:
         if message.position < self._start.sent_position:
             message.unknown = True
             counts.maybe_twice += 1
-        message.weight_bytes = weight = len(body) + MESSAGE_OVERHEAD_BYTES
+        weight = len(body) + MESSAGE_OVERHEAD_BYTES
+        if extra is not None:
+            message.extra = extra
+            weight += extra.size_bytes
+        message.weight_bytes = weight
         self._unconfirmed_bytes += weight
         line = self.lines[message.queue]
         line.pending.append(message)
@@ -271,6 +275,7 @@ class OrderedPublishing:
         for message in messages:
             message.confirmed = True
             message.body = b""
+            message.extra = None
             self._unconfirmed_bytes -= message.weight_bytes
             if in_order:
                 self.confirmed_seq[message.hash] = message.seq + 1

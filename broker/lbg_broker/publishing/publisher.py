@@ -30,6 +30,7 @@ from .carrying import Carrying, Hooks
 from .errors import BrokerRefused, GroupGone, PublisherClosed
 from .heading import Heading
 from .identity import Identity, group_facts
+from .message import Extra, Stamped
 from .ordering import OrderedPublishing
 from .report import PublishingReport
 from .settings import PublishingSettings
@@ -94,6 +95,7 @@ class GroupPublisher:
         self._failure: Exception | None = None
         self._last_connect_error: ConnectError | None = None
         self._progress = asyncio.Event()
+        self._failed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._unstepped = 0
         self._is_closed = False
@@ -142,6 +144,38 @@ class GroupPublisher:
             carrying.step()
             await asyncio.sleep(0)
 
+    def publish_soon(
+        self,
+        *,
+        key: str | None,
+        body: bytes,
+        topic: str = "",
+        extra: Extra | None = None,
+        on_confirmed: Callable[[], None] = lambda: None,
+    ) -> Stamped:
+        """Accept a message without waiting; `on_confirmed` is called when the broker has confirmed it.
+
+        The caller looks at `has_room` first and watches `failed`. Raises as `publish` does.
+        """
+        carrying = self._opened()
+        if self._failure is not None:
+            raise self._failure
+        message = carrying.machine.accept(key, topic, body, extra)
+        carrying.awaited[message.position] = on_confirmed
+        carrying.step_soon()
+        return message
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `publish` would accept a message at once."""
+        return self._opened().machine.has_room
+
+    async def failed(self) -> Exception:
+        """Return what ended the publisher, when it has ended."""
+        await self._failed.wait()
+        assert self._failure is not None
+        return self._failure
+
     def require_usable(self, key: str | None, topic: str) -> None:
         """Raises SpecError for a key or a topic that `publish` would refuse."""
         self._opened().machine.stamper.require_usable(key, topic)
@@ -158,6 +192,7 @@ class GroupPublisher:
             return
         self._is_closed = True
         self._failure = self._failure or PublisherClosed("the publisher is closed")
+        self._failed.set()
         self._progress.set()
         for task in self._tasks:
             task.cancel()
@@ -220,6 +255,7 @@ class GroupPublisher:
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
+        self._failed.set()
         self._progress.set()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:

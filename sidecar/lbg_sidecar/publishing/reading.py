@@ -1,0 +1,218 @@
+"""A request as events: CloudEvents 1.0 binary, structured or batched, or a plain body. Pure.
+
+Attributes become AMQP headers `cloudEvents:NAME` (CloudEvents AMQP binding 1.0.2, section 3.1.3.1); `datacontenttype`
+becomes the content type. Values are their canonical strings, as in the HTTP binding.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from urllib.parse import unquote
+
+from lbg_broker.publishing import Extra
+
+from .errors import Refused
+
+STRUCTURED = "application/cloudevents+json"
+BATCH = "application/cloudevents-batch+json"
+PREFIX = "cloudEvents:"
+TRACE = ("traceparent", "tracestate")
+
+# All headers of a message have to fit in one frame, of 128 KiB as a rule, beside a key of 16 KiB.
+ATTRIBUTES_MAX_BYTES = 64 * 1024
+_REQUIRED = ("specversion", "id", "source", "type")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`id` is of source and id, None where there is none; `content` is of what a retry cannot have changed.
+
+    `topic_is_asked`: the topic was given as one; else it is the event's subject, and left out where it does not fit.
+    """
+
+    key: str | None
+    topic: str
+    topic_is_asked: bool
+    body: bytes
+    extra: Extra
+    event_id: str | None = None
+    id: bytes | None = None
+    content: bytes = b""
+
+
+def read_events(body: bytes, headers: Mapping[str, str], query: Mapping[str, str]) -> list[Event]:
+    """The events of a request; `headers` has its names in lower case. Raises Refused."""
+    kind = headers.get("content-type", "")
+    media_type = kind.partition(";")[0].strip().lower()
+    trace = {name: headers[name] for name in TRACE if headers.get(name)}
+    if media_type == STRUCTURED:
+        return [_structured(_parsed(body), trace, query)]
+    if media_type == BATCH:
+        return _batched(_parsed(body), trace, query)
+    if media_type.startswith("application/cloudevents"):
+        raise Refused(415, f"{media_type} is not understood: send {STRUCTURED} or {BATCH}, or binary mode")
+    attributes = {
+        name[3:]: unquote(value, errors="strict") if "%" in value else value
+        for name, value in _decoded(headers).items()
+        if name.startswith("ce-")
+    }
+    if attributes:
+        return [_event(attributes, kind or None, body, trace, query, key=headers.get("lbg-key"))]
+    key = query.get("key") or headers.get("lbg-key") or None
+    extra = Extra(trace, _short(kind, "content-type") or None)
+    _require_small(extra)
+    return [Event(key, query.get("topic", ""), True, body, extra)]
+
+
+def _decoded(headers: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in headers.items():
+        if name.startswith("ce-"):
+            try:
+                unquote(value, errors="strict").encode()
+            except UnicodeError:
+                raise Refused(400, f"header {name} is not percent-encoded UTF-8") from None
+    return headers
+
+
+def _parsed(body: bytes) -> object:
+    try:
+        return json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the body is not JSON: {error}") from None
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _batched(events: object, trace: dict[str, str], query: Mapping[str, str]) -> list[Event]:
+    if not isinstance(events, list):
+        raise Refused(400, f"{BATCH} must be a JSON array of events")
+    found = []
+    for index, event in enumerate(events):
+        try:
+            found.append(_structured(event, trace, query))
+        except Refused as error:
+            raise error.at(index) from None
+    return found
+
+
+def _structured(event: object, trace: dict[str, str], query: Mapping[str, str]) -> Event:
+    if not isinstance(event, dict):
+        raise Refused(400, "an event must be a JSON object")
+    fields = {name: value for name, value in event.items() if value is not None}
+    if "data" in fields and "data_base64" in fields:
+        raise Refused(400, "an event has data or data_base64, not both")
+    data, encoded = fields.pop("data", None), fields.pop("data_base64", None)
+    attributes = {name: _text(name, value) for name, value in fields.items()}
+    kind = attributes.pop("datacontenttype", None)
+    if encoded is not None:
+        body = _from_base64(encoded)
+    elif isinstance(data, str) and not _is_json(kind):
+        body = _utf8("data", data)
+    elif data is None:
+        body = b""
+    else:
+        body = json.dumps(data, separators=(",", ":")).encode()
+        kind = kind or "application/json"
+    return _event(attributes, kind, body, trace, query)
+
+
+def _event(
+    attributes: dict[str, str],
+    kind: str | None,
+    body: bytes,
+    trace: dict[str, str],
+    query: Mapping[str, str],
+    *,
+    key: str | None = None,
+) -> Event:
+    for name in attributes:
+        if not (name.isascii() and name.isalnum() and name == name.lower()) or len(name) > 100:
+            raise Refused(400, f"{name[:40]!r} cannot name an attribute: lower-case letters and digits")
+    for name in _REQUIRED:
+        if not attributes.get(name):
+            raise Refused(400, f"attribute {name} is missing: a CloudEvent has {', '.join(_REQUIRED)}")
+    if not attributes["specversion"].startswith("1."):
+        raise Refused(400, f"specversion {attributes['specversion'][:20]!r} is not known: only 1.x is")
+    attributes.pop("datacontenttype", None)
+    key = attributes.get("partitionkey") or query.get("key") or key or None
+    topic = query.get("topic") or attributes.get("subject", "")
+    headers = {PREFIX + name: _encodable(name, value) for name, value in attributes.items()}
+    extra = Extra(headers | trace, _short(kind or "", "datacontenttype") or None)
+    _require_small(extra)
+    return Event(
+        key,
+        topic,
+        bool(query.get("topic")),
+        body,
+        extra,
+        attributes["id"],
+        _digest(attributes["source"], attributes["id"]),
+        _digest(key or "", topic, kind or "", attributes["type"], body=body),
+    )
+
+
+def _text(name: str, value: object) -> str:
+    """CloudEvents 1.0.2, section "Type System": the canonical string of a value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int):
+        return str(value)
+    raise Refused(400, f"attribute {name[:40]} must be a string, a boolean or an integer")
+
+
+def _encodable(name: str, value: str) -> str:
+    _utf8(f"attribute {name}", value)
+    return value
+
+
+def _utf8(what: str, value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise Refused(400, f"{what} must be Unicode text without unpaired surrogates") from None
+
+
+def _from_base64(text: object) -> bytes:
+    try:
+        if isinstance(text, str):
+            return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        pass
+    raise Refused(400, "data_base64 is not Base64")
+
+
+def _is_json(kind: str | None) -> bool:
+    if kind is None:
+        return True  # JSON format 1.0.2, section 3.1: without a content type it is application/json
+    subtype = kind.partition(";")[0].strip().lower().partition("/")[2]
+    return subtype == "json" or subtype.endswith("+json")
+
+
+def _short(kind: str, name: str) -> str:
+    if len(_utf8(name, kind)) > 180:
+        raise Refused(400, f"{name} takes more than 180 bytes")
+    return kind
+
+
+def _require_small(extra: Extra) -> None:
+    size_bytes = sum(
+        len(name) + len(value.encode("utf-8", "replace")) for name, value in extra.headers.items()
+    )
+    if size_bytes > ATTRIBUTES_MAX_BYTES:
+        raise Refused(400, f"the attributes take {size_bytes} bytes; at most {ATTRIBUTES_MAX_BYTES} fit")
+
+
+def _digest(*texts: str, body: bytes = b"") -> bytes:
+    digest = blake2b(digest_size=16)
+    for text in texts:
+        part = text.encode("utf-8", "surrogatepass")
+        digest.update(b"%d " % len(part) + part)
+    digest.update(body)
+    return digest.digest()

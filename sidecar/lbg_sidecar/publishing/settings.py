@@ -1,0 +1,46 @@
+"""How much an application may have under way to the broker, and how long it is kept waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lbg_broker.client import ConnectionSettings
+
+from ..errors import SettingsError
+
+Broker = str | ConnectionSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSettings:
+    """Raises SettingsError.
+
+    - `broker`: addresses, tried in turn.
+    - `name`: of the publisher; each start, and each group, is a new incarnation of it.
+    - `max_groups`: groups published to, each with a connection of its own.
+    - `max_in_flight`: events accepted and not yet confirmed, over all groups; also the most of one batch.
+    - `max_body_bytes`: of one request.
+    - `answer_within_s`: how long a request waits for the confirm; 10 s is below what HTTP clients commonly wait.
+    - `window_entries`, `window_s`: how many confirmed events are remembered by their ids, and for how long. An entry
+      takes about 500 bytes.
+    - `strict_order`: never two unconfirmed messages of one key, see `PublishingSettings.one_per_key`.
+    """
+
+    broker: Sequence[Broker] = field(repr=False)
+    name: str = "sidecar"
+    max_groups: int = 16
+    max_in_flight: int = 10_000
+    max_body_bytes: int = 4 * 1024 * 1024
+    answer_within_s: float = 10.0
+    window_entries: int = 100_000
+    window_s: float = 600.0
+    strict_order: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_groups", "max_in_flight", "max_body_bytes", "window_entries"):
+            if getattr(self, name) < 1:
+                raise SettingsError(name, getattr(self, name), "must be at least 1")
+        for name in ("answer_within_s", "window_s"):
+            if not getattr(self, name) > 0:
+                raise SettingsError(name, getattr(self, name), "must be above 0")
