@@ -212,9 +212,10 @@ class Member:
         if driver.app_ready.is_set():
             return
         log.info("%s: waiting for the application: %s", self.settings.name, driver.app_unready_why)
-        ready = asyncio.get_running_loop().create_task(driver.app_ready.wait())
+        ready: asyncio.Future[object] = asyncio.ensure_future(driver.app_ready.wait())
+        either: tuple[asyncio.Future[Any], ...] = (ready, work.closed)
         try:
-            await asyncio.wait({ready, work.closed}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
         if work.closed.done():
