@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -31,6 +31,20 @@ def impatient(rabbitmq: RabbitNode) -> Iterator[RabbitNode]:
     yield rabbitmq
     for name, value_ms in (("consumer_timeout", 1_800_000), ("channel_tick_interval", 60_000)):
         rabbitmq.evaluate(f"application:set_env(rabbit, {name}, {value_ms})")
+
+
+def hanging_once(cancelled: list[str]) -> Callable[[Message], Awaitable[None]]:
+    """Its call for the first message does not end until it is cut off; then `cancelled` names the message."""
+
+    async def hang_once(message: Message) -> None:
+        if message.data == b"0" and not cancelled:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(message.id)
+                raise
+
+    return hang_once
 
 
 async def test_what_the_broker_says_when_it_closes_the_channel_is_understood(
@@ -84,16 +98,8 @@ async def test_a_call_that_does_not_end_is_cut_off_before_the_broker_closes_the_
     judge = Judge()
     cancelled: list[str] = []
 
-    async def hang_once(message: Message) -> None:
-        if message.data == b"0" and not cancelled:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                cancelled.append(message.id)
-                raise
-
     settings = {"consumer_timeout_s": TIMEOUT_S, "max_handoff_s": 0.3}
-    async with Member(place.settings("a", **settings), judge.handler("a", hang_once)) as member:
+    async with Member(place.settings("a", **settings), judge.handler("a", hanging_once(cancelled))) as member:
         await load.publish(200)
         await load.all_seen(judge)
         await until(lambda: cancelled, timeout_s=TIMEOUT_S, what="the call to be cut off")
@@ -111,15 +117,7 @@ async def test_a_member_that_reckons_with_another_timeout_recovers_and_says_what
     judge = Judge()
     cancelled: list[str] = []
 
-    async def hang_once(message: Message) -> None:
-        if message.data == b"0" and not cancelled:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                cancelled.append(message.id)
-                raise
-
-    async with Member(place.settings("a"), judge.handler("a", hang_once)) as member:
+    async with Member(place.settings("a"), judge.handler("a", hanging_once(cancelled))) as member:
         await load.publish(200)
         await until(lambda: cancelled, timeout_s=TIMEOUT_S + 5, what="the broker to close the channel")
         await load.all_seen(judge)
