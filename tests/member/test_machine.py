@@ -15,37 +15,12 @@ from lbg_sidecar.consuming.window import WINDOW_MAX, derived_prefetch
 from lbg_sidecar.effects import Kept, Moved, TakenOver
 from lbg_sidecar.membership.messages import Identity, Move, Rebalance, Status
 from lbg_sidecar.reporting import beat_content
-from support.member_world import Chances, SimMember, World
-
-
-def feed(world: World, seconds: float, *, every_s: float = 0.02, queues: int | None = None) -> None:
-    """Messages to every queue, all the while."""
-    steps = round(seconds / every_s)
-    for step in range(steps):
-        hash_ = step % (queues or world.queue_count)
-        world.at(world.now + step * every_s, lambda h=hash_: world.publish(f"key{h}", hash_=h))
-    world.run(seconds)
-
-
-def settled(count: int, **options: object) -> tuple[World, list[SimMember]]:
-    """A group in balance, under load until now."""
-    world = World(7, **options)
-    members = [world.join() for _ in range(count)]
-    feed(world, 12)
-    assert world.served_by() == balanced_primaries(world.queue_count, range(count))
-    world.events.clear()
-    return world, members
+from support.member_world import Chances, World
+from support.member_world.situations import feed, fine, settled
 
 
 def events(world: World, kind: type) -> list[Any]:
     return [event for _, _, event in world.events if isinstance(event, kind)]
-
-
-def fine(world: World) -> None:
-    world.calm = True
-    world.run(5)
-    assert not world.violations
-    assert not world.unfinished()
 
 
 # Times
@@ -122,9 +97,9 @@ def test_a_planned_move_takes_one_hop_whoever_waits_first() -> None:
 def test_deliveries_between_freeze_and_close_are_not_called_and_come_again_in_order() -> None:
     world = World(3, queue_count=1, hash_count=1, chances=Chances(call_s=0.2, delay_s=0.002))
     mover = world.join()
-    feed(world, 1, queues=1)
+    feed(world, 1)
     world.join()
-    feed(world, 1, queues=1)
+    feed(world, 1)
     mover.stop()
     world.run(0.001)
     assert mover.machine.handoffs.moves[0].stage is Stage.DRAINING

@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from lbg_broker.group import balanced_primaries
 from lbg_sidecar.balancing.rules import Assignment
 from lbg_sidecar.balancing.watchdog import LOOK_AGAIN_S, LOOK_EVERY_S, LOOKS_TO_ACT
 from lbg_sidecar.consuming.consumption import Rules
 from lbg_sidecar.effects import Stalled, Superseded
 from lbg_sidecar.membership.messages import Progress
 from lbg_sidecar.reporting import beat_content, progress_of
-from support.member_world import Chances, SimMember, World
+from support.member_world import Chances, SimMember, World, situations
 
 NOTICED_WITHIN_S = 1.2 * (LOOK_EVERY_S + LOOKS_TO_ACT * LOOK_AGAIN_S) + 1
 
-
-def feed(world: World, seconds: float, *, every_s: float = 0.1) -> None:
-    """Messages to every queue, all the while."""
-    for step in range(round(seconds / every_s)):
-        hash_ = step % world.queue_count
-        world.at(world.now + step * every_s, lambda h=hash_: world.publish(f"key{h}", hash_=h))
-    world.run(seconds)
-
-
-def settled(count: int, **options: object) -> tuple[World, list[SimMember]]:
-    world = World(11, **options)
-    members = [world.join() for _ in range(count)]
-    feed(world, 14)
-    assert world.served_by() == balanced_primaries(world.queue_count, range(count))
-    world.events.clear()
-    return world, members
+feed = partial(situations.feed, every_s=0.1)
+settled = partial(situations.settled, seed=11, fed_s=14, every_s=0.1)
+fine = partial(situations.fine, after_s=8)
 
 
 def stalls(world: World) -> list[Stalled]:
     return [event for _, _, event in world.events if isinstance(event, Stalled)]
-
-
-def fine(world: World, *, after_s: float = 8.0) -> None:
-    world.calm = True
-    world.run(after_s)
-    assert not world.violations
-    assert not world.unfinished()
 
 
 def progress(member: SimMember, queue: int) -> Progress:
@@ -137,13 +118,13 @@ def test_a_broker_that_never_delivers_is_tried_less_and_less_often() -> None:
 def test_an_idle_group_is_looked_at_every_few_seconds_and_a_busy_one_never() -> None:
     world, _ = settled(2)
     looks: list[float] = []
-    does = world.broker_does
+    does = world.broker.does
 
     def counted(link: object, pipe: str, command: tuple) -> None:
         looks.extend([world.now] if command[0] == "look" else [])
         does(link, pipe, command)
 
-    world.broker_does = counted
+    world.broker.does = counted
     feed(world, 10, every_s=0.02)
     assert not looks
     world.run(60)
