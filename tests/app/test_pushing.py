@@ -1,0 +1,115 @@
+"""What only HTTP push can get wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from lbg_sidecar.app import HealthRules, PushChannel
+from support.offering import Offering, offering_to
+from support.waiting import until
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def serving(**routes: Handler) -> AsyncIterator[str]:
+    app = web.Application()
+    for name, handler in routes.items():
+        app.router.add_route("*", f"/{name}", handler)
+    server = TestServer(app)
+    await server.start_server()
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        await server.close()
+
+
+async def test_a_wrong_path_loses_nothing() -> None:
+    async with serving() as base:
+        channel = PushChannel(f"{base}/nowhere", concurrency=1)
+        async with offering_to(channel, Offering()) as offering:
+            offering.offer("a")
+            await until(lambda: len(offering.ended) >= 2)
+    assert offering.ended[0][1].reason.startswith("HTTP 404")
+    assert offering.acked() == []
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    followed = []
+
+    async def moved(request: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect("/there")
+
+    async def there(request: web.Request) -> web.Response:
+        followed.append(request)
+        return web.Response()
+
+    async with (
+        serving(here=moved, there=there) as base,
+        offering_to(PushChannel(f"{base}/here", concurrency=1), Offering()) as offering,
+    ):
+        offering.offer("a")
+        await until(lambda: offering.ended)
+    assert offering.ended[0][1].reason.startswith("HTTP 307")
+    assert followed == []
+
+
+async def test_an_endless_reply_is_cut_off() -> None:
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=500)
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * 65_536)
+
+    async with (
+        serving(app=endless) as base,
+        offering_to(PushChannel(f"{base}/app", concurrency=1), Offering()) as offering,
+    ):
+        offering.offer("a")
+        await until(lambda: offering.ended)
+    assert len(offering.ended[0][1].reason) < 600
+
+
+async def test_nothing_is_given_before_the_application_is_healthy_and_has_told_its_positions() -> None:
+    answers = iter([503, 503, 200])
+    seen = []
+
+    async def health(request: web.Request) -> web.Response:
+        seen.append("health")
+        return web.Response(status=next(answers, 200))
+
+    async def positions(request: web.Request) -> web.Response:
+        seen.append("positions")
+        return web.Response(text=json.dumps([["p", 5, [[0, 4]]]]))
+
+    async def take(request: web.Request) -> web.Response:
+        seen.append("message")
+        return web.Response()
+
+    rules = HealthRules(path="/health", interval_s=0.02, positions_path="/positions")
+    async with (
+        serving(health=health, positions=positions, app=take) as base,
+        offering_to(PushChannel(f"{base}/app", concurrency=1, health=rules), Offering()) as offering,
+    ):
+        offering.offer("a")
+        await until(lambda: offering.ended)
+    assert seen[:5] == ["health", "health", "health", "positions", "message"]
+    assert offering.streams == [("p", 5, ((0, 4),))]
+
+
+async def test_positions_that_cannot_be_read_keep_it_unready_and_say_why() -> None:
+    async def positions(request: web.Request) -> web.Response:
+        return web.Response(text='[["p"]]')
+
+    rules = HealthRules(interval_s=0.02, positions_path="/positions")
+    async with serving(positions=positions) as base:
+        channel = PushChannel(f"{base}/app", concurrency=1, health=rules)
+        async with offering_to(channel, Offering()) as offering:
+            offering.offer("a")
+            await until(lambda: "entry 0" in str(channel.describe()["unhealthy_why"]))
+    assert offering.taken == []
