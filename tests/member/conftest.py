@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from support.embedded import EmbeddedBroker
-from support.group_load import group_spec
+from support.group_load import Load, group_spec, load_on
 from support.group_on_broker import declare_group
 from support.member_place import Place
 
@@ -26,3 +26,9 @@ async def place(request: pytest.FixtureRequest, unique: str) -> Place:
         url = request.getfixturevalue("embedded").url
     await declare_group(url, spec)
     return Place(request.param, url, spec)
+
+
+@pytest.fixture
+async def load(place: Place) -> AsyncIterator[Load]:
+    async with load_on(place.url, place.spec.name) as load:
+        yield load

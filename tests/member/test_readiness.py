@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-
-import pytest
 
 from lbg_broker.group import balanced_primaries
 from lbg_sidecar import Member
 from lbg_sidecar.app import AppChannel, Calls, handler_channel
-from support.group_load import Judge, Load, load_on, under_load
+from support.group_load import Judge, Load, under_load
 from support.member_place import Place
 from support.member_world import Chances, World
 from support.member_world.situations import fine
 from support.waiting import until
-
-
-@pytest.fixture
-async def load(place: Place) -> AsyncIterator[Load]:
-    async with load_on(place.url, place.spec.name) as load:
-        yield load
 
 
 class Moody:

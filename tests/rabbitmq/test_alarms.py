@@ -14,6 +14,7 @@ import pytest
 
 from lbg_sidecar import Member, Message, Verdict, drop
 from support.aside import aside
+from support.balance import active
 from support.group_load import Judge, Load
 from support.member_place import Place
 from support.rabbitmq import RabbitNode
@@ -40,10 +41,6 @@ async def alarm(node: RabbitNode, kind: str) -> AsyncIterator[None]:
 def talk_is_blocked(member: Member) -> bool:
     driver = member._driver
     return driver is not None and driver.link is not None and driver.link.talk.is_blocked
-
-
-def active(member: Member) -> set[int]:
-    return {queue["queue"] for queue in member.state()["queues"] if queue["active"]}
 
 
 async def ready(place: Place) -> int:

@@ -1,0 +1,109 @@
+"""Members on real brokers: queues that move from one member to another."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lbg_broker.client import BasicProperties, connect
+from lbg_sidecar import Assignment, Member, Message
+from support.balance import active, in_balance, primary
+from support.group_load import Judge, Load, under_load
+from support.member_place import Place
+from support.waiting import until
+
+
+async def test_a_member_that_joins_takes_its_share_and_one_that_leaves_gives_it_back(
+    place: Place, load: Load
+) -> None:
+    judge = Judge()
+    async with Member(place.settings("a"), judge.handler("a")) as a:
+        async with under_load(load):
+            await until(lambda: len(active(a)) == 4)
+            async with Member(place.settings("b"), judge.handler("b")) as b:
+                await until(lambda: in_balance(a, b), what="two members in balance")
+                assert len(active(a)) == len(active(b)) == 2
+                assert a.state()["live"] == b.state()["live"] == [0, 1]
+                since = len(judge.starts)
+                await until(lambda: judge.members(since=since) == {"a", "b"})
+            await until(lambda: len(active(a)) == 4, what="everything back at a")
+        await load.all_seen(judge)
+    assert not judge.inversions
+    assert not judge.repeats, "planned moves repeat nothing"
+
+
+async def test_a_queue_that_does_not_drain_stays_and_moves_once_it_does(place: Place, load: Load) -> None:
+    judge = Judge()
+    release = asyncio.Event()
+
+    async def hang(message: Message) -> None:
+        if message.key == "key-0":
+            await release.wait()
+
+    settings = {"max_handoff_s": 0.2, "rebalance_delay_s": 0.3}
+    async with Member(place.settings("a", **settings), judge.handler("a", hang)) as a:
+        await load.publish(400)
+        await until(lambda: len(judge.times) >= 390)
+        stuck = next(q["queue"] for q in a.state()["queues"] if q["in_flight"])
+        async with (
+            Member(place.settings("b", index=1, **settings), judge.handler("b", hang)) as b,
+            Member(place.settings("c", index=2, **settings), judge.handler("c", hang)) as c,
+            Member(place.settings("d", index=3, **settings), judge.handler("d", hang)) as d,
+        ):
+            owner = next(member for member in (a, b, c, d) if stuck in primary(member))
+            if owner is not a:
+                await until(lambda: len(active(a) - primary(a)) == 1, what="all but the stuck queue to move")
+                await asyncio.sleep(0.5)
+                assert stuck in active(a)
+            async with under_load(load, rate_hz=100):
+                release.set()
+                await until(lambda: in_balance(a, b, c, d), what="four members in balance")
+            await load.all_seen(judge)
+    assert not judge.inversions
+    assert not judge.repeats
+
+
+async def test_a_static_member_serves_its_own_queues_and_the_rest_wander(place: Place, load: Load) -> None:
+    judge = Judge()
+    static = {"assignment": Assignment.STATIC, "clients": 3, "release_interval_s": 0.4}
+    async with (
+        Member(place.settings("a", index=0, **static), judge.handler("a")) as a,
+        Member(place.settings("b", index=1, **static), judge.handler("b")) as b,
+    ):
+        async with under_load(load):
+            await until(lambda: {0, 3} <= active(a) and 1 in active(b), what="primaries at the top")
+            since = len(judge.starts)
+            await until(
+                lambda: (
+                    {"a", "b"}
+                    <= {member for member, _, (_, hash_, _) in judge.starts[since:] if hash_ % 4 == 2}
+                ),
+                what="the queue without a primary to wander",
+            )
+        await load.all_seen(judge)
+    assert not judge.inversions
+    assert not judge.repeats
+
+
+async def test_a_message_published_twice_is_dropped_also_after_its_queue_has_moved(place: Place) -> None:
+    judge = Judge()
+    connection = await connect(place.url)
+    channel = await connection.open_channel()
+    headers = {"lbg-key": "k", "lbg-publisher": "p-1", "lbg-seq": 0, "lbg-ts": 1}
+
+    def publish(seq: int) -> None:
+        properties = BasicProperties(headers={**headers, "lbg-seq": seq}, delivery_mode=2)
+        channel.publish(place.names.exchange, f"{place.spec.hash_prefix}.1.t", b"x", properties=properties)
+
+    async with Member(place.settings("a"), judge.handler("a")) as a:
+        publish(0)
+        publish(1)
+        publish(1)
+        await until(lambda: a.state()["counts"]["repeats_dropped"] == 1)
+        async with Member(place.settings("b"), judge.handler("b")) as b:
+            await until(lambda: active(a) == set(), what="the only busy queue to move")
+            publish(0)
+            publish(2)
+            await until(lambda: b.state()["counts"]["acked"] == 1)
+            assert b.state()["counts"]["repeats_dropped"] == 1
+    await connection.close()
+    assert not judge.repeats
