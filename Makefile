@@ -14,9 +14,10 @@ DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ
 	PYTHONPATH=tests $(VENV)/bin/python -m support.rabbitmq -- \
 	sh -c 'exec $(VENV)/bin/lbg demo --broker "$$LBG_BROKER" --management "$$LBG_MANAGEMENT" $(DEMO_ARGS)'
 CHAOS_ARGS ?=
+EXACTLY_ONCE_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: help install dev demo test test-rabbitmq4 check lint types imports format bench chaos soak clean
+.PHONY: help install dev demo test test-rabbitmq4 check lint types imports format bench chaos soak exactly-once clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +76,9 @@ chaos: dev  ## random faults on both engines (25 minutes); CHAOS_ARGS="--engine 
 
 soak: $(VENV)/.dev  ## the same for 30 minutes on the embedded broker; SOAK_ARGS="--minutes 5 --seed 7"
 	$(VENV)/bin/python -m bench.chaos --engine embedded --minutes 30 $(SOAK_ARGS)
+
+exactly-once: $(VENV)/.dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--messages 100000 --seed 7"
+	$(VENV)/bin/python -m bench.exactly_once $(EXACTLY_ONCE_ARGS)
 
 clean:  ## remove everything that make made
 	rm -rf --one-file-system $(VENV) .rabbitmq4 .rabbitmq4.part .rabbitmq4.log build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
