@@ -17,6 +17,10 @@ COMMANDS = {
     "group": LazyCommand("lbg.group:group", "Create, show, list and delete groups."),
     "publish": LazyCommand("lbg.publish:publish", "Publish a file to a group, in order and without loss."),
     "consume": LazyCommand("lbg.consume:consume", "Join a group as a member."),
+    "sidecar": LazyCommand(
+        "lbg.sidecar:sidecar", "Run a member beside an application, in a container of its own."
+    ),
+    "drain": LazyCommand("lbg.drain:drain", "Make the sidecar hand over and leave, as a preStop hook."),
     "validate": LazyCommand("lbg.validate:validate", "Judge order, loss and moves of what a group delivers."),
 }
 

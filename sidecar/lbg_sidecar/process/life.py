@@ -1,0 +1,109 @@
+"""The member's life in the sidecar: it joins when it can, leaves when it is asked to, and says what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+from typing import Any
+
+from lbg_broker.client import ClientError, ConnectError
+from lbg_broker.client import SettingsError as AddressError
+from lbg_broker.client.backoff import Backoff
+from lbg_broker.provisioning import ProvisioningError
+
+from ..app import AppChannel, CommandChannel
+from ..effects import Effect
+from ..member import Member
+from .measuring import Measures
+from .settings import SidecarSettings
+
+log = logging.getLogger("lbg.sidecar")
+
+
+class Life:
+    """`run` ends when the member has left, or with the error that can never be mended by waiting.
+
+    A broker that is away, a user that is not there yet and a group that is not created yet are waited for: they
+    come about without this process, and a restart would not bring them nearer.
+    """
+
+    def __init__(self, settings: SidecarSettings, measures: Measures) -> None:
+        self.left = asyncio.Event()
+        self.waits_for = "the broker"
+        self._settings = settings
+        self._measures = measures
+        self._member: Member | None = None
+        self._stopped = asyncio.Event()
+
+    async def run(self) -> None:
+        """Raises MemberError, and the client's SettingsError."""
+        backoff, failures = Backoff(), 0
+        try:
+            while not self._stopped.is_set():
+                self._member = Member(self._settings.member, self._channel(), observer=self._observe)
+                try:
+                    async with self._member as member:
+                        self.waits_for = ""
+                        await member.run()
+                    return
+                except AddressError:
+                    raise
+                except (ClientError, ConnectError, ProvisioningError) as error:
+                    failures += 1
+                    wait_s = backoff.delay_s(failures)
+                    self.waits_for = str(error)
+                    log.warning("%s; trying again in %.1f s", error, wait_s)
+                    await self._pause(wait_s)
+        finally:
+            self.left.set()
+
+    def stop(self, why: str) -> None:
+        """Leave; asked a second time, at once."""
+        self._stopped.set()
+        if self._member is not None:
+            self._member.stop(why)
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._stopped.is_set()
+
+    @property
+    def again(self) -> int:
+        """Messages that were at work when the grace period was over: they are delivered again."""
+        return int(self.state().get("counts", {}).get("forced", 0))
+
+    def state(self) -> dict[str, Any]:
+        about = {"left": self.left.is_set(), "waits_for": self.waits_for}
+        if self._member is None:
+            member = self._settings.member
+            return {"group": member.group, "name": member.name, "connected": False, **about}
+        return {**self._member.state(), **about}
+
+    def why_not_ready(self) -> list[str]:
+        """Nothing, when the member has joined and its application takes messages."""
+        state = self.state()
+        app = state.get("app", {})
+        if self.left.is_set():
+            return ["the member has left the group"]
+        reasons = []
+        if self.is_leaving:
+            reasons.append("the member is leaving the group")
+        if not app.get("ready", True):
+            reasons.append(f"the application is not ready: {app['why']}")
+        elif not state["connected"]:
+            reasons.append(f"not in the group: waiting for {self.waits_for or 'the broker'}")
+        return reasons
+
+    def _observe(self, effect: Effect) -> None:
+        self._measures.observe(effect)
+
+    def _channel(self) -> AppChannel:
+        process = self._settings.process
+        return CommandChannel(shlex.split(process.command), concurrency=self._settings.member.concurrency)
+
+    async def _pause(self, wait_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopped.wait(), wait_s)
+        except TimeoutError:
+            return

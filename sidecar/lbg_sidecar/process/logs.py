@@ -1,0 +1,41 @@
+"""What the sidecar logs, as text or as one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from .redacting import redacted
+from .settings import LogFormat
+
+TEXT = "%(asctime)s %(levelname)s %(message)s"
+
+
+class TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """`fields` of a record (`log.info(…, extra={"fields": {…}})`) become fields of the object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return redacted(json.dumps(told, default=str))
+
+
+def configure_logging(log_format: LogFormat) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter(TEXT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # a line for each probe says nothing

@@ -1,0 +1,141 @@
+"""`/metrics`: the member's state read when it is asked for, and what `Measures` kept.
+
+`SERIES` is the contract: docs/sidecar.md shows it, and a test holds names and units to Prometheus' rules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from prometheus_client.core import (
+    CollectorRegistry,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from ..membership.messages import Progress, Status
+from .measuring import Measures
+
+
+class Series(NamedTuple):
+    kind: str
+    about: str
+    labels: tuple[str, ...] = ()
+
+
+SERIES: Mapping[str, Series] = {
+    "lbg_build_info": Series("gauge", "The version that runs; always 1.", ("version",)),
+    "lbg_member_joined": Series("gauge", "1 while the member is in the group."),
+    "lbg_app_ready": Series("gauge", "1 while the application can take messages."),
+    "lbg_bindings": Series("gauge", "Queues by this member's role and by state.", ("role", "state")),
+    "lbg_active_queues": Series("gauge", "Queues served here, by what they wait for.", ("progress",)),
+    "lbg_messages_in_flight": Series("gauge", "Delivered here and not acknowledged yet."),
+    "lbg_calls_running": Series("gauge", "Calls of the application that run."),
+    "lbg_calls_limit": Series("gauge", "Calls that may run at the same time."),
+    "lbg_lanes_blocked": Series("gauge", "Keys that wait for a retry."),
+    "lbg_messages_delivered_total": Series("counter", "Deliveries from the broker."),
+    "lbg_messages_acked_total": Series("counter", "Messages processed."),
+    "lbg_messages_dead_lettered_total": Series("counter", "Messages published to the dead letters."),
+    "lbg_repeats_dropped_total": Series("counter", "Deliveries of what had been processed before."),
+    "lbg_retries_total": Series("counter", "Calls that failed and are made again."),
+    "lbg_calls_timed_out_total": Series("counter", "Calls without a verdict in time."),
+    "lbg_calls_aborted_total": Series("counter", "Calls that ended without effect, their channel gone."),
+    "lbg_messages_forced_total": Series("counter", "Messages at work when a close could not wait for them."),
+    "lbg_stalls_total": Series("counter", "Queues attached to anew because they gave nothing."),
+    "lbg_overlaps_total": Series("counter", "Queues that another member turned out to serve."),
+    "lbg_handoffs_total": Series("counter", "Queues moved: away, kept (given up), taken over.", ("result",)),
+    "lbg_handoff_pause_seconds": Series("histogram", "How long a queue handed over to here stood still."),
+    "lbg_app_call_duration_seconds": Series("histogram", "The last call of each message processed."),
+    "lbg_message_age_seconds": Series("histogram", "From publishing to the end of processing."),
+}
+
+_COUNTS = {
+    "lbg_messages_delivered_total": "delivered",
+    "lbg_messages_acked_total": "acked",
+    "lbg_messages_dead_lettered_total": "dead_lettered",
+    "lbg_repeats_dropped_total": "repeats_dropped",
+    "lbg_retries_total": "retried",
+    "lbg_calls_timed_out_total": "timed_out",
+    "lbg_calls_aborted_total": "aborted",
+    "lbg_messages_forced_total": "forced",
+    "lbg_stalls_total": "stalls",
+    "lbg_overlaps_total": "overlaps",
+}
+
+
+def exposition(state: Mapping[str, Any], measures: Measures, *, version: str) -> bytes:
+    """The text of a scrape. `state` is `Member.state()`; what it does not say is absent, not 0."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Once(lambda: _families(state, measures, version)))
+    return generate_latest(registry)
+
+
+class _Once(Collector):
+    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
+        self._families = families
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        return self._families()
+
+
+def _families(state: Mapping[str, Any], measures: Measures, version: str) -> Iterator[Metric]:
+    yield _gauge("lbg_build_info", {(version,): 1})
+    yield _gauge("lbg_member_joined", {(): state.get("connected", False)})
+    if "app" in state:
+        yield _gauge("lbg_app_ready", {(): state["app"]["ready"]})
+    if "queues" in state:
+        yield from _queues(state["queues"])
+    if "lanes" in state:
+        lanes = state["lanes"]
+        yield _gauge("lbg_calls_running", {(): lanes["running"]})
+        yield _gauge("lbg_calls_limit", {(): lanes["concurrency"]})
+        yield _gauge("lbg_lanes_blocked", {(): lanes["blocked"]})
+    for name, field in _COUNTS.items():
+        if field in state.get("counts", {}):
+            yield _counter(name, {(): state["counts"][field]})
+    results: dict[tuple[str, ...], float] = {
+        ("away",): measures.moved_away,
+        ("kept",): measures.kept,
+        ("taken_over",): measures.taken_over,
+    }
+    yield _counter("lbg_handoffs_total", results)
+    for name, histogram in (
+        ("lbg_handoff_pause_seconds", measures.pause_s),
+        ("lbg_app_call_duration_seconds", measures.call_s),
+        ("lbg_message_age_seconds", measures.age_s),
+    ):
+        family = HistogramMetricFamily(name, SERIES[name].about)
+        family.add_metric([], histogram.buckets(), histogram.sum)
+        yield family
+
+
+def _queues(queues: list[Mapping[str, Any]]) -> Iterator[Metric]:
+    roles = Counter(("primary" if one["primary"] else "secondary", one["status"]) for one in queues)
+    every = [(role, str(state)) for role in ("primary", "secondary") for state in Status]
+    yield _gauge("lbg_bindings", {labels: roles[labels] for labels in every})
+    progress = Counter(one["progress"] for one in queues if one["active"])
+    yield _gauge("lbg_active_queues", {(str(one),): progress[str(one)] for one in Progress})
+    yield _gauge("lbg_messages_in_flight", {(): sum(one["in_flight"] for one in queues)})
+
+
+def _gauge(name: str, values: Mapping[tuple[str, ...], float]) -> Metric:
+    family = GaugeMetricFamily(name, SERIES[name].about, labels=SERIES[name].labels)
+    for labels, value in values.items():
+        family.add_metric(labels, float(value))
+    return family
+
+
+def _counter(name: str, values: Mapping[tuple[str, ...], float]) -> Metric:
+    family = CounterMetricFamily(name, SERIES[name].about, labels=SERIES[name].labels)
+    for labels, value in values.items():
+        family.add_metric(labels, float(value))
+    return family

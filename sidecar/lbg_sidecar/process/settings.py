@@ -1,0 +1,99 @@
+"""Everything that can be set about a sidecar, in one place."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from ..settings import MemberSettings
+from .listener import Listener
+
+
+class Channel(enum.StrEnum):
+    """How the sidecar speaks with the application."""
+
+    COMMAND = "command"
+
+
+class LogFormat(enum.StrEnum):
+    JSON = "json"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """- `broker`: one address or several with commas between them, tried in turn.
+    - `username`: the user to log in as, in place of the address's.
+    - `username_file`, `password_file`: their first lines, read again for every connection, as a mounted Secret
+      changes under a running pod.
+    - `cafile`, `certfile`, `keyfile`: for amqps addresses. The broker's certificate is verified, against the
+      system's authorities when there is no `cafile`.
+    """
+
+    broker: str = field(default="amqp://guest:guest@127.0.0.1:5672/", repr=False)
+    username: str | None = None
+    username_file: Path | None = None
+    password_file: Path | None = None
+    cafile: Path | None = None
+    certfile: Path | None = None
+    keyfile: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
+    """- `app`: the channel to the application.
+    - `command`: for `command`: what to run, split as a shell would, without a shell.
+    - `local`: where drain, state and the application's own requests are served; HOST:PORT or unix:/PATH. Loopback
+      unless told: whoever reaches it can publish and can make the member leave.
+    - `observed`: where metrics and health are served, for Prometheus and the kubelet: the pod's address.
+    - `body_max_bytes`: the longest request body.
+    - `log_format`: `text`, or `json` with one object a line.
+    """
+
+    app: Channel = Channel.COMMAND
+    command: str = ""
+    local: str = "127.0.0.1:8750"
+    observed: str = "0.0.0.0:8751"
+    body_max_bytes: int = 1_048_576
+    log_format: LogFormat = LogFormat.TEXT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarSettings:
+    """The whole: what `configuring.configure` makes of environment and file."""
+
+    member: MemberSettings
+    process: ProcessSettings
+    local: Listener
+    observed: Listener
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: its name in the file, its type, and its default (None where it has none)."""
+
+    name: str
+    kind: Any
+    default: object
+    required: bool
+
+    @property
+    def variable(self) -> str:
+        return f"LBG_{self.name.upper()}"
+
+
+def table() -> dict[str, Setting]:
+    """All settings by name, in the order to show them. What a member learns to be told is in it by itself."""
+    rows: dict[str, Setting] = {}
+    for holder in (BrokerSettings, MemberSettings, ProcessSettings):
+        kinds = get_type_hints(holder)
+        for one in fields(holder):
+            rows.setdefault(one.name, _row(one, kinds[one.name]))
+    return rows
+
+
+def _row(one: Field[Any], kind: Any) -> Setting:
+    required = one.default is MISSING and one.default_factory is MISSING
+    return Setting(one.name, kind, None if one.default is MISSING else one.default, required)
