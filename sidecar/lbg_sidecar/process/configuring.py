@@ -13,6 +13,8 @@ from typing import Any
 from lbg_broker.client import ConnectionSettings, CredentialFiles
 from lbg_broker.client import SettingsError as AddressError
 
+from ..app import HealthRules
+from ..app.targets import parse_target
 from ..errors import SettingsError
 from ..settings import MemberSettings
 from .errors import ConfigurationError
@@ -85,6 +87,12 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
         raise ConfigurationError(_line(at, "body_max_bytes", process.body_max_bytes, "must be at least 1"))
     if process.app is Channel.COMMAND:
         _check_command(process.command, where.get("command", "LBG_COMMAND"))
+    else:
+        try:
+            parse_target(process.target)
+            HealthRules(path=process.health_path)
+        except SettingsError as error:
+            raise ConfigurationError(f"LBG_TARGET, LBG_HEALTH_PATH: {error}") from None
     broker = BrokerSettings(**_of(BrokerSettings, values))
     told = {name: value for name, value in _of(MemberSettings, values).items() if name != "broker"}
     try:

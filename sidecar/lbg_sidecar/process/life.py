@@ -12,11 +12,11 @@ from lbg_broker.client import SettingsError as AddressError
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.provisioning import ProvisioningError
 
-from ..app import AppChannel, CommandChannel
+from ..app import AppChannel, CommandChannel, HealthRules, PushChannel
 from ..effects import Effect
 from ..member import Member
 from .measuring import Measures
-from .settings import SidecarSettings
+from .settings import Channel, SidecarSettings
 
 log = logging.getLogger("lbg.sidecar")
 
@@ -99,8 +99,11 @@ class Life:
         self._measures.observe(effect)
 
     def _channel(self) -> AppChannel:
-        process = self._settings.process
-        return CommandChannel(shlex.split(process.command), concurrency=self._settings.member.concurrency)
+        process, concurrency = self._settings.process, self._settings.member.concurrency
+        if process.app is Channel.HTTP:
+            health = HealthRules(path=process.health_path)
+            return PushChannel(process.target, concurrency=concurrency, health=health)
+        return CommandChannel(shlex.split(process.command), concurrency=concurrency)
 
     async def _pause(self, wait_s: float) -> None:
         try:

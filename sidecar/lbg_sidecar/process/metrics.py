@@ -119,7 +119,7 @@ def _families(state: Mapping[str, Any], measures: Measures, version: str) -> Ite
 
 
 def _queues(queues: list[Mapping[str, Any]]) -> Iterator[Metric]:
-    roles = Counter(("primary" if one["primary"] else "secondary", one["status"]) for one in queues)
+    roles = Counter((one["role"], one["status"]) for one in queues)
     every = [(role, str(state)) for role in ("primary", "secondary") for state in Status]
     yield _gauge("lbg_bindings", {labels: roles[labels] for labels in every})
     progress = Counter(one["progress"] for one in queues if one["active"])

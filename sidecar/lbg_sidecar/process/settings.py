@@ -15,6 +15,7 @@ class Channel(enum.StrEnum):
     """How the sidecar speaks with the application."""
 
     COMMAND = "command"
+    HTTP = "http"
 
 
 class LogFormat(enum.StrEnum):
@@ -45,8 +46,11 @@ class BrokerSettings:
 class ProcessSettings:
     """- `app`: the channel to the application.
     - `command`: for `command`: what to run, split as a shell would, without a shell.
-    - `local`: where drain, state and the application's own requests are served; HOST:PORT or unix:/PATH. Loopback
-      unless told: whoever reaches it can publish and can make the member leave.
+    - `target`: for `http`: where each message is POSTed, http://HOST:PORT/PATH or unix:/SOCKET:/PATH.
+    - `health_path`: for `http`: what to GET to know that the application is ready; None: that its port can be
+      connected to is enough.
+    - `local`: where drain and state are served; HOST:PORT or unix:/PATH. Loopback
+      unless told: whoever reaches it can make the member leave.
     - `observed`: where metrics and health are served, for Prometheus and the kubelet: the pod's address.
     - `body_max_bytes`: the longest request body.
     - `log_format`: `text`, or `json` with one object a line.
@@ -54,6 +58,8 @@ class ProcessSettings:
 
     app: Channel = Channel.COMMAND
     command: str = ""
+    target: str = ""
+    health_path: str | None = None
     local: str = "127.0.0.1:8750"
     observed: str = "0.0.0.0:8751"
     body_max_bytes: int = 1_048_576

@@ -1,0 +1,68 @@
+"""The text of a scrape, read by Prometheus' own parser and held to its naming rules."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from lbg_sidecar.process.measuring import Measures
+from lbg_sidecar.process.metrics import SERIES, exposition
+
+STATE = {
+    "connected": True,
+    "app": {"ready": True},
+    "queues": [
+        {"role": "primary", "status": "Ready", "active": True, "progress": "Working", "in_flight": 3},
+        {"role": "secondary", "status": "Unassigned", "active": False, "progress": "Idle", "in_flight": 0},
+    ],
+    "lanes": {"running": 2, "blocked": 1, "concurrency": 16},
+    "counts": {
+        **dict.fromkeys(("delivered", "acked", "dead_lettered", "repeats_dropped", "retried"), 5),
+        **dict.fromkeys(("timed_out", "aborted", "forced", "stalls", "overlaps"), 1),
+    },
+}
+
+
+def samples(state: dict[str, object]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = exposition(state, Measures(lambda: 0.0), version="1").decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_every_series_of_the_contract_is_scraped_and_no_other() -> None:
+    text = exposition(STATE, Measures(lambda: 0.0), version="1").decode()
+    told = {
+        family.name + ("_total" if family.type == "counter" else ""): family.type
+        for family in text_string_to_metric_families(text)
+    }
+    assert told == {name: series.kind for name, series in SERIES.items()}
+
+
+def test_names_follow_prometheus() -> None:
+    for name, series in SERIES.items():
+        assert name.startswith("lbg_")
+        assert name.endswith("_total") == (series.kind == "counter"), name
+        assert series.kind != "histogram" or name.endswith("_seconds"), name
+        assert series.about.endswith("."), name
+
+
+def test_bindings_are_counted_by_role_and_state() -> None:
+    told = samples(STATE)
+    assert told[("lbg_bindings", (("role", "primary"), ("state", "Ready")))] == 1
+    assert told[("lbg_bindings", (("role", "secondary"), ("state", "Unassigned")))] == 1
+    assert told[("lbg_messages_in_flight", ())] == 3
+
+
+def test_what_is_not_known_is_absent() -> None:
+    names = {name for name, _ in samples({"connected": False})}
+    assert not names & {"lbg_messages_in_flight", "lbg_bindings", "lbg_messages_acked_total", "lbg_app_ready"}
+
+
+def test_a_histogram_counts_cumulatively_with_bounds_included() -> None:
+    measures = Measures(lambda: 0.0)
+    for pause_s in (0.001, 0.002, 60.0):
+        measures.pause_s.observe(pause_s)
+    buckets = dict(measures.pause_s.buckets())
+    assert (buckets["0.001"], buckets["0.0025"], buckets["10.0"], buckets["+Inf"]) == (1, 2, 2, 3)

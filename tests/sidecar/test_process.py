@@ -1,0 +1,179 @@
+"""The real process on the embedded broker: how it waits, joins, drains and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command_line import clean_environment, end_started, start_lbg
+from support.embedded import EmbeddedBroker
+
+PROMPT = "import sys, json\nfor line in sys.stdin:\n print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'ack'}), flush=True)"
+STUCK = "import sys\nfor line in sys.stdin: pass"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    yield
+    end_started()
+
+
+def lbg(broker: EmbeddedBroker, *arguments: str) -> None:
+    management = {"LBG_MANAGEMENT": broker.management_url} if arguments[0] == "group" else {}
+    environment = {**clean_environment(), "LBG_BROKER": broker.url, **management}
+    subprocess.run(
+        [sys.executable, "-m", "lbg", *arguments],
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )
+
+
+def create(broker: EmbeddedBroker, group: str) -> None:
+    sizes = ("--hash-prefix", group, "--hash-count", "8", "--queue-count", "2", "--queue-size-mb", "8")
+    lbg(broker, "group", "create", group, *sizes)
+
+
+class Sidecar:
+    def __init__(self, broker: EmbeddedBroker, directory: Path, group: str, app: str, **more: str) -> None:
+        self.log = directory / f"{group}.log"
+        script = directory / f"{group}.py"
+        script.write_text(app)
+        self.socket = directory / "local.sock"
+        environment = {
+            "LBG_BROKER": broker.url,
+            "LBG_GROUP": group,
+            "LBG_COMMAND": f"{sys.executable} {script}",
+            "LBG_LOCAL": f"unix:{self.socket}",
+            "LBG_OBSERVED": "127.0.0.1:0",
+            "LBG_REBALANCE_DELAY_S": "0.2",
+            **more,
+        }
+        with self.log.open("w") as log:
+            self.process = start_lbg("sidecar", environment=environment, stdout=log, stderr=log)
+        self.observed = ""
+        self.until(lambda: re.search(r"observed listener: (\S+)", self.text))
+        found = re.search(r"observed listener: (\S+)", self.text)
+        assert found is not None
+        self.observed = found[1]
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{self.observed}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def ready(self) -> bool:
+        return self.get("/readyz")[0] == 200
+
+    def acked(self) -> int:
+        found = re.search(r"^lbg_messages_acked_total (\S+)$", self.get("/metrics")[1], re.M)
+        return int(float(found[1])) if found else 0
+
+    def until(self, condition: Any) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline and self.process.poll() is None, self.text
+            time.sleep(0.05)
+
+
+def publish(broker: EmbeddedBroker, directory: Path, group: str, count: int) -> None:
+    rows = directory / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"k": str(n % 20), "n": n}) + "\n" for n in range(count)))
+    lbg(broker, "publish", "--group", group, "--key", "k", str(rows))
+
+
+def test_it_waits_for_a_group_and_says_so_then_serves_and_leaves_at_sigterm(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    sidecar = Sidecar(broker, tmp_path, "late", PROMPT)
+    sidecar.until(lambda: "late" in sidecar.get("/readyz")[1])
+    assert sidecar.get("/readyz")[0] == 503
+    assert sidecar.get("/healthz")[0] == 200
+    create(broker, "late")
+    sidecar.until(sidecar.ready)
+    publish(broker, tmp_path, "late", 300)
+    sidecar.until(lambda: sidecar.acked() == 300)
+    sidecar.process.send_signal(signal.SIGTERM)
+    assert sidecar.process.wait(timeout=20) == 0
+    assert "nothing is delivered again" in sidecar.text
+
+
+def test_drain_hands_over_and_the_process_stays_unready_until_sigterm(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    create(broker, "drained")
+    sidecar = Sidecar(broker, tmp_path, "drained", PROMPT)
+    sidecar.until(sidecar.ready)
+    hook = start_lbg("drain", "--local", f"unix:{sidecar.socket}")
+    out, err = hook.communicate(timeout=20)
+    assert (hook.returncode, out) == (0, "drained: nothing is delivered again\n"), err
+    assert sidecar.process.poll() is None
+    assert sidecar.get("/readyz")[0] == 503
+    sidecar.process.send_signal(signal.SIGTERM)
+    assert sidecar.process.wait(timeout=20) == 0
+
+
+def test_a_stuck_application_is_cut_off_after_the_grace_and_counted(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    create(broker, "stuck")
+    sidecar = Sidecar(broker, tmp_path, "stuck", STUCK, LBG_SHUTDOWN_GRACE_S="0.5", LBG_CONCURRENCY="3")
+    sidecar.until(sidecar.ready)
+    publish(broker, tmp_path, "stuck", 40)
+    sidecar.until(lambda: re.search(r"^lbg_calls_running 3.0$", sidecar.get("/metrics")[1], re.M))
+    sidecar.process.send_signal(signal.SIGTERM)
+    assert sidecar.process.wait(timeout=20) == 1
+    assert "3 messages that were at work are delivered again" in sidecar.text
+
+
+def test_sigterm_ends_it_while_it_waits_for_the_group(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    sidecar = Sidecar(broker, tmp_path, "never", PROMPT)
+    sidecar.until(lambda: "never" in sidecar.get("/readyz")[1])
+    sidecar.process.send_signal(signal.SIGTERM)
+    assert sidecar.process.wait(timeout=10) == 0
+
+
+def test_the_local_endpoints_are_not_on_the_observed_listener(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    sidecar = Sidecar(broker, tmp_path, "apart", PROMPT)
+    assert sidecar.get("/v1/state")[0] == 404
+
+
+def test_a_bad_setting_ends_it_with_one_line_and_status_2() -> None:
+    process = start_lbg("sidecar", environment={"LBG_GROUP": "g", "LBG_COMMAND": "x", "LBG_PREFETCH": "few"})
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert err == "lbg: error: LBG_PREFETCH is 'few', but it must be a whole number\n"
+
+
+def test_drain_says_that_no_sidecar_is_there(tmp_path: Path) -> None:
+    process = start_lbg("drain", "--local", f"unix:{tmp_path}/none.sock", environment=dict(os.environ))
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "no sidecar answers at unix:" in err
+    assert len(err.splitlines()) == 1
