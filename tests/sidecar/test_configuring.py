@@ -33,7 +33,7 @@ def test_environment_counts_over_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_setting_is_named_with_its_rule(variable: str, value: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match="^[^\n]*$") as raised:
+    with pytest.raises(ConfigurationError, match=r"^[^\n]*$") as raised:
         configure({**LEAST, variable: value})
     assert said in str(raised.value)
     assert variable in str(raised.value) or variable == "LBG_CAFILE"
@@ -47,7 +47,7 @@ def test_a_missing_setting_is_named() -> None:
 def test_an_unknown_name_in_the_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "sidecar.toml"
     file.write_text("colour = 1\n")
-    with pytest.raises(ConfigurationError, match="colour in .* is no setting"):
+    with pytest.raises(ConfigurationError, match=r"colour in .* is no setting"):
         configure(LEAST, file)
 
 

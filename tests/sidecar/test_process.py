@@ -20,7 +20,8 @@ import pytest
 from support.command_line import clean_environment, end_started, start_lbg
 from support.embedded import EmbeddedBroker
 
-PROMPT = "import sys, json\nfor line in sys.stdin:\n print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'ack'}), flush=True)"
+PROMPT = "import sys, json\nfor line in sys.stdin:\n "
+PROMPT += "print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'ack'}), flush=True)"
 STUCK = "import sys\nfor line in sys.stdin: pass"
 
 
@@ -98,7 +99,8 @@ class Sidecar:
     def until(self, condition: Any) -> None:
         deadline = time.monotonic() + 20
         while not condition():
-            assert time.monotonic() < deadline and self.process.poll() is None, self.text
+            assert time.monotonic() < deadline, self.text
+            assert self.process.poll() is None, self.text
             time.sleep(0.05)
 
 
