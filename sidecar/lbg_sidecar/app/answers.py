@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..consuming.positions import StreamRuns
 from ..verdict import ACK, Kind, Verdict
+from .knowledge import parse_processed
 
 AFTER_MAX_S = 86_400
 
@@ -42,6 +44,12 @@ def parse_verdict(line: bytes) -> tuple[str, Verdict]:
     if not isinstance(name, str):
         raise ValueError('no object with an "id"')
     return name, read_verdict(fields)
+
+
+def parse_first_line(line: bytes) -> tuple[StreamRuns, ...] | None:
+    """A command's positions; None if it does not begin with them. Raises ValueError if they cannot be read."""
+    fields = read_object(line)
+    return parse_processed(fields["processed"]) if "processed" in fields else None
 
 
 def _after_s(value: object) -> float | None:

@@ -2,7 +2,8 @@
 
 The command runs once and for long. It gets the messages on its standard input, up to `concurrency` of them before
 it has answered any, and answers in any order: ``{"id": …, "verdict": "ack" | "retry" | "drop", "reason": …,
-"after_s": …}``. What it writes to its standard error goes to the member's. When its input ends it should end.
+"after_s": …}``. Its first line may say ``{"processed": …}`` instead (`app.knowledge`).
+What it writes to its standard error goes to the member's. When its input ends it should end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..consuming.backoff import Backoff
 from ..errors import CommandFailed
 from ..message import Message
 from ..verdict import INTERRUPTED, Verdict, retry
-from .answers import parse_verdict
+from .answers import parse_first_line, parse_verdict
 from .channel import Calls
 
 log = logging.getLogger("lbg.member")
@@ -35,6 +36,12 @@ RESTART = Backoff(first_s=0.1, max_s=10.0, jitter=0.2)
 STEADY_S = 10.0
 """A command that lived this long did not fail to start: the next restart is prompt again."""
 
+DOWN_GRACE_S = 5.0
+"""A command that answers nothing for this long after it died is not ready: its queues are with others meanwhile."""
+
+UP_S = 1.0
+"""A command that has lived this long, or has answered, is up again."""
+
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
@@ -46,8 +53,17 @@ class CommandChannel:
     """
 
     def __init__(
-        self, command: Sequence[str], *, concurrency: int, uniform: Callable[[], float] = lambda: 0.5
+        self,
+        command: Sequence[str],
+        *,
+        concurrency: int,
+        uniform: Callable[[], float] = lambda: 0.5,
+        down_grace_s: float = DOWN_GRACE_S,
     ) -> None:
+        self._down_grace_s = down_grace_s
+        self._down: asyncio.TimerHandle | None = None
+        self._is_ready = True
+        self._has_spoken = False
         self.command = tuple(command)
         self._concurrency = concurrency
         self._uniform = uniform
@@ -96,6 +112,8 @@ class CommandChannel:
     async def stop(self, grace_s: float) -> None:
         self._stopping = True
         self._calls = None
+        if self._down is not None:
+            self._down.cancel()
         process = self._process
         if process is not None and not self._killed:
             assert process.stdin is not None
@@ -129,8 +147,11 @@ class CommandChannel:
         failures = 0
         while True:
             began_at = loop.time()
+            self._has_spoken = False
+            up = loop.call_later(UP_S, self._is_up)
             await self._read(process)
             status = await process.wait()
+            up.cancel()
             self._process = None
             killed, self._killed = self._killed, False
             if self._draining is not None:
@@ -143,6 +164,8 @@ class CommandChannel:
                 failures = 0
             else:
                 failures = 1 if loop.time() - began_at >= STEADY_S else failures + 1
+                if self._down is None:
+                    self._down = loop.call_later(self._down_grace_s, self._stays_down)
                 wait_s = RESTART.delay_s(failures, self._uniform)
                 log.warning("the command ended: %s; starting it again in %.1f s", _described(status), wait_s)
                 await asyncio.sleep(wait_s)
@@ -192,7 +215,11 @@ class CommandChannel:
             self._answer(rest)
 
     def _answer(self, line: bytes) -> None:
+        is_first, self._has_spoken = not self._has_spoken, True
         try:
+            if is_first and self._calls is not None and (told := parse_first_line(line)) is not None:
+                self._calls.processed(told)
+                return
             name, verdict = parse_verdict(line)
         except ValueError as error:
             self._complain(line, error)
@@ -201,7 +228,21 @@ class CommandChannel:
         if message is None:
             self._complain(line, ValueError("no message with this id is waiting for a verdict"))
         elif self._calls is not None:
+            self._is_up()
             self._calls.end(message, verdict)
+
+    def _is_up(self) -> None:
+        if self._down is not None:
+            self._down.cancel()
+            self._down = None
+        if not self._is_ready and self._calls is not None:
+            self._is_ready = True
+            self._calls.ready(True)
+
+    def _stays_down(self) -> None:
+        if self._calls is not None:
+            self._is_ready = False
+            self._calls.ready(False, f"the command ends again and again: {shlex.join(self.command)}")
 
     def _complain(self, line: bytes, error: ValueError | None = None) -> None:
         # Once per life of the member: a command that prints its log to stdout would fill ours with it.

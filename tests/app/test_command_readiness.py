@@ -1,0 +1,40 @@
+"""What a command says before its first verdict, and what is said of one that does not stay up."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from lbg_sidecar import CommandChannel
+from support.app_subjects import COMMAND
+from support.offering import Offering, offering_to
+from support.waiting import until
+
+
+async def test_a_command_may_begin_with_its_positions(tmp_path: Path) -> None:
+    source = """print('{"processed": [["p", 5, [[0, 3]]]]}', flush=True)""" + COMMAND
+    channel = CommandChannel([sys.executable, "-c", source, str(tmp_path / "log")], concurrency=4)
+    async with offering_to(channel, Offering()) as offering:
+        offering.offer("a")
+        await until(lambda: offering.acked())
+        assert offering.streams == [("p", 5, ((0, 3),))]
+
+
+async def test_a_command_that_crashes_for_longer_than_the_grace_is_not_ready_until_it_stays_up(
+    tmp_path: Path,
+) -> None:
+    cured = tmp_path / "cured"
+    source = f"""
+import os, sys
+if not os.path.exists({str(cured)!r}):
+    sys.exit(1)
+{COMMAND}"""
+    channel = CommandChannel(
+        [sys.executable, "-c", source, str(tmp_path / "log")], concurrency=4, down_grace_s=0.2
+    )
+    async with offering_to(channel, Offering()) as offering:
+        offering.offer("a")
+        await until(lambda: not offering.is_ready)
+        cured.touch()
+        await until(lambda: offering.acked())
+        assert [is_ready for is_ready, _ in offering.readiness] == [False, True]
