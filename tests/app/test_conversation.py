@@ -168,15 +168,15 @@ def test_every_message_given_is_answered_or_taken_back_once(story: list[tuple[st
     ended: list[int] = []
     for what, value in story:
         if what == "give":
-            talk.give(range(sent + 1, sent + 1 + value))  # type: ignore[operator]
-            out.update(range(sent + 1, sent + 1 + value))  # type: ignore[operator]
-            sent += value  # type: ignore[operator]
+            talk.give(range(sent + 1, sent + 1 + value))
+            out.update(range(sent + 1, sent + 1 + value))
+            sent += value
         elif what == "cancel":
-            named = talk.cancel(lambda number, meant=value: number in meant)  # type: ignore[misc]
-            assert set(named) == (value & out) - cancelled  # type: ignore[operator]
+            named = talk.cancel(lambda number, meant=value: number in meant)
+            assert set(named) == (value & out) - cancelled
             cancelled.update(named)
         else:
-            frame = dict(value)  # type: ignore[call-overload]
+            frame = dict(value)
             expected = _expected(frame, sent, out, cancelled, acked_to)
             frame["verdicts"] = [{"n": n, "verdict": word} for n, (word, _) in frame.get("verdicts", [])]
             if expected is None:
@@ -197,9 +197,9 @@ def _expected(
     frame: dict[str, object], sent: int, out: set[int], cancelled: set[int], acked_to: int
 ) -> dict[int, Verdict] | None:
     """None: the frame must be refused."""
-    said: list[tuple[int, Verdict]] = [(n, ACK) for n in frame.get("acks", [])]  # type: ignore[attr-defined]
-    said += [(n, verdict) for n, (_, verdict) in frame.get("verdicts", [])]  # type: ignore[attr-defined]
-    for n in frame.get("cancelled", []):  # type: ignore[attr-defined]
+    said: list[tuple[int, Verdict]] = [(n, ACK) for n in frame.get("acks", [])]
+    said += [(n, verdict) for n, (_, verdict) in frame.get("verdicts", [])]
+    for n in frame.get("cancelled", []):
         if n in out:
             if n not in cancelled:
                 return None

@@ -7,7 +7,7 @@ from lbg_sidecar.errors import SettingsError
 
 
 def healthy(**rules: int) -> Health:
-    health = Health(HealthRules(**rules))  # type: ignore[arg-type]
+    health = Health(HealthRules(**rules))
     assert health.succeeded(0.0)
     return health
 
@@ -53,4 +53,4 @@ def test_it_comes_back_after_successes_in_a_row_and_no_answered_call_counts() ->
 )
 def test_a_bad_rule_is_refused(rules: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match="app health"):
-        HealthRules(**rules)  # type: ignore[arg-type]
+        HealthRules(**rules)

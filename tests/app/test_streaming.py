@@ -272,7 +272,7 @@ async def test_who_reads_nothing_is_not_buried_in_messages_and_is_found_by_its_s
     async with a_stream(heartbeat_s=0.6) as stream:
         host, port = stream.url.split("/")[2].split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.transport.pause_reading()
         lines = (
             "GET /v1/stream HTTP/1.1",
             "Host: x",
@@ -299,7 +299,7 @@ async def test_half_a_frame_and_then_nothing_is_a_lost_connection() -> None:
     async with a_stream() as stream, stream.connected(HELLO) as socket:
         stream.offer(message(0))
         await frame(socket)
-        transport = socket._response.connection.transport  # type: ignore[union-attr]
+        transport = socket._response.connection.transport
         transport.write(bytes([0x81, 0x80 | 20, 0, 0, 0, 0]) + b'{"ack"')
         transport.abort()
         await until(lambda: stream.calls.ended == [(0, INTERRUPTED)])

@@ -186,7 +186,7 @@ async def test_a_broker_killed_while_requests_wait_loses_nothing_and_doubles_no_
 
         async def send(first: int) -> None:
             events = [event(number) for number in range(first, first + 20)]
-            while (await endpoint.batch(events))[0] != 200:  # noqa: ASYNC110
+            while (await endpoint.batch(events))[0] != 200:  # noqa: ASYNC110 (only asking again tells)
                 await asyncio.sleep(0.05)
 
         sending = [asyncio.create_task(send(first)) for first in range(50, 450, 20)]
