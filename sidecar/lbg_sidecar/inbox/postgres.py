@@ -1,0 +1,145 @@
+"""The inbox in PostgreSQL, by psycopg 3: `pip install "lbg[postgres]"`.
+
+A row of a stream's floor, once there, stays. `first_time` holds it shared until its transaction ends, and `compact`
+alone holds it exclusively: no row is folded away between a record and the look at the floor. Under REPEATABLE READ and
+above a floor that was written after the transaction began is an error of the server (40001), never an old value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import Connection, Cursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import TupleRow, tuple_row
+from psycopg.sql import SQL, Composed, Identifier
+
+from .folding import JsonStreams, as_json, raised_floor
+from .identity import Identified, InboxError, identity_of, quoted
+
+NO_FLOOR = -1
+_CREATE_LOCK = 0x6C62675F  # "lbg_": CREATE TABLE IF NOT EXISTS fails when two make it at the same time
+
+
+class PostgresInbox:
+    """::
+
+    with connection.transaction():
+        if inbox.first_time(connection, message):
+            connection.execute("INSERT INTO orders VALUES (%s, %s)", (message.key, message.data))
+    """
+
+    def __init__(self, *, table: str = "lbg_inbox", floor_table: str = "lbg_inbox_floor") -> None:
+        for name in (table, floor_table):
+            quoted(name)
+        # Doubled, because every statement is executed with parameters, which psycopg marks by %.
+        self._names = {
+            name: Identifier(each.replace("%", "%%"))
+            for name, each in (("rows", table), ("floors", floor_table))
+        }
+
+    def create(self, connection: Connection[Any]) -> None:
+        """Make the tables where they are missing."""
+        with connection.transaction(), _own_cursor(connection) as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
+            cursor.execute(
+                self._sql(
+                    "CREATE TABLE IF NOT EXISTS {rows} (publisher text NOT NULL, hash bigint NOT NULL, "
+                    "seq bigint NOT NULL, PRIMARY KEY (publisher, hash, seq))"
+                ),
+                (),
+            )
+            cursor.execute(
+                self._sql(
+                    "CREATE TABLE IF NOT EXISTS {floors} (publisher text NOT NULL, hash bigint NOT NULL, "
+                    "floor bigint NOT NULL, PRIMARY KEY (publisher, hash))"
+                ),
+                (),
+            )
+
+    def first_time(self, cursor: Cursor[Any] | Connection[Any], message: Identified) -> bool:
+        """Record the message in the transaction under way; False if it was recorded before: write nothing then.
+
+        Waits for another transaction that has the same message in hand. An error of the server (a serialization
+        failure, a deadlock) ends the transaction; let it be a retry. Raises NoIdentity for a message that no
+        publisher of ours stamped.
+        """
+        publisher, hash_, seq = identity_of(message)
+        connection = cursor.connection if isinstance(cursor, Cursor) else cursor
+        if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+            raise InboxError(
+                "the connection commits each statement by itself: begin a transaction before first_time"
+            )
+        with _own_cursor(connection) as own:
+            own.execute(
+                self._sql("INSERT INTO {rows} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"),
+                (publisher, hash_, seq),
+            )
+            if not own.rowcount:
+                return False
+            if seq > self._locked_floor(own, (publisher, hash_), "SHARE"):
+                return True
+            own.execute(
+                self._sql("DELETE FROM {rows} WHERE publisher = %s AND hash = %s AND seq = %s"),
+                (publisher, hash_, seq),
+            )
+            return False
+
+    def compact(self, connection: Connection[Any]) -> int:
+        """Fold the rows that follow a floor without a hole into it; how many rows went. A transaction for each
+        stream, so that an application waits for one at most: raises ValueError within another."""
+        if connection.info.transaction_status != TransactionStatus.IDLE:
+            raise ValueError("compact needs a connection without a transaction under way")
+        with connection.transaction(), _own_cursor(connection) as cursor:
+            streams = cursor.execute(self._sql("SELECT DISTINCT publisher, hash FROM {rows}"), ()).fetchall()
+        return sum(self._fold(connection, (publisher, hash_)) for publisher, hash_ in streams)
+
+    def _fold(self, connection: Connection[Any], stream: tuple[str, int]) -> int:
+        with connection.transaction(), _own_cursor(connection) as cursor:
+            before = self._locked_floor(cursor, stream, "UPDATE")
+            numbers = cursor.execute(
+                self._sql("SELECT seq FROM {rows} WHERE publisher = %s AND hash = %s ORDER BY seq"), stream
+            ).fetchall()
+            floor = raised_floor(before, (seq for (seq,) in numbers))
+            if floor == before:
+                return 0
+            cursor.execute(
+                self._sql("UPDATE {floors} SET floor = %s WHERE publisher = %s AND hash = %s"),
+                (floor, *stream),
+            )
+            folded: int = cursor.execute(
+                self._sql("DELETE FROM {rows} WHERE publisher = %s AND hash = %s AND seq <= %s"),
+                (*stream, floor),
+            ).rowcount
+            return folded
+
+    def processed(self, connection: Connection[Any]) -> JsonStreams:
+        """What was processed, for the member. In the transaction under way, if there is one."""
+        # One statement, so that no compaction comes between rows and floors.
+        query = self._sql(
+            "SELECT 0, publisher, hash, floor FROM {floors} WHERE floor > %s "
+            "UNION ALL SELECT 1, publisher, hash, seq FROM {rows}"
+        )
+        with connection.transaction(), _own_cursor(connection) as cursor:
+            found = cursor.execute(query, (NO_FLOOR,)).fetchall()
+        return as_json((row[1:] for row in found if row[0] == 0), (row[1:] for row in found if row[0] == 1))
+
+    def _locked_floor(self, cursor: Cursor[TupleRow], stream: tuple[str, int], strength: str) -> int:
+        """Made if it is missing: what is not there cannot be locked, and a floor made meanwhile would not be seen."""
+        lock = SQL("FOR SHARE") if strength == "SHARE" else SQL("FOR UPDATE")
+        query = self._sql("SELECT floor FROM {floors} WHERE publisher = %s AND hash = %s ") + lock
+        while (found := cursor.execute(query, stream).fetchone()) is None:
+            cursor.execute(
+                self._sql("INSERT INTO {floors} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"),
+                (*stream, NO_FLOOR),
+            )
+        floor: int = found[0]
+        return floor
+
+    def _sql(self, text: Any) -> Composed:
+        return SQL(text).format(**self._names)
+
+
+def _own_cursor(connection: Connection[Any]) -> Cursor[TupleRow]:
+    """Whatever rows the application's cursors return."""
+    return connection.cursor(row_factory=tuple_row)
