@@ -186,9 +186,7 @@ class Member:
             outgoing = Outgoing(
                 self._names,
                 me,
-                dead=link.dead,
-                new_publisher=link.new_publisher,
-                republished=link.republished,
+                link,
                 on_confirmed=driver.on_confirmed,
                 wall_us=self._clock.us,
             )

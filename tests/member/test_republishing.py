@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_sidecar.consuming.held import Attachment, Held
+from lbg_sidecar.patience import Patience
 from lbg_sidecar.republishing import Republishing
 
 
@@ -19,7 +20,7 @@ def messages(count: int) -> list[Held]:
 def sent(machine: Republishing, now: float, first_tag: int) -> list[Held]:
     out = []
     while (held := machine.next_to_send(now)) is not None:
-        machine.sent(first_tag + len(out), held)
+        machine.sent(first_tag + len(out), held, now)
         out.append(held)
     return out
 
@@ -59,6 +60,108 @@ def test_what_nobody_can_acknowledge_any_more_is_not_published() -> None:
     machine.offer(held)
     held.attachment.closed = True
     assert machine.next_to_send(0) is None
+
+
+PATIENCE = Patience(answer_s=20.0, refused_s=1.0)
+
+
+def test_a_channel_is_doubted_when_its_oldest_message_has_no_answer() -> None:
+    machine = Republishing(patience=PATIENCE)
+    one, two, three = messages(3)
+    for each in (one, two, three):
+        machine.offer(each)
+    sent(machine, 0, 1)
+    machine.resolved(1, 5, ok=True)
+    assert sent(machine, 5, 2) == [two, three]
+    machine.resolved(3, 24, ok=True)
+    assert machine.doubt(24.9) is None
+    assert machine.doubt(25) == "has no answer after 20 s"
+    machine.renewed(25)
+    assert machine.doubt(25) is None
+    assert sent(machine, 25, 1) == [two]
+
+
+def test_the_time_in_which_the_broker_takes_nothing_is_no_reason_for_doubt() -> None:
+    machine = Republishing(patience=PATIENCE)
+    machine.offer(*messages(1))
+    sent(machine, 0, 1)
+    machine.blocked(100)
+    assert machine.doubt(119) is None
+    assert machine.doubt(120) is not None
+
+
+def test_a_channel_that_refuses_everything_is_doubted_and_the_next_one_twice_as_late() -> None:
+    machine = Republishing(pause_s=0.5, patience=PATIENCE)
+    machine.offer(*messages(1))
+    for now, doubts in ((0.0, False), (0.5, False), (1.0, True)):
+        sent(machine, now, 1)
+        assert machine.doubt(now) is None, "an answer is on its way"
+        machine.resolved(1, now, ok=False)
+        assert (machine.doubt(now) is not None) == doubts
+    machine.renewed(1.0)
+    for now, doubts in ((1.0, False), (2.5, False), (3.0, True)):
+        sent(machine, now, 1)
+        machine.resolved(1, now, ok=False)
+        assert (machine.doubt(now) is not None) == doubts
+
+
+def test_a_message_that_reaches_no_queue_is_no_reason_for_doubt() -> None:
+    machine = Republishing(pause_s=0.5, patience=PATIENCE)
+    machine.offer(*messages(1))
+    for now in range(30):
+        sent(machine, now, 1)
+        assert machine.resolved(1, now, ok=True, returned=True) is None
+        assert machine.doubt(now) is None
+
+
+def test_a_new_channel_gets_what_was_refused_or_not_answered_in_order_before_the_rest() -> None:
+    machine = Republishing(window=4, patience=PATIENCE)
+    held = messages(7)
+    for each in held:
+        machine.offer(each)
+    sent(machine, 0, 1)
+    machine.resolved(1, 0, ok=True)
+    assert sent(machine, 0, 2) == held[1:5]
+    machine.resolved(2, 0, ok=False)
+    machine.resolved(4, 0, ok=True)
+    machine.resolved(5, 0, ok=False)
+    machine.renewed(20)
+    assert sent(machine, 20, 1) == [held[1]], "one at a time until one gets through"
+    machine.resolved(1, 20, ok=True)
+    assert sent(machine, 20, 2) == [held[2], held[4], held[5], held[6]]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 20))
+def test_over_channels_that_refuse_or_fall_silent_each_is_confirmed_once_and_in_order(
+    seed: int, count: int
+) -> None:
+    chance = random.Random(seed)
+    machine = Republishing(window=4, pause_s=0.5, patience=Patience(answer_s=3.0, refused_s=1.0))
+    held = messages(count)
+    for each in held:
+        machine.offer(each)
+    now, tag = 0.0, 0
+    kind = "takes"
+    pending: list[int] = []
+    confirmed: list[Held] = []
+    while len(confirmed) < count:
+        now += 0.5
+        assert now < 2000
+        if machine.doubt(now) is not None:
+            machine.renewed(now)
+            pending, tag = [], 0
+            kind = chance.choice(["takes", "refuses", "silent"])
+        elif chance.random() < 0.1:
+            kind = chance.choice(["refuses", "silent"])
+        batch = sent(machine, now, tag + 1)
+        pending += range(tag + 1, tag + 1 + len(batch))
+        tag += len(batch)
+        for _ in range(0 if kind == "silent" else chance.randrange(len(pending) + 1)):
+            taken = machine.resolved(pending.pop(0), now, ok=kind == "takes")
+            if taken is not None:
+                confirmed.append(taken)
+    assert confirmed == held
+    assert machine.next_to_send(now + 100) is None
 
 
 @given(st.integers(0, 2**32), st.integers(1, 30))

@@ -9,7 +9,7 @@ from lbg_broker.client import connect
 from lbg_broker.group import HEADER_QUEUE, HEADER_SEQ
 from lbg_broker.journal import JournalReader
 from lbg_sidecar import Member, Message, Verdict, drop, retry
-from lbg_sidecar.shell.outgoing import HEADER_ATTEMPTS, HEADER_REASON
+from lbg_sidecar.shell.burying import HEADER_ATTEMPTS, HEADER_REASON
 from support.group_load import Judge, Load
 from support.member_place import Place
 from support.waiting import until

@@ -1,5 +1,5 @@
-"""A proxy in front of a broker that lets deliveries of chosen channels vanish: a channel half dead, its connection
-alive."""
+"""A proxy in front of a broker that lets deliveries and confirms of chosen channels vanish: a channel half dead, its
+connection alive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 _HEADER = struct.Struct(">BHI")  # AMQP 0-9-1 section 2.3.5: frame type, channel, size of the payload
 _METHOD, _CONTENT = 1, (2, 3)
-_BASIC_DELIVER = struct.pack(">HH", 60, 60)
+_VANISHING = {struct.pack(">HH", 60, 60), struct.pack(">HH", 60, 80)}  # basic.deliver, basic.ack
 _CHANNEL_CLOSE_OK = struct.pack(">HH", 20, 41)
 
 
@@ -71,8 +71,8 @@ class SwallowingProxy:
                 rest = await reader.readexactly(size + 1)
                 if kind == _METHOD and rest[:4] == _CHANNEL_CLOSE_OK:
                     self.swallow.discard((port, channel))
-                is_delivery = kind in _CONTENT or (kind == _METHOD and rest[:4] == _BASIC_DELIVER)
-                if (port, channel) in self.swallow and is_delivery:
+                vanishes = kind in _CONTENT or (kind == _METHOD and rest[:4] in _VANISHING)
+                if (port, channel) in self.swallow and vanishes:
                     self.swallowed += kind == _METHOD
                 else:
                     writer.write(header + rest)

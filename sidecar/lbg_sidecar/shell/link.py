@@ -128,6 +128,18 @@ class Link:
         self._watch(publisher.channel)
         return publisher
 
+    async def new_republished(self) -> Channel:
+        """One more like `republished`. Raises ClientError."""
+        channel = await self.talk.open_channel()
+        self._watch(channel)
+        await channel.confirm_select()
+        return channel
+
+    @property
+    def is_blocked(self) -> bool:
+        """The broker takes nothing that is published, for now."""
+        return self.talk.is_blocked
+
     def when_lost(self, callback: Callable[[Link, str], None]) -> None:
         """Call it, perhaps more than once, when this link is of no use any more."""
         self._on_lost = callback
@@ -145,7 +157,7 @@ class Link:
 
     def post(self, post: Post) -> None:
         """A hint: it is dropped where it would only pile up."""
-        if self.talk.is_blocked:
+        if self.is_blocked:
             return
         directed = post.to is not None
         with suppress(ClientError):
@@ -225,7 +237,7 @@ class Link:
 
     async def close(self) -> None:
         await self.work.close()
-        if self.talk.is_blocked:  # nobody reads a goodbye
+        if self.is_blocked:  # nobody reads a goodbye
             self.talk.abort()
         await self.talk.close()
 

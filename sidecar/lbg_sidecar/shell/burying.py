@@ -1,0 +1,111 @@
+"""Dead letters: published with a confirm, before the message is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from lbg_broker.client import ClientError, Delivery, Nacked, Publisher, Unroutable
+from lbg_broker.group import HEADER_MEMBER, HEADER_MEMBER_NAME, HEADER_QUEUE, Names
+
+from ..consuming.held import Held
+from ..membership.messages import Identity
+from ..patience import Patience
+
+log = logging.getLogger("lbg.member")
+
+HEADER_REASON = "lbg-reason"
+HEADER_ATTEMPTS = "lbg-attempts"
+REASON_MAX_CHARS = 2000  # of a traceback, the first lines say most; a header must fit into a frame
+
+
+class DeadPublishers(Protocol):
+    dead: Publisher
+
+    async def new_publisher(self) -> Publisher: ...
+
+
+class Burying:
+    """A new publisher replaces one that is refused or not answered: the dead letters have no limit, so it is the
+    channel's fault (see `Patience`)."""
+
+    def __init__(
+        self,
+        names: Names,
+        me: Identity,
+        link: DeadPublishers,
+        *,
+        on_buried: Callable[[Held], None],
+        patience: Patience,
+    ) -> None:
+        self._names = names
+        self._me = me
+        self._link = link
+        self._publisher = link.dead
+        self._renewal = asyncio.Lock()
+        self._on_buried = on_buried
+        self._patience = patience
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def bury(self, held: Held) -> None:
+        task = asyncio.get_running_loop().create_task(self._bury(held))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """The connection is gone, or about to be."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _bury(self, held: Held) -> None:
+        delivery: Delivery = held.delivery
+        properties = delivery.properties
+        properties.headers = {
+            **(properties.headers or {}),
+            HEADER_REASON: held.reason[:REASON_MAX_CHARS],
+            HEADER_ATTEMPTS: held.attempts,
+            HEADER_QUEUE: held.attachment.queue,
+            HEADER_MEMBER: self._me.index,
+            HEADER_MEMBER_NAME: self._me.name,
+        }
+        while not held.attachment.closed:
+            publisher = self._publisher
+            try:
+                async with asyncio.timeout(self._patience.answer_s):
+                    await publisher.publish(
+                        self._names.dlx,
+                        delivery.routing_key,
+                        bytes(delivery.body),
+                        properties=properties,
+                        mandatory=True,
+                    )
+            except TimeoutError:
+                log.warning(
+                    "queue %d: a dead letter has no answer after %g s; trying over a new channel",
+                    held.attachment.queue,
+                    self._patience.answer_s,
+                )
+                await self._renew(publisher)
+            except (Nacked, Unroutable) as error:
+                log.error(
+                    "queue %d: the dead letters do not take a message: %s", held.attachment.queue, error
+                )
+                await asyncio.sleep(self._patience.refused_s)
+                if isinstance(error, Nacked):
+                    await self._renew(publisher)
+            except ClientError:
+                if publisher is self._publisher:
+                    return  # its connection is gone, so the message comes again
+            else:
+                self._on_buried(held)
+                return
+
+    async def _renew(self, refused: Publisher) -> None:
+        async with self._renewal:
+            if refused is self._publisher:
+                with suppress(ClientError):
+                    self._publisher = await self._link.new_publisher()
+                    await refused.channel.close()
