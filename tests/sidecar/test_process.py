@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,10 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+from lbg_sidecar.stream_client import consume
 from support.command_line import clean_environment, end_started, start_lbg
 from support.embedded import EmbeddedBroker
+from support.waiting import until
 
 PROMPT = "import sys, json\nfor line in sys.stdin:\n "
 PROMPT += "print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'ack'}), flush=True)"
@@ -179,3 +183,36 @@ def test_drain_says_that_no_sidecar_is_there(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert "no sidecar answers at unix:" in err
     assert len(err.splitlines()) == 1
+
+
+async def test_an_application_publishes_through_it_and_gets_its_messages_over_the_stream(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    create(broker, "streamed")
+    sidecar = Sidecar(broker, tmp_path, "streamed", "", LBG_APP="stream", LBG_COMMAND="")
+    sidecar.until(lambda: "no application is connected" in sidecar.get("/readyz")[1])
+    got: list[str] = []
+
+    async def handle(message: dict[str, Any]) -> None:
+        got.append(message["data"])
+
+    connector = aiohttp.UnixConnector(str(sidecar.socket))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        for number in range(20):
+            url = f"http://sidecar/v1/publish/streamed?key=k{number % 3}"
+            async with session.post(url, data=f"message {number}") as answer:
+                assert answer.status == 200, await answer.text()
+        application = asyncio.create_task(
+            consume("http://sidecar/v1/stream", handle, unix_socket=str(sidecar.socket))
+        )
+        await until(lambda: len(got) == 20)
+        async with session.get("http://sidecar/v1/state") as answer:
+            assert (await answer.json())["publishing"]["published"] == 20
+    for key in range(3):
+        of_key = [int(text.split()[1]) for text in got if int(text.split()[1]) % 3 == key]
+        assert of_key == sorted(of_key)
+    assert sidecar.ready()
+    sidecar.process.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(sidecar.process.wait, 20) == 0
+    application.cancel()
+    await asyncio.gather(application, return_exceptions=True)

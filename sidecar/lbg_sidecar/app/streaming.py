@@ -72,7 +72,7 @@ class StreamChannel:
 
     @property
     def routes(self) -> list[web.RouteDef]:
-        return [web.get(PATH, self._serve)]
+        return [web.get(PATH, self.serve)]
 
     async def start(self, calls: Calls) -> None:
         self._calls = calls
@@ -106,7 +106,7 @@ class StreamChannel:
             "refused_frames": self._refused_frames,
         }
 
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
+    async def serve(self, request: web.Request) -> web.StreamResponse:
         offered = [name.strip() for name in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
         if SUBPROTOCOL not in offered:
             return web.Response(status=400, text=f"ask for a WebSocket of subprotocol {SUBPROTOCOL}\n")

@@ -87,7 +87,7 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
         raise ConfigurationError(_line(at, "body_max_bytes", process.body_max_bytes, "must be at least 1"))
     if process.app is Channel.COMMAND:
         _check_command(process.command, where.get("command", "LBG_COMMAND"))
-    else:
+    elif process.app is Channel.HTTP:
         try:
             parse_target(process.target)
             HealthRules(path=process.health_path)

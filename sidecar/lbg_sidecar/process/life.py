@@ -7,12 +7,15 @@ import logging
 import shlex
 from typing import Any
 
+from aiohttp import web
+
 from lbg_broker.client import ClientError, ConnectError
 from lbg_broker.client import SettingsError as AddressError
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.provisioning import ProvisioningError
 
 from ..app import AppChannel, CommandChannel, HealthRules, PushChannel
+from ..app.streaming import PATH, StreamChannel, StreamSettings
 from ..effects import Effect
 from ..member import Member
 from .measuring import Measures
@@ -34,6 +37,7 @@ class Life:
         self._settings = settings
         self._measures = measures
         self._member: Member | None = None
+        self._stream: StreamChannel | None = None
         self._stopped = asyncio.Event()
 
     async def run(self) -> None:
@@ -95,6 +99,16 @@ class Life:
             reasons.append(f"not in the group: waiting for {self.waits_for or 'the broker'}")
         return reasons
 
+    @property
+    def routes(self) -> list[web.RouteDef]:
+        """What the application's channel serves on the local listener."""
+        return [web.get(PATH, self._serve)] if self._settings.process.app is Channel.STREAM else []
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if self._stream is None:
+            return web.Response(status=503, text="the member is not running; try again later\n")
+        return await self._stream.serve(request)
+
     def _observe(self, effect: Effect) -> None:
         self._measures.observe(effect)
 
@@ -103,6 +117,9 @@ class Life:
         if process.app is Channel.HTTP:
             health = HealthRules(path=process.health_path)
             return PushChannel(process.target, concurrency=concurrency, health=health)
+        if process.app is Channel.STREAM:
+            self._stream = StreamChannel(StreamSettings(concurrency=concurrency))
+            return self._stream
         return CommandChannel(shlex.split(process.command), concurrency=concurrency)
 
     async def _pause(self, wait_s: float) -> None:

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from aiohttp import web
 
+from ..publishing import Publishing
 from .life import Life
 from .measuring import Measures
 from .redacting import redacted
@@ -15,9 +16,9 @@ from .redacting import redacted
 WAIT_MAX_S = 3600.0
 
 
-def local_routes(life: Life) -> list[web.RouteDef]:
+def local_routes(life: Life, publishing: Publishing) -> list[web.RouteDef]:
     async def state(_: web.Request) -> web.Response:
-        return _json(life.state())
+        return _json({**life.state(), "publishing": publishing.describe()})
 
     async def drain(request: web.Request) -> web.Response:
         """202 while it drains, 200 when nothing is delivered again, 409 when something is."""

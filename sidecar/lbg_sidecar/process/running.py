@@ -10,6 +10,8 @@ from contextlib import AsyncExitStack
 
 from aiohttp import web
 
+from ..publishing import EndpointSettings, Publishing
+from ..publishing import routes as publish_routes
 from .errors import ConfigurationError
 from .life import Life
 from .listener import Listener
@@ -21,6 +23,7 @@ from .settings import SidecarSettings
 log = logging.getLogger("lbg.sidecar")
 
 HEADER_MAX_BYTES = 8190
+PUBLISH_GRACE_S = 5.0
 REQUEST_WITHIN_S = 15.0
 """A client that opens a connection and asks nothing for so long loses it."""
 
@@ -35,6 +38,10 @@ async def _run(settings: SidecarSettings) -> int:
     loop = asyncio.get_running_loop()
     measures = Measures(loop.time)
     life = Life(settings, measures)
+    publishing = Publishing(
+        EndpointSettings(broker=settings.member.addresses, max_body_bytes=settings.process.body_max_bytes)
+    )
+    await publishing.start()
     ended = asyncio.Event()
 
     def end(number: signal.Signals) -> None:
@@ -45,8 +52,9 @@ async def _run(settings: SidecarSettings) -> int:
         loop.add_signal_handler(number, end, number)
     async with AsyncExitStack() as stack:
         body_max_bytes = settings.process.body_max_bytes
+        local = [*local_routes(life, publishing), *publish_routes(publishing), *life.routes]
         for name, listener, routes in (
-            ("local", settings.local, local_routes(life)),
+            ("local", settings.local, local),
             ("observed", settings.observed, observed_routes(life, measures)),
         ):
             runner = await _listen(
@@ -62,6 +70,10 @@ async def _run(settings: SidecarSettings) -> int:
             log.info("left the group: nothing is delivered again")
         # After a drain by the hook it stays, or Kubernetes would start the container again and it would join.
         await ended.wait()
+        # An application that ends may still publish what it has: as long as the process lives.
+        unconfirmed = await publishing.stop(PUBLISH_GRACE_S)
+        if unconfirmed:
+            log.warning("%d published events were not confirmed: whether they are is not known", unconfirmed)
     return 1 if again else 0
 
 

@@ -16,6 +16,7 @@ class Channel(enum.StrEnum):
 
     COMMAND = "command"
     HTTP = "http"
+    STREAM = "stream"
 
 
 class LogFormat(enum.StrEnum):
@@ -44,13 +45,14 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
-    """- `app`: the channel to the application.
+    """- `app`: the channel to the application: `command`, `http` (each message is pushed to it), or `stream` (it
+      connects to the local listener's /v1/stream).
     - `command`: for `command`: what to run, split as a shell would, without a shell.
     - `target`: for `http`: where each message is POSTed, http://HOST:PORT/PATH or unix:/SOCKET:/PATH.
     - `health_path`: for `http`: what to GET to know that the application is ready; None: that its port can be
       connected to is enough.
-    - `local`: where drain and state are served; HOST:PORT or unix:/PATH. Loopback
-      unless told: whoever reaches it can make the member leave.
+    - `local`: where publishing, the stream, drain and state are served; HOST:PORT or unix:/PATH. Loopback
+      unless told: whoever reaches it can publish, and make the member leave.
     - `observed`: where metrics and health are served, for Prometheus and the kubelet: the pod's address.
     - `body_max_bytes`: the longest request body.
     - `log_format`: `text`, or `json` with one object a line.
