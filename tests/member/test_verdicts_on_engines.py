@@ -6,10 +6,9 @@ import asyncio
 from pathlib import Path
 
 from lbg_broker.client import connect
-from lbg_broker.group import HEADER_QUEUE, HEADER_SEQ
+from lbg_broker.group import HEADER_ATTEMPTS, HEADER_QUEUE, HEADER_REASON, HEADER_SEQ
 from lbg_broker.journal import JournalReader
 from lbg_sidecar import Member, Message, Verdict, drop, retry
-from lbg_sidecar.shell.burying import HEADER_ATTEMPTS, HEADER_REASON
 from support.group_load import Judge, Load
 from support.member_place import Place
 from support.waiting import until

@@ -22,6 +22,14 @@ HEADER_REDELIVERED = "lbg-redelivered"
 HEADER_DELIVERED_AT = "lbg-delivered-at"
 """Integer microseconds since the epoch."""
 
+# Added by a member that makes a message a dead letter, with its queue and member as above.
+HEADER_REASON = "lbg-reason"
+HEADER_ATTEMPTS = "lbg-attempts"
+
+# Added when a dead letter is published again: who it was before.
+HEADER_ORIGINAL_PUBLISHER = "lbg-original-publisher"
+HEADER_ORIGINAL_SEQ = "lbg-original-seq"
+
 TO_ALL = "all"
 """Routing key on the members exchange that reaches every mailbox; `str(index)` reaches one."""
 

@@ -9,7 +9,14 @@ from contextlib import suppress
 from typing import Protocol
 
 from lbg_broker.client import ClientError, Delivery, Nacked, Publisher, Unroutable
-from lbg_broker.group import HEADER_MEMBER, HEADER_MEMBER_NAME, HEADER_QUEUE, Names
+from lbg_broker.group import (
+    HEADER_ATTEMPTS,
+    HEADER_MEMBER,
+    HEADER_MEMBER_NAME,
+    HEADER_QUEUE,
+    HEADER_REASON,
+    Names,
+)
 
 from ..consuming.held import Held
 from ..membership.messages import Identity
@@ -17,8 +24,6 @@ from ..patience import Patience
 
 log = logging.getLogger("lbg.member")
 
-HEADER_REASON = "lbg-reason"
-HEADER_ATTEMPTS = "lbg-attempts"
 REASON_MAX_CHARS = 2000  # of a traceback, the first lines say most; a header must fit into a frame
 
 

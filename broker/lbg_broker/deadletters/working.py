@@ -1,0 +1,154 @@
+"""Looking at dead letters, publishing them again, discarding them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import IO
+
+from lbg_broker.client import BasicProperties, ClientError, Delivery, Nacked, Publisher, Unroutable
+
+from .errors import ReplayStopped
+from .letter import DeadLetter, saved_json
+from .queue import ANSWER_S, WINDOW_MAX_MESSAGES, WINDOW_MESSAGES, DeadQueue, Page
+from .restamping import Restamping, rounds
+from .selecting import Selection
+
+
+@dataclass(slots=True)
+class Listing:
+    total: int
+    letters: list[DeadLetter]
+
+
+@dataclass(slots=True)
+class Done:
+    """Kept up to date while it works, so that it says what was done whatever ends it.
+
+    `unknown`: published, and the connection went before the answer: replayed and still dead letters, or only the
+    latter. `not_looked_at`: held by somebody else, or behind too many that were not selected.
+    """
+
+    total: int = 0
+    done: int = 0
+    unknown: int = 0
+    not_looked_at: int = 0
+    missing_ids: set[str] = field(default_factory=set)
+
+
+async def look(queue: DeadQueue, selection: Selection, *, limit: int) -> Listing:
+    """The oldest `limit` of those selected, and how many dead letters there are in all."""
+    letters: list[DeadLetter] = []
+    window = min(limit, WINDOW_MAX_MESSAGES) if selection.is_everything else WINDOW_MAX_MESSAGES
+    async for page in queue.pages(selection, window=window):
+        letters += [letter for letter, _ in page]
+        if len(letters) >= limit:
+            break
+    return Listing(queue.total, letters[:limit])
+
+
+async def count(queue: DeadQueue, selection: Selection) -> int:
+    """How many are selected."""
+    if selection.is_everything:
+        return queue.total
+    return sum([len(page) async for page in queue.pages(selection)])
+
+
+async def replay(queue: DeadQueue, selection: Selection, done: Done) -> None:
+    """Publish those selected to the group again, in their order per key, and then acknowledge them.
+
+    Raises ReplayStopped at the first that is not taken, and ClientError. A crash in between leaves a message in both
+    places: it is replayed at most twice.
+    """
+    publisher = await Publisher.open(queue.connection)
+    restamping = Restamping(queue.spec)
+    async for page in _taking(queue, selection, done):
+        for each in rounds(page):
+            await _replay_round(queue, publisher, restamping, each, done)
+
+
+async def discard(queue: DeadQueue, selection: Selection, done: Done, *, save: IO[str] | None = None) -> None:
+    """Acknowledge those selected; with `save`, once they are on its disk as JSON lines. Raises OSError, ClientError."""
+    async for page in _taking(queue, selection, done):
+        if save is not None:
+            now_us = time.time_ns() // 1000
+            for letter, message in page:
+                save.write(json.dumps(saved_json(letter, message, now_us), default=str) + "\n")
+            save.flush()
+            os.fsync(save.fileno())
+        for letter, message in page:
+            _settle(queue, letter, message, done)
+
+
+async def _taking(queue: DeadQueue, selection: Selection, done: Done) -> AsyncIterator[Page]:
+    done.total = queue.total
+    done.missing_ids = set(selection.ids)
+    window = WINDOW_MESSAGES if selection.is_everything else WINDOW_MAX_MESSAGES
+    async for page in queue.pages(selection, window=window):
+        yield page
+    done.not_looked_at = queue.total - queue.looked_at
+
+
+async def _replay_round(
+    queue: DeadQueue,
+    publisher: Publisher,
+    restamping: Restamping,
+    each: list[tuple[DeadLetter, Delivery]],
+    done: Done,
+) -> None:
+    stopped: ReplayStopped | ClientError | None = None
+    ready: list[tuple[DeadLetter, Delivery, BasicProperties]] = []
+    for letter, message in each:
+        try:
+            ready.append((letter, message, restamping.properties(letter, message)))
+        except ReplayStopped as error:
+            stopped = error
+            break
+    confirms = [
+        publisher.publish_soon(
+            queue.names.exchange,
+            letter.routing_key,
+            bytes(message.body),
+            properties=properties,
+            mandatory=True,
+        )
+        for letter, message, properties in ready
+    ]
+    if confirms:
+        done.unknown = len(confirms)
+        await asyncio.wait(confirms, timeout=ANSWER_S)
+    for (letter, message, _), confirm in zip(ready, confirms, strict=True):
+        if not confirm.done():
+            why = f"the broker gave no answer in {ANSWER_S:g} s (it may have been taken all the same)"
+            stopped = stopped or ReplayStopped(str(letter), why)
+            continue
+        failure = confirm.exception()
+        if failure is None:
+            _settle(queue, letter, message, done)
+            done.unknown -= 1
+        elif isinstance(failure, Nacked | Unroutable):
+            stopped = _why_refused(letter, failure)
+            done.unknown -= 1
+        elif isinstance(failure, ClientError):
+            stopped = failure
+    if stopped is not None:
+        raise stopped
+
+
+def _why_refused(letter: DeadLetter, error: Nacked | Unroutable) -> ReplayStopped:
+    if isinstance(error, Nacked):
+        return ReplayStopped(
+            str(letter), "its queue refuses it, as a full one does: let members catch up first"
+        )
+    return ReplayStopped(str(letter), f"no queue takes it ({error}): `lbg group create` repairs bindings")
+
+
+def _settle(queue: DeadQueue, letter: DeadLetter, message: Delivery, done: Done) -> None:
+    queue.ack(message)
+    done.done += 1
+    if letter.id is not None:
+        done.missing_ids.discard(letter.id)

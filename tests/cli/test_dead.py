@@ -1,0 +1,212 @@
+"""`lbg dead` on a broker, with members that refuse messages and get them again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lbg_broker.client import BasicProperties, ConnectionSettings, Publisher, connect
+from lbg_broker.deadletters import DeadLetter, Done, Selection, open_dead_queue, replay
+from lbg_broker.deadletters.restamping import rounds
+from lbg_broker.group import GroupSpec, Names
+from lbg_broker.publishing import GroupPublisher
+from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
+from support.command_line import Lbg, Where
+from support.group_on_broker import declare_group
+from support.waiting import until
+
+
+@pytest.fixture
+def group(broker: Where) -> str:
+    name = f"g{secrets.token_hex(4)}"
+    spec = GroupSpec(name, name, hash_count=20, queue_count=2, queue_size_mb=1, client_username="guest")
+    asyncio.run(declare_group(broker.broker, spec))
+    return name
+
+
+async def put(broker: Where, exchange: str, messages: Sequence[tuple[str, dict[str, object], bytes]]) -> None:
+    connection = await connect(broker.broker)
+    publisher = await Publisher.open(connection)
+    for routing_key, headers, body in messages:
+        properties = BasicProperties(headers=headers, delivery_mode=2)
+        publisher.publish_soon(exchange, routing_key, body, properties=properties)
+    await publisher.flush()
+    await connection.close()
+
+
+def refused(
+    group: str, count: int, *, hash_: int = 3, body: bytes = b""
+) -> list[tuple[str, dict[str, object], bytes]]:
+    """Dead letters of three keys, as a member makes them."""
+    return [
+        (
+            f"{group}.{hash_}.t",
+            {
+                "lbg-key": f"k{number % 3}",
+                "lbg-publisher": "p",
+                "lbg-seq": number,
+                "lbg-reason": "odd number" if number % 2 else "even number",
+                "lbg-attempts": 1,
+                "lbg-queue": hash_ % 2,
+                "lbg-member": 0,
+                "lbg-member-name": "m",
+            },
+            body or str(number).encode(),
+        )
+        for number in range(count)
+    ]
+
+
+def dead(broker: Where, group: str, count: int, **more: object) -> None:
+    messages = refused(group, count, **more)
+    asyncio.run(put(broker, Names(group).dlx, messages))
+
+
+def listed(lbg: Lbg, broker: Where, group: str, *options: str) -> dict[str, object]:
+    said = lbg("dead", "list", group, "--json", "--limit", "1000", *options, "--broker", broker.broker)
+    assert said.status == 0, said.err
+    return json.loads(said.out)
+
+
+def ids(shown: dict[str, object]) -> list[str]:
+    return [letter["id"] for letter in shown["letters"]]
+
+
+def test_what_a_member_refused_comes_to_it_again_in_order_while_it_runs(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    bodies = {"a": [b"a0", b"a1", b"a2"], "b": [b"b0", b"b1"]}
+    seen: list[tuple[str | None, bytes]] = []
+    is_repaired = False
+
+    async def handle(message: Message) -> Verdict | None:
+        if not is_repaired:
+            return drop("no such account")
+        seen.append((message.key, message.data))
+        return None
+
+    async def run() -> None:
+        nonlocal is_repaired
+        settings = MemberSettings(broker=broker.broker, group=group, name="m", rebalance_delay_s=0.2)
+        async with Member(settings, handle) as member:
+            async with GroupPublisher(broker.broker, group=group) as publisher:
+                for key, of_key in bodies.items():
+                    for body in of_key:
+                        await publisher.publish(key=key, body=body, topic="t")
+            await until(lambda: member.state()["counts"]["dead_lettered"] == 5)
+            is_repaired = True
+            done = Done()
+            async with open_dead_queue([ConnectionSettings.parse(broker.broker)], group) as queue:
+                await replay(queue, Selection(), done)
+            assert (done.done, done.total, done.unknown) == (5, 5, 0)
+            await until(lambda: len(seen) == 5)
+
+    asyncio.run(run())
+    assert {key: [body for of, body in seen if of == key] for key in bodies} == bodies
+    assert listed(lbg, broker, group)["total"] == 0
+
+
+def test_listing_takes_nothing_away_and_keeps_the_order(lbg: Lbg, broker: Where, group: str) -> None:
+    dead(broker, group, 200)
+    expected = [f"p-3-{number}" for number in range(200)]
+    assert ids(listed(lbg, broker, group)) == expected
+    assert ids(listed(lbg, broker, group)) == expected
+    few = lbg("dead", "list", group, "--key", "k1", "--limit", "2", "--broker", broker.broker)
+    assert [line.split()[0] for line in few.out.splitlines()] == ["p-3-1", "p-3-4"]
+    assert "key k1  attempts 1  queue 1  member m  age -  odd number" in few.out
+    assert f"2 shown of 200 dead letters in group {group}" in few.err
+
+
+def test_a_replayed_message_has_a_new_identity_and_the_old_one_beside_it(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    dead(broker, group, 6)
+    said = lbg("dead", "replay", group, "--key", "k0", "--broker", broker.broker)
+    assert (said.status, said.out) == (0, f"2 of 6 dead letters of group {group} replayed\n"), said.err
+
+    async def taken() -> list[tuple[str, bytes, dict[str, object]]]:
+        connection = await connect(broker.broker)
+        channel = await connection.open_channel()
+        got = []
+        await channel.consume(Names(group).queue(1), got.extend)
+        await until(lambda: len(got) == 2)
+        await connection.close()
+        return [(one.routing_key, bytes(one.body), dict(one.headers)) for one in got]
+
+    (first, second) = asyncio.run(taken())
+    publisher = first[2]["lbg-publisher"]
+    assert str(publisher).startswith("dead-")
+    for seq, (routing_key, body, headers) in enumerate((first, second)):
+        assert (routing_key, body) == (f"{group}.3.t", str(3 * seq).encode())
+        assert headers == {
+            "lbg-key": "k0",
+            "lbg-publisher": publisher,
+            "lbg-seq": seq,
+            "lbg-original-publisher": "p",
+            "lbg-original-seq": 3 * seq,
+        }
+    assert ids(listed(lbg, broker, group)) == [f"p-3-{number}" for number in (1, 2, 4, 5)]
+
+
+def test_a_full_queue_stops_a_replay_and_nothing_is_lost(lbg: Lbg, broker: Where, group: str) -> None:
+    dead(broker, group, 40, body=bytes(100_000))
+    said = lbg("dead", "replay", group, "--all", "--broker", broker.broker)
+    assert said.status == 1
+    assert "its queue refuses it, as a full one does" in said.last_line
+    replayed = int(said.out.split()[0])
+    assert 0 < replayed < 40
+    left = ids(listed(lbg, broker, group))
+    assert len(left) == 40 - replayed
+    assert left == sorted(left, key=lambda one: int(one.rpartition("-")[2]))
+
+
+def test_what_no_queue_of_the_group_takes_is_not_replayed(lbg: Lbg, broker: Where, group: str) -> None:
+    asyncio.run(put(broker, Names(group).dlx, [(f"{group}.99.t", {"lbg-reason": "foreign"}, b"x")]))
+    said = lbg("dead", "replay", group, "--all", "--broker", broker.broker)
+    assert said.status == 1
+    assert f"takes its routing key '{group}.99.t'" in said.last_line
+    assert listed(lbg, broker, group)["total"] == 1
+
+
+def test_what_is_discarded_is_saved_first(lbg: Lbg, broker: Where, group: str, tmp_path: Path) -> None:
+    dead(broker, group, 10)
+    file = tmp_path / "saved.jsonl"
+    command = ("dead", "discard", group, "--reason", "odd", "--save", str(file), "--broker", broker.broker)
+    asked = lbg(*command)
+    assert (asked.status, "say --yes" in asked.last_line, file.exists()) == (2, True, False)
+    said = lbg(*command, "--yes")
+    assert (said.status, said.out) == (0, f"5 of 10 dead letters of group {group} discarded\n"), said.err
+    saved = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [one["body"] for one in saved] == ["1", "3", "5", "7", "9"]
+    assert saved[0]["headers"]["lbg-reason"] == "odd number"
+    taken = lbg(*command, "--yes")
+    assert (taken.status, "exists" in taken.last_line) == (1, True)
+    assert ids(listed(lbg, broker, group)) == [f"p-3-{number}" for number in (0, 2, 4, 6, 8)]
+
+
+def test_an_id_that_is_not_there_is_a_failure(lbg: Lbg, broker: Where, group: str) -> None:
+    dead(broker, group, 3)
+    said = lbg("dead", "discard", group, "--id", "p-3-1", "--id", "p-3-9", "--yes", "--broker", broker.broker)
+    assert (said.status, said.out) == (1, f"1 of 3 dead letters of group {group} discarded\n")
+    assert said.last_line.endswith("has id p-3-9")
+
+
+def test_wrong_commands_are_told_what_to_say(lbg: Lbg, broker: Where, group: str) -> None:
+    for selectors in ((), ("--all", "--key", "k")):
+        said = lbg("dead", "replay", group, *selectors, "--broker", broker.broker)
+        assert (said.status, "or --all" in said.last_line) == (2, True)
+    missing = lbg("dead", "list", "nobody", "--broker", broker.broker)
+    assert (missing.status, "there is no group 'nobody'" in missing.last_line) == (1, True)
+
+
+def test_no_key_is_twice_in_a_round() -> None:
+    def letter(key: str | None) -> DeadLetter:
+        return DeadLetter(None, key, "", None, None, None, None, None, "g.1")
+
+    batch = [(letter(key), at) for at, key in enumerate(["a", "b", None, None, "a", "a", "c"])]
+    assert [[at for _, at in each] for each in rounds(batch)] == [[0, 1, 2, 3], [4], [5, 6]]
