@@ -18,7 +18,16 @@ from pathlib import Path
 from aiohttp import web
 
 from lbg_sidecar import ACK, AppChannel, CommandChannel, Message, Verdict, drop, retry
-from lbg_sidecar.app import Calls, HealthRules, PushChannel, StreamChannel, StreamSettings, handler_channel
+from lbg_sidecar.app import (
+    BatchChannel,
+    BatchSettings,
+    Calls,
+    HealthRules,
+    PushChannel,
+    StreamChannel,
+    StreamSettings,
+    handler_channel,
+)
 from lbg_sidecar.app.streaming import PATH
 
 HTTP_APP = Path(__file__).with_name("http_app.py")
@@ -162,11 +171,19 @@ class HttpApp:
 
 
 @asynccontextmanager
-async def http_over(address: str, place: Path, concurrency: int) -> AsyncIterator[Subject]:
+async def http_over(
+    address: str, place: Path, concurrency: int, *, batched: bool = False
+) -> AsyncIterator[Subject]:
     app = HttpApp(place, address)
     await app.start()
     try:
-        channel = PushChannel(app.target, concurrency=concurrency, health=QUICK)
+        channel: AppChannel
+        if batched:
+            # One request a message at the least, so that as many run as the member lets.
+            settings = BatchSettings(requests=concurrency)
+            channel = BatchChannel(app.target + "batch", settings=settings, health=QUICK)
+        else:
+            channel = PushChannel(app.target, concurrency=concurrency, health=QUICK)
         yield Subject(channel, lambda: lines_of(app.log))
     finally:
         await app.kill()
@@ -178,6 +195,14 @@ def http_tcp(place: Path, concurrency: int) -> AbstractAsyncContextManager[Subje
 
 def http_unix(place: Path, concurrency: int) -> AbstractAsyncContextManager[Subject]:
     return http_over(f"unix:{place}/app.sock", place, concurrency)
+
+
+def batch_tcp(place: Path, concurrency: int) -> AbstractAsyncContextManager[Subject]:
+    return http_over(str(free_port()), place, concurrency, batched=True)
+
+
+def batch_unix(place: Path, concurrency: int) -> AbstractAsyncContextManager[Subject]:
+    return http_over(f"unix:{place}/app.sock", place, concurrency, batched=True)
 
 
 @asynccontextmanager
@@ -237,6 +262,8 @@ SUBJECTS: dict[str, Callable[[Path, int], AbstractAsyncContextManager[Subject]]]
     "command": command,
     "http-tcp": http_tcp,
     "http-unix": http_unix,
+    "batch-tcp": batch_tcp,
+    "batch-unix": batch_unix,
     "stream-tcp": stream_tcp,
     "stream-unix": stream_unix,
 }

@@ -88,8 +88,10 @@ class Offering:
 
     # The test's side
 
-    def offer(self, key: str | None, body: bytes = b"hello") -> Held:
-        held = delivered(self._seq, key=key, body=body, attachment=self.attachment)
+    def offer(
+        self, key: str | None, body: bytes = b"hello", *, headers: dict[str, Any] | None = None
+    ) -> Held:
+        held = delivered(self._seq, key=key, body=body, attachment=self.attachment, headers=headers)
         self._seq += 1
         self.consumption.deliver(self.attachment, [held], asyncio.get_running_loop().time())
         if self.channel is not None:

@@ -1,5 +1,6 @@
 """The ways to reach the application: each takes calls, makes them, and reports how every one of them ended."""
 
+from .batching import BatchChannel, BatchSettings
 from .channel import AppChannel, Calls
 from .commanding import CommandChannel
 from .handling import AsyncHandler, SyncHandler, handler_channel
@@ -10,6 +11,8 @@ from .streaming import StreamChannel, StreamSettings
 __all__ = [
     "AppChannel",
     "AsyncHandler",
+    "BatchChannel",
+    "BatchSettings",
     "Calls",
     "CommandChannel",
     "HealthRules",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -13,6 +15,18 @@ AFTER_MAX_S = 86_400.0
 
 _WORDS = {"ack": Kind.ACK, "retry": Kind.RETRY, "drop": Kind.DROP}
 _DAPR = {"SUCCESS": Kind.ACK, "RETRY": Kind.RETRY, "DROP": Kind.DROP}
+_BATCH_RULE = 'must be empty or {"verdicts": [{"id": …, "verdict": …}, …]}'
+
+
+@dataclass(frozen=True, slots=True)
+class BatchVerdicts:
+    """What a reply says of the messages of a batch: of those it names, and of the rest."""
+
+    rest: Verdict
+    named: Mapping[str, Verdict] = field(default_factory=dict)
+
+    def of(self, name: str) -> Verdict:
+        return self.named.get(name, self.rest)
 
 
 def verdict_of_reply(status: int, body: bytes, retry_after: str | None, *, now_s: float) -> Verdict:
@@ -27,6 +41,32 @@ def verdict_of_reply(status: int, body: bytes, retry_after: str | None, *, now_s
         return drop(_shown(body) or "HTTP 422")
     shown = _shown(body)
     return retry(f"HTTP {status}: {shown}" if shown else f"HTTP {status}", after_s=after_s)
+
+
+def verdicts_of_reply(status: int, body: bytes, retry_after: str | None, *, now_s: float) -> BatchVerdicts:
+    """For a batch. Only an explicit word drops a message: a 422 may be about one of them, or about the batch's form.
+
+    A 2xx without a body (or with `null`, which frameworks send for a handler that returns nothing) acknowledges all.
+    """
+    after_s = retry_after_s(retry_after, now_s=now_s)
+    shown = _shown(body)
+    if not 200 <= status < 300:
+        return BatchVerdicts(retry(f"HTTP {status}: {shown}" if shown else f"HTTP {status}", after_s=after_s))
+    if body.strip() in (b"", b"null"):
+        return BatchVerdicts(ACK)
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        fields = None
+    items = fields.get("verdicts") if isinstance(fields, dict) else None
+    if not isinstance(items, list) or not all(_is_named(item) for item in items):
+        return BatchVerdicts(retry(f"the reply {_BATCH_RULE}: {shown[:100]}", after_s=after_s))
+    named: dict[str, Verdict] = {}
+    for item in items:
+        verdict = verdict_of_fields(item, after_s)
+        if named.setdefault(item["id"], verdict) != verdict:
+            named[item["id"]] = retry("the reply has two verdicts for it", after_s=after_s)
+    return BatchVerdicts(retry("the reply has no verdict for it", after_s=after_s), named)
 
 
 def verdict_of_fields(fields: dict[str, object], after_s: float | None = None) -> Verdict:
@@ -80,6 +120,10 @@ def _said(body: bytes, after_s: float | None) -> Verdict:
     if "verdict" in fields or "status" in fields:
         return verdict_of_fields(fields, after_s)
     return ACK
+
+
+def _is_named(item: object) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("id"), str)
 
 
 def _shown(body: bytes) -> str:

@@ -1,0 +1,268 @@
+"""An application that is an HTTP server and takes many messages in a request: CloudEvents, batched mode.
+
+Only the first message of each key is there to be taken, so a batch has at most one of a key. With nothing on its way,
+a message is sent at once: a trickle waits for nobody. While a request is on its way, what comes is gathered until it
+is `size` messages, or the first of them has waited for `linger_ms`, or a reply comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from ..consuming.held import Held
+from ..errors import SettingsError
+from ..message import Message
+from ..verdict import INTERRUPTED, retry
+from .channel import Calls
+from .cloudevents import BATCH_CONTENT_TYPE, attributes, batch_item
+from .probing import HealthRules
+from .replies import BatchVerdicts, verdicts_of_reply
+from .requesting import Requester, Unreachable
+from .targets import parse_target
+from .watching import HealthWatch
+
+HEADERS = {"Content-Type": f"{BATCH_CONTENT_TYPE}; charset=UTF-8"}
+REPLY_MAX_BYTES_PER_MESSAGE = 4096
+"""A verdict with the longest reason that is kept takes about 2 KiB."""
+ALONE_FROM_ATTEMPT = 3
+"""A message that failed twice goes in a request of its own: one that makes every batch fail must not use up the
+attempts of the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """How messages are gathered. Raises SettingsError.
+
+    - `size`: messages in a request, at most. The member's `concurrency` must leave room for `size` x `requests`.
+    - `max_bytes`: bodies in a request, at most; a larger message goes alone. 512 KiB stays below the 1 MiB that many
+      servers take, with the attributes.
+    - `linger_ms`: how long a message waits for others while another request is on its way; 0: not at all. 5 ms is
+      little beside a request, and at 10,000 messages/s makes batches of 50.
+    - `requests`: under way at once. 2: the application has the next one when it replies.
+    - `abort_wait_s`: a request of which some messages were aborted is waited for so long, then closed.
+    """
+
+    size: int = 200
+    max_bytes: int = 512 * 1024
+    linger_ms: float = 5.0
+    requests: int = 2
+    abort_wait_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("size", "max_bytes", "requests"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"batch {name}", getattr(self, name), "must be at least 1")
+        for name in ("linger_ms", "abort_wait_s"):
+            if not getattr(self, name) >= 0:
+                raise SettingsError(f"batch {name}", getattr(self, name), "must be at least 0")
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    messages: list[Message]
+    aborted: set[Held] = field(default_factory=set)
+    task: asyncio.Task[BatchVerdicts] | None = None
+    limit: asyncio.TimerHandle | None = None
+
+
+class BatchChannel:
+    """`target` as in `targets`; `wall_s` gives seconds since 1970. Raises SettingsError."""
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        settings: BatchSettings | None = None,
+        health: HealthRules | None = None,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self.target = parse_target(target)
+        self._settings = settings or BatchSettings()
+        self._rules = health or HealthRules()
+        self._wall_s = wall_s
+        self._calls: Calls | None = None
+        self._requester: Requester | None = None
+        self._health: HealthWatch | None = None
+        self._gathered: list[Message] = []
+        self._gathered_bytes = 0
+        self._due_at = 0.0
+        self._linger: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Handle | None = None
+        self._requests: set[_Request] = set()
+        self._request_of: dict[Held, _Request] = {}
+
+    async def start(self, calls: Calls) -> None:
+        self._requester = Requester(self.target)
+        self._health = HealthWatch(self._rules, self.target, self._requester, calls)
+        self._calls = calls
+        self._health.start()
+
+    def wake(self) -> None:
+        """What arrives in one turn of the event loop is looked at together, once."""
+        if (
+            self._looking is None
+            and self._calls is not None
+            and len(self._requests) < self._settings.requests
+        ):
+            self._looking = asyncio.get_running_loop().call_soon(self._look)
+
+    def abort(self, messages: Collection[Message]) -> None:
+        loop = asyncio.get_running_loop()
+        touched = set()
+        for message in messages:
+            request = self._request_of.get(message.held)
+            if request is not None:
+                request.aborted.add(message.held)
+                touched.add(request)
+            else:
+                self._give_back(message.held)
+        for request in touched:
+            assert request.task is not None
+            if len(request.aborted) == len(request.messages):
+                request.task.cancel()
+            elif request.limit is None:
+                request.limit = loop.call_later(self._settings.abort_wait_s, request.task.cancel)
+
+    async def stop(self, grace_s: float) -> None:
+        self._calls = None
+        for timer in (self._linger, self._looking, *(request.limit for request in self._requests)):
+            if timer is not None:
+                timer.cancel()
+        if self._health is not None:
+            await self._health.stop()
+        tasks = [request.task for request in self._requests if request.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_s)
+        if self._requester is not None:
+            await self._requester.close()
+
+    def describe(self) -> dict[str, object]:
+        health = self._health.describe() if self._health is not None else {}
+        return {
+            "channel": "http-batch",
+            "target": str(self.target),
+            "running": len(self._request_of),
+            "requests": len(self._requests),
+            "gathered": len(self._gathered),
+            **health,
+        }
+
+    # Gathering
+
+    def _look(self) -> None:
+        self._looking = None
+        calls, settings = self._calls, self._settings
+        if calls is None:
+            return
+        now = asyncio.get_running_loop().time()
+        while len(self._requests) < settings.requests:
+            message = calls.take() if len(self._gathered) < settings.size else None
+            if message is not None:
+                self._gather(message, now)
+            elif len(self._gathered) >= settings.size or not self._requests or now >= self._due_at:
+                if not self._gathered:
+                    return
+                self._send_gathered()
+            else:
+                self._set_linger()
+                return
+
+    def _gather(self, message: Message, now: float) -> None:
+        if message.attempt >= ALONE_FROM_ATTEMPT:
+            self._send([message])
+            return
+        size = len(message.delivery.body)
+        if self._gathered and self._gathered_bytes + size > self._settings.max_bytes:
+            self._send_gathered()
+        if not self._gathered:
+            self._due_at = now + self._settings.linger_ms / 1000
+        self._gathered.append(message)
+        self._gathered_bytes += size
+
+    def _set_linger(self) -> None:
+        if self._gathered and self._linger is None:
+            self._linger = asyncio.get_running_loop().call_at(self._due_at, self._lingered)
+
+    def _lingered(self) -> None:
+        self._linger = None
+        self.wake()
+
+    def _give_back(self, held: Held) -> None:
+        """What waits to be sent has not begun. It is ended in a turn of its own: an abort may come from anywhere."""
+        for message in self._gathered:
+            if message.held is held:
+                self._gathered.remove(message)
+                self._gathered_bytes -= len(message.delivery.body)
+                asyncio.get_running_loop().call_soon(self._end_interrupted, message)
+                return
+
+    def _end_interrupted(self, message: Message) -> None:
+        if self._calls is not None:
+            self._calls.end(message, INTERRUPTED)
+
+    # Requests
+
+    def _send_gathered(self) -> None:
+        messages, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        self._send(messages)
+
+    def _send(self, messages: list[Message]) -> None:
+        request = _Request(messages)
+        self._requests.add(request)
+        for message in messages:
+            self._request_of[message.held] = request
+        request.task = asyncio.get_running_loop().create_task(self._ask(messages))
+        request.task.add_done_callback(lambda task: self._over(request, task))
+
+    async def _ask(self, messages: list[Message]) -> BatchVerdicts:
+        requester, health = self._requester, self._health
+        assert requester is not None
+        assert health is not None
+        body = f"[{','.join([batch_item(message) for message in messages])}]".encode()
+        limit = REPLY_MAX_BYTES_PER_MESSAGE * (len(messages) + 1)
+        try:
+            reply = await requester.post(self.target.path, HEADERS, body, reply_max_bytes=limit)
+        except Unreachable as error:
+            health.unreachable(str(error))
+            return BatchVerdicts(retry(f"the application cannot be reached: {error}"))
+        health.answered()
+        return verdicts_of_reply(reply.status, reply.body, reply.retry_after, now_s=self._wall_s())
+
+    def _over(self, request: _Request, task: asyncio.Task[BatchVerdicts]) -> None:
+        """Nothing of it runs any more: only now may its messages go elsewhere."""
+        self._requests.discard(request)
+        if request.limit is not None:
+            request.limit.cancel()
+        for message in request.messages:
+            del self._request_of[message.held]
+        calls = self._calls
+        if calls is None:
+            return
+        closed = BatchVerdicts(INTERRUPTED)  # for those that were not aborted it is no failed attempt
+        verdicts = closed if task.cancelled() else task.result()
+        names = _names(request.messages, verdicts)
+        for message, name in zip(request.messages, names, strict=True):
+            calls.end(message, INTERRUPTED if message.held in request.aborted else verdicts.of(name))
+        self.wake()
+
+
+def _names(messages: list[Message], verdicts: BatchVerdicts) -> list[str]:
+    """By what name the reply speaks of each: our id, or its publisher's, if only one of the batch has that."""
+    names = [message.id for message in messages]
+    if verdicts.named.keys() <= set(names):
+        return names
+    theirs = [attributes(message)["id"] for message in messages]
+    often = Counter(theirs)
+    return [
+        its if name not in verdicts.named and often[its] == 1 else name
+        for name, its in zip(names, theirs, strict=True)
+    ]
