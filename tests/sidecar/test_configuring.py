@@ -77,3 +77,12 @@ def test_an_http_application_needs_an_address() -> None:
         configure({"LBG_GROUP": "orders", "LBG_APP": "http"})
     told = configure({"LBG_GROUP": "orders", "LBG_APP": "http", "LBG_TARGET": "http://127.0.0.1:8080/on"})
     assert told.process.target == "http://127.0.0.1:8080/on"
+
+
+def test_batches_have_room_unless_the_concurrency_is_set() -> None:
+    batches = {"LBG_GROUP": "orders", "LBG_APP": "http-batch", "LBG_TARGET": "http://127.0.0.1:8080/on"}
+    assert configure(batches).member.concurrency == 400
+    assert configure({**batches, "LBG_BATCH_SIZE": "50", "LBG_BATCH_REQUESTS": "1"}).member.concurrency == 50
+    assert configure({**batches, "LBG_CONCURRENCY": "8"}).member.concurrency == 8
+    with pytest.raises(ConfigurationError, match="batch size is 0"):
+        configure({**batches, "LBG_BATCH_SIZE": "0"})

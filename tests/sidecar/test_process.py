@@ -26,6 +26,7 @@ from support.waiting import until
 
 PROMPT = "import sys, json\nfor line in sys.stdin:\n "
 PROMPT += "print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'ack'}), flush=True)"
+HTTP_APP = Path(__file__).parents[1] / "support" / "http_app.py"
 STUCK = "import sys\nfor line in sys.stdin: pass"
 
 
@@ -216,3 +217,23 @@ async def test_an_application_publishes_through_it_and_gets_its_messages_over_th
     assert await asyncio.to_thread(sidecar.process.wait, 20) == 0
     application.cancel()
     await asyncio.gather(application, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("app", "path"), [("http", "/"), ("http-batch", "/batch")])
+def test_an_application_gets_its_messages_over_http(
+    broker: EmbeddedBroker, tmp_path: Path, app: str, path: str
+) -> None:
+    create(broker, app)
+    at, calls = tmp_path / "app.sock", tmp_path / "calls"
+    argv = [sys.executable, str(HTTP_APP), str(calls), f"unix:{at}"]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as application:
+        try:
+            sidecar = Sidecar(broker, tmp_path, app, "", LBG_APP=app, LBG_TARGET=f"unix:{at}:{path}")
+            sidecar.until(sidecar.ready)
+            publish(broker, tmp_path, app, 300)
+            sidecar.until(lambda: sidecar.acked() == 300)
+            sidecar.process.send_signal(signal.SIGTERM)
+            assert sidecar.process.wait(timeout=20) == 0
+            assert calls.read_text().count("end") == 300
+        finally:
+            application.kill()

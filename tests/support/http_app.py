@@ -44,7 +44,7 @@ async def handle_batch(request: web.Request) -> web.Response:
 async def verdict(log: Any, event: dict[str, Any]) -> dict[str, Any]:
     seq, attempt = int(event["sequence"]), int(event["lbgattempt"])
     body = (
-        event["data"]
+        str(event["data"])  # what is JSON comes as JSON
         if "data" in event
         else base64.b64decode(event["data_base64"]).decode("utf-8", "replace")
     )

@@ -20,7 +20,7 @@ from ..settings import MemberSettings
 from .errors import ConfigurationError
 from .listener import Listener
 from .reading import read_value
-from .settings import BrokerSettings, Channel, ProcessSettings, SidecarSettings, table
+from .settings import BrokerSettings, Channel, ProcessSettings, SidecarSettings, batch_settings, table
 
 OTHERS = frozenset({"LBG_DEBUG", "LBG_MANAGEMENT"})
 """Of other commands: they may be there and say nothing to a sidecar."""
@@ -87,14 +87,17 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
         raise ConfigurationError(_line(at, "body_max_bytes", process.body_max_bytes, "must be at least 1"))
     if process.app is Channel.COMMAND:
         _check_command(process.command, where.get("command", "LBG_COMMAND"))
-    elif process.app is Channel.HTTP:
+    elif process.app is not Channel.STREAM:
         try:
+            batch_settings(process)
             parse_target(process.target)
             HealthRules(path=process.health_path)
         except SettingsError as error:
-            raise ConfigurationError(f"LBG_TARGET, LBG_HEALTH_PATH: {error}") from None
+            raise ConfigurationError(f"LBG_TARGET, LBG_HEALTH_PATH, LBG_BATCH_…: {error}") from None
     broker = BrokerSettings(**_of(BrokerSettings, values))
     told = {name: value for name, value in _of(MemberSettings, values).items() if name != "broker"}
+    if process.app is Channel.HTTP_BATCH:
+        told.setdefault("concurrency", process.batch_size * process.batch_requests)
     try:
         member = MemberSettings(broker=_places(broker), **told)
     except SettingsError as error:

@@ -14,12 +14,12 @@ from lbg_broker.client import SettingsError as AddressError
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.provisioning import ProvisioningError
 
-from ..app import AppChannel, CommandChannel, HealthRules, PushChannel
+from ..app import AppChannel, BatchChannel, CommandChannel, HealthRules, PushChannel
 from ..app.streaming import PATH, StreamChannel, StreamSettings
 from ..effects import Effect
 from ..member import Member
 from .measuring import Measures
-from .settings import Channel, SidecarSettings
+from .settings import Channel, SidecarSettings, batch_settings
 
 log = logging.getLogger("lbg.sidecar")
 
@@ -117,6 +117,9 @@ class Life:
         if process.app is Channel.HTTP:
             health = HealthRules(path=process.health_path)
             return PushChannel(process.target, concurrency=concurrency, health=health)
+        if process.app is Channel.HTTP_BATCH:
+            health = HealthRules(path=process.health_path)
+            return BatchChannel(process.target, settings=batch_settings(process), health=health)
         if process.app is Channel.STREAM:
             self._stream = StreamChannel(StreamSettings(concurrency=concurrency))
             return self._stream

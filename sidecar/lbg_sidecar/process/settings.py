@@ -7,6 +7,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from ..app import BatchSettings
 from ..settings import MemberSettings
 from .listener import Listener
 
@@ -16,6 +17,7 @@ class Channel(enum.StrEnum):
 
     COMMAND = "command"
     HTTP = "http"
+    HTTP_BATCH = "http-batch"
     STREAM = "stream"
 
 
@@ -45,12 +47,15 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
-    """- `app`: the channel to the application: `command`, `http` (each message is pushed to it), or `stream` (it
-      connects to the local listener's /v1/stream).
+    """- `app`: the channel to the application: `command`, `http` (each message is pushed to it), `http-batch`
+      (many in a request), or `stream` (it connects to the local listener's /v1/stream).
     - `command`: for `command`: what to run, split as a shell would, without a shell.
-    - `target`: for `http`: where each message is POSTed, http://HOST:PORT/PATH or unix:/SOCKET:/PATH.
-    - `health_path`: for `http`: what to GET to know that the application is ready; None: that its port can be
+    - `target`: for `http` and `http-batch`: where messages are POSTed, http://HOST:PORT/PATH or unix:/SOCKET:/PATH.
+    - `health_path`: for these two: what to GET to know that the application is ready; None: that its port can be
       connected to is enough.
+    - `batch_size`, `batch_linger_ms`, `batch_requests`: for `http-batch`: messages in a request, at most; how long one
+      waits for others while a request is on its way; requests under way at once. `concurrency` is the product of size
+      and requests unless it is set.
     - `local`: where publishing, the stream, drain and state are served; HOST:PORT or unix:/PATH. Loopback
       unless told: whoever reaches it can publish, and make the member leave.
     - `observed`: where metrics and health are served, for Prometheus and the kubelet: the pod's address.
@@ -62,6 +67,9 @@ class ProcessSettings:
     command: str = ""
     target: str = ""
     health_path: str | None = None
+    batch_size: int = 200
+    batch_linger_ms: float = 5.0
+    batch_requests: int = 2
     local: str = "127.0.0.1:8750"
     observed: str = "0.0.0.0:8751"
     body_max_bytes: int = 1_048_576
@@ -76,6 +84,13 @@ class SidecarSettings:
     process: ProcessSettings
     local: Listener
     observed: Listener
+
+
+def batch_settings(process: ProcessSettings) -> BatchSettings:
+    """Raises SettingsError."""
+    return BatchSettings(
+        size=process.batch_size, linger_ms=process.batch_linger_ms, requests=process.batch_requests
+    )
 
 
 @dataclass(frozen=True, slots=True)
