@@ -10,7 +10,7 @@ import click
 from lbg.failing import EXIT_USAGE, error_line
 
 
-@click.command(epilog="Example: LBG_GROUP=orders LBG_COMMAND=./handle-orders lbg sidecar")
+@click.command(epilog="Example: lbg sidecar --config sidecar.toml")
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
