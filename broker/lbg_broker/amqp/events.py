@@ -142,7 +142,7 @@ class ContentEvent:
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and _content_of(self) == _content_of(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as above
 
 
 class DeliverEvent(ContentEvent):

@@ -73,7 +73,7 @@ class SequenceSet:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SequenceSet) and self.runs() == other.runs()
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
         return f"SequenceSet({self.runs()!r})"

@@ -110,7 +110,7 @@ class GroupSpec:
         for field in _REQUIRED:
             if field not in given:
                 raise SpecError(field, None, "is required")
-        return cls(**given)  # type: ignore[arg-type]
+        return cls(**given)  # type: ignore[arg-type]  # checked in __post_init__
 
     @classmethod
     def from_record(cls, text: str | bytes, *, name: str) -> GroupSpec:

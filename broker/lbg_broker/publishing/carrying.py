@@ -86,7 +86,7 @@ class Carrying:
         """Send nothing any more on this channel, and wait for the answers to what was sent."""
         self.machine.blocked(True)
         deadline = self._loop.time() + up_to_s
-        while self.machine.in_flight and self._loop.time() < deadline:  # noqa: ASYNC110
+        while self.machine.in_flight and self._loop.time() < deadline:  # noqa: ASYNC110 (a drain with a deadline)
             await asyncio.sleep(0.01)
 
     def detach(self) -> int:

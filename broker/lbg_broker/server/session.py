@@ -130,7 +130,7 @@ class Session(asyncio.Protocol):
                 elif type(effect) is Send:
                     self._send(effect)
                 else:
-                    wire.send_content(effect.channel, effect.method, effect.header, effect.body)  # type: ignore[union-attr]
+                    wire.send_content(effect.channel, effect.method, effect.header, effect.body)  # type: ignore[union-attr]  # by its kind
         except EncodeError as error:
             self._fail(ReplyCode.INTERNAL_ERROR, str(error))
         except LocalProtocolError:

@@ -39,8 +39,8 @@ def handler_channel(handler: AsyncHandler | SyncHandler, *, concurrency: int) ->
     """
     call = getattr(handler, "__call__", handler)  # noqa: B004 (an object with an async __call__ counts too)
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
-        return _CoroutineChannel(handler, concurrency=concurrency)  # type: ignore[arg-type]
-    return _ThreadChannel(handler, concurrency=concurrency)  # type: ignore[arg-type]
+        return _CoroutineChannel(handler, concurrency=concurrency)  # type: ignore[arg-type]  # asked just above
+    return _ThreadChannel(handler, concurrency=concurrency)  # type: ignore[arg-type]  # asked just above
 
 
 def _verdict_of(answer: object) -> Verdict:

@@ -9,9 +9,9 @@ from struct import Struct
 from lbg_broker.amqp.errors import DecodeError, PeerError
 from lbg_broker.amqp.methods import connection, messaging, topology
 from lbg_broker.amqp.methods.base import METHODS, Method
-from lbg_broker.amqp.methods.connection import *  # noqa: F403
-from lbg_broker.amqp.methods.messaging import *  # noqa: F403
-from lbg_broker.amqp.methods.topology import *  # noqa: F403
+from lbg_broker.amqp.methods.connection import *  # noqa: F403 (its names are its __all__)
+from lbg_broker.amqp.methods.messaging import *  # noqa: F403 (its names are its __all__)
+from lbg_broker.amqp.methods.topology import *  # noqa: F403 (its names are its __all__)
 from lbg_broker.amqp.replies import ReplyCode
 
 __all__ = ["Method", "decode_method"]

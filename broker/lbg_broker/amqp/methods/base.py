@@ -108,7 +108,7 @@ def method(
         cls: type[_MethodT] = dataclass(slots=True)(declared)
         arguments = [
             *_reserved("before", before),
-            *((item.name, _type_of(item.type)) for item in fields(cls)),  # type: ignore[arg-type]
+            *((item.name, _type_of(item.type)) for item in fields(cls)),  # type: ignore[arg-type]  # made from a class
             *_reserved("after", after),
         ]
         cls.NAME = name

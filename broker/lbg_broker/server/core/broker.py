@@ -172,7 +172,7 @@ class Broker:
                 return
             kind = type(event)
             if kind is ChannelFault:
-                self._ended(connection, event.channel)  # type: ignore[union-attr]
+                self._ended(connection, event.channel)  # type: ignore[union-attr]  # by its kind
                 continue
             assert isinstance(event, MethodEvent | ContentEvent)
             channel = channels.get(event.channel)
@@ -187,10 +187,10 @@ class Broker:
             try:
                 if kind is PublishEvent:
                     if not channel.closing:
-                        publish(state, channel, event)  # type: ignore[arg-type]
+                        publish(state, channel, event)  # type: ignore[arg-type]  # by its kind
                 elif kind is AckEvent:
                     if not channel.closing:
-                        ack(state, channel, event.delivery_tag, event.multiple)  # type: ignore[union-attr]
+                        ack(state, channel, event.delivery_tag, event.multiple)  # type: ignore[union-attr]  # by its kind
                 else:
                     self._handle(channel, event.method)
             except Refusal as refusal:
