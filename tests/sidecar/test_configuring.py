@@ -86,3 +86,14 @@ def test_batches_have_room_unless_the_concurrency_is_set() -> None:
     assert configure({**batches, "LBG_CONCURRENCY": "8"}).member.concurrency == 8
     with pytest.raises(ConfigurationError, match="batch size is 0"):
         configure({**batches, "LBG_BATCH_SIZE": "0"})
+
+
+def test_a_path_of_positions_begins_with_a_slash() -> None:
+    told = {
+        "LBG_GROUP": "orders",
+        "LBG_APP": "http",
+        "LBG_TARGET": "http://127.0.0.1:1/",
+        "LBG_POSITIONS_PATH": "positions",
+    }
+    with pytest.raises(ConfigurationError, match=r"LBG_POSITIONS_PATH.*positions_path.*must start with /"):
+        configure(told)

@@ -13,14 +13,21 @@ from typing import Any
 from lbg_broker.client import ConnectionSettings, CredentialFiles
 from lbg_broker.client import SettingsError as AddressError
 
-from ..app import HealthRules
 from ..app.targets import parse_target
 from ..errors import SettingsError
 from ..settings import MemberSettings
 from .errors import ConfigurationError
 from .listener import Listener
 from .reading import read_value
-from .settings import BrokerSettings, Channel, ProcessSettings, SidecarSettings, batch_settings, table
+from .settings import (
+    BrokerSettings,
+    Channel,
+    ProcessSettings,
+    SidecarSettings,
+    batch_settings,
+    health_rules,
+    table,
+)
 
 OTHERS = frozenset({"LBG_DEBUG", "LBG_MANAGEMENT"})
 """Of other commands: they may be there and say nothing to a sidecar."""
@@ -91,9 +98,11 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
         try:
             batch_settings(process)
             parse_target(process.target)
-            HealthRules(path=process.health_path)
+            health_rules(process)
         except SettingsError as error:
-            raise ConfigurationError(f"LBG_TARGET, LBG_HEALTH_PATH, LBG_BATCH_…: {error}") from None
+            raise ConfigurationError(
+                f"LBG_TARGET, LBG_HEALTH_PATH, LBG_POSITIONS_PATH, LBG_BATCH_…: {error}"
+            ) from None
     broker = BrokerSettings(**_of(BrokerSettings, values))
     told = {name: value for name, value in _of(MemberSettings, values).items() if name != "broker"}
     if process.app is Channel.HTTP_BATCH:

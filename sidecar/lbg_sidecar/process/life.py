@@ -14,12 +14,12 @@ from lbg_broker.client import SettingsError as AddressError
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.provisioning import ProvisioningError
 
-from ..app import AppChannel, BatchChannel, CommandChannel, HealthRules, PushChannel
+from ..app import AppChannel, BatchChannel, CommandChannel, PushChannel
 from ..app.streaming import PATH, StreamChannel, StreamSettings
 from ..effects import Effect
 from ..member import Member
 from .measuring import Measures
-from .settings import Channel, SidecarSettings, batch_settings
+from .settings import Channel, SidecarSettings, batch_settings, health_rules
 
 log = logging.getLogger("lbg.sidecar")
 
@@ -115,11 +115,11 @@ class Life:
     def _channel(self) -> AppChannel:
         process, concurrency = self._settings.process, self._settings.member.concurrency
         if process.app is Channel.HTTP:
-            health = HealthRules(path=process.health_path)
-            return PushChannel(process.target, concurrency=concurrency, health=health)
+            return PushChannel(process.target, concurrency=concurrency, health=health_rules(process))
         if process.app is Channel.HTTP_BATCH:
-            health = HealthRules(path=process.health_path)
-            return BatchChannel(process.target, settings=batch_settings(process), health=health)
+            return BatchChannel(
+                process.target, settings=batch_settings(process), health=health_rules(process)
+            )
         if process.app is Channel.STREAM:
             self._stream = StreamChannel(StreamSettings(concurrency=concurrency))
             return self._stream

@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ..app import BatchSettings
+from ..app import BatchSettings, HealthRules
 from ..settings import MemberSettings
 from .listener import Listener
 
@@ -53,6 +53,8 @@ class ProcessSettings:
     - `target`: for `http` and `http-batch`: where messages are POSTed, http://HOST:PORT/PATH or unix:/SOCKET:/PATH.
     - `health_path`: for these two: what to GET to know that the application is ready; None: that its port can be
       connected to is enough.
+    - `positions_path`: for these two: what to GET each time before it counts as ready, for the positions that it has
+      committed itself (docs/app-channels.md); None: nothing.
     - `batch_size`, `batch_linger_ms`, `batch_requests`: for `http-batch`: messages in a request, at most; how long one
       waits for others while a request is on its way; requests under way at once. `concurrency` is the product of size
       and requests unless it is set.
@@ -67,6 +69,7 @@ class ProcessSettings:
     command: str = ""
     target: str = ""
     health_path: str | None = None
+    positions_path: str | None = None
     batch_size: int = 200
     batch_linger_ms: float = 5.0
     batch_requests: int = 2
@@ -91,6 +94,11 @@ def batch_settings(process: ProcessSettings) -> BatchSettings:
     return BatchSettings(
         size=process.batch_size, linger_ms=process.batch_linger_ms, requests=process.batch_requests
     )
+
+
+def health_rules(process: ProcessSettings) -> HealthRules:
+    """Raises SettingsError."""
+    return HealthRules(path=process.health_path, positions_path=process.positions_path)
 
 
 @dataclass(frozen=True, slots=True)
