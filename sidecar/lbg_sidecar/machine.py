@@ -11,47 +11,26 @@ from collections.abc import Callable
 from typing import Any
 
 from .balancing.balancer import Balancer
-from .balancing.binding import Binding, Phase
 from .balancing.bindings import Bindings
 from .balancing.handoffs import Handoffs
-from .balancing.planning import is_behind
+from .balancing.hearing import Hearing
 from .balancing.rules import BalancingRules
 from .balancing.takeovers import Takeovers
 from .balancing.watchdog import Watchdog
+from .balancing.yielding import Yielding
+from .consuming.acknowledging import Acknowledging
 from .consuming.consumption import Consumption, Next, Rules
 from .consuming.held import Attachment, Held
 from .consuming.positions import Processed
-from .effects import (
-    Abort,
-    Ack,
-    DeadLetter,
-    Done,
-    Effect,
-    Exit,
-    LiveSet,
-    Poisoned,
-    Reconnect,
-    Republish,
-    StoodDown,
-    TimedOut,
-)
-from .membership.messages import Beat, Handover, Message, Move, Reattached
+from .effects import Abort, DeadLetter, Done, Effect, Exit, Poisoned, Republish, StoodDown, TimedOut
+from .membership.messages import Message
+from .membership.presence import Presence, Stage
 from .membership.roster import Post, Roster, Timings
 from .reporting import beat_content, description
 from .verdict import Verdict
 
-SINGLE_ACK_AFTER_S = 0.25
-SINGLE_ACKS_AT_ONCE = 4
-"""What is done behind a message that is not (a slow call, a key that waits for its retry) is acknowledged singly once
-it has waited this long, this many in one ack interval. So a blocked key fills the prefetch window with its own
-messages only, and a crash repeats what was done lately, not all that was done since."""
-
-
 REATTACH_AFTER_S = 0.1
 """Who moved a queue, or made way for a move, comes back behind the successor when the move is over."""
-
-MOVE_OVER_AFTER_S = 0.5
-"""After its announcement, a move and the re-attaching that belongs to it are over, as a rule."""
 
 
 class MemberMachine:
@@ -76,7 +55,9 @@ class MemberMachine:
             timings, uniform=uniform, content=lambda: beat_content(self), incarnation=incarnation
         )
         self.handoffs = Handoffs(self.bindings, self.consumption, self.roster, self.effects, uniform=uniform)
-        self.takeovers = Takeovers(balancing, self.handoffs, self.consumption.lanes, self.effects)
+        self.takeovers = Takeovers(
+            balancing, self.handoffs, self.roster, self.consumption.lanes, self.effects
+        )
         self.balancer = Balancer(self.bindings, self.handoffs, self.roster, uniform=uniform)
         self.watchdog = Watchdog(
             self.bindings,
@@ -86,22 +67,36 @@ class MemberMachine:
             self.consumption.counts,
             uniform=uniform,
         )
-        self.leaving: str | None = None
-        self._stands_down = False
-        self._is_down = False
-        self._leave_by = float("inf")
-        self._exited = False
-        self._live: frozenset[int] = frozenset()
-        self._unacked: list[Attachment] = []
-        self._moved_at: dict[int, float] = {}  # queue -> when a move of it was last announced
+        self._yielding = Yielding(self.bindings, self.roster, self.effects)
+        self._hearing = Hearing(
+            balancing,
+            self.roster,
+            self.effects,
+            handoffs=self.handoffs,
+            takeovers=self.takeovers,
+            yielding=self._yielding,
+            watchdog=self.watchdog,
+            holddown=self.balancer.holddown,
+            processed=processed,
+        )
+        self._acknowledging = Acknowledging(
+            interval_s=balancing.ack_interval_s, moving=self.handoffs.moves, effects=self.effects
+        )
+        self._presence = Presence()
+
+    @property
+    def leaving(self) -> str | None:
+        """Why this member gives its queues away, or holds none; None while it takes part."""
+        return self._presence.why
 
     # The connection
 
     def connected(self, index: int, now: float) -> None:
         """The mailbox of `index` is declared, bound and consumed: take part."""
         self.consumption.fenced = False
-        if self._is_down:
-            self._stand_up()
+        if self._presence.joined():
+            self.handoffs.forced = False
+            self.roster.stay()
         self._post(self.roster.join(index, self.name, now))
         self.balancer.joined(now)
         if self.leaving is None:
@@ -122,23 +117,7 @@ class MemberMachine:
     # The members exchange
 
     def message(self, message: Message, now: float) -> None:
-        self._post(self.roster.receive(message, now))
-        match message:
-            case Move():
-                self._make_way(message, now)
-            case Reattached():
-                self.handoffs.answered(message, now)
-            case Beat():
-                self.watchdog.heard(message, now)
-            case Handover():
-                self.consumption.processed.merge(message.positions)
-                self.takeovers.told(message, now)
-            case _:
-                pass
-        if self.roster.conflict:
-            self.roster.conflict = False
-            self.effects.append(Reconnect("another member claimed the same index"))
-        self._observe(now)
+        self._hearing.message(message, now)
 
     def returned(self, message: Message, to: int, now: float) -> None:
         """A message to one member came back."""
@@ -159,16 +138,12 @@ class MemberMachine:
         binding = self.bindings.closed(attachment, now)
         if binding is None:
             return
-        me = self.roster.me
         if not binding.quiet:
             self.roster.changed(now)
         if self.handoffs.closed(binding, now) or binding.answers:
             # A quorum queue carries out one command after another: it should be busy with the successor now.
             binding.attach_due = now + REATTACH_AFTER_S
-        for mover, move in binding.answers:
-            if me is not None:
-                self.effects.append(Post(Reattached(me, binding.queue, move), to=mover))
-        binding.answers.clear()
+        self._yielding.closed(binding)
         if self.leaving is None and now >= binding.attach_due:
             self.bindings.attach(binding, now)
         self._after(now)
@@ -183,7 +158,7 @@ class MemberMachine:
             return
         binding = self.bindings.all[attachment.queue]
         if not binding.active:
-            self._activated(binding, now)
+            self.takeovers.activated(binding, now)
         self.consumption.deliver(attachment, arrivals, now)
 
     def looked(self, queue: int, ready: int | None, now: float) -> None:
@@ -198,7 +173,7 @@ class MemberMachine:
         held = self.consumption.take(now)
         if self.consumption.repeats_in:
             for attachment in self.consumption.repeats_in:
-                self._settled(attachment)
+                self._acknowledging.settled(attachment)
             self.consumption.repeats_in.clear()
         return held
 
@@ -217,7 +192,7 @@ class MemberMachine:
                 Poisoned(attachment.queue, held.key, held.identity, held.attempts, held.reason)
             )
         elif not attachment.unacked_listed:
-            self._settled(attachment)
+            self._acknowledging.settled(attachment)
         if attachment.frozen:
             self.handoffs.call_ended(attachment, now)
 
@@ -227,47 +202,18 @@ class MemberMachine:
         if attachment.closed:
             return
         self.consumption.confirmed(held, what)
-        self._settled(attachment)
+        self._acknowledging.settled(attachment)
         if attachment.frozen:
             self.handoffs.call_ended(attachment, now)
 
     def flush(self, now: float) -> float:
-        """Acknowledge what is due; returns when the next ack will be, or infinity.
-
-        The first of a quiet queue at once, then one cumulative frame an interval or a quarter of the window. While
-        a queue is being moved its acks wait for the one before the close, unless the window runs dry: RabbitMQ may
-        discard acks that a closing channel has queued (DESIGN.md, "RabbitMQ facts").
-        """
-        if not self._unacked:
-            return float("inf")
-        due = float("inf")
-        still = []
-        for attachment in self._unacked:
-            settling = attachment.settling
-            if attachment.closed or not (settling.prefix or settling.scattered):
-                attachment.unacked_listed = False
-                continue
-            still.append(attachment)
-            if attachment.queue in self.handoffs.moves:
-                if settling.unacked * 4 >= attachment.prefetch * 3:
-                    self._ack(attachment, now)
-                continue
-            at = attachment.acked_at + self.rules.ack_interval_s
-            if now >= at or len(settling.prefix) * 4 >= attachment.prefetch:
-                self._ack(attachment, now)
-                at = now + self.rules.ack_interval_s
-            if settling.prefix:
-                due = min(due, at)
-            elif settling.scattered:
-                finished_at = next(iter(settling.scattered)).finished_at or now
-                due = min(due, max(at, finished_at + SINGLE_ACK_AFTER_S))
-        self._unacked = still
-        return due
+        """Acknowledge what is due; returns when the next ack will be, or infinity."""
+        return self._acknowledging.flush(now)
 
     # Time
 
     def tick(self, now: float) -> None:
-        if self._exited:
+        if self._presence.stage is Stage.GONE:
             return
         self._post(self.roster.tick(now))
         self.consumption.lanes.wake(now)
@@ -290,23 +236,15 @@ class MemberMachine:
 
     def stop(self, why: str, now: float) -> None:
         """Leave: hand over every queue, then exit; at the latest when the grace period is over, or when asked again."""
-        if self.leaving is None:
-            self._leave(why, now)
-            self._leave_by = now + self.rules.shutdown_grace_s
-        elif self._stands_down:
-            self._stands_down = self._is_down = False
-            self.leaving = why
-        else:
-            self._leave_by = now
+        if self._presence.stop(why, now, grace_s=self.rules.shutdown_grace_s):
+            self._leave()
         self._after(now)
 
     def stand_down(self, why: str, now: float) -> None:
         """Hand over every queue, because the application cannot take messages: `StoodDown` when that is done. What it
         has in hand gets the time of a handoff to end. The next `connected` joins again."""
-        if self.leaving is None:
-            self._stands_down = True
-            self._leave(why, now)
-            self._leave_by = now + self.rules.max_handoff_s
+        if self._presence.stand_down(why, now, within_s=self.rules.max_handoff_s):
+            self._leave()
             self._after(now)
 
     def describe(self, now: float) -> dict[str, Any]:
@@ -315,106 +253,23 @@ class MemberMachine:
 
     # Inside
 
-    def _leave(self, why: str, now: float) -> None:
-        self.leaving = why
+    def _leave(self) -> None:
         self.handoffs.forced = True
         self._post(self.roster.leave())
 
-    def _stand_up(self) -> None:
-        self._stands_down = self._is_down = False
-        self.leaving = None
-        self.handoffs.forced = False
-        self.roster.stay()
-
     def _post(self, posts: list[Post]) -> None:
         self.effects.extend(posts)
-
-    def _ack(self, attachment: Attachment, now: float) -> None:
-        settling = attachment.settling
-        done = settling.take()
-        if done:
-            self.effects.append(Ack(attachment, done[-1].tag))
-        singly = settling.take_scattered(SINGLE_ACKS_AT_ONCE, done_before=now - SINGLE_ACK_AFTER_S)
-        for held in singly:
-            self.effects.append(Ack(attachment, held.tag, multiple=False))
-        if done or singly:
-            attachment.acked_at = now
-            self.effects.append(Done((*done, *singly), settled=True))
-
-    def _settled(self, attachment: Attachment) -> None:
-        if not attachment.unacked_listed:
-            attachment.unacked_listed = True
-            self._unacked.append(attachment)
-
-    def _activated(self, binding: Binding, now: float) -> None:
-        queue = binding.queue
-        binding.active = True
-        binding.activated_at = now
-        me = self.roster.me
-        assert me is not None
-        former = self.takeovers.activated(binding, now)
-        # Somebody who said it was active and did not say that it would stop may be gone, and so may the primary.
-        suspects = [index for index, peer in self.roster.peers.items() if peer.claims(queue)]
-        primary = self.rules.primaries(self.roster.live)[queue]
-        if former is None and primary is not None and primary != me.index:
-            suspects.append(primary)
-        if former is not None and self.takeovers.is_waiting(queue):
-            suspects.append(former)  # it said that it would tell something first
-        for index in suspects:
-            self._post(self.roster.suspect(index, now))
-        self.roster.changed(now)
-
-    def _make_way(self, move: Move, now: float) -> None:
-        me = self.roster.me
-        if me is None or move.sender.incarnation == me.incarnation or move.queue >= self.rules.queue_count:
-            return
-        binding = self.bindings.all[move.queue]
-        moved_at, self._moved_at[move.queue] = self._moved_at.get(move.queue, float("-inf")), now
-        if move.to == me.index:
-            self.takeovers.announced(move, now)
-            return
-        if binding.active:
-            # Deliveries on a live channel prove that this member is the active one: the mover's is gone.
-            return
-        successor = self.roster.peers.get(move.to)
-        # What the successor told after the last move of this queue is still true: nobody re-attaches otherwise.
-        is_known = successor is not None and successor.told_at > moved_at + MOVE_OVER_AFTER_S
-        if binding.phase is Phase.ATTACHED and not (successor and is_known and is_behind(binding, successor)):
-            binding.answers.append((move.sender.index, move.move))
-            binding.quiet = True
-            self.bindings.detach(binding)
-        elif binding.phase is Phase.DETACHING:
-            binding.answers.append((move.sender.index, move.move))
-        else:
-            # Behind the successor already, or not attached, or only just attaching.
-            self._post([Post(Reattached(me, move.queue, move.move), to=move.sender.index)])
-
-    def _observe(self, now: float) -> None:
-        """Who is live may have changed."""
-        live = self.roster.live
-        if live != self._live:
-            self._live = live
-            self.effects.append(LiveSet(live))
-            self.handoffs.live_changed(self.roster.peers, now)
-            self.takeovers.live_changed(self.roster.peers, now)
-        if self.roster.me is not None:
-            self.balancer.holddown.observe(live, now)
 
     def _after(self, now: float) -> None:
         """Something happened here, or time passed: see what is to be done about the queues.
 
         Not after each message: every member hears of every change from every other, and a tick is never far.
         """
-        self._observe(now)
+        self._hearing.observe(now)
         self.balancer.holddown.tick(now)
-        if self.leaving is not None:
-            if self._exited or self._is_down or not self.balancer.leave(now, by=self._leave_by):
-                return
-            if self._stands_down:
-                self._is_down = True
-                self.effects.append(StoodDown())
-            else:
-                self._exited = True
-                self.effects.append(Exit())
-        elif self.roster.me is not None:
+        if self._presence.is_giving_away:
+            if self.balancer.leave(now, by=self._presence.empty_by):
+                is_gone = self._presence.emptied() is Stage.GONE
+                self.effects.append(Exit() if is_gone else StoodDown())
+        elif self.leaving is None and self.roster.me is not None:
             self.balancer.balance(now)

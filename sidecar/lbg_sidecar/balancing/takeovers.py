@@ -14,6 +14,7 @@ from ..consuming.held import Attachment
 from ..consuming.lanes import Lanes
 from ..effects import Effect, TakenOver
 from ..membership.messages import Handover, Move
+from ..membership.roster import Roster
 from .binding import Binding
 from .handoff import Stage
 from .handoffs import Handoffs
@@ -46,10 +47,16 @@ class Waiting:
 
 class Takeovers:
     def __init__(
-        self, rules: BalancingRules, handoffs: Handoffs, lanes: Lanes, effects: list[Effect]
+        self,
+        rules: BalancingRules,
+        handoffs: Handoffs,
+        roster: Roster,
+        lanes: Lanes,
+        effects: list[Effect],
     ) -> None:
         self._rules = rules
         self._handoffs = handoffs
+        self._roster = roster
         self._lanes = lanes
         self._effects = effects
         self._coming: dict[int, Coming] = {}
@@ -70,24 +77,14 @@ class Takeovers:
             coming.told_at, coming.paused_s = now, handover.paused_s
             self._go_on(handover.queue, now)
 
-    def activated(self, binding: Binding, now: float) -> int | None:
-        """The first deliveries of a queue are here. Returns who announced to give it to us, if anybody did."""
-        coming = self._coming.pop(binding.queue, None)
-        if coming is None or now > coming.until:
-            self._effects.append(TakenOver(binding.queue, None, planned=False, pause_s=None))
-            return None
-        attachment = binding.attachment
-        assert attachment is not None
-        waiting = Waiting(attachment, coming, now, now + self._rules.answers_s)
-        self._waiting[binding.queue] = waiting
-        if coming.told_at is not None:
-            self._go_on(binding.queue, now)
-        else:
-            self._lanes.hold(attachment)
-        return coming.former
-
-    def is_waiting(self, queue: int) -> bool:
-        return queue in self._waiting
+    def activated(self, binding: Binding, now: float) -> None:
+        """The first deliveries of a queue are here: this member is the active consumer."""
+        binding.active = True
+        binding.activated_at = now
+        former = self._receive(binding, now)
+        for index in self._suspects(binding.queue, former):
+            self._effects.extend(self._roster.suspect(index, now))
+        self._roster.changed(now)
 
     def live_changed(self, live: Collection[int], now: float) -> None:
         """Who is gone tells nothing any more."""
@@ -107,6 +104,34 @@ class Takeovers:
     def parted(self) -> None:
         self._coming.clear()
         self._waiting.clear()
+
+    def _suspects(self, queue: int, former: int | None) -> list[int]:
+        """Who said it was active and did not say that it would stop may be gone, and so may the primary."""
+        me = self._roster.me
+        assert me is not None
+        suspects = [index for index, peer in self._roster.peers.items() if peer.claims(queue)]
+        primary = self._rules.primaries(self._roster.live)[queue]
+        if former is None and primary is not None and primary != me.index:
+            suspects.append(primary)
+        if former is not None and queue in self._waiting:
+            suspects.append(former)  # it said that it would tell something first
+        return suspects
+
+    def _receive(self, binding: Binding, now: float) -> int | None:
+        """Returns who announced to give the queue to us, if anybody did."""
+        coming = self._coming.pop(binding.queue, None)
+        if coming is None or now > coming.until:
+            self._effects.append(TakenOver(binding.queue, None, planned=False, pause_s=None))
+            return None
+        attachment = binding.attachment
+        assert attachment is not None
+        waiting = Waiting(attachment, coming, now, now + self._rules.answers_s)
+        self._waiting[binding.queue] = waiting
+        if coming.told_at is not None:
+            self._go_on(binding.queue, now)
+        else:
+            self._lanes.hold(attachment)
+        return coming.former
 
     def _go_on(self, queue: int, now: float) -> None:
         waiting = self._waiting.pop(queue, None)
