@@ -73,6 +73,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._flush_timer: asyncio.Handle | None = None
+        self._flush_is_far = False
         self._turned_at = 0.0
         self._fence_after_s = NEVER
         self._closed = False
@@ -195,8 +196,8 @@ class Driver:
         self.machine.end(message.held, verdict, self._loop.time())
         if self.machine.effects:
             self._pump()
-        elif self._flush_timer is None:
-            self._flush_timer = self._loop.call_soon(self._flush)
+        else:
+            self._flush_soon()
         if verdict.kind is not Kind.ACK:
             self._schedule()
 
@@ -231,15 +232,26 @@ class Driver:
         if self._closed:
             return
         self._app.wake()
-        if self._flush_timer is None:
-            self._flush_timer = self._loop.call_soon(self._flush)
+        self._flush_soon()
         self._schedule()
+
+    def _flush_soon(self) -> None:
+        """At the end of this loop turn, unless it comes soon anyway. One that was put off for what is done behind a
+        gap does not count: since then the gap may have closed."""
+        if self._flush_timer is not None:
+            if not self._flush_is_far:
+                return
+            self._flush_timer.cancel()
+        self._flush_is_far = False
+        self._flush_timer = self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_timer = None
-        due = self.machine.flush(self._loop.time())
+        now = self._loop.time()
+        due = self.machine.flush(now)
         self._run_effects()
         if due != NEVER and self._flush_timer is None:
+            self._flush_is_far = due > now + self.machine.rules.ack_interval_s
             self._flush_timer = self._loop.call_at(due, self._flush)
 
     def _tick(self) -> None:
