@@ -7,35 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 
 from lbg_sidecar import Member, Message, Verdict, drop
-from support.aside import aside
 from support.balance import active
 from support.group_load import Judge, Load
 from support.member_place import Place
+from support.rabbit_alarm import ALARMS, alarm
 from support.rabbitmq import RabbitNode
 from support.waiting import until
-
-Alarm = Callable[[RabbitNode], tuple[tuple[str, str], tuple[str, str]]]
-
-ALARMS = {
-    "memory": (("set_vm_memory_high_watermark", "0.000001"), ("set_vm_memory_high_watermark", "0.6")),
-    "disk": (("set_disk_free_limit", "900000GB"), ("set_disk_free_limit", "50MB")),
-}
-
-
-@asynccontextmanager
-async def alarm(node: RabbitNode, kind: str) -> AsyncIterator[None]:
-    on, off = ALARMS[kind]
-    await aside(node.control, *on)
-    try:
-        yield
-    finally:
-        await aside(node.control, *off)
 
 
 def talk_is_blocked(member: Member) -> bool:

@@ -3,71 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from io import BytesIO
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiohttp import ClientSession, web
 
-from lbg_broker.client import Delivery, connect
-from lbg_broker.group import GroupSpec, Names
-from lbg_sidecar.publishing import EndpointSettings, Publishing, routes
 from support.embedded import EmbeddedBroker, free_port
 from support.group_on_broker import declare_group
+from support.publish_endpoint import SPEC, ce, contents, event, ids, serving
 from support.waiting import until
-
-SPEC = GroupSpec("orders", "orders", hash_count=16, queue_count=2, queue_size_mb=1, client_username="guest")
-BATCH = {"Content-Type": "application/cloudevents-batch+json"}
-
-
-@dataclass
-class Endpoint:
-    publishing: Publishing
-    session: ClientSession
-    url: str
-
-    async def post(
-        self,
-        body: bytes | str,
-        headers: dict[str, str] | None = None,
-        *,
-        group: str = "orders",
-        query: str = "",
-    ) -> tuple[int, dict[str, Any]]:
-        url = f"{self.url}/v1/publish/{group}{query}"
-        data = BytesIO(body.encode() if isinstance(body, str) else body)
-        async with self.session.post(url, data=data, headers=headers) as answer:
-            return answer.status, json.loads(await answer.read())
-
-    async def batch(self, events: list[dict[str, Any]]) -> tuple[int, dict[str, Any]]:
-        return await self.post(json.dumps(events), BATCH)
-
-
-@asynccontextmanager
-async def serving(broker_url: str, **settings: Any) -> AsyncIterator[Endpoint]:
-    publishing = Publishing(EndpointSettings(broker=[broker_url], **settings))
-    await publishing.start()
-    app = web.Application()
-    app.add_routes(routes(publishing))
-    runner = web.AppRunner(app, shutdown_timeout=1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        async with ClientSession() as session:
-            host, port = runner.addresses[0][:2]
-            yield Endpoint(publishing, session, f"http://{host}:{port}")
-    finally:
-        await publishing.stop(0.2)
-        await runner.cleanup()
 
 
 @pytest.fixture
@@ -75,39 +23,6 @@ async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
     with EmbeddedBroker(tmp_path / "broker") as broker:
         await declare_group(broker.url, SPEC)
         yield broker
-
-
-def event(number: int, **more: Any) -> dict[str, Any]:
-    return {
-        "specversion": "1.0",
-        "id": f"e{number}",
-        "source": "/shop",
-        "type": "order",
-        "partitionkey": f"k{number % 5}",
-        "data": number,
-        **more,
-    }
-
-
-def ce(number: int, **more: str) -> dict[str, str]:
-    given = {"specversion": "1.0", "id": f"e{number}", "source": "/shop", "type": "order", **more}
-    return {f"ce-{name}": value for name, value in given.items()}
-
-
-async def contents(url: str) -> list[Delivery]:
-    found = []
-    connection = await connect(url)
-    channel = await connection.open_channel()
-    for queue in range(SPEC.queue_count):
-        while (delivery := await channel.basic_get(Names("orders").queue(queue))) is not None:
-            found.append(delivery)
-            channel.ack(delivery.delivery_tag)
-    await connection.close()
-    return found
-
-
-def ids(found: list[Delivery]) -> list[object]:
-    return [each.headers["cloudEvents:id"] for each in found]
 
 
 async def test_an_event_is_answered_with_its_place_and_carries_its_attributes(broker: EmbeddedBroker) -> None:
@@ -277,3 +192,35 @@ async def test_the_examples_in_the_docs_are_published(broker: EmbeddedBroker) ->
     assert [bytes(each.body) for each in found] == [b"hello", b'{"n": 1}', b'{"n":2}', b"3"]
     assert [each.headers.get("cloudEvents:id") for each in found] == [None, "1", "2", "3"]
     assert {each.headers["lbg-key"] for each in found} == {"N14228"}
+
+
+async def test_a_group_that_nobody_publishes_to_gives_its_place_up_and_comes_back_in_order(
+    broker: EmbeddedBroker,
+) -> None:
+    others = [replace(SPEC, name=name, hash_prefix=name) for name in ("bills", "carts")]
+    for other in others:
+        await declare_group(broker.url, other)
+    async with serving(broker.url, max_groups=2, group_idle_s=0.05) as endpoint:
+        assert (await endpoint.post("1", ce(1, partitionkey="k")))[0] == 200
+        for group in ("bills", "carts"):
+            await asyncio.sleep(0.1)
+            assert (await endpoint.post("x", group=group))[0] == 200
+        assert endpoint.publishing.describe()["groups"] == ["bills", "carts"]
+        _, again = await endpoint.post("1", ce(1, partitionkey="k"))
+        assert again["deduplicated"], "the window outlives the place"
+        status, second = await endpoint.post("2", ce(2, partitionkey="k"))
+        assert (status, second["seq"]) == (200, 0)
+        assert second["publisher"] != again["publisher"]
+    assert [bytes(each.body) for each in await contents(broker.url)] == [b"1", b"2"]
+
+
+async def test_groups_beyond_the_limit_are_429_with_a_time_while_all_are_in_use(
+    broker: EmbeddedBroker,
+) -> None:
+    async with serving(broker.url, max_groups=1, group_idle_s=0.05, answer_within_s=0.3) as endpoint:
+        assert (await endpoint.post("x"))[0] == 200
+        broker.freeze()
+        assert (await endpoint.post("x"))[0] == 503
+        async with endpoint.session.post(f"{endpoint.url}/v1/publish/bills", data="x") as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+        broker.thaw()

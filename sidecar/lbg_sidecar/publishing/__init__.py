@@ -1,7 +1,7 @@
 """Publishing for an application that speaks HTTP: `POST /v1/publish/{group}`.
 
-`reading` (a request's body as events) and `window` (what was published lately) are pure; `endpoint` is the shell on
-`lbg_broker.publishing`, and `serving` its HTTP.
+`reading` (a request's body as events), `window` (what was published lately) and `refusing` are pure; `endpoint` and
+`groups` are the shell on `lbg_broker.publishing`, and `serving` its HTTP.
 """
 
 from .endpoint import Publishing

@@ -3,70 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import OrderedDict
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
-from lbg_broker.client import AccessRefused, AuthenticationError, ClientError
+from lbg_broker.client import ClientError
 from lbg_broker.group import SpecError
-from lbg_broker.group.names import require_group_name
-from lbg_broker.provisioning import GroupNotFound, ProvisioningError
-from lbg_broker.publishing import (
-    BrokerRefused,
-    GroupGone,
-    GroupPublisher,
-    Identity,
-    PublishingError,
-    PublishingSettings,
-)
+from lbg_broker.provisioning import ProvisioningError
+from lbg_broker.publishing import GroupPublisher, PublishingError
 
+from . import refusing
 from .errors import Refused
+from .groups import OpenGroup, OpenGroups
+from .publication import Publication, Receipt, settled
 from .reading import Event
 from .settings import EndpointSettings
-from .window import Entry, OtherEvent, Window
-
-log = logging.getLogger("lbg.publishing")
-
-RETRY_AFTER_S = 1
-
-
-@dataclass(slots=True, eq=False)
-class Publication:
-    """One accepted event. `failure`: it will not be confirmed any more."""
-
-    group: str
-    publisher: str
-    hash: int = 0
-    seq: int = 0
-    confirmed: bool = False
-    failure: Refused | None = None
-    waiting: list[Countdown] = field(default_factory=list)
-    entry: Entry[Publication] | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Countdown:
-    """One request's wait for all of its events."""
-
-    left: int
-    done: asyncio.Future[None]
-
-    def one_less(self) -> None:
-        self.left -= 1
-        if self.left <= 0 and not self.done.done():
-            self.done.set_result(None)
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """Where an event is. `deduplicated`: an earlier request had it published."""
-
-    id: str | None
-    publisher: str
-    hash: int
-    seq: int
-    deduplicated: bool
+from .window import OtherEvent, Window
 
 
 @dataclass(slots=True)
@@ -74,15 +24,6 @@ class Counted:
     published: int = 0
     deduplicated: int = 0
     refused: int = 0
-
-
-class _Group:
-    """A group's publisher, and what it has accepted and not yet confirmed."""
-
-    def __init__(self, publisher: GroupPublisher) -> None:
-        self.publisher = publisher
-        self.open: set[Publication] = set()
-        self.watch: asyncio.Task[None] | None = None
 
 
 class Publishing:
@@ -94,7 +35,7 @@ class Publishing:
         self._window: Window[Publication] = Window(
             entries_max=settings.window_entries, seconds=settings.window_s
         )
-        self._groups: OrderedDict[str, asyncio.Task[_Group]] = OrderedDict()
+        self._groups = OpenGroups(settings, self._on_ended)
         self._in_flight = 0
         self._waiting = 0
         self._is_stopping = True
@@ -106,18 +47,9 @@ class Publishing:
     async def stop(self, grace_s: float) -> int:
         """Take nothing more, wait for what is under way; returns how many events were left unconfirmed."""
         self._is_stopping = True
-        opening = list(self._groups.values())
-        groups = [task.result() for task in opening if _is_opened(task)]
-        with suppress(TimeoutError, PublishingError, ClientError):
-            async with asyncio.timeout(grace_s):
-                await asyncio.gather(*(group.publisher.flush() for group in groups))
+        await self._groups.flush(grace_s)
         left = self._in_flight
-        for task in opening:
-            task.cancel()
-        for group in groups:
-            await group.publisher.close()
-        watches = [group.watch for group in groups if group.watch is not None]
-        await asyncio.gather(*opening, *watches, return_exceptions=True)
+        await self._groups.close()
         return left
 
     def describe(self) -> dict[str, object]:
@@ -126,7 +58,7 @@ class Publishing:
             "waiting": self._waiting,
             "in_flight": self._in_flight,
             "remembered": self._window.confirmed_count,
-            "groups": [name for name, task in self._groups.items() if _is_opened(task)],
+            "groups": self._groups.names,
         }
 
     async def publish(self, group: str, events: list[Event]) -> list[Receipt]:
@@ -139,23 +71,21 @@ class Publishing:
 
     async def _publish(self, name: str, events: list[Event]) -> list[Receipt]:
         if self._is_stopping:
-            raise Refused(503, "the sidecar is stopping: nothing was published", retry_after_s=RETRY_AFTER_S)
-        group = await self._opened(name)
-        found = self._accept(name, group, events)
-        publications = [publication for publication, _ in found]
-        await self._confirmed(publications)
-        receipts = [
+            raise refusing.stopping()
+        until = self._loop.time() + self.settings.answer_within_s
+        group = await self._groups.get(name)
+        found = self._accept(group, events)
+        await self._confirmed([publication for publication, _ in found], until)
+        self.counts.deduplicated += sum(known for _, known in found)
+        return [
             Receipt(event.event_id, each.publisher, each.hash, each.seq, known)
             for event, (each, known) in zip(events, found, strict=True)
         ]
-        duplicates = sum(known for _, known in found)
-        self.counts.deduplicated += duplicates
-        return receipts
 
-    def _accept(self, name: str, group: _Group, events: list[Event]) -> list[tuple[Publication, bool]]:
+    def _accept(self, group: OpenGroup, events: list[Event]) -> list[tuple[Publication, bool]]:
         """Without waiting in between, so that a batch is whole and in order."""
         if self._is_stopping:
-            raise Refused(503, "the sidecar is stopping: nothing was published", retry_after_s=RETRY_AFTER_S)
+            raise refusing.stopping()
         now = self._loop.time()
         topics, new_count = [], 0
         ids: dict[bytes, bytes] = {}
@@ -165,36 +95,30 @@ class Publishing:
             if event.id is None:
                 new_count += 1
                 continue
-            id_ = name.encode() + event.id
+            id_ = group.name.encode() + event.id
             try:
                 known = self._window.find(id_, event.content, now)
             except OtherEvent:
-                raise _other(event, at) from None
+                raise refusing.other_event(event.event_id, at) from None
             if known is None and ids.setdefault(id_, event.content) != event.content:
-                raise _other(event, at)
+                raise refusing.other_event(event.event_id, at)
             new_count += known is None
         if new_count:
             self._require_room(group, new_count)
-        return [self._accept_one(name, group, *each, now) for each in zip(events, topics, strict=True)]
+        return [self._accept_one(group, *each, now) for each in zip(events, topics, strict=True)]
 
-    def _require_room(self, group: _Group, count: int) -> None:
+    def _require_room(self, group: OpenGroup, count: int) -> None:
         limit = self.settings.max_in_flight
         if count > limit:
-            raise Refused(413, f"{count} events in one request: at most {limit}")
+            raise refusing.too_many_events(count, limit)
         if self._in_flight + count > limit or not group.publisher.has_room:
-            raise Refused(
-                503,
-                f"{self._in_flight} events wait for the broker: none of these was published",
-                retry_after_s=RETRY_AFTER_S,
-            )
+            raise refusing.no_room(self._in_flight)
 
-    def _accept_one(
-        self, name: str, group: _Group, event: Event, topic: str, now: float
-    ) -> tuple[Publication, bool]:
-        id_ = None if event.id is None else name.encode() + event.id
+    def _accept_one(self, group: OpenGroup, event: Event, topic: str, now: float) -> tuple[Publication, bool]:
+        id_ = None if event.id is None else group.name.encode() + event.id
         if id_ is not None and (known := self._window.find(id_, event.content, now)) is not None:
             return known.value, True
-        publication = Publication(name, group.publisher.identity.publisher)
+        publication = Publication(group.publisher.identity.publisher)
         try:
             stamped = group.publisher.publish_soon(
                 key=event.key,
@@ -204,7 +128,7 @@ class Publishing:
                 on_confirmed=lambda: self._on_confirmed(group, publication),
             )
         except (PublishingError, ProvisioningError, ClientError) as error:
-            raise _final(error) from error
+            raise refusing.ended_by(error) from error
         publication.hash, publication.seq = stamped.hash, stamped.seq
         if id_ is not None:
             publication.entry = self._window.add(id_, event.content, publication)
@@ -212,12 +136,17 @@ class Publishing:
         self._in_flight += 1
         return publication, False
 
-    def _on_confirmed(self, group: _Group, publication: Publication) -> None:
+    def _on_confirmed(self, group: OpenGroup, publication: Publication) -> None:
         publication.confirmed = True
         self.counts.published += 1
         self._end(group, publication)
 
-    def _end(self, group: _Group, publication: Publication) -> None:
+    def _on_ended(self, group: OpenGroup, error: Exception) -> None:
+        for publication in list(group.open):
+            publication.failure = refusing.ended_by(error)
+            self._end(group, publication)
+
+    def _end(self, group: OpenGroup, publication: Publication) -> None:
         group.open.discard(publication)
         self._in_flight -= 1
         entry, publication.entry = publication.entry, None
@@ -229,98 +158,18 @@ class Publishing:
         for countdown in waiting:
             countdown.one_less()
 
-    async def _confirmed(self, publications: list[Publication]) -> None:
-        """Whoever waits may be gone: what was accepted is published all the same."""
-        open_ = [each for each in publications if not each.confirmed and each.failure is None]
-        if open_:
-            countdown = Countdown(len(open_), self._loop.create_future())
-            for each in open_:
-                each.waiting.append(countdown)
-            self._waiting += 1
-            try:
-                async with asyncio.timeout(self.settings.answer_within_s):
-                    await countdown.done
-            except TimeoutError:
-                raise self._late(publications) from None
-            finally:
-                self._waiting -= 1
-                for each in open_:
-                    with suppress(ValueError):
-                        each.waiting.remove(countdown)
+    async def _confirmed(self, publications: list[Publication], until: float) -> None:
+        self._waiting += 1
+        try:
+            in_time = await settled(publications, until=until)
+        finally:
+            self._waiting -= 1
+        if not in_time:
+            missing = sum(not each.confirmed for each in publications)
+            raise refusing.late(missing, len(publications), self.settings.answer_within_s)
         for index, each in enumerate(publications):
             if each.failure is not None:
                 raise each.failure.at(index) if len(publications) > 1 else each.failure
-
-    def _late(self, publications: list[Publication]) -> Refused:
-        missing = sum(not each.confirmed for each in publications)
-        return Refused(
-            503,
-            f"the broker has not confirmed {missing} of {len(publications)} events within "
-            f"{self.settings.answer_within_s:g} s: they wait and may still be published; sent again with the same id, "
-            "an event is not published a second time",
-            retry_after_s=RETRY_AFTER_S,
-        )
-
-    # Groups
-
-    async def _opened(self, name: str) -> _Group:
-        task = self._groups.get(name)
-        if task is None:
-            try:
-                require_group_name(name)
-            except SpecError as error:
-                raise Refused(404, f"no group can be called so: {error}") from None
-            if len(self._groups) >= self.settings.max_groups:
-                raise Refused(
-                    429, f"this sidecar publishes to {len(self._groups)} groups already, its max_groups"
-                )
-            task = self._groups[name] = self._loop.create_task(self._open(name))
-            task.add_done_callback(lambda done: self._forget_unopened(name, done))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise Refused(
-                    503, "the sidecar is stopping: nothing was published", retry_after_s=RETRY_AFTER_S
-                ) from None
-            raise
-        except (PublishingError, ProvisioningError, ClientError) as error:
-            raise _final(error) from error
-
-    async def _open(self, name: str) -> _Group:
-        settings = PublishingSettings(
-            one_per_key=self.settings.strict_order, first_connection_s=self.settings.answer_within_s
-        )
-        publisher = GroupPublisher(
-            self.settings.broker,
-            group=name,
-            identity=Identity(self.settings.name),
-            settings=settings,
-            on_event=lambda event: log.info("publishing to %s: %s", name, event),
-        )
-        await publisher.__aenter__()
-        group = _Group(publisher)
-        group.watch = self._loop.create_task(self._watch(name, group))
-        return group
-
-    def _forget_unopened(self, name: str, task: asyncio.Task[_Group]) -> None:
-        if (task.cancelled() or task.exception() is not None) and self._groups.get(name) is task:
-            del self._groups[name]
-
-    async def _watch(self, name: str, group: _Group) -> None:
-        error = await group.publisher.failed()
-        if not self._is_stopping:
-            log.error("publishing to %s ended: %s", name, error)
-            self._groups.pop(name, None)
-        refused = _final(error)
-        for publication in list(group.open):
-            publication.failure = refused
-            self._end(group, publication)
-        await group.publisher.close()
-
-
-def _is_opened(task: asyncio.Task[_Group]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _topic(publisher: GroupPublisher, event: Event, at: int | None) -> str:
@@ -332,20 +181,3 @@ def _topic(publisher: GroupPublisher, event: Event, at: int | None) -> str:
             return ""
         raise Refused(400, str(error), index=at) from None
     return event.topic
-
-
-def _other(event: Event, at: int | None) -> Refused:
-    return Refused(
-        409,
-        f"event id {str(event.event_id)[:80]!r} of this source was published with another content: nothing was done; "
-        "a new event needs a new id",
-        index=at,
-    )
-
-
-def _final(error: Exception) -> Refused:
-    if isinstance(error, GroupNotFound | GroupGone):
-        return Refused(404, str(error))
-    if isinstance(error, AuthenticationError | AccessRefused | BrokerRefused):
-        return Refused(403, str(error))
-    return Refused(503, f"not confirmed: {error}", retry_after_s=RETRY_AFTER_S)

@@ -19,6 +19,8 @@ class EndpointSettings:
     - `broker`: addresses, tried in turn.
     - `name`: of the publisher; each start, and each group, is a new incarnation of it.
     - `max_groups`: groups published to, each with a connection of its own.
+    - `group_idle_s`: beyond `max_groups`, the group that was not published to for longest gives its place up, if that
+      is this long or longer. Each return is a new incarnation, whose positions members keep: a minute makes them few.
     - `max_in_flight`: events accepted and not yet confirmed, over all groups; also the most of one batch.
     - `max_body_bytes`: of one request.
     - `answer_within_s`: how long a request waits for the confirm; 10 s is below what HTTP clients commonly wait.
@@ -30,6 +32,7 @@ class EndpointSettings:
     broker: Sequence[Broker] = field(repr=False)
     name: str = "sidecar"
     max_groups: int = 16
+    group_idle_s: float = 60.0
     max_in_flight: int = 10_000
     max_body_bytes: int = 4 * 1024 * 1024
     answer_within_s: float = 10.0
@@ -41,6 +44,6 @@ class EndpointSettings:
         for name in ("max_groups", "max_in_flight", "max_body_bytes", "window_entries"):
             if getattr(self, name) < 1:
                 raise SettingsError(name, getattr(self, name), "must be at least 1")
-        for name in ("answer_within_s", "window_s"):
+        for name in ("answer_within_s", "window_s", "group_idle_s"):
             if not getattr(self, name) > 0:
                 raise SettingsError(name, getattr(self, name), "must be above 0")
