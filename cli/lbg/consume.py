@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbg.options import BrokerAddress, broker_options
+from lbg.options import broker_options
 
 if TYPE_CHECKING:
+    from lbg_broker.client import BrokerAddress
     from lbg_sidecar import MemberSettings, Message, Verdict
 
 SECONDS = click.FloatRange(min=0)

@@ -16,9 +16,10 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from lbg.failing import Failure
-from lbg.options import BrokerAddress, broker_options
+from lbg.options import broker_options
 
 if TYPE_CHECKING:
+    from lbg_broker.client import BrokerAddress
     from lbg_broker.deadletters import DeadLetter, DeadQueue, Done, Selection
 
 T = TypeVar("T")

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from lbg.failing import Failure
-from lbg.options import FILE, BrokerAddress, broker_options
+from lbg.options import FILE, broker_options, management_of
 
 if TYPE_CHECKING:
+    from lbg_broker.client import BrokerAddress
     from lbg_broker.provisioning.live import LiveAdmin
     from lbg_broker.provisioning.provisioner import Created
 
@@ -214,7 +215,7 @@ def _with_admin(
     from lbg_broker.provisioning.live import LiveAdmin
 
     async def run() -> T:
-        admin = LiveAdmin(address.places(), address.management() if with_management else None)
+        admin = LiveAdmin(address.places(), management_of(address) if with_management else None)
         try:
             return await work(admin)
         finally:

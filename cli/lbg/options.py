@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import random
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -15,16 +12,13 @@ import click
 from lbg.failing import Failure
 
 if TYPE_CHECKING:
-    from lbg_broker.client import ConnectionSettings, Credentials, TlsSettings
+    from lbg_broker.client import BrokerAddress, ConnectionSettings, Credentials
     from lbg_broker.provisioning.management import ManagementApi
 
 DEFAULT_BROKER_URL = "amqp://guest:guest@127.0.0.1:5672/"
 
 C = TypeVar("C", bound=Callable[..., Any])
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-# A password may hold a comma; what follows the one between two addresses is a scheme.
-_BETWEEN_URLS = re.compile(r"\s*,\s*(?=[a-z]+://)")
 
 
 class Urls(click.types.StringParamType):
@@ -36,85 +30,28 @@ class Urls(click.types.StringParamType):
         return [rv]
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerAddress:
-    """What the broker options say; TLS files apply to AMQP and to the management API alike."""
+def management_of(address: BrokerAddress) -> ManagementApi:
+    """The API where it was said to be, or else on its usual port of the broker's hosts; with the broker's login
+    unless its address has one."""
+    from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
 
-    urls: tuple[str, ...]
-    management_urls: tuple[str, ...] = ()
-    cafile: Path | None = None
-    certfile: Path | None = None
-    keyfile: Path | None = None
-    username: str | None = None
-    username_file: Path | None = None
-    password_file: Path | None = None
+    places = address.places()
+    urls = address.management_urls or dict.fromkeys(map(_usual_management_url, places))
+    login = _login_of(places[0])
+    try:
+        where = [ManagementSettings.parse(url, user=login.username, password=login.password) for url in urls]
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if not any(one.url.startswith("https:") for one in where):
+        return ManagementApi(where)
+    tls = address.tls_files or next((place.tls for place in places if place.tls), None)
+    return ManagementApi(where, tls=tls.context() if tls is not None else None)
 
-    def places(self) -> tuple[ConnectionSettings, ...]:
-        """The broker's addresses, to be tried in turn. Raises SettingsError, which shows no password."""
-        from lbg_broker.client import ConnectionSettings
 
-        places = [ConnectionSettings.parse(url) for url in self.urls]
-        if self._has_tls_files:
-            if not any(place.tls for place in places) and not any(map(_is_https, self.management_urls)):
-                raise click.UsageError(
-                    "--cafile, --certfile and --keyfile need an amqps:// or https:// address"
-                )
-            files = (self.cafile, self.certfile, self.keyfile)
-            places = [place.with_tls(*files) if place.tls else place for place in places]
-        if len({place.vhost for place in places}) > 1:
-            raise click.UsageError("the addresses of --broker name different virtual hosts")
-        return tuple(map(self._with_login, places))
-
-    def spread_places(self, chance: random.Random | None = None) -> tuple[ConnectionSettings, ...]:
-        """The same in an order of chance, for processes of which there are many: a cluster's nodes share their
-        connections, and when one goes, its clients do not all go to the same other one."""
-        places = self.places()
-        return tuple((chance or random.Random()).sample(places, len(places)))
-
-    def management(self) -> ManagementApi:
-        """The API where it was said to be, or else on its usual port of the broker's hosts; with the broker's login
-        unless its address has one."""
-        from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
-
-        places = self.places()
-        urls = self.management_urls or dict.fromkeys(map(_usual_management_url, places))
-        login = _login_of(places[0])
-        try:
-            where = [
-                ManagementSettings.parse(url, user=login.username, password=login.password) for url in urls
-            ]
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
-        tls = self._management_tls(places) if any(_is_https(one.url) for one in where) else None
-        return ManagementApi(where, tls=tls.context() if tls is not None else None)
-
-    @property
-    def tls_arguments(self) -> list[str]:
-        """The TLS options as given, for a command that this one starts."""
-        files = {"--cafile": self.cafile, "--certfile": self.certfile, "--keyfile": self.keyfile}
-        return [text for option, file in files.items() if file for text in (option, str(file))]
-
-    @property
-    def _has_tls_files(self) -> bool:
-        return any((self.cafile, self.certfile, self.keyfile))
-
-    def _management_tls(self, places: Sequence[ConnectionSettings]) -> TlsSettings | None:
-        from lbg_broker.client import TlsSettings
-
-        if self._has_tls_files:
-            cafile, certfile, keyfile = (
-                str(file) if file else None for file in (self.cafile, self.certfile, self.keyfile)
-            )
-            return TlsSettings(cafile, certfile, keyfile)
-        return next((place.tls for place in places if place.tls), None)
-
-    def _with_login(self, place: ConnectionSettings) -> ConnectionSettings:
-        from lbg_broker.client import CredentialFiles
-
-        username = self.username_file or self.username or place.username
-        if self.username_file or self.password_file:
-            return replace(place, credentials=CredentialFiles(username, self.password_file or place.password))
-        return replace(place, username=str(username))
+def tls_arguments(address: BrokerAddress) -> list[str]:
+    """The TLS options as given, for a command that this one starts."""
+    files = {"--cafile": address.cafile, "--certfile": address.certfile, "--keyfile": address.keyfile}
+    return [text for option, file in files.items() if file for text in (option, str(file))]
 
 
 def broker_options(*, login: bool = False, management: bool = False) -> Callable[[C], C]:
@@ -134,12 +71,17 @@ def _handed_over(options: Mapping[str, Callable[[Any], Any]]) -> Callable[[C], C
     def decorate(command: C) -> C:
         @functools.wraps(command)
         def with_address(*args: Any, **kwargs: Any) -> Any:
+            from lbg_broker.client import AddressConflict, BrokerAddress, split_urls
+
             given = {name: kwargs.pop(name) for name in options}
-            urls = urls_in(given.pop("broker"))
-            management = urls_in(given.pop("management", ()))
+            urls = split_urls(*given.pop("broker"))
+            management = split_urls(*given.pop("management")) if "management" in given else None
             if not urls and (management or any(given.values())):
                 raise click.UsageError("--management and the TLS files need --broker")
-            address = BrokerAddress(urls, management, **given) if urls else None
+            try:
+                address = BrokerAddress(urls, management, **given) if urls else None
+            except AddressConflict as error:
+                raise click.UsageError(str(error)) from None
             return command(*args, address=address, **kwargs)
 
         made: Any = with_address
@@ -148,10 +90,6 @@ def _handed_over(options: Mapping[str, Callable[[Any], Any]]) -> Callable[[C], C
         return cast(C, made)
 
     return decorate
-
-
-def urls_in(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(url for text in texts for url in _BETWEEN_URLS.split(text.strip()) if url)
 
 
 def _addresses(
@@ -236,10 +174,6 @@ def _login_of(place: ConnectionSettings) -> Credentials:
         return place.credentials()
     except (OSError, ValueError) as error:
         raise Failure(f"user and password cannot be read: {error}") from error
-
-
-def _is_https(url: str) -> bool:
-    return url.startswith("https:")
 
 
 def _usual_management_url(place: ConnectionSettings) -> str:

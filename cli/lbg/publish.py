@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from lbg.failing import Failure
-from lbg.options import BrokerAddress, broker_options
+from lbg.options import broker_options
 from lbg.progress import PublishingProgress
 
 if TYPE_CHECKING:
+    from lbg_broker.client import BrokerAddress
     from lbg_broker.publishing import GroupPublisher, PublishingReport, RowOptions
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lbg.options import BrokerAddress, broker_options
+from lbg.options import broker_options
 
 if TYPE_CHECKING:
     from lbg.collecting import Collecting, CollectingSettings
     from lbg.validating import Finding, Validation
-    from lbg_broker.client import ConnectionSettings
+    from lbg_broker.client import BrokerAddress, ConnectionSettings
 
 PROGRESS_EVERY_TICKS = 20
 """Without --json a line of progress every 5 s; with it, one at every tick."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import signal
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from lbg.options import BrokerAddress, urls_in
+from lbg.options import management_of
+from lbg_broker.client import BrokerAddress
 from lbg_broker.provisioning.management import ManagementApi, ManagementSettings, path
 from support.command_line import Lbg, start_lbg
 from support.rabbitmq import RabbitNode
@@ -179,22 +179,6 @@ def test_two_virtual_hosts_are_no_two_addresses_of_one_broker(lbg: Lbg) -> None:
     assert (said.status, "different virtual hosts" in said.last_line) == (2, True)
 
 
-def test_members_and_publishers_start_at_any_address_and_other_commands_at_the_first() -> None:
-    address = BrokerAddress(tuple(f"amqp://node{number}/" for number in range(3)))
-    orders = {
-        tuple(place.host for place in address.spread_places(random.Random(seed))) for seed in range(100)
-    }
-    assert len(orders) == 6, "every order comes up"
-    assert all(sorted(order) == ["node0", "node1", "node2"] for order in orders)
-    assert [place.host for place in address.places()] == ["node0", "node1", "node2"]
-
-
-def test_a_comma_in_a_password_parts_no_address() -> None:
-    both = urls_in(["amqp://u:a,b@one/ , amqps://two/", "amqp://three/"])
-    assert both == ("amqp://u:a,b@one/", "amqps://two/", "amqp://three/")
-    assert BrokerAddress(both[:1]).places()[0].password == "a,b"
-
-
 def test_the_management_api_is_looked_for_at_every_host_of_the_broker() -> None:
     address = BrokerAddress(("amqps://u:p@one/", "amqps://u:p@[::1]:9/"))
-    assert [one.url for one in address.management().places] == ["https://one:15671", "https://[::1]:15671"]
+    assert [one.url for one in management_of(address).places] == ["https://one:15671", "https://[::1]:15671"]

@@ -14,6 +14,7 @@ write. The errors are drawn in `errors`.
 
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.client.acking import AckBatcher
+from lbg_broker.client.addressing import BrokerAddress, split_urls
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.client.channel import Channel, OnCancelled, OnConfirm, OnDeliveries, OnReturn
 from lbg_broker.client.connecting import connect, connect_any
@@ -21,6 +22,7 @@ from lbg_broker.client.connection import ClientConnection
 from lbg_broker.client.credentials import CredentialFiles, Credentials, CredentialsSource
 from lbg_broker.client.errors import (
     AccessRefused,
+    AddressConflict,
     AuthenticationError,
     ChannelClosed,
     ClientError,
@@ -46,9 +48,11 @@ from lbg_broker.client.settings import ConnectionSettings, TlsSettings
 __all__ = [
     "AccessRefused",
     "AckBatcher",
+    "AddressConflict",
     "AuthenticationError",
     "Backoff",
     "BasicProperties",
+    "BrokerAddress",
     "Channel",
     "ChannelClosed",
     "ClientConnection",
@@ -83,4 +87,5 @@ __all__ = [
     "connect",
     "connect_any",
     "reconnecting",
+    "split_urls",
 ]

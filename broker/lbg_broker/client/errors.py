@@ -4,6 +4,7 @@
 
     ClientError
     ├── SettingsError             an address or a setting is wrong (also a ValueError)
+    │   └── AddressConflict       … each alone is right, and they do not go together
     ├── ConnectError              one attempt to connect failed
     │   ├── TlsError              the certificate, or the TLS handshake
     │   ├── AuthenticationError   user or password refused
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessRefused",
+    "AddressConflict",
     "AuthenticationError",
     "ChannelClosed",
     "ClientError",
@@ -59,6 +61,10 @@ class ClientError(Exception):
 
 class SettingsError(ClientError, ValueError):
     """What is wrong with an address or a setting."""
+
+
+class AddressConflict(SettingsError):
+    """Addresses of one broker, or an address and files, that do not go together."""
 
 
 class ConnectError(ClientError):

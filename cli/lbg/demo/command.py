@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lbg.failing import Failure
-from lbg.options import BrokerAddress, other_broker_options
+from lbg.options import other_broker_options
 
 if TYPE_CHECKING:
     from lbg.demo.playing import DemoSettings
     from lbg.demo.scene import Scene
+    from lbg_broker.client import BrokerAddress
 
 PLAY_S = 54.0
 # What one broker, four members and a judge carry on two cores without falling behind.

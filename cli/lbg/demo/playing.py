@@ -20,7 +20,8 @@ from lbg.demo.script import FIRST_MEMBERS, MEMBERS, SCRIPT, Act, Do, Pacing, Ste
 from lbg.demo.stage import Stage, start_broker
 from lbg.demo.watching import Watching
 from lbg.failing import Failure
-from lbg.options import BrokerAddress
+from lbg.options import tls_arguments
+from lbg_broker.client import BrokerAddress
 from lbg_broker.group import GroupSpec, Names
 
 START_TIMEOUT_S = 20.0
@@ -252,7 +253,7 @@ class Playing:
 
     @property
     def _common(self) -> list[str]:
-        return ["--group", self.settings.group, *self._stage.address.tls_arguments]
+        return ["--group", self.settings.group, *tls_arguments(self._stage.address)]
 
     @property
     def _published_file(self) -> Path:

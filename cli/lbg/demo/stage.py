@@ -13,7 +13,8 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from lbg.demo.children import Children
 from lbg.failing import Failure
-from lbg.options import BrokerAddress
+from lbg.options import management_of
+from lbg_broker.client import BrokerAddress
 from lbg_broker.group import Engine, GroupSpec
 from lbg_broker.provisioning import ProvisioningError
 from lbg_broker.provisioning.live import LiveAdmin
@@ -65,7 +66,7 @@ class Stage:
     async def __aenter__(self) -> Stage:
         group = self.spec.name
         self.urls = self.address.urls
-        admin = LiveAdmin(self.address.places(), self.address.management())
+        admin = LiveAdmin(self.address.places(), management_of(self.address))
         try:
             observed = await admin.observe(group)
             if not observed.is_empty:
@@ -101,7 +102,7 @@ class Stage:
             raise Failure(f"the demo's group could not be removed: {why}; {left}") from failed
 
     async def _clear(self) -> None:
-        admin = LiveAdmin(self.address.places(), self.address.management())
+        admin = LiveAdmin(self.address.places(), management_of(self.address))
         try:
             with_user = self.urls != self.address.urls
             await delete_group(admin, self.spec.name, force=True, with_user=with_user)

@@ -6,11 +6,11 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from lbg_broker.client import ConnectionSettings, CredentialFiles
+from lbg_broker.client import ConnectionSettings
 from lbg_broker.client import SettingsError as AddressError
 
 from ..app.targets import parse_target
@@ -36,7 +36,6 @@ _SERVICE = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT$|_PORT_\d+_(T
 """What Kubernetes puts into every container for a Service whose name begins with lbg (kubernetes.io, "Accessing
 the Service", Docker-links variables). No setting of ours may end like this."""
 
-_BETWEEN_URLS = re.compile(r"\s*,\s*(?=[a-z]+://)")
 SECRET = frozenset({"broker"})
 
 
@@ -131,24 +130,12 @@ def _check_command(command: str, where: str) -> None:
 
 
 def _places(said: BrokerSettings) -> tuple[ConnectionSettings, ...]:
-    """Raises the client's SettingsError, which shows no password."""
-    places = [ConnectionSettings.parse(url) for url in _BETWEEN_URLS.split(said.broker.strip()) if url]
-    files = (said.cafile, said.certfile, said.keyfile)
-    if any(files):
-        if not any(place.tls for place in places):
-            raise AddressError("cafile, certfile and keyfile need an amqps:// address")
-        places = [place.with_tls(*files) if place.tls else place for place in places]
+    """Raises the client's SettingsError, also for a file of TLS that cannot be used."""
+    places = said.address.places()
     for place in places:
         if place.tls is not None:
             place.tls.context()
-    return tuple(_with_login(place, said) for place in places)
-
-
-def _with_login(place: ConnectionSettings, said: BrokerSettings) -> ConnectionSettings:
-    username = said.username_file or said.username or place.username
-    if said.username_file or said.password_file:
-        return replace(place, credentials=CredentialFiles(username, said.password_file or place.password))
-    return replace(place, username=str(username))
+    return places
 
 
 def _line(where: str, name: str, value: object, rule: str) -> str:

@@ -7,6 +7,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from lbg_broker.client import BrokerAddress, split_urls
+
 from ..app import BatchSettings, HealthRules
 from ..settings import MemberSettings
 from .listener import Listener
@@ -43,6 +45,19 @@ class BrokerSettings:
     cafile: Path | None = None
     certfile: Path | None = None
     keyfile: Path | None = None
+
+    @property
+    def address(self) -> BrokerAddress:
+        """Raises the client's SettingsError, which shows no password."""
+        return BrokerAddress(
+            split_urls(self.broker),
+            cafile=self.cafile,
+            certfile=self.certfile,
+            keyfile=self.keyfile,
+            username=self.username,
+            username_file=self.username_file,
+            password_file=self.password_file,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
