@@ -77,7 +77,7 @@ chaos: dev  ## random faults on both engines (25 minutes); CHAOS_ARGS="--engine 
 soak: $(VENV)/.dev  ## the same for 30 minutes on the embedded broker; SOAK_ARGS="--minutes 5 --seed 7"
 	$(VENV)/bin/python -m bench.chaos --engine embedded --minutes 30 $(SOAK_ARGS)
 
-exactly-once: $(VENV)/.dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--messages 100000 --seed 7"
+exactly-once: dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--database postgres"
 	$(VENV)/bin/python -m bench.exactly_once $(EXACTLY_ONCE_ARGS)
 
 clean:  ## remove everything that make made

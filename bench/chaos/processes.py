@@ -49,6 +49,10 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process is not None and self._process.returncode is not None
+
     async def ended(self, timeout_s: float | None = None) -> int:
         """Its exit status. Raises TimeoutError."""
         assert self._process is not None

@@ -1,0 +1,59 @@
+"""`python -m bench.exactly_once`. Exit status 1 if a message is missing, too often there, or out of order."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import DATABASES, Failed, Run, Sizes, __doc__
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench.exactly_once",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sizes = Sizes()
+    parser.add_argument("--messages", type=int, default=sizes.messages)
+    parser.add_argument("--members", type=int, default=sizes.members)
+    parser.add_argument("--kills", type=int, default=sizes.kills)
+    parser.add_argument("--engine", choices=("embedded", "rabbitmq"), default="embedded")
+    parser.add_argument("--database", choices=sorted(DATABASES), default="sqlite")
+    parser.add_argument("--seed", type=int, help="of the messages' keys and of what is killed when")
+    parser.add_argument("--without-inbox", action="store_true", help="insert whatever comes")
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1_000_000)
+    sizes = Sizes(messages=arguments.messages, members=arguments.members, kills=arguments.kills)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="lbg-once-") as directory:
+        print(
+            f"seed {seed}: {sizes.messages:,} messages, {sizes.members} members, {sizes.kills} kills, "
+            f"{arguments.engine}, {arguments.database}{', no inbox' * arguments.without_inbox}",
+            flush=True,
+        )
+        run = Run(
+            seed,
+            sizes,
+            Path(directory),
+            engine=arguments.engine,
+            database=arguments.database,
+            inbox=not arguments.without_inbox,
+        )
+        try:
+            outcome = asyncio.run(run.play())
+        except Failed as failure:
+            print(f"FAILED: {failure}")
+            return 1
+    print(f"{'exactly once' if outcome.holds else 'NOT exactly once'}: {outcome}")
+    print(f"{time.monotonic() - began:.0f} s")
+    return 0 if outcome.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
