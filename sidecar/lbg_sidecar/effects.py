@@ -110,10 +110,15 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """For the log: this member became the active consumer. `pause_s` is None when nobody handed the queue over."""
+    """For the log: this member became the active consumer. `pause_s` is None when nobody handed the queue over, and
+    when nothing waited in it then: how long it was idle is not known.
+
+    `why` is the former one's, if it handed the queue over; else what is known: see `Roster.last_server`.
+    """
 
     queue: int
     former: int | None
+    why: str
     planned: bool
     pause_s: float | None
 

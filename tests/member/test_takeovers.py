@@ -95,6 +95,15 @@ def test_first_deliveries_behind_the_handover_start_at_once() -> None:
     assert abs(pause_s - 0.005) < 1e-9
 
 
+def test_how_long_a_queue_stood_still_is_not_known_when_nothing_waited_in_it() -> None:
+    member = Successor()
+    member.machine.message(Handover(MOVER, 0, "m-1", DONE, 0.002, waiting=False), 1.01)
+    member.deliver(2, now=60.0)
+    assert member.taken(60.0) == [2]
+    event = taken_over(member.run())
+    assert (event.former, event.planned, event.pause_s) == (0, True, None)
+
+
 def test_a_handover_that_never_comes_is_waited_for_no_longer_than_other_answers() -> None:
     member = Successor()
     member.deliver(2, 3, now=1.01)

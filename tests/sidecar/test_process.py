@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +16,11 @@ import aiohttp
 import pytest
 
 from lbg_sidecar.stream_client import consume
-from support.command_line import clean_environment, end_started, start_lbg
+from support.command_line import end_started, start_lbg
 from support.embedded import EmbeddedBroker
+from support.sidecar_process import PROMPT, Sidecar, create, publish
 from support.waiting import until
 
-PROMPT = "import sys, json\nfor line in sys.stdin:\n "
-PROMPT += "print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'ack'}), flush=True)"
 HTTP_APP = Path(__file__).parents[1] / "support" / "http_app.py"
 STUCK = "import sys\nfor line in sys.stdin: pass"
 
@@ -40,79 +35,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 def _nothing_left_behind() -> Iterator[None]:
     yield
     end_started()
-
-
-def lbg(broker: EmbeddedBroker, *arguments: str) -> None:
-    management = {"LBG_MANAGEMENT": broker.management_url} if arguments[0] == "group" else {}
-    environment = {**clean_environment(), "LBG_BROKER": broker.url, **management}
-    subprocess.run(
-        [sys.executable, "-m", "lbg", *arguments],
-        env=environment,
-        check=True,
-        capture_output=True,
-        timeout=30,
-    )
-
-
-def create(broker: EmbeddedBroker, group: str) -> None:
-    sizes = ("--hash-prefix", group, "--hash-count", "8", "--queue-count", "2", "--queue-size-mb", "8")
-    lbg(broker, "group", "create", group, *sizes)
-
-
-class Sidecar:
-    def __init__(self, broker: EmbeddedBroker, directory: Path, group: str, app: str, **more: str) -> None:
-        self.log = directory / f"{group}.log"
-        script = directory / f"{group}.py"
-        script.write_text(app)
-        self.socket = directory / "local.sock"
-        environment = {
-            "LBG_BROKER": broker.url,
-            "LBG_GROUP": group,
-            "LBG_COMMAND": f"{sys.executable} {script}",
-            "LBG_LOCAL": f"unix:{self.socket}",
-            "LBG_OBSERVED": "127.0.0.1:0",
-            "LBG_REBALANCE_DELAY_S": "0.2",
-            **more,
-        }
-        with self.log.open("w") as log:
-            self.process = start_lbg("sidecar", environment=environment, stdout=log, stderr=log)
-        self.observed = ""
-        self.until(lambda: re.search(r"observed listener: (\S+)", self.text))
-        found = re.search(r"observed listener: (\S+)", self.text)
-        assert found is not None
-        self.observed = found[1]
-
-    @property
-    def text(self) -> str:
-        return self.log.read_text()
-
-    def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://{self.observed}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-    def ready(self) -> bool:
-        return self.get("/readyz")[0] == 200
-
-    def acked(self) -> int:
-        found = re.search(r"^lbg_messages_acked_total (\S+)$", self.get("/metrics")[1], re.M)
-        return int(float(found[1])) if found else 0
-
-    def until(self, condition: Any) -> None:
-        deadline = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline, self.text
-            assert self.process.poll() is None, self.text
-            time.sleep(0.05)
-
-
-def publish(broker: EmbeddedBroker, directory: Path, group: str, count: int) -> None:
-    rows = directory / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"k": str(n % 20), "n": n}) + "\n" for n in range(count)))
-    lbg(broker, "publish", "--group", group, "--key", "k", str(rows))
 
 
 def test_it_waits_for_a_group_and_says_so_then_serves_and_leaves_at_sigterm(

@@ -52,7 +52,7 @@ class Handoffs:
         if to is not None:
             handoff.awaiting = set(self._roster.peers) - {to}
             handoff.deadline = now + self._rules.answers_s
-            self._effects.append(Post(Move(me, binding.queue, to, handoff.move)))
+            self._effects.append(Post(Move(me, binding.queue, to, handoff.move, why)))
         if not handoff.awaiting:
             self._freeze(handoff, now)
 
@@ -149,7 +149,8 @@ class Handoffs:
         assert me is not None
         if handoff.to is not None:
             positions = self._consumption.processed.of_queue(handoff.queue)
-            message = Handover(me, handoff.queue, handoff.move, positions, now - handoff.frozen_at)
+            waiting = self._attachment(handoff).settling.oldest is not None
+            message = Handover(me, handoff.queue, handoff.move, positions, now - handoff.frozen_at, waiting)
             self._effects.append(Post(message, to=handoff.to))
         handoff.forced = self._bindings.detach(self._bindings.all[handoff.queue])
 

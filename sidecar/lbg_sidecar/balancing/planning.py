@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..membership.messages import Status
-from ..membership.roster import Peer, Roster
+from ..membership.peer import Peer
+from ..membership.roster import Roster
 from .binding import Binding, Phase
 from .bindings import Bindings
 

@@ -29,10 +29,12 @@ class Coming:
     """A queue that was announced to us. `told_at` is when its handover came; None until then."""
 
     former: int
+    why: str
     move: str
     until: float
     told_at: float | None = None
     paused_s: float = 0.0
+    waited: bool = True
 
 
 @dataclass(slots=True)
@@ -65,7 +67,7 @@ class Takeovers:
     def announced(self, move: Move, now: float) -> None:
         """The active member of a queue says that it will give it to us."""
         limits_s = self._rules.answers_s + self._rules.max_handoff_s
-        self._coming[move.queue] = Coming(move.sender.index, move.move, now + limits_s + LATE_S)
+        self._coming[move.queue] = Coming(move.sender.index, move.why, move.move, now + limits_s + LATE_S)
 
     def told(self, handover: Handover, now: float) -> None:
         """It has let go of the queue; what it had processed is merged already."""
@@ -74,7 +76,7 @@ class Takeovers:
             waiting = self._waiting.get(handover.queue)
             coming = waiting.coming if waiting is not None else None
         if coming is not None and coming.move == handover.move:
-            coming.told_at, coming.paused_s = now, handover.paused_s
+            coming.told_at, coming.paused_s, coming.waited = now, handover.paused_s, handover.waiting
             self._go_on(handover.queue, now)
 
     def activated(self, binding: Binding, now: float) -> None:
@@ -120,8 +122,9 @@ class Takeovers:
     def _receive(self, binding: Binding, now: float) -> int | None:
         """Returns who announced to give the queue to us, if anybody did."""
         coming = self._coming.pop(binding.queue, None)
-        if coming is None or now > coming.until:
-            self._effects.append(TakenOver(binding.queue, None, planned=False, pause_s=None))
+        if coming is None or (coming.told_at is None and now > coming.until):
+            former, why = self._roster.last_server(binding.queue)
+            self._effects.append(TakenOver(binding.queue, former, why, planned=False, pause_s=None))
             return None
         attachment = binding.attachment
         assert attachment is not None
@@ -139,9 +142,9 @@ class Takeovers:
             return
         coming, attachment = waiting.coming, waiting.attachment
         pause_s = None
-        if coming.told_at is not None:
+        if coming.told_at is not None and (coming.waited or coming.told_at >= waiting.since):
             pause_s = coming.paused_s + now - min(coming.told_at, waiting.since)
-        self._effects.append(TakenOver(queue, coming.former, planned=True, pause_s=pause_s))
+        self._effects.append(TakenOver(queue, coming.former, coming.why, planned=True, pause_s=pause_s))
         handoff = self._handoffs.moves.get(queue)
         is_frozen_again = handoff is not None and handoff.stage is not Stage.ANNOUNCED
         if attachment.frozen and not attachment.closed and not is_frozen_again:

@@ -132,6 +132,7 @@ class Move:
     queue: int
     to: int
     move: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,8 @@ class Reattached:
 class Handover:
     """To the successor, just before the queue is let go: what was processed, and since when the queue stood still.
 
-    `paused_s` is how long the sender had not started a call of the queue when it sent this.
+    `paused_s` is how long the sender had not started a call of the queue when it sent this. `waiting`: the queue had
+    messages then; else nobody knows which part of the time until the next delivery it stood still.
     """
 
     sender: Identity
@@ -155,6 +157,7 @@ class Handover:
     move: str
     positions: Positions
     paused_s: float
+    waiting: bool = True
 
 
 Message = Hello | Welcome | Beat | Leave | Gone | Ping | Move | Reattached | Handover
@@ -177,11 +180,12 @@ def encode(message: Message) -> bytes:
         case Ping(target=target):
             fields["target"] = target
         case Move():
-            fields |= {"queue": message.queue, "to": message.to, "move": message.move}
+            fields |= {"queue": message.queue, "to": message.to, "move": message.move, "why": message.why}
         case Reattached():
             fields |= {"queue": message.queue, "move": message.move}
         case Handover():
             fields |= {"queue": message.queue, "move": message.move, "paused_s": round(message.paused_s, 6)}
+            fields["waiting"] = message.waiting
             fields |= {"streams": message.positions.streams, "attempts": message.positions.attempts}
         case _:
             pass
@@ -217,7 +221,8 @@ def _decode(fields: dict[str, Any]) -> Message | None:
         case "ping":
             return Ping(who, str(fields["target"]))
         case "move":
-            return Move(who, _number(fields["queue"]), _number(fields["to"]), str(fields["move"]))
+            queue, to = _number(fields["queue"]), _number(fields["to"])
+            return Move(who, queue, to, str(fields["move"]), str(fields.get("why", "")))
         case "reattached":
             return Reattached(who, _number(fields["queue"]), str(fields["move"]))
         case "handover":
@@ -232,7 +237,8 @@ def _decode(fields: dict[str, Any]) -> Message | None:
                 ),
             )
             queue, paused_s = _number(fields["queue"]), float(fields["paused_s"])
-            return Handover(who, queue, str(fields["move"]), positions, paused_s)
+            waiting = fields.get("waiting") is not False
+            return Handover(who, queue, str(fields["move"]), positions, paused_s, waiting)
     return None
 
 

@@ -9,7 +9,7 @@ of one member and told to the rest; beats repair what was lost on the way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .messages import (
     Beat,
@@ -22,10 +22,10 @@ from .messages import (
     Message,
     Move,
     Ping,
-    QueueState,
     Reattached,
     Welcome,
 )
+from .peer import LEAVE, LOST, UNSERVED, Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +47,6 @@ class Timings:
     suspicion_s: float = 0.1  # at most one ping to one member in this time, however often it is suspected
 
 
-@dataclass(slots=True)
-class Peer:
-    identity: Identity
-    heard_at: float
-    looked_at: float = float("-inf")
-    queues: dict[int, QueueState] = field(default_factory=dict)
-    attached_at: dict[int, float] = field(default_factory=dict)  # when its present epoch was first heard of
-    letting_go: set[int] = field(default_factory=set)  # announced a move; true until its next beat
-    told_at: float = float("-inf")  # when it last told its state
-
-    def claims(self, queue: int) -> bool:
-        """Whether it said that it is the active consumer."""
-        state = self.queues.get(queue)
-        return state is not None and state.active and queue not in self.letting_go
-
-
 class Roster:
     def __init__(
         self,
@@ -81,6 +65,7 @@ class Roster:
         self._content = content
         self._incarnation = incarnation
         self._dead: dict[str, None] = {}  # incarnations that are over, the latest last
+        self._left_behind: dict[int, tuple[int, str]] = {}  # queues of those that are gone, and how they went
         self._beat_due = self._ping_due = 0.0
         self._leaving = False
 
@@ -93,6 +78,7 @@ class Roster:
         """The mailbox of `index` is ours: say hello."""
         self.peers.clear()
         self._dead.clear()  # what the last connection showed, the side of a partition perhaps
+        self._left_behind.clear()
         self.conflict = False
         self.me = Identity(index, name, self._incarnation())
         self._beat_due = now + self._spread(self._timings.beat_s)
@@ -124,7 +110,7 @@ class Roster:
         if sender.incarnation == me.incarnation:
             return []
         if isinstance(message, Leave):
-            return self._remove(sender, now)
+            return self._remove(sender, now, how=LEAVE)
         if isinstance(message, Move):
             peer = self.peers.get(sender.index)
             if peer is not None and peer.identity == sender:
@@ -162,6 +148,14 @@ class Roster:
         if peer is None or self.me is None or now - peer.looked_at < self._timings.suspicion_s:
             return []
         return [self._ping(self.me, peer, now)]
+
+    def last_server(self, queue: int) -> tuple[int | None, str]:
+        """Who served a queue before somebody got it without an announcement, as far as is known, and what it means:
+        `lost` (killed, cut off, or it gave the queue back to nobody in particular), `leave`, or `unserved`."""
+        for index, peer in self.peers.items():
+            if peer.claims(queue):
+                return index, LOST
+        return self._left_behind.pop(queue, (None, UNSERVED))
 
     def is_silent(self, index: int, now: float) -> bool:
         """Not heard of for so long that nothing should be handed to it, though it may be there."""
@@ -218,15 +212,19 @@ class Roster:
             if before is None or before.epoch != state.epoch:
                 peer.attached_at[state.queue] = now
         peer.queues = {state.queue: state for state in content.queues}
+        for state in content.queues:
+            if state.active:
+                self._left_behind.pop(state.queue, None)
         peer.letting_go.clear()
         peer.told_at = now
 
-    def _remove(self, identity: Identity, now: float) -> list[Post]:
+    def _remove(self, identity: Identity, now: float, *, how: str = LOST) -> list[Post]:
         self._bury(identity.incarnation)
         peer = self.peers.get(identity.index)
         me = self.me
         if peer is None or peer.identity.incarnation != identity.incarnation or me is None:
             return []
+        self._left_behind |= {queue: (identity.index, how) for queue in peer.queues if peer.claims(queue)}
         was_next = self._successor(me) is peer
         del self.peers[identity.index]
         # Members often go together (a node of a cluster): look at once whether the one behind is there.

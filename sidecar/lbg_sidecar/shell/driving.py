@@ -306,9 +306,9 @@ class Driver:
             case fx.Reconnect(why):
                 self.disconnect(why)
             case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():
-                tell(self.machine.name, effect)
+                tell(self.machine.name, self._index, effect)
             case fx.Poisoned() | fx.Stalled() | fx.Superseded() | fx.TimedOut():
-                tell(self.machine.name, effect)
+                tell(self.machine.name, self._index, effect)
             case _ if link is None or outgoing is None:
                 pass
             case Post():
@@ -325,6 +325,11 @@ class Driver:
                 outgoing.dead_letter(held)
             case fx.Republish(held):
                 outgoing.republish(held)
+
+    @property
+    def _index(self) -> int | None:
+        me = self.machine.roster.me
+        return me.index if me is not None else None
 
     def _record(self, deliveries: tuple[Held, ...], settled: bool) -> None:
         self._me = self.machine.roster.me or self._me

@@ -1,55 +1,84 @@
-"""One log line for each thing that happens to a queue: which, from whom to whom, why, how long it stood still."""
+"""One log line for each thing that happens to a queue: which, from whom to whom, why, how long it stood still.
+
+The same facts are fields of the record (`fields`), for logs that are read by machines.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from ..effects import Effect, Kept, LiveSet, Moved, Poisoned, Stalled, Superseded, TakenOver, TimedOut
 
 log = logging.getLogger("lbg.member")
 
 
-def tell(name: str, effect: Effect) -> None:
+def tell(name: str, me: int | None, effect: Effect) -> None:
+    """`me` is this member's index, as far as it has one."""
     match effect:
         case Moved(queue, to, why, drain_s, close_s, forced):
             target = "whoever waits" if to is None else f"member {to}"
             times = f"drained in {drain_s * 1000:.1f} ms, closed in {close_s * 1000:.1f} ms"
             again = f"; {forced} messages were cut off at work and are delivered again" if forced else ""
-            log.info("%s: queue %d to %s (%s): %s%s", name, queue, target, why, times, again)
-        case Kept(queue, _, why, running, after_s):
+            times_s = {"drain_seconds": drain_s, "close_seconds": close_s, "delivered_again": forced}
+            log.info(
+                "%s: queue %d to %s (%s): %s%s",
+                *(name, queue, target, why, times, again),
+                extra=_fields("handed_over", name, queue, {"from": me, "to": to, "why": why, **times_s}),
+            )
+        case Kept(queue, to, why, running, after_s):
+            kept = {"from": me, "to": to, "why": why, "running": running, "after_seconds": after_s}
             log.warning(
                 "%s: queue %d stays (%s): %d calls did not end within %.1f s; trying again later",
                 *(name, queue, why, running, after_s),
+                extra=_fields("kept", name, queue, kept),
             )
-        case TakenOver(queue, former, planned, pause_s):
-            whence = f"from member {former}" if planned else "by chance"
+        case TakenOver(queue, former, why, _, pause_s):
+            whence = f"from member {former}" if former is not None else "from nobody"
             pause = f", it stood still for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
-            log.info("%s: queue %d taken over %s%s", name, queue, whence, pause)
+            taken = {"from": former, "to": me, "why": why, "pause_seconds": pause_s}
+            log.info(
+                "%s: queue %d taken over %s (%s)%s",
+                *(name, queue, whence, why, pause),
+                extra=_fields("taken_over", name, queue, taken),
+            )
         case Poisoned(queue, key, identity, attempts, reason):
             which = "without a publisher's stamp" if identity is None else "-".join(map(str, identity))
             log.error(
                 "%s: queue %d: message %s failed %d times (%s); key %r waits while it is tried on, and when the window "
                 "is full of that key the whole queue does",
                 *(name, queue, which, attempts, reason or "no reason given", key),
+                extra=_fields("poisoned", name, queue, {"key": key, "attempts": attempts, "reason": reason}),
             )
         case Stalled(queue, ready, quiet_s):
             log.warning(
                 "%s: queue %d is stalled: %d messages wait at the broker, and none came in %.1f s; attaching anew",
                 *(name, queue, ready, quiet_s),
+                extra=_fields("stalled", name, queue, {"ready": ready, "quiet_seconds": quiet_s}),
             )
         case TimedOut(queue, timeout_s, expected_s):
             log.warning(
                 "%s: queue %d: the broker closed the channel, because a message was held for longer than its consumer "
                 "timeout of %g s; this member reckoned with %g s: set consumer_timeout_s to %g, or raise the broker's",
                 *(name, queue, timeout_s, expected_s, timeout_s),
+                extra=_fields("timed_out", name, queue, {"timeout_seconds": timeout_s}),
             )
         case Superseded(queue, by, cut_off):
             log.warning(
                 "%s: queue %d is served by member %d, though this one was not told to stop (the broker was "
                 "partitioned?); attaching anew, %d messages that were at work here are done there",
                 *(name, queue, by, cut_off),
+                extra=_fields("superseded", name, queue, {"by": by, "cut_off": cut_off}),
             )
         case LiveSet(live):
-            log.info("%s: live members: %s", name, " ".join(map(str, sorted(live))) or "none")
+            log.info(
+                "%s: live members: %s",
+                *(name, " ".join(map(str, sorted(live))) or "none"),
+                extra={"fields": {"event": "live", "member": name, "live": sorted(live)}},
+            )
         case _:
             pass
+
+
+def _fields(event: str, name: str, queue: int, more: Mapping[str, object]) -> dict[str, object]:
+    return {"fields": {"event": event, "member": name, "queue": queue, **more}}

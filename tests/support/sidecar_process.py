@@ -1,0 +1,138 @@
+"""`lbg sidecar` as a process on the embedded broker, and what a test asks it and its broker."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from support.command_line import clean_environment, start_lbg
+from support.embedded import EmbeddedBroker
+
+PROMPT = "import sys, json\nfor line in sys.stdin:\n "
+PROMPT += "print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'ack'}), flush=True)"
+"""A command that acknowledges everything."""
+
+
+def lbg(broker: EmbeddedBroker, *arguments: str) -> None:
+    management = {"LBG_MANAGEMENT": broker.management_url} if arguments[0] == "group" else {}
+    environment = {**clean_environment(), "LBG_BROKER": broker.url, **management}
+    subprocess.run(
+        [sys.executable, "-m", "lbg", *arguments],
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )
+
+
+def create(broker: EmbeddedBroker, group: str) -> None:
+    sizes = ("--hash-prefix", group, "--hash-count", "8", "--queue-count", "2", "--queue-size-mb", "8")
+    lbg(broker, "group", "create", group, *sizes)
+
+
+BATCH = "application/cloudevents-batch+json"
+OBSERVED = r'observed listener: ([^\s"]+)'
+
+
+class Sidecar:
+    """With `app` as the command's script. `more` are settings; LBG_NAME also names its files."""
+
+    def __init__(self, broker: EmbeddedBroker, directory: Path, group: str, app: str, **more: str) -> None:
+        name = more.get("LBG_NAME", group)
+        self.log = directory / f"{name}.log"
+        script = directory / f"{name}.py"
+        script.write_text(app)
+        self.socket = directory / f"{name}.sock"
+        environment = {
+            "LBG_BROKER": broker.url,
+            "LBG_GROUP": group,
+            "LBG_COMMAND": f"{sys.executable} {script}",
+            "LBG_LOCAL": f"unix:{self.socket}",
+            "LBG_OBSERVED": "127.0.0.1:0",
+            "LBG_REBALANCE_DELAY_S": "0.2",
+            **more,
+        }
+        with self.log.open("w") as log:
+            self.process = start_lbg("sidecar", environment=environment, stdout=log, stderr=log)
+        self.observed = ""
+        self.until(lambda: re.search(OBSERVED, self.text))
+        found = re.search(OBSERVED, self.text)
+        assert found is not None
+        self.observed = found[1]
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{self.observed}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def ready(self) -> bool:
+        return self.get("/readyz")[0] == 200
+
+    def acked(self) -> int:
+        found = re.search(r"^lbg_messages_acked_total (\S+)$", self.get("/metrics")[1], re.M)
+        return int(float(found[1])) if found else 0
+
+    def publish(self, group: str, count: int) -> None:
+        """Through its own endpoint, over twenty keys."""
+        events = [
+            {
+                "specversion": "1.0",
+                "id": secrets.token_hex(8),
+                "source": "/t",
+                "type": "t",
+                "partitionkey": str(n % 20),
+            }
+            for n in range(count)
+        ]
+        body = json.dumps(events).encode()
+        status, text = self.ask("POST", f"/v1/publish/{group}", body, BATCH)
+        assert status == 200, text
+
+    def ask(
+        self, method: str, path: str, body: bytes = b"", content_type: str = "text/plain", **headers: str
+    ) -> tuple[int, str]:
+        """A request to its local listener."""
+        connection = http.client.HTTPConnection("localhost", timeout=20)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        with closing(connection):
+            connection.sock.settimeout(20)
+            connection.sock.connect(str(self.socket))
+            connection.request(method, path, body, {"Content-Type": content_type, **headers})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        """Lines of its log in JSON that tell of such an event."""
+        lines = [json.loads(line) for line in self.text.splitlines() if line.startswith("{")]
+        return [line for line in lines if line.get("event") == event]
+
+    def until(self, condition: Any) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, self.text
+            assert self.process.poll() is None, self.text
+            time.sleep(0.05)
+
+
+def publish(broker: EmbeddedBroker, directory: Path, group: str, count: int) -> None:
+    rows = directory / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"k": str(n % 20), "n": n}) + "\n" for n in range(count)))
+    lbg(broker, "publish", "--group", group, "--key", "k", str(rows))
