@@ -6,7 +6,6 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 
 import psycopg
 import pytest
@@ -17,22 +16,12 @@ from lbg_sidecar.app.knowledge import parse_processed
 from lbg_sidecar.inbox import InboxError, NoIdentity
 from lbg_sidecar.inbox.postgres import PostgresInbox
 from support.postgres import PostgresServer
+from support.sent import Sent
 from support.waiting import until
 
 Opened = Callable[[], Connection]
 INBOX = PostgresInbox()
 LEVELS = [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
-
-
-@dataclass(frozen=True)
-class Sent:
-    seq: int | None
-    publisher: str | None = "p"
-    hash: int | None = 3
-
-    @property
-    def id(self) -> str:
-        return f"{self.publisher}-{self.hash}-{self.seq}"
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,7 @@ from hypothesis import strategies as st
 
 from lbg_sidecar.app.knowledge import parse_processed
 from lbg_sidecar.inbox import InboxError, NoIdentity, SQLiteInbox
-
-
-@dataclass(frozen=True)
-class Sent:
-    seq: int | None
-    publisher: str | None = "p"
-    hash: int | None = 3
-
-    @property
-    def id(self) -> str:
-        return f"{self.publisher}-{self.hash}-{self.seq}"
+from support.sent import Sent
 
 
 def opened(path: Path | str, inbox: SQLiteInbox) -> sqlite3.Connection:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,6 +113,24 @@ class Consumer:
         self.next_number = max(self.next_number, number + 1)
 
 
+@contextlib.contextmanager
+def publishing(broker: EmbeddedBroker, *, until_confirmed: int) -> Iterator[Publisher]:
+    """A publisher at work on a queue that nobody consumes, when so many of its messages are confirmed."""
+    with PlainClient(broker.port) as client:
+        client.ask(QueueDeclare(QUEUE, durable=True), QueueDeclareOk)
+    publisher = Publisher(broker.port)
+    stop = threading.Event()
+    thread = threading.Thread(target=publisher.run, args=(stop,))
+    thread.start()
+    try:
+        while publisher.confirmed < until_confirmed:
+            time.sleep(0.01)
+        yield publisher
+    finally:
+        stop.set()
+        thread.join(20)
+
+
 def test_confirmed_messages_survive_kill_9_in_order(tmp_path: Path) -> None:
     rng = random.Random(7)
     with EmbeddedBroker(tmp_path / "data") as broker:
@@ -146,18 +166,9 @@ def test_confirmed_messages_survive_kill_9_in_order(tmp_path: Path) -> None:
 
 def test_a_backlog_survives_kill_9_whole(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as broker:
-        with PlainClient(broker.port) as client:
-            client.ask(QueueDeclare(QUEUE, durable=True), QueueDeclareOk)
-        publisher = Publisher(broker.port)
-        stop = threading.Event()
-        thread = threading.Thread(target=publisher.run, args=(stop,))
-        thread.start()
-        while publisher.confirmed < 5000:
-            time.sleep(0.01)
-        broker.kill()
-        confirmed = publisher.confirmed
-        stop.set()
-        thread.join(20)
+        with publishing(broker, until_confirmed=5000) as publisher:
+            broker.kill()
+            confirmed = publisher.confirmed
         broker.start()
         with PlainClient(broker.port) as client:
             count = client.ask(QueueDeclare(QUEUE, True), QueueDeclareOk).message_count
@@ -169,18 +180,9 @@ def test_a_backlog_survives_kill_9_whole(tmp_path: Path) -> None:
 
 def test_an_orderly_stop_under_load_loses_nothing_and_exits_cleanly(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as broker:
-        with PlainClient(broker.port) as client:
-            client.ask(QueueDeclare(QUEUE, durable=True), QueueDeclareOk)
-        publisher = Publisher(broker.port)
-        stop = threading.Event()
-        thread = threading.Thread(target=publisher.run, args=(stop,))
-        thread.start()
-        while publisher.confirmed < 2000:
-            time.sleep(0.01)
-        assert broker.stop() == 0
-        confirmed = publisher.confirmed
-        stop.set()
-        thread.join(20)
+        with publishing(broker, until_confirmed=2000) as publisher:
+            assert broker.stop() == 0
+            confirmed = publisher.confirmed
         broker.start()
         with PlainClient(broker.port) as client:
             assert client.ask(QueueDeclare(QUEUE, True), QueueDeclareOk).message_count > confirmed

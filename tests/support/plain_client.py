@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from lbg_broker.amqp import (
@@ -182,7 +181,5 @@ class PlainClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

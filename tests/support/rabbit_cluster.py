@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 from support.rabbit_installation import Installation, NodeFailedError
@@ -80,9 +79,7 @@ class RabbitCluster:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def start(self) -> None:

@@ -12,7 +12,6 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import PurePath
-from types import TracebackType
 from typing import Protocol, Self
 
 from .errors import InputError
@@ -79,9 +78,7 @@ class Source:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
