@@ -9,7 +9,7 @@ from typing import Any
 from lbg_broker.client import Delivery
 
 from .consuming.held import Attachment, Held, Identity
-from .stamp import stamp_of
+from .stamp import content_type_of, stamp_of
 
 
 class Message:
@@ -78,7 +78,7 @@ class Message:
 
     @property
     def content_type(self) -> str | None:
-        return self.delivery.properties.content_type
+        return content_type_of(self.held.delivery.header)
 
     @property
     def delivery(self) -> Delivery:

@@ -66,6 +66,37 @@ def quick_stamp(header: bytes) -> Stamp | None:
         return None
 
 
+def content_type_of(header: bytes) -> str | None:
+    """From encoded properties: the content type is the first of them."""
+    if not header[0] & _CONTENT_TYPE:
+        return None
+    return header[3 : 3 + header[2]].decode(errors="surrogateescape")
+
+
+def is_only_stamped(header: bytes) -> bool:
+    """Whether these headers are those of our publisher and no others, so that the stamp says all there is."""
+    flags = header[0]
+    if flags & (_CONTENT_ENCODING | _HEADERS) != _HEADERS:
+        return False
+    at = 3 + header[2] if flags & _CONTENT_TYPE else 2
+    try:
+        table_end = at + 4 + _LONG(header, at)[0]
+        at += 4
+        for name in (_KEY, _PUBLISHER):
+            if header.startswith(name, at):
+                at += len(name)
+                at += 4 + _LONG(header, at)[0]
+            elif name is _PUBLISHER:
+                return False
+        return (
+            header.startswith(_SEQ, at)
+            and header.startswith(_TS, at + len(_SEQ) + 8)
+            and at + len(_SEQ) + 8 + len(_TS) + 8 == table_end
+        )
+    except _StructError:
+        return False
+
+
 def full_stamp(delivery: Delivery) -> Stamp:
     headers = delivery.headers
     key, publisher = headers.get(HEADER_KEY), headers.get(HEADER_PUBLISHER)

@@ -10,9 +10,11 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 from cloudevents.core.formats.json import JSONFormat
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lbg_sidecar import Message
-from lbg_sidecar.app.cloudevents import batch_item, binary_headers
+from lbg_sidecar.app.cloudevents import attributes, batch_item, binary_headers
 from support.offering import delivered
 
 OWN = {
@@ -122,3 +124,24 @@ def test_no_header_can_be_smuggled_in() -> None:
     headers = binary_headers(sent)
     assert "tracestate" not in headers
     assert not any("\r" in value or "\n" in value for value in headers.values())
+
+
+@given(
+    key=st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    seq=st.integers(0, 2**62),
+    published_at_us=st.integers(-(2**62), 2**62),
+    topic=st.sampled_from(["", ".a", ".a.b", '."%\\']),
+    is_stamped=st.booleans(),
+)
+def test_what_is_written_by_template_is_what_the_attributes_say(
+    key: str | None, seq: int, published_at_us: int, topic: str, is_stamped: bool
+) -> None:
+    sent = message(seq, key=key)
+    sent.delivery.routing_key = f"pre.5{topic}"
+    sent.held.published_at_us = published_at_us
+    if not is_stamped:
+        sent.held.identity = None
+    item = json.loads(batch_item(sent))
+    assert (item.pop("data"), item.pop("datacontenttype")) == ("hello", "application/octet-stream")
+    assert item == attributes(sent)
+    assert list(item) == list(attributes(sent))
