@@ -68,7 +68,7 @@ format: $(VENV)/.dev  ## format the code
 	$(VENV)/bin/ruff check --fix-only -q .
 	$(VENV)/bin/ruff format -q .
 
-bench: dev $(VENV)/.bench  ## measure side by side with RabbitMQ, pika and aio-pika (about 55 minutes)
+bench: dev $(VENV)/.bench  ## measure side by side with RabbitMQ, pika and aio-pika (about an hour)
 	$(VENV)/bin/python -m bench
 
 chaos: dev  ## random faults on both engines (25 minutes); CHAOS_ARGS="--engine rabbitmq --seed 7"

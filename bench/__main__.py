@@ -8,7 +8,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-MEASUREMENTS = ("codec", "wire", "engines", "publish_group", "whole_path", "latency", "comparison", "handoff")
+MEASUREMENTS = (
+    "codec",
+    "wire",
+    "engines",
+    "publish_group",
+    "whole_path",
+    "latency",
+    "push",
+    "stream",
+    "comparison",
+    "handoff",
+)
 ARGUMENTS = {"comparison": ("--plot", "docs/comparison.png")}
 
 
