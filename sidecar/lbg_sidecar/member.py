@@ -18,6 +18,7 @@ from lbg_broker.provisioning import RecordUnavailable, read_group
 from .app import AppChannel, AsyncHandler, SyncHandler, handler_channel
 from .commits import CommitLog
 from .consuming.positions import Positions
+from .contact import Contact
 from .effects import Effect
 from .errors import IndexTaken
 from .machine import MemberMachine
@@ -51,7 +52,7 @@ class Member:
     aborted, and the member comes back.
 
     `application` is a function (see `app.handler_channel`) or an `AppChannel`. `observer` is told every effect of
-    the machine, for views and measurements.
+    the machine, for views and measurements. `contact` is told whether the member is in its group.
 
     Entering raises ClientError (`AuthenticationError`, …), ProvisioningError (`GroupNotFound`), MemberError and
     JournalingError.
@@ -63,8 +64,10 @@ class Member:
         application: AppChannel | AsyncHandler | SyncHandler,
         *,
         observer: Callable[[Effect], None] | None = None,
+        contact: Contact | None = None,
     ) -> None:
         self.settings = settings
+        self.contact = contact or Contact()
         self.spec: GroupSpec | None = None
         if hasattr(application, "abort"):
             self.app = cast(AppChannel, application)
@@ -139,12 +142,27 @@ class Member:
 
     def state(self) -> dict[str, Any]:
         """What a view shows: plain data."""
-        about = {"group": self.settings.group, "name": self.settings.name}
+        about = {
+            "group": self.settings.group,
+            "name": self.settings.name,
+            "contact": self.contact.describe(),
+        }
         if self._driver is None:
             return {**about, "connected": False}
         driver = self._driver
         app = {"ready": driver.app_ready.is_set(), "why": driver.app_unready_why, **self.app.describe()}
         return {**about, **driver.describe(), "app": app}
+
+    async def count(self, queue: int) -> int | None:
+        """The messages that wait in a queue at the broker; None if it cannot be asked now."""
+        link = self._driver.link if self._driver is not None else None
+        return await link.count(queue) if link is not None else None
+
+    @property
+    def heard_at(self) -> float | None:
+        """When the broker was last heard of, on the loop's clock; None when that is not known."""
+        link = self._driver.link if self._driver is not None else None
+        return link.work.heard_at if link is not None else None
 
     # Connections
 
@@ -161,7 +179,7 @@ class Member:
                 except (ClientError, IndexTaken, RecordUnavailable) as error:
                     if self.spec is None and not error.retryable:
                         raise
-                    log.warning("%s: %s; trying again", settings.name, error)
+                    log.warning("%s: %s; trying again", settings.name, self.contact.failed(error))
                 if self._left.is_set():
                     return
         finally:
@@ -194,8 +212,10 @@ class Member:
             self._stood_down = False
             self._previous = link.index
             driver.connect(link, outgoing)
+            self.contact.joined()
             self._joined.set()
             await self._lost.wait()
+            self.contact.parted(driver.lost_why)
             if driver.failure is not None:
                 raise driver.failure
             if self._left.is_set() or self._stood_down:
@@ -258,7 +278,8 @@ class Member:
         return Claiming(previous=self._previous, fixed=self.settings.index, looked=looked, free=free)
 
     def _on_failure(self, error: ConnectError, wait_s: float) -> None:
-        log.warning("%s: %s; trying again within %.1f s", self.settings.name, error, wait_s)
+        line = self.contact.failed(error)
+        log.warning("%s: %s; trying again within %.1f s", self.settings.name, line, wait_s)
 
     def _on_exit(self) -> None:
         self._left.set()

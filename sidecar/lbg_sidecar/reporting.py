@@ -56,6 +56,14 @@ def progress_of(binding: Binding) -> Progress:
     return Progress.WORKING if attachment.is_at_work else Progress.IDLE
 
 
+def _served_by(machine: MemberMachine, binding: Binding) -> int | None:
+    """The index of who gets the deliveries of a queue, as far as is known; None: nobody is known to."""
+    me, peers = machine.roster.me, machine.roster.peers
+    if binding.active:
+        return me.index if me is not None else None
+    return next((index for index, peer in peers.items() if peer.claims(binding.queue)), None)
+
+
 def _poisoned_keys(binding: Binding) -> tuple[str, ...]:
     held = binding.attachment.poisoned if binding.attachment is not None else ()
     keys = dict.fromkeys(one.key[:KEY_MAX_CHARS] for one in held if one.key is not None)
@@ -71,6 +79,8 @@ def description(machine: MemberMachine, now: float) -> dict[str, Any]:
         attachment = binding.attachment
         found = poisoned_messages(attachment, now) if attachment is not None else []
         told["poisoned_messages"] = [asdict(one) for one in found]
+        told["window"] = attachment.prefetch if attachment is not None else None
+        told["served_by"] = _served_by(machine, binding)
     return {
         "index": me.index if me is not None else None,
         "incarnation": me.incarnation if me is not None else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from lbg_sidecar.process.lag import Lag
 from lbg_sidecar.process.measuring import Measures
 from lbg_sidecar.process.metrics import SERIES, exposition
 
@@ -11,8 +12,24 @@ STATE = {
     "connected": True,
     "app": {"ready": True},
     "queues": [
-        {"role": "primary", "status": "Ready", "active": True, "progress": "Working", "in_flight": 3},
-        {"role": "secondary", "status": "Unassigned", "active": False, "progress": "Idle", "in_flight": 0},
+        {
+            "role": "primary",
+            "status": "Ready",
+            "active": True,
+            "progress": "Working",
+            "in_flight": 3,
+            "window": 12,
+            "poisoned": 1,
+        },
+        {
+            "role": "secondary",
+            "status": "Unassigned",
+            "active": False,
+            "progress": "Idle",
+            "in_flight": 0,
+            "window": 12,
+            "poisoned": 0,
+        },
     ],
     "lanes": {"running": 2, "blocked": 1, "concurrency": 16},
     "counts": {
@@ -22,8 +39,11 @@ STATE = {
 }
 
 
-def samples(state: dict[str, object]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    text = exposition(state, Measures(lambda: 0.0), version="1").decode()
+MEASURES = Measures(lambda: 100.0, lambda: 1_700_000_000.0)
+
+
+def samples(state: dict[str, object], **more: object) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = exposition(state, MEASURES, version="1", **more).decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -32,7 +52,7 @@ def samples(state: dict[str, object]) -> dict[tuple[str, tuple[tuple[str, str], 
 
 
 def test_every_series_of_the_contract_is_scraped_and_no_other() -> None:
-    text = exposition(STATE, Measures(lambda: 0.0), version="1").decode()
+    text = exposition(STATE, MEASURES, version="1", lag=Lag(7, 90.0), heard_at=99.0).decode()
     told = {
         family.name + ("_total" if family.type == "counter" else ""): family.type
         for family in text_string_to_metric_families(text)
@@ -53,6 +73,24 @@ def test_bindings_are_counted_by_role_and_state() -> None:
     assert told[("lbg_bindings", (("role", "primary"), ("state", "Ready")))] == 1
     assert told[("lbg_bindings", (("role", "secondary"), ("state", "Unassigned")))] == 1
     assert told[("lbg_messages_in_flight", ())] == 3
+
+
+def test_the_window_is_of_the_queues_that_are_served() -> None:
+    told = samples(STATE)
+    assert told[("lbg_prefetch_window_messages", ())] == 12
+    assert told[("lbg_prefetch_used_ratio", ())] == 0.25
+    assert told[("lbg_messages_poisoned", ())] == 1
+
+
+def test_the_lag_says_when_it_was_counted_and_the_broker_when_it_was_heard() -> None:
+    told = samples(STATE, lag=Lag(7, 90.0), heard_at=99.0)
+    assert told[("lbg_messages_lag", ())] == 7
+    assert told[("lbg_messages_lag_timestamp_seconds", ())] == 1_700_000_000 - 10
+    assert told[("lbg_broker_heard_timestamp_seconds", ())] == 1_700_000_000 - 1
+    assert not {name for name, _ in samples(STATE)} & {
+        "lbg_messages_lag",
+        "lbg_broker_heard_timestamp_seconds",
+    }
 
 
 def test_what_is_not_known_is_absent() -> None:

@@ -65,6 +65,11 @@ class Connection(ReceivingConversation):
             self._writer.raw(HEARTBEAT_FRAME)
         return pulse
 
+    @property
+    def heard_at(self) -> float | None:
+        """When the peer was last heard of, to an eighth of a heartbeat; None without heartbeats."""
+        return self._heartbeats.heard_at if self._heartbeats is not None else None
+
     def take_output(self) -> bytes:
         """Everything to write, once."""
         output = self._writer.take()

@@ -30,6 +30,11 @@ class Heartbeats:
         self._bytes_out, self._out_at = bytes_out, now
         self._checked_at = now
 
+    @property
+    def heard_at(self) -> float | None:
+        """When the last byte had come, as of the last check; None without heartbeats."""
+        return self._in_at if self._interval_s > 0 else None
+
     def check(self, now: float, *, bytes_in: int, bytes_out: int) -> Pulse:
         """Judge the time since the last check. Any byte counts as a heartbeat."""
         if self._interval_s <= 0:

@@ -83,6 +83,11 @@ class ClientConnection(asyncio.Protocol):
         return self._machine.heartbeat_s
 
     @property
+    def heard_at(self) -> float | None:
+        """When the broker was last heard of, on the loop's clock, to an eighth of a heartbeat; None without them."""
+        return self._machine.heard_at
+
+    @property
     def channel_count(self) -> int:
         return len(self._channels)
 

@@ -16,8 +16,10 @@ from lbg_broker.provisioning import ProvisioningError
 
 from ..app import AppChannel, BatchChannel, CommandChannel, PushChannel
 from ..app.streaming import PATH, StreamChannel, StreamSettings
+from ..contact import Contact
 from ..effects import Effect
 from ..member import Member
+from .advising import advised
 from .measuring import Measures
 from .settings import Channel, SidecarSettings, batch_settings, health_rules
 
@@ -33,7 +35,7 @@ class Life:
 
     def __init__(self, settings: SidecarSettings, measures: Measures) -> None:
         self.left = asyncio.Event()
-        self.waits_for = "the broker"
+        self.contact = Contact(advise=advised)
         self._settings = settings
         self._measures = measures
         self._member: Member | None = None
@@ -45,10 +47,11 @@ class Life:
         backoff, failures = Backoff(), 0
         try:
             while not self._stopped.is_set():
-                self._member = Member(self._settings.member, self._channel(), observer=self._observe)
+                self._member = Member(
+                    self._settings.member, self._channel(), observer=self._observe, contact=self.contact
+                )
                 try:
                     async with self._member as member:
-                        self.waits_for = ""
                         await member.run()
                     return
                 except AddressError:
@@ -56,8 +59,7 @@ class Life:
                 except (ClientError, ConnectError, ProvisioningError) as error:
                     failures += 1
                     wait_s = backoff.delay_s(failures)
-                    self.waits_for = str(error)
-                    log.warning("%s; trying again in %.1f s", error, wait_s)
+                    log.warning("%s; trying again in %.1f s", self.contact.failed(error), wait_s)
                     await self._pause(wait_s)
         finally:
             self.left.set()
@@ -78,11 +80,20 @@ class Life:
         return int(self.state().get("counts", {}).get("forced", 0))
 
     def state(self) -> dict[str, Any]:
-        about = {"left": self.left.is_set(), "waits_for": self.waits_for}
         if self._member is None:
             member = self._settings.member
-            return {"group": member.group, "name": member.name, "connected": False, **about}
-        return {**self._member.state(), **about}
+            about = {"group": member.group, "name": member.name, "contact": self.contact.describe()}
+            return {**about, "connected": False, "left": self.left.is_set()}
+        return {**self._member.state(), "left": self.left.is_set()}
+
+    async def count(self, queue: int) -> int | None:
+        """The messages that wait in a queue at the broker; None if it cannot be asked now."""
+        return await self._member.count(queue) if self._member is not None else None
+
+    @property
+    def heard_at(self) -> float | None:
+        """When the broker was last heard of, on the loop's clock."""
+        return self._member.heard_at if self._member is not None else None
 
     def why_not_ready(self) -> list[str]:
         """Nothing, when the member has joined and its application takes messages."""
@@ -96,7 +107,8 @@ class Life:
         if not app.get("ready", True):
             reasons.append(f"the application is not ready: {app['why']}")
         elif not state["connected"]:
-            reasons.append(f"not in the group: waiting for {self.waits_for or 'the broker'}")
+            why = self.contact.error or "connecting to the broker"
+            reasons.append(f"not in the group since {self.contact.since}: {why}")
         return reasons
 
     @property

@@ -47,8 +47,12 @@ class Measures:
             case _:
                 pass
 
+    def epoch_s(self, at: float) -> float:
+        """A time of the event loop's clock in seconds since the epoch."""
+        return at + self._wall() - self._now()
+
     def _done(self, done: Done) -> None:
-        epoch_s = self._wall() - self._now()
+        epoch_s = self.epoch_s(0.0)
         for held in done.deliveries:
             if held.finished_at is None or held.outcome not in (Outcome.ACK, Outcome.DEAD):
                 continue

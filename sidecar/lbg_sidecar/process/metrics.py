@@ -20,6 +20,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from ..membership.messages import Progress, Status
+from .lag import Lag
 from .measuring import Measures
 
 
@@ -32,10 +33,16 @@ class Series(NamedTuple):
 SERIES: Mapping[str, Series] = {
     "lbg_build_info": Series("gauge", "The version that runs; always 1.", ("version",)),
     "lbg_member_joined": Series("gauge", "1 while the member is in the group."),
+    "lbg_broker_heard_timestamp_seconds": Series("gauge", "When the broker was last heard of."),
     "lbg_app_ready": Series("gauge", "1 while the application can take messages."),
     "lbg_bindings": Series("gauge", "Queues by this member's role and by state.", ("role", "state")),
     "lbg_active_queues": Series("gauge", "Queues served here, by what they wait for.", ("progress",)),
     "lbg_messages_in_flight": Series("gauge", "Delivered here and not acknowledged yet."),
+    "lbg_prefetch_window_messages": Series("gauge", "What the queues served here may have in flight."),
+    "lbg_prefetch_used_ratio": Series("gauge", "In flight by window, of the queue where that is most."),
+    "lbg_messages_poisoned": Series("gauge", "Held here with their attempts used up; their keys wait."),
+    "lbg_messages_lag": Series("gauge", "Ready and unacknowledged, in queues this member is primary of."),
+    "lbg_messages_lag_timestamp_seconds": Series("gauge", "When the oldest count in the lag was made."),
     "lbg_calls_running": Series("gauge", "Calls of the application that run."),
     "lbg_calls_limit": Series("gauge", "Calls that may run at the same time."),
     "lbg_lanes_blocked": Series("gauge", "Keys that wait for a retry."),
@@ -69,10 +76,22 @@ _COUNTS = {
 }
 
 
-def exposition(state: Mapping[str, Any], measures: Measures, *, version: str) -> bytes:
+def exposition(
+    state: Mapping[str, Any],
+    measures: Measures,
+    *,
+    version: str,
+    lag: Lag | None = None,
+    heard_at: float | None = None,
+) -> bytes:
     """The text of a scrape. `state` is `Member.state()`; what it does not say is absent, not 0."""
+
+    def families() -> Iterator[Metric]:
+        yield from _families(state, measures, version)
+        yield from _known_of_the_broker(measures, lag, heard_at)
+
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once(lambda: _families(state, measures, version)))
+    registry.register(_Once(families))
     return generate_latest(registry)
 
 
@@ -118,6 +137,15 @@ def _families(state: Mapping[str, Any], measures: Measures, version: str) -> Ite
         yield family
 
 
+def _known_of_the_broker(measures: Measures, lag: Lag | None, heard_at: float | None) -> Iterator[Metric]:
+    if lag is not None:
+        yield _gauge("lbg_messages_lag", {(): lag.messages})
+        if lag.counted_at is not None:
+            yield _gauge("lbg_messages_lag_timestamp_seconds", {(): measures.epoch_s(lag.counted_at)})
+    if heard_at is not None:
+        yield _gauge("lbg_broker_heard_timestamp_seconds", {(): measures.epoch_s(heard_at)})
+
+
 def _queues(queues: list[Mapping[str, Any]]) -> Iterator[Metric]:
     roles = Counter((one["role"], one["status"]) for one in queues)
     every = [(role, str(state)) for role in ("primary", "secondary") for state in Status]
@@ -125,6 +153,12 @@ def _queues(queues: list[Mapping[str, Any]]) -> Iterator[Metric]:
     progress = Counter(one["progress"] for one in queues if one["active"])
     yield _gauge("lbg_active_queues", {(str(one),): progress[str(one)] for one in Progress})
     yield _gauge("lbg_messages_in_flight", {(): sum(one["in_flight"] for one in queues)})
+    yield _gauge("lbg_messages_poisoned", {(): sum(one["poisoned"] for one in queues)})
+    served = [one for one in queues if one["active"]]
+    if served:
+        yield _gauge("lbg_prefetch_window_messages", {(): sum(one["window"] for one in served)})
+        used = max(one["in_flight"] / one["window"] for one in served)
+        yield _gauge("lbg_prefetch_used_ratio", {(): used})
 
 
 def _gauge(name: str, values: Mapping[tuple[str, ...], float]) -> Metric:

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from aiohttp import web
 
 from ..publishing import Publishing
+from .lag import LagWatch
 from .life import Life
 from .measuring import Measures
 from .redacting import redacted
@@ -16,9 +17,9 @@ from .redacting import redacted
 WAIT_MAX_S = 3600.0
 
 
-def local_routes(life: Life, publishing: Publishing) -> list[web.RouteDef]:
+def local_routes(life: Life, publishing: Publishing, lag: LagWatch) -> list[web.RouteDef]:
     async def state(_: web.Request) -> web.Response:
-        return _json({**life.state(), "publishing": publishing.describe()})
+        return _json({**life.state(), "lag": lag.describe(), "publishing": publishing.describe()})
 
     async def drain(request: web.Request) -> web.Response:
         """202 while it drains, 200 when nothing is delivered again, 409 when something is."""
@@ -35,13 +36,13 @@ def local_routes(life: Life, publishing: Publishing) -> list[web.RouteDef]:
     return [web.get("/v1/state", state), web.post("/v1/drain", drain)]
 
 
-def observed_routes(life: Life, measures: Measures) -> list[web.RouteDef]:
+def observed_routes(life: Life, measures: Measures, lag: LagWatch) -> list[web.RouteDef]:
     running = version("lbg")
 
     async def metrics(_: web.Request) -> web.Response:
         from .metrics import exposition  # a sidecar that nobody scrapes does without the library
 
-        body = exposition(life.state(), measures, version=running)
+        body = exposition(life.state(), measures, version=running, lag=lag.lag(), heard_at=life.heard_at)
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def healthz(_: web.Request) -> web.Response:

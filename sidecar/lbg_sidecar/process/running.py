@@ -13,6 +13,7 @@ from aiohttp import web
 from ..publishing import EndpointSettings, Publishing
 from ..publishing import routes as publish_routes
 from .errors import ConfigurationError
+from .lag import LagWatch
 from .life import Life
 from .listener import Listener
 from .logs import configure_logging
@@ -38,6 +39,7 @@ async def _run(settings: SidecarSettings) -> int:
     loop = asyncio.get_running_loop()
     measures = Measures(loop.time)
     life = Life(settings, measures)
+    lag = LagWatch(life.state, life.count, loop.time)
     publishing = Publishing(
         EndpointSettings(broker=settings.member.addresses, max_body_bytes=settings.process.body_max_bytes)
     )
@@ -52,17 +54,21 @@ async def _run(settings: SidecarSettings) -> int:
         loop.add_signal_handler(number, end, number)
     async with AsyncExitStack() as stack:
         body_max_bytes = settings.process.body_max_bytes
-        local = [*local_routes(life, publishing), *publish_routes(publishing), *life.routes]
+        local = [*local_routes(life, publishing, lag), *publish_routes(publishing), *life.routes]
         for name, listener, routes in (
             ("local", settings.local, local),
-            ("observed", settings.observed, observed_routes(life, measures)),
+            ("observed", settings.observed, observed_routes(life, measures, lag)),
         ):
             runner = await _listen(
                 listener, routes, body_max_bytes=body_max_bytes, setting=f"LBG_{name.upper()}"
             )
             stack.push_async_callback(runner.cleanup)
             log.info("%s listener: %s", name, _address(listener, runner))
-        await life.run()
+        looking = loop.create_task(lag.run())
+        try:
+            await life.run()
+        finally:
+            looking.cancel()
         again = life.again
         if again:
             log.warning("left the group: %d messages that were at work are delivered again", again)

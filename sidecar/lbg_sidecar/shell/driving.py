@@ -56,6 +56,8 @@ class Driver:
         self.link: Link | None = None
         self.failure: Exception | None = None
         """A bug: the member ends with it rather than going on in a state nobody thought of."""
+        self.lost_why = ""
+        """Why the last link was lost; empty while there is one, and after leaving it in order."""
         self._app = app
         self._group = group
         self._prefix = prefix
@@ -81,6 +83,7 @@ class Driver:
     def connect(self, link: Link, outgoing: Outgoing) -> None:
         """There is a link, and an index is claimed with it: join."""
         self.link, self._outgoing = link, outgoing
+        self.lost_why = ""
         self._turned_at = self._loop.time()
         self._fence_after_s = link.talk.heartbeat_s or NEVER
         self.machine.connected(link.index, self._turned_at)
@@ -95,6 +98,7 @@ class Driver:
         self.link = self._outgoing = None
         if link is None or outgoing is None:
             return
+        self.lost_why = why
         running = self.machine.consumption.lanes.running
         log.warning("%s: %s; %d running calls are aborted", self.machine.name, why, running)
         outgoing.close()

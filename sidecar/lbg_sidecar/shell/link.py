@@ -226,14 +226,17 @@ class Link:
         task.add_done_callback(self._looks.discard)
 
     async def _look(self, queue: int, on_looked: OnLooked) -> None:
-        ready = None
+        on_looked(queue, await self.count(queue))
+
+    async def count(self, queue: int) -> int | None:
+        """The messages that wait in a queue, as the broker says; None if it cannot be asked."""
         with suppress(ClientError):
             async with self._look_turn:
                 if self._looking is None or not self._looking.is_open:
                     self._looking = await self.work.open_channel()
                 answer = await self._looking.queue_declare(self._names.queue(queue), passive=True)
-            ready = answer.message_count
-        on_looked(queue, ready)
+            return answer.message_count
+        return None
 
     async def close(self) -> None:
         await self.work.close()

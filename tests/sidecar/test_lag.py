@@ -1,0 +1,86 @@
+"""What is counted, how old a count may be, and that what is not known is never 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lbg_sidecar.process.lag import LOOK_EVERY_S, STALE_ROUNDS, Lag, LagWatch
+
+
+class Watched:
+    """A member with queues as the test says, and a broker that counts."""
+
+    def __init__(self, *queues: dict[str, Any]) -> None:
+        self.state: dict[str, Any] = {"connected": True, "queues": list(queues)}
+        self.ready: dict[int, int | None] = {one["queue"]: 0 for one in queues}
+        self.now = 100.0
+        self.watch = LagWatch(lambda: self.state, self.count, lambda: self.now)
+
+    async def count(self, queue: int) -> int | None:
+        return self.ready[queue]
+
+    async def look(self) -> None:
+        for queue in self.ready:
+            await self.watch.look(queue)
+
+
+def queue(number: int, **told: Any) -> dict[str, Any]:
+    return {"queue": number, "role": "primary", "active": True, "in_flight": 0, "served_by": 0, **told}
+
+
+async def test_the_lag_is_what_waits_and_what_is_in_flight() -> None:
+    watched = Watched(queue(0, in_flight=3), queue(1, in_flight=0), queue(2, role="secondary", in_flight=9))
+    watched.ready = {0: 40, 1: 2, 2: 1000}
+    await watched.look()
+    assert watched.watch.lag() == Lag(45, 100.0)
+    assert [one["queue"] for one in watched.watch.describe()["queues"]] == [0, 1]
+
+
+async def test_before_every_queue_is_counted_the_lag_is_not_known() -> None:
+    watched = Watched(queue(0), queue(1))
+    await watched.watch.look(0)
+    assert watched.watch.lag() is None
+    assert watched.watch.describe()["messages"] is None
+
+
+async def test_a_failed_count_makes_the_lag_unknown_again() -> None:
+    watched = Watched(queue(0))
+    await watched.look()
+    assert watched.watch.lag() == Lag(0, 100.0)
+    watched.ready[0] = None
+    await watched.look()
+    assert watched.watch.lag() is None
+
+
+async def test_an_old_count_says_nothing_any_more() -> None:
+    watched = Watched(queue(0), queue(1))
+    await watched.watch.look(0)
+    watched.now += LOOK_EVERY_S
+    await watched.watch.look(1)
+    assert watched.watch.lag() == Lag(0, 100.0), "as old as its oldest count"
+    watched.now = 100.0 + STALE_ROUNDS * LOOK_EVERY_S + 0.1
+    assert watched.watch.lag() is None
+
+
+async def test_what_another_member_has_in_flight_is_not_known_here() -> None:
+    watched = Watched(queue(0, active=False, served_by=3))
+    await watched.look()
+    assert watched.watch.lag() is None
+
+
+async def test_a_queue_that_nobody_was_given_anything_of_has_nothing_in_flight() -> None:
+    watched = Watched(queue(0, active=False, served_by=None))
+    watched.ready[0] = 5
+    await watched.look()
+    assert watched.watch.lag() == Lag(5, 100.0)
+
+
+async def test_a_member_without_primary_queues_is_not_behind_and_one_outside_the_group_does_not_know() -> (
+    None
+):
+    watched = Watched(queue(0, role="secondary"))
+    assert watched.watch.lag() == Lag(0, None)
+    watched.state["connected"] = False
+    assert watched.watch.lag() is None
+    watched.state = {"connected": False}
+    assert watched.watch.lag() is None
