@@ -16,8 +16,9 @@ DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ
 CHAOS_ARGS ?=
 EXACTLY_ONCE_ARGS ?=
 SOAK_ARGS ?=
+IMAGE_ARGS ?=
 
-.PHONY: help install dev demo test test-rabbitmq4 check lint types imports format bench chaos soak exactly-once clean
+.PHONY: help install dev demo test test-rabbitmq4 check lint types imports format bench chaos soak exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +80,9 @@ soak: $(VENV)/.dev  ## the same for 30 minutes on the embedded broker; SOAK_ARGS
 
 exactly-once: dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--database postgres"
 	$(VENV)/bin/python -m bench.exactly_once $(EXACTLY_ONCE_ARGS)
+
+images:  ## container images of the sidecar and the broker, by docker, podman or buildah; IMAGE_ARGS="--build-arg BASE_IMAGE=…"
+	@.ci/images $(IMAGE_ARGS)
 
 clean:  ## remove everything that make made
 	rm -rf --one-file-system $(VENV) .rabbitmq4 .rabbitmq4.part .rabbitmq4.log build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,24 @@ def test_drain_hands_over_and_the_process_stays_unready_until_sigterm(
     assert sidecar.get("/readyz")[0] == 503
     sidecar.process.send_signal(signal.SIGTERM)
     assert sidecar.process.wait(timeout=20) == 0
+
+
+def test_the_observed_listener_tells_when_the_member_has_left_and_makes_nobody_leave(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    create(broker, "awaited")
+    sidecar = Sidecar(broker, tmp_path, "awaited", PROMPT)
+    sidecar.until(sidecar.ready)
+    assert sidecar.get("/drained?wait=0.1")[0] == 503
+    assert sidecar.get("/drained?wait=soon")[0] == 400
+    assert sidecar.ready()
+    with ThreadPoolExecutor() as threads:
+        hook = threads.submit(sidecar.get, "/drained?wait=4")
+        start_lbg("drain", "--local", f"unix:{sidecar.socket}")
+        assert hook.result() == (200, '{"left": true}\n')
+    assert sidecar.get("/drained")[0] == 200
+    asked_again = start_lbg("drain", "--local", f"unix:{sidecar.socket}", "--wait", "0")
+    assert asked_again.wait(timeout=20) == 0
 
 
 def test_a_stuck_application_is_cut_off_after_the_grace_and_counted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from importlib.metadata import version
 
 from aiohttp import web
@@ -26,9 +27,7 @@ def local_routes(life: Life, publishing: Publishing, lag: LagWatch) -> list[web.
         wait_s = _wait_s(request)
         if not life.is_leaving:
             life.stop("asked to drain")
-        try:
-            await asyncio.wait_for(life.left.wait(), wait_s)
-        except TimeoutError:
+        if not await _left(life, wait_s):
             return _json({"drained": False, "why": f"not within {wait_s:g} s; it goes on"}, status=202)
         again = life.again
         return _json({"drained": True, "delivered_again": again}, status=409 if again else 200)
@@ -52,7 +51,25 @@ def observed_routes(life: Life, measures: Measures, lag: LagWatch) -> list[web.R
         reasons = life.why_not_ready()
         return _json({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
 
-    return [web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/readyz", readyz)]
+    async def drained(request: web.Request) -> web.Response:
+        """For the preStop hook of the application's container: it waits here and makes nobody leave."""
+        left = await _left(life, _wait_s(request))
+        return _json({"left": left}, status=200 if left else 503)
+
+    return [
+        web.get("/metrics", metrics),
+        web.get("/healthz", healthz),
+        web.get("/readyz", readyz),
+        web.get("/drained", drained),
+    ]
+
+
+async def _left(life: Life, wait_s: float) -> bool:
+    """Whether the member has left, or does within `wait_s`: also 0, for which `wait_for` does not look."""
+    if not life.left.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(life.left.wait(), wait_s)
+    return life.left.is_set()
 
 
 def _wait_s(request: web.Request) -> float:
