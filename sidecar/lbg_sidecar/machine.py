@@ -62,6 +62,7 @@ class MemberMachine:
         self.watchdog = Watchdog(
             self.bindings,
             self.handoffs,
+            self.takeovers,
             self.roster,
             self.effects,
             self.consumption.counts,
@@ -95,7 +96,7 @@ class MemberMachine:
         """The mailbox of `index` is declared, bound and consumed: take part."""
         self.consumption.fenced = False
         if self._presence.joined():
-            self.handoffs.forced = False
+            self.handoffs.gives_up = True
             self.roster.stay()
         self._post(self.roster.join(index, self.name, now))
         self.balancer.joined(now)
@@ -254,7 +255,7 @@ class MemberMachine:
     # Inside
 
     def _leave(self) -> None:
-        self.handoffs.forced = True
+        self.handoffs.gives_up = False
         self._post(self.roster.leave())
 
     def _post(self, posts: list[Post]) -> None:

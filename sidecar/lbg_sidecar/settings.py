@@ -44,8 +44,8 @@ class MemberSettings:
     - `rebalance_delay_s`: how long membership must be stable before queues move. 5 s outlasts the restart of a
       process and is Solace's default.
     - `max_handoff_s`: how long a queue may stand still to drain before it is moved. 3 s is Solace's default.
-      A queue that is not drained by then stays where it is and is tried again later; a member that leaves hands
-      it over all the same and counts what will be delivered again.
+      A queue that is not drained by then stays where it is and is tried again later. A member that leaves waits
+      longer: `shutdown_grace_s`.
     - `release_interval_s`: how often a `static` member releases its secondary queues, spread by a tenth. 30 s
       is the document's.
     - `moves_at_once`: queues of this member that are on the move at the same time. 2 keeps the work of a move,
@@ -74,7 +74,8 @@ class MemberSettings:
 
     Leaving:
 
-    - `shutdown_grace_s`: the most time that handing over may take when the member leaves. 20 s fits into the
+    - `shutdown_grace_s`: the most time that handing over may take when the member leaves. What the application has not
+      finished by then is cut off, and counted, because it will be delivered again. 20 s fits into the
       30 s that Kubernetes gives by default.
 
     - `consumer_timeout_s`: the broker's own consumer timeout (RabbitMQ: 30 min). A queue whose oldest message

@@ -140,11 +140,33 @@ def test_a_member_that_leaves_cuts_off_what_does_not_drain_and_counts_it() -> No
     world.chances = Chances()
     inside = len(members[0].calls)
     members[0].stop()
-    world.run(8)
+    world.run(19.5)
+    assert not members[0].exited
+    world.run(1)
     assert members[0].exited
     assert members[0].machine.consumption.counts.forced >= inside > 0
     world.run(70)
     fine(world)
+
+
+def test_a_member_that_leaves_waits_for_slow_calls_and_begins_with_every_queue_meanwhile() -> None:
+    world, members = settled(2, balancing={"moves_at_once": 1})
+    world.chances = Chances(slow=1.0, slow_s=9.0)
+    feed(world, 0.5)
+    world.chances = Chances()
+    stalls = members[1].machine.consumption.counts.stalls
+    members[0].stop()
+    feed(world, 2)
+    moves = members[0].machine.handoffs.moves.values()
+    assert moves
+    assert all(move.stage is not Stage.ANNOUNCED for move in moves)
+    served = {binding.queue for binding in members[0].machine.bindings.all if binding.active}
+    assert served == {move.queue for move in moves}, "what does not drain holds up no other queue"
+    feed(world, 10)
+    assert members[0].exited
+    fine(world)
+    assert world.repeats == 0
+    assert members[1].machine.consumption.counts.stalls == stalls, "it knew that they would come"
 
 
 def test_a_member_leaves_within_its_grace_period_whatever_the_application_does() -> None:

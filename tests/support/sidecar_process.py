@@ -45,35 +45,33 @@ BATCH = "application/cloudevents-batch+json"
 OBSERVED = r'observed listener: ([^\s"]+)'
 
 
-class Sidecar:
-    """With `app` as the command's script. `more` are settings; LBG_NAME also names its files."""
+class SidecarProcess:
+    """Started at once, waited for by nobody. LBG_NAME also names its files; `socket` is its local listener."""
 
-    def __init__(self, broker: EmbeddedBroker, directory: Path, group: str, app: str, **more: str) -> None:
-        name = more.get("LBG_NAME", group)
+    def __init__(self, url: str, directory: Path, group: str, **settings: str) -> None:
+        name = settings.get("LBG_NAME", group)
         self.log = directory / f"{name}.log"
-        script = directory / f"{name}.py"
-        script.write_text(app)
         self.socket = directory / f"{name}.sock"
         environment = {
-            "LBG_BROKER": broker.url,
+            "LBG_BROKER": url,
             "LBG_GROUP": group,
-            "LBG_COMMAND": f"{sys.executable} {script}",
             "LBG_LOCAL": f"unix:{self.socket}",
             "LBG_OBSERVED": "127.0.0.1:0",
             "LBG_REBALANCE_DELAY_S": "0.2",
-            **more,
+            **settings,
         }
-        with self.log.open("w") as log:
+        with self.log.open("a") as log:
             self.process = start_lbg("sidecar", environment=environment, stdout=log, stderr=log)
-        self.observed = ""
-        self.until(lambda: re.search(OBSERVED, self.text))
-        found = re.search(OBSERVED, self.text)
-        assert found is not None
-        self.observed = found[1]
 
     @property
     def text(self) -> str:
         return self.log.read_text()
+
+    @property
+    def observed(self) -> str:
+        """The address of its other listener; empty until it listens."""
+        found = re.findall(OBSERVED, self.text)
+        return found[-1] if found else ""
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -84,7 +82,7 @@ class Sidecar:
                 return error.code, error.read().decode()
 
     def ready(self) -> bool:
-        return self.get("/readyz")[0] == 200
+        return bool(self.observed) and self.get("/readyz")[0] == 200
 
     def acked(self) -> int:
         found = re.search(r"^lbg_messages_acked_total (\S+)$", self.get("/metrics")[1], re.M)
@@ -123,6 +121,17 @@ class Sidecar:
         """Lines of its log in JSON that tell of such an event."""
         lines = [json.loads(line) for line in self.text.splitlines() if line.startswith("{")]
         return [line for line in lines if line.get("event") == event]
+
+
+class Sidecar(SidecarProcess):
+    """With `app` as the command's script; there when it listens."""
+
+    def __init__(self, broker: EmbeddedBroker, directory: Path, group: str, app: str, **more: str) -> None:
+        script = directory / f"{more.get('LBG_NAME', group)}.py"
+        script.write_text(app)
+        command = f"{sys.executable} {script}"
+        super().__init__(broker.url, directory, group, **{"LBG_COMMAND": command, **more})
+        self.until(lambda: self.observed)
 
     def until(self, condition: Any) -> None:
         deadline = time.monotonic() + 20

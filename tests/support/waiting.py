@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], *, timeout_s: float = 20.0, what: str = "") -> None:
+async def until(condition: Callable[[], object], *, timeout_s: float = 20.0, every_s: float = 0.005, what: str = ""
+) -> None:
     """Return when `condition` holds. Raises TimeoutError naming `what`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while not condition():
         if loop.time() > deadline:
             raise TimeoutError(f"not within {timeout_s:g} s: {what or condition}")
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(every_s)
 
 
 async def passes(condition: Callable[[], object]) -> None:

@@ -21,6 +21,10 @@ CUT_OFF_AT = 0.75
 """Of the broker's consumer timeout, after which it closes the channel with an error: from one half on a queue is given
 back if it drains; at three quarters what has not drained is cut off, because soon the broker would do it."""
 
+FROZEN_WITHIN = 0.5
+"""Of the time that a member gives its queues away in: by then it has begun with all of them, whatever the application
+does. A move that waits for a slow call makes room for the next one."""
+
 GET_BEHIND_WITHIN = 0.6
 """Of the rebalance delay: the rest is for beats to tell of it."""
 
@@ -75,13 +79,18 @@ class Balancer:
                 continue
             if not binding.active or late:
                 self._bindings.detach(binding)
-            elif len(moves) < self._rules.moves_at_once:
+            elif self._handoffs.under_way(now, but_drained_for_s=self._turn_s()) < self._rules.moves_at_once:
                 to = primaries[binding.queue]
                 is_there = to is not None and not self._roster.is_silent(to, now)
                 self._handoffs.start(binding, to if is_there else None, "leave", now)
         if late:
             self._handoffs.force(now)
         return not bound
+
+    def _turn_s(self) -> float:
+        rules = self._rules
+        within_s = FROZEN_WITHIN * min(rules.shutdown_grace_s, rules.max_handoff_s)
+        return within_s * rules.moves_at_once / rules.queue_count
 
     def _move(self, now: float) -> None:
         primaries = self._rules.primaries(self.holddown.settled)

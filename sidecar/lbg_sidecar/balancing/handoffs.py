@@ -31,8 +31,9 @@ class Handoffs:
         uniform: Callable[[], float],
     ) -> None:
         self.moves: dict[int, Handoff] = {}
-        self.forced = False
-        """A handoff that does not drain in time is carried out all the same: the member is leaving."""
+        self.gives_up = True
+        """A queue that does not drain within `max_handoff_s` stays where it is. Not so while the member gives all its
+        queues away: then it drains until `force`."""
         self._bindings = bindings
         self._rules = bindings.rules
         self._consumption = consumption
@@ -116,10 +117,17 @@ class Handoffs:
                 continue
             if handoff.stage is Stage.ANNOUNCED:
                 self._freeze(handoff, now)
-            elif self.forced:
-                self._let_go(handoff, now)
-            else:
+            elif self.gives_up:
                 self._keep(handoff, now)
+            else:
+                handoff.deadline = float("inf")
+
+    def under_way(self, now: float, *, but_drained_for_s: float) -> int:
+        """How many moves there are, without those that have only waited for the application for so long."""
+        return sum(
+            handoff.stage is not Stage.DRAINING or now - handoff.frozen_at < but_drained_for_s
+            for handoff in self.moves.values()
+        )
 
     @property
     def next_due(self) -> float:

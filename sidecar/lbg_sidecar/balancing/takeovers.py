@@ -66,7 +66,9 @@ class Takeovers:
 
     def announced(self, move: Move, now: float) -> None:
         """The active member of a queue says that it will give it to us."""
-        limits_s = self._rules.answers_s + self._rules.max_handoff_s
+        rules = self._rules
+        has_left = move.sender.index not in self._roster.peers
+        limits_s = rules.answers_s + (rules.shutdown_grace_s if has_left else rules.max_handoff_s)
         self._coming[move.queue] = Coming(move.sender.index, move.why, move.move, now + limits_s + LATE_S)
 
     def told(self, handover: Handover, now: float) -> None:
@@ -102,6 +104,11 @@ class Takeovers:
     @property
     def next_due(self) -> float:
         return min((waiting.due for waiting in self._waiting.values()), default=float("inf"))
+
+    def is_coming(self, queue: int, now: float) -> bool:
+        """Somebody gives it to us, and has not let go of it yet."""
+        coming = self._coming.get(queue)
+        return coming is not None and coming.told_at is None and now <= coming.until
 
     def parted(self) -> None:
         self._coming.clear()

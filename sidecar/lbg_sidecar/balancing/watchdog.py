@@ -19,6 +19,7 @@ from ..membership.roster import Roster
 from .binding import Binding, Phase
 from .bindings import Bindings
 from .handoffs import Handoffs
+from .takeovers import Takeovers
 
 LOOK_EVERY_S = 5.0
 """At a queue that gives nothing and had nothing when it was last looked at. A passive declare costs the broker about
@@ -66,6 +67,7 @@ class Watchdog:
         self,
         bindings: Bindings,
         handoffs: Handoffs,
+        takeovers: Takeovers,
         roster: Roster,
         effects: list[Effect],
         counts: Counts,
@@ -74,6 +76,7 @@ class Watchdog:
     ) -> None:
         self._bindings = bindings
         self._handoffs = handoffs
+        self._takeovers = takeovers
         self._roster = roster
         self._effects = effects
         self._counts = counts
@@ -93,7 +96,9 @@ class Watchdog:
         self._due = now + 0.4
         primaries = self._bindings.rules.primaries(self._roster.live)
         for binding, watched in zip(self._bindings.all, self._watched, strict=True):
-            is_claimed = any(peer.claims(binding.queue) for peer in self._roster.peers.values())
+            is_claimed = self._takeovers.is_coming(binding.queue, now) or any(
+                peer.claims(binding.queue) for peer in self._roster.peers.values()
+            )
             if is_claimed and not binding.active:
                 watched.restarts = 0
                 self._rest(watched, now)
