@@ -84,6 +84,8 @@ class MemberMachine:
             interval_s=balancing.ack_interval_s, moving=self.handoffs.moves, effects=self.effects
         )
         self._presence = Presence()
+        self._lost = 0  # what was at work when the connection went, while there is none
+        self._forced_before: int | None = None  # the count when it was asked to leave
 
     @property
     def leaving(self) -> str | None:
@@ -95,6 +97,7 @@ class MemberMachine:
     def connected(self, index: int, now: float) -> None:
         """The mailbox of `index` is declared, bound and consumed: take part."""
         self.consumption.fenced = False
+        self._lost = 0
         if self._presence.joined():
             self.handoffs.gives_up = True
             self.roster.stay()
@@ -108,7 +111,7 @@ class MemberMachine:
         """A connection is lost, or must be taken for lost. Nothing is dispatched or acknowledged from here on."""
         self.consumption.fenced = True
         self.handoffs.moves.clear()
-        self.bindings.lost()
+        self._lost = self.bindings.lost()
         self.roster.part()
         self.takeovers.parted()
         self.balancer.parted()
@@ -237,9 +240,19 @@ class MemberMachine:
 
     def stop(self, why: str, now: float) -> None:
         """Leave: hand over every queue, then exit; at the latest when the grace period is over, or when asked again."""
+        if self._forced_before is None:
+            self._forced_before = self.consumption.counts.forced
         if self._presence.stop(why, now, grace_s=self.rules.shutdown_grace_s):
             self._leave()
         self._after(now)
+
+    @property
+    def delivered_again(self) -> int:
+        """Of a member that leaves: how many messages that were at work it could not wait for, or lost with its last
+        connection. Others get them."""
+        if self._forced_before is None:
+            return 0
+        return self.consumption.counts.forced - self._forced_before + self._lost
 
     def stand_down(self, why: str, now: float) -> None:
         """Hand over every queue, because the application cannot take messages: `StoodDown` when that is done. What it

@@ -87,6 +87,7 @@ def description(machine: MemberMachine, now: float) -> dict[str, Any]:
         "connected": me is not None,
         "live": sorted(machine.roster.live),
         "leaving": machine.leaving,
+        "delivered_again": machine.delivered_again,
         "lanes": {"running": lanes.running, "blocked": lanes.blocked, "concurrency": lanes.concurrency},
         "service_time_s": machine.consumption.service_time_s(),
         **content,

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import os
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support.command_line import end_started, start_lbg
-from support.embedded import EmbeddedBroker
-from support.notes import Notes, missing
-from support.sidecar_load import new_group, publish
-from support.sidecar_process import NotingApp, Sidecar
+from support.embedded import EmbeddedBroker, free_port
+from support.noting_pair import Pair, delivered_again
+from support.noting_process import exit_status, until_so
+from support.sidecar_load import publish
+from support.sidecar_process import SidecarProcess
 from support.waiting import until
+
+LOAD = 900
+LOAD_PER_S = 450
+HANGS = {"LBG_CONCURRENCY": "2", "LBG_SHUTDOWN_GRACE_S": "60"}
 
 
 @pytest.fixture(scope="module")
@@ -25,82 +31,149 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
         yield broker
 
 
+@pytest.fixture
+async def pairs(broker: EmbeddedBroker, tmp_path: Path) -> AsyncIterator[Callable[..., Pair]]:
+    made: list[Pair] = []
+
+    def make(**settings: str | float) -> Pair:
+        made.append(Pair(broker.url, tmp_path, **settings))  # type: ignore[arg-type]  # a test's own words
+        return made[-1]
+
+    yield make
+    for pair in made:
+        pair.end()
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     yield
     end_started()
 
 
-class Pair:
-    """Two members of a group, each with an application of its own that is a command."""
-
-    def __init__(self, broker: EmbeddedBroker, directory: Path, *, work_s: float, **settings: str) -> None:
-        self.group = "g" + directory.name.replace("_", "-")[-30:].strip("-")
-        self.url = broker.url
-        self.apps = [NotingApp(directory, name, work_s=work_s) for name in "ab"]
-        self.notes = Notes(*(app.notes_file for app in self.apps))
-        self._directory = directory
-        self._settings = settings
-
-    async def start(self, *, queue_count: int = 4) -> tuple[Sidecar, Sidecar]:
-        await new_group(self.url, self.group, queue_count=queue_count)
-        a, b = (self.sidecar(number) for number in (0, 1))
-        await asyncio.gather(a.ready(), b.ready())
-        return a, b
-
-    def sidecar(self, number: int) -> Sidecar:
-        app = self.apps[number]
-        return Sidecar(
-            self.url, self.group, self._directory, "ab"[number], LBG_COMMAND=app.command, **self._settings
-        )
-
-    async def all_ended(self, count: int) -> None:
-        with suppress(TimeoutError):
-            await until(lambda: len(self.notes.ended()) == count, timeout_s=30)
-        assert missing(self.notes, range(count)) == set()
+async def hanging(pair: Pair) -> set[int]:
+    """A's application takes what it can get and never answers; returns what it has."""
+    await pair.start()
+    pair.apps[0].hang()
+    await publish(pair.url, pair.group, 200)
+    await until_so(pair.a, lambda: pair.apps[0].notes.size == 2)
+    return {note.number for note in pair.apps[0].notes.begun()}
 
 
-def again(sidecar: Sidecar) -> int:
-    """How many messages it says are delivered again."""
-    found = re.search(r"left the group: (\d+|nothing)", sidecar.text)
-    assert found is not None, sidecar.text
-    return 0 if found[1] == "nothing" else int(found[1])
+async def judge(pair: Pair, again: set[int], *, count: int) -> None:
+    """`again`, and nothing else, came a second time; nothing is lost or out of order."""
+    await pair.all_ended(count)
+    assert pair.notes.repeated() == again
+    assert pair.notes.inversions() == []
 
 
-@pytest.mark.parametrize("way", ["SIGTERM", "SIGINT", "drain"])
+@pytest.mark.parametrize("way", ["SIGTERM", "drain"])
 async def test_a_planned_leave_under_load_loses_repeats_and_reorders_nothing(
-    broker: EmbeddedBroker, tmp_path: Path, way: str
+    pairs: Callable[..., Pair], way: str
 ) -> None:
-    pair = Pair(broker, tmp_path, work_s=0.01)
-    a, b = await pair.start()
-    loading = asyncio.create_task(publish(pair.url, pair.group, 1500, per_s=600))
-    await a.until(lambda: len(pair.apps[0].notes.ended()) >= 100)
+    pair = pairs(work_s=0.01)
+    await pair.start()
+    loading = asyncio.create_task(publish(pair.url, pair.group, LOAD, per_s=LOAD_PER_S))
+    await until_so(pair.a, lambda: pair.apps[0].notes.size >= 100)
     if way == "drain":
-        hook = start_lbg("drain", "--local", f"unix:{a.local}")
+        hook = start_lbg("drain", "--local", f"unix:{pair.a.socket}")
         out, err = await asyncio.to_thread(hook.communicate)
         assert (hook.returncode, out) == (0, "drained: nothing is delivered again\n"), err
-        assert a.process.poll() is None
-        a.process.send_signal(signal.SIGTERM)
-    else:
-        a.process.send_signal(getattr(signal, way))
-    assert await a.ended() == 0
-    assert again(a) == 0
+        assert pair.a.process.poll() is None
+    pair.a.process.send_signal(signal.SIGTERM)
+    assert await exit_status(pair.a) == 0
+    assert delivered_again(pair.a) == 0
     await loading
-    await pair.all_ended(1500)
-    assert pair.notes.repeated() == set()
-    assert pair.notes.inversions() == []
+    await judge(pair, set(), count=LOAD)
     assert pair.notes.overlaps() == []
-    assert b.process.poll() is None
+    assert pair.apps[1].notes.size > 0
 
 
-async def test_a_call_longer_than_a_handoff_ends_within_the_grace_and_holds_up_no_other_queue(
-    broker: EmbeddedBroker, tmp_path: Path
-) -> None:
-    pair = Pair(broker, tmp_path, work_s=2.0, LBG_MAX_HANDOFF_S="0.3", LBG_MOVES_AT_ONCE="1")
-    a, _ = await pair.start()
+async def test_a_call_longer_than_a_handoff_ends_within_the_grace(pairs: Callable[..., Pair]) -> None:
+    pair = pairs(work_s=1.5, LBG_MAX_HANDOFF_S="0.3", LBG_MOVES_AT_ONCE="1")
+    await pair.start()
     await publish(pair.url, pair.group, 12)
-    await a.until(lambda: len(pair.notes.begun()) == 12)
-    a.process.send_signal(signal.SIGTERM)
-    assert await a.ended() == 0, a.text
-    await pair.all_ended(12)
-    assert pair.notes.repeated() == set()
+    await until(lambda: pair.notes.size == 12, every_s=0.05)
+    pair.a.process.send_signal(signal.SIGTERM)
+    assert await exit_status(pair.a) == 0, pair.a.text
+    await judge(pair, set(), count=12)
+
+
+@pytest.mark.parametrize("channel", ["command", "stream"])
+async def test_what_hangs_when_the_grace_is_over_is_what_is_said_to_come_again_and_what_comes_again(
+    pairs: Callable[..., Pair], channel: str
+) -> None:
+    pair = pairs(channel=channel, **{**HANGS, "LBG_SHUTDOWN_GRACE_S": "0.7"})
+    held = await hanging(pair)
+    pair.a.process.send_signal(signal.SIGTERM)
+    assert await exit_status(pair.a) == 1
+    assert delivered_again(pair.a) == len(held) == 2
+    await judge(pair, held, count=200)
+
+
+async def test_a_second_sigterm_cuts_off_at_once_and_says_what(pairs: Callable[..., Pair]) -> None:
+    pair = pairs(**HANGS)
+    held = await hanging(pair)
+    pair.a.process.send_signal(signal.SIGTERM)
+    await until_so(pair.a, lambda: "leaves" in pair.a.text)
+    began_at = time.monotonic()
+    pair.a.process.send_signal(signal.SIGTERM)
+    assert await exit_status(pair.a) == 1
+    assert time.monotonic() - began_at < 10
+    assert delivered_again(pair.a) == len(held)
+    await judge(pair, held, count=200)
+
+
+async def test_sigterm_while_the_broker_is_away_ends_it_and_what_it_had_is_said_to_come_again(
+    pairs: Callable[..., Pair], broker: EmbeddedBroker
+) -> None:
+    pair = pairs(**HANGS)
+    held = await hanging(pair)
+    await asyncio.to_thread(broker.kill)
+    try:
+        await until_so(pair.a, lambda: "not in the group" in pair.a.get("/readyz")[1])
+        pair.a.process.send_signal(signal.SIGTERM)
+        assert await exit_status(pair.a) == 1
+        assert delivered_again(pair.a) == len(held)
+    finally:
+        await asyncio.to_thread(broker.start)
+    await pair.all_ended(200)
+    assert held <= pair.notes.repeated(), "what B had at work comes again too"
+    assert pair.notes.inversions() == []
+
+
+async def test_a_sidecar_that_is_killed_under_load_repeats_only_what_was_not_acknowledged(
+    pairs: Callable[..., Pair],
+) -> None:
+    pair = pairs(work_s=0.01)
+    await pair.start()
+    loading = asyncio.create_task(publish(pair.url, pair.group, LOAD, per_s=LOAD_PER_S))
+    await until_so(pair.a, lambda: pair.apps[0].notes.size >= 200)
+    killed_at_ns = time.monotonic_ns()
+    pair.a.process.kill()
+    pair.a.process.wait()
+    await loading
+    await pair.all_ended(LOAD)
+    notes = [note for note in pair.apps[0].notes.all() if note.word == "end"]
+    acknowledged = {note.number for note in notes if note.at_ns < killed_at_ns - 1_000_000_000}
+    assert acknowledged
+    assert not pair.notes.repeated() & acknowledged
+    assert pair.notes.inversions() == []
+
+
+@pytest.mark.parametrize("broker_is", ["down", "silent"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+async def test_a_signal_ends_it_before_there_was_ever_a_connection(
+    tmp_path: Path, broker_is: str, number: signal.Signals
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", free_port()))
+        if broker_is == "silent":
+            silent.listen()
+        url = f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}/"
+        sidecar = SidecarProcess(url, tmp_path, "g", LBG_COMMAND="true")
+        await until_so(sidecar, lambda: sidecar.observed)
+        assert not sidecar.ready()
+        os.kill(sidecar.process.pid, number)
+        assert await exit_status(sidecar, within_s=8) == 0
+        assert delivered_again(sidecar) == 0
+        assert "Traceback" not in sidecar.text

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], *, timeout_s: float = 20.0, every_s: float = 0.005, what: str = ""
+async def until(
+    condition: Callable[[], object], *, timeout_s: float = 20.0, every_s: float = 0.005, what: str = ""
 ) -> None:
     """Return when `condition` holds. Raises TimeoutError naming `what`."""
     loop = asyncio.get_running_loop()

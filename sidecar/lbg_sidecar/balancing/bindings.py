@@ -72,8 +72,7 @@ class Bindings:
         binding.phase = Phase.DETACHING
         done = attachment.settling.take()
         singly = attachment.settling.take_scattered(SINGLE_ACKS_AT_CLOSE)
-        cut_off = len(attachment.running) + len(attachment.unconfirmed) + attachment.parked
-        cut_off += len(attachment.settling.scattered)
+        cut_off = _at_work(attachment)
         self._consumption.counts.forced += cut_off
         running, rest = self._consumption.close(attachment)
         if running:
@@ -100,15 +99,19 @@ class Bindings:
         self._unbind(binding)
         return binding
 
-    def lost(self) -> None:
-        """The connection is gone and every channel with it: stop everything at once."""
+    def lost(self) -> int:
+        """The connection is gone and every channel with it: stop everything at once. Returns how many messages that
+        cut off: called, or done and not acknowledged."""
+        cut_off = 0
         for binding in self.all:
             if binding.attachment is not None:
                 if not binding.attachment.closed:
+                    cut_off += len(binding.attachment.settling.prefix) + _at_work(binding.attachment)
                     self._cut_off(binding.attachment)
                 self._unbind(binding)
             binding.attach_due = 0.0
             binding.answers.clear()
+        return cut_off
 
     def _cut_off(self, attachment: Attachment) -> None:
         running, rest = self._consumption.close(attachment)
@@ -139,3 +142,9 @@ class Bindings:
             service_time_s=self._consumption.service_time_s(),
             consumer_timeout_s=self.consumer_timeout_s,
         )
+
+
+def _at_work(attachment: Attachment) -> int:
+    """Called, on the way to a confirm, or done behind a message that is not."""
+    waiting = len(attachment.unconfirmed) + attachment.parked
+    return len(attachment.running) + waiting + len(attachment.settling.scattered)

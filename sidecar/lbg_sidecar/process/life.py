@@ -76,8 +76,8 @@ class Life:
 
     @property
     def again(self) -> int:
-        """Messages that were at work when the grace period was over: they are delivered again."""
-        return int(self.state().get("counts", {}).get("forced", 0))
+        """Messages that were at work when the grace period was over, or the broker gone: they are delivered again."""
+        return int(self.state().get("delivered_again", 0))
 
     def state(self) -> dict[str, Any]:
         if self._member is None:
