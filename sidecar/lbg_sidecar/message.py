@@ -10,6 +10,7 @@ from lbg_broker.client import Delivery
 
 from .consuming.held import Attachment, Held, Identity
 from .stamp import content_type_of, stamp_of
+from .tracing import trace_of
 
 
 class Message:
@@ -89,7 +90,9 @@ class Message:
         return f"<Message {self.id} key={self.key!r} queue={self.queue} attempt={self.attempt}>"
 
     def as_json(self) -> dict[str, Any]:
-        """For a command: `data` when the body is text, else `data_base64`."""
+        """For a command and the stream: `data` when the body is text, else `data_base64`; `traceparent`, `tracestate`
+        and `baggage` where the publisher sent them."""
+        headers = self.delivery.headers
         fields: dict[str, Any] = {
             "id": self.id,
             "group": self.group,
@@ -101,7 +104,8 @@ class Message:
             "topic": self.topic,
             "attempt": self.attempt,
             "redelivered": self.redelivered,
-            "headers": {name: _plain(value) for name, value in self.delivery.headers.items()},
+            "headers": {name: _plain(value) for name, value in headers.items()},
+            **trace_of(headers),
         }
         try:
             fields["data"] = self.data.decode()

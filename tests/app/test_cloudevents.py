@@ -119,10 +119,30 @@ def test_trace_context_goes_into_the_event_and_the_request() -> None:
     assert (event.get_extension("traceparent"), event.get_extension("tracestate")) == (parent, "a=1,b=2")
 
 
+def test_who_sent_it_last_is_the_requests_parent_and_who_made_it_the_events() -> None:
+    made, sent_last = "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "00-" + "a" * 32 + "-" + "c" * 16 + "-01"
+    own = {**OWN, "cloudEvents:traceparent": made, "cloudEvents:tracestate": "made=1"}
+    headers = binary_headers(message(headers={**own, "traceparent": sent_last, "baggage": "user=7"}))
+    assert (headers["traceparent"], headers["ce-traceparent"]) == (sent_last, made)
+    assert "tracestate" not in headers, "that of another parent"
+    assert headers["baggage"] == "user=7"
+    alone = binary_headers(message(headers=own))
+    assert (alone["traceparent"], alone["tracestate"]) == (made, "made=1")
+
+
+def test_baggage_of_a_batch_is_an_attribute() -> None:
+    assert json.loads(batch_item(message(headers={"baggage": "user=7"})))["baggage"] == "user=7"
+
+
+def test_what_would_make_a_server_refuse_the_request_is_left_out() -> None:
+    headers = binary_headers(message(headers={"baggage": "a" * 8193, "tracestate": "a=1"}))
+    assert not headers.keys() & {"baggage", "tracestate", "traceparent"}
+
+
 def test_no_header_can_be_smuggled_in() -> None:
-    sent = message(content_type="a/b\r\nX-Evil: 1", headers={"tracestate": "a=1\r\nX-Evil: 1"})
+    sent = message(content_type="a/b\r\nX-Evil: 1", headers={"traceparent": "a=1\r\nX-Evil: 1"})
     headers = binary_headers(sent)
-    assert "tracestate" not in headers
+    assert "traceparent" not in headers
     assert not any("\r" in value or "\n" in value for value in headers.values())
 
 

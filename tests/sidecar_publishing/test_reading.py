@@ -36,6 +36,19 @@ def test_binary_mode_keeps_attributes_extensions_trace_and_content_type() -> Non
     }
 
 
+def test_an_event_that_knows_its_trace_is_sent_with_it_unless_the_request_has_another() -> None:
+    event = structured(traceparent="00-1-2-01", tracestate="a=1")
+    (made,) = read_events(event, {"content-type": STRUCTURED}, {})
+    assert (made.extra.headers["traceparent"], made.extra.headers["tracestate"]) == ("00-1-2-01", "a=1")
+    (sent,) = read_events(
+        event, {"content-type": STRUCTURED, "traceparent": "00-1-3-01", "baggage": "u=7"}, {}
+    )
+    assert sent.extra.headers["traceparent"] == "00-1-3-01"
+    assert sent.extra.headers["cloudEvents:traceparent"] == "00-1-2-01"
+    assert sent.extra.headers["baggage"] == "u=7"
+    assert "tracestate" not in sent.extra.headers
+
+
 def test_structured_data_becomes_the_body() -> None:
     def body(**more: Any) -> tuple[bytes, str | None]:
         (event,) = read_events(structured(**more), {"content-type": STRUCTURED}, {})

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..message import Message
+from ..tracing import BAGGAGE, PARENT, STATE, trace_in, trace_of
 
 BATCH_CONTENT_TYPE = "application/cloudevents-batch+json"
 EVENT_TYPE = "lbg.message.v1"
@@ -28,7 +29,6 @@ SEQUENCE_DIGITS = 19
 
 _AMQP_PREFIXES = ("cloudEvents:", "cloudEvents_")  # CloudEvents AMQP binding 1.0.2, section 3.1.3.1
 _REQUIRED = frozenset({"specversion", "id", "source", "type"})
-_TRACE = ("traceparent", "tracestate")  # distributed tracing extension: the W3C header's value as it is
 
 _TIME_ENDS_US = 253_402_300_800_000_000  # RFC 3339 has no year 10000; a foreign stamp may hold any number
 
@@ -36,7 +36,7 @@ _TIME_ENDS_US = 253_402_300_800_000_000  # RFC 3339 has no year 10000; a foreign
 _PLAIN_IN_HEADER = "".join(chr(mark) for mark in range(0x21, 0x7F) if chr(mark) not in '"%')
 _is_plain = re.compile(f"[{re.escape(_PLAIN_IN_HEADER)}]*").fullmatch
 
-_WORTH_DECODING = re.compile(rb"cloudEvents[:_]|trace(?:parent|state)").search
+_WORTH_DECODING = re.compile(rb"cloudEvents[:_]|trace(?:parent|state)|baggage").search
 """Decoding the headers costs more than all the rest; without one of these names in them they say nothing here."""
 
 
@@ -67,10 +67,8 @@ def attributes(message: Message) -> dict[str, str]:
     if not _WORTH_DECODING(message.delivery.header):
         return found
     headers = message.delivery.headers
-    for name in _TRACE:
-        value = headers.get(name)
-        if isinstance(value, str) and value:
-            found[name] = value
+    sent = trace_in(headers)
+    found.update((name, sent[name]) for name in (PARENT, STATE) if name in sent)
     own = _own(headers)
     found.update((name, value) for name, value in own.items() if not name.startswith("lbg"))
     return found
@@ -84,11 +82,14 @@ def binary_headers(message: Message) -> dict[str, str]:
         for name, value in found.items()
     }
     headers["Content-Type"] = _content_type_header(content_type(message))
-    for name in _TRACE:
-        value = found.get(name, "")
-        if value and value.isascii() and value.isprintable():
-            headers[name] = value
-    return headers
+    return headers | trace(message)
+
+
+def trace(message: Message) -> dict[str, str]:
+    """Its trace context and baggage, as W3C headers."""
+    if not _WORTH_DECODING(message.delivery.header):
+        return {}
+    return trace_of(message.delivery.headers)
 
 
 def batch_item(message: Message) -> str:
@@ -96,7 +97,8 @@ def batch_item(message: Message) -> str:
     kind = content_type(message)
     data = _data(message.data, kind)
     if _WORTH_DECODING(message.delivery.header):
-        fields = json.dumps(attributes(message) | {"datacontenttype": kind}, separators=(",", ":"))
+        baggage = {name: value for name, value in trace(message).items() if name == BAGGAGE}
+        fields = json.dumps(baggage | attributes(message) | {"datacontenttype": kind}, separators=(",", ":"))
         return f"{fields[:-1]},{data}}}"
     return f'{{{_stamped(message)},"datacontenttype":{_quoted(kind)},{data}}}'
 

@@ -16,12 +16,12 @@ from urllib.parse import unquote
 
 from lbg_broker.publishing import Extra
 
+from ..tracing import trace_in, trace_of
 from .errors import Refused
 
 STRUCTURED = "application/cloudevents+json"
 BATCH = "application/cloudevents-batch+json"
 PREFIX = "cloudEvents:"
-TRACE = ("traceparent", "tracestate")
 
 # All headers of a message have to fit in one frame, of 128 KiB as a rule, beside a key of 16 KiB.
 ATTRIBUTES_MAX_BYTES = 64 * 1024
@@ -49,7 +49,7 @@ def read_events(body: bytes, headers: Mapping[str, str], query: Mapping[str, str
     """The events of a request; `headers` has its names in lower case. Raises Refused."""
     kind = headers.get("content-type", "")
     media_type = kind.partition(";")[0].strip().lower()
-    trace = {name: headers[name] for name in TRACE if headers.get(name)}
+    trace = trace_in(headers)
     if media_type == STRUCTURED:
         return [_structured(_parsed(body), trace, query)]
     if media_type == BATCH:
@@ -144,7 +144,7 @@ def _event(
     key = attributes.get("partitionkey") or query.get("key") or key or None
     topic = query.get("topic") or attributes.get("subject", "")
     headers = {PREFIX + name: _encodable(name, value) for name, value in attributes.items()}
-    extra = Extra(headers | trace, _short(kind or "", "datacontenttype") or None)
+    extra = Extra(headers | trace_of(headers | trace), _short(kind or "", "datacontenttype") or None)
     _require_small(extra)
     return Event(
         key,

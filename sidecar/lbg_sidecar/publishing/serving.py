@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from http import HTTPStatus
 
@@ -21,8 +22,7 @@ def routes(publishing: Publishing) -> list[web.RouteDef]:
     async def publish(request: web.Request) -> web.Response:
         try:
             body = await _body(request, publishing.settings.max_body_bytes)
-            headers = {name.lower(): value for name, value in request.headers.items()}
-            events = read_events(body, headers, request.query)
+            events = read_events(body, _joined(request.headers), request.query)
             receipts = [
                 asdict(receipt) for receipt in await publishing.publish(request.match_info["group"], events)
             ]
@@ -32,6 +32,15 @@ def routes(publishing: Publishing) -> list[web.RouteDef]:
         return web.json_response({"published": receipts} if is_batch else receipts[0])
 
     return [web.post("/v1/publish/{group}", publish)]
+
+
+def _joined(headers: Mapping[str, str]) -> dict[str, str]:
+    """Names in lower case; one that comes several times is a list (RFC 9110, section 5.3), as baggage may."""
+    joined: dict[str, str] = {}
+    for name, value in headers.items():
+        name = name.lower()
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined
 
 
 async def _body(request: web.Request, max_bytes: int) -> bytes:
