@@ -9,10 +9,8 @@ What it writes to its standard error goes to the member's. When its input ends i
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import logging
-import os
 import shlex
 import signal
 from collections.abc import Callable, Collection, Sequence
@@ -24,6 +22,8 @@ from ..message import Message
 from ..verdict import INTERRUPTED, Verdict, retry
 from .answers import parse_first_line, parse_verdict
 from .channel import Calls
+from .recovering import Recovering
+from .spawning import described, signal_group, spawn, wait_for_end
 
 log = logging.getLogger("lbg.member")
 
@@ -38,11 +38,6 @@ STEADY_S = 10.0
 
 DOWN_GRACE_S = 5.0
 """A command that answers nothing for this long after it died is not ready: its queues are with others meanwhile."""
-
-UP_S = 1.0
-"""A command that has lived this long, or has answered, is up again."""
-
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 class CommandChannel:
@@ -60,17 +55,15 @@ class CommandChannel:
         uniform: Callable[[], float] = lambda: 0.5,
         down_grace_s: float = DOWN_GRACE_S,
     ) -> None:
-        self._down_grace_s = down_grace_s
-        self._down: asyncio.TimerHandle | None = None
-        self._is_ready = True
-        self._has_spoken = False
         self.command = tuple(command)
         self._concurrency = concurrency
         self._uniform = uniform
         self._calls: Calls | None = None
+        self._recovering = Recovering(down_grace_s, self._tell_ready)
         self._process: asyncio.subprocess.Process | None = None
         self._running: dict[str, Message] = {}
         self._killed = False  # by us: nobody's failure
+        self._has_spoken = False  # in this life
         self._stopping = False
         self._life: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -112,16 +105,15 @@ class CommandChannel:
     async def stop(self, grace_s: float) -> None:
         self._stopping = True
         self._calls = None
-        if self._down is not None:
-            self._down.cancel()
+        self._recovering.stop()
         process = self._process
         if process is not None and not self._killed:
             assert process.stdin is not None
             process.stdin.close()
-            await self._ended(process, grace_s / 2)
+            await wait_for_end(process, grace_s / 2)
             if process.returncode is None:
-                self._signal(process, signal.SIGTERM)
-                await self._ended(process, grace_s / 2)
+                signal_group(process, signal.SIGTERM)
+                await wait_for_end(process, grace_s / 2)
             if process.returncode is None:
                 log.warning("the command did not end when its input did, nor on SIGTERM: killing it")
                 self._kill()
@@ -148,26 +140,25 @@ class CommandChannel:
         while True:
             began_at = loop.time()
             self._has_spoken = False
-            up = loop.call_later(UP_S, self._is_up)
+            self._recovering.started()
             await self._read(process)
             status = await process.wait()
-            up.cancel()
+            self._recovering.ended()
             self._process = None
             killed, self._killed = self._killed, False
             if self._draining is not None:
                 self._draining.cancel()
                 self._draining = None
-            self._end_all(INTERRUPTED if killed else retry(f"the command ended: {_described(status)}"))
+            self._end_all(INTERRUPTED if killed else retry(f"the command ended: {described(status)}"))
             if self._stopping:
                 return
             if killed:
                 failures = 0
             else:
                 failures = 1 if loop.time() - began_at >= STEADY_S else failures + 1
-                if self._down is None:
-                    self._down = loop.call_later(self._down_grace_s, self._stays_down)
+                self._recovering.failed()
                 wait_s = RESTART.delay_s(failures, self._uniform)
-                log.warning("the command ended: %s; starting it again in %.1f s", _described(status), wait_s)
+                log.warning("the command ended: %s; starting it again in %.1f s", described(status), wait_s)
                 await asyncio.sleep(wait_s)
             process = await self._respawn()
             self._process = process
@@ -186,17 +177,7 @@ class CommandChannel:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         self._starts += 1
-        try:
-            return await asyncio.create_subprocess_exec(
-                *self.command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                start_new_session=True,  # a process group of its own, to be killed as a whole
-                preexec_fn=_die_with(os.getpid()),
-            )
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise CommandFailed(shlex.join(self.command), why) from error
+        return await spawn(self.command)
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -228,21 +209,13 @@ class CommandChannel:
         if message is None:
             self._complain(line, ValueError("no message with this id is waiting for a verdict"))
         elif self._calls is not None:
-            self._is_up()
+            self._recovering.proved()
             self._calls.end(message, verdict)
 
-    def _is_up(self) -> None:
-        if self._down is not None:
-            self._down.cancel()
-            self._down = None
-        if not self._is_ready and self._calls is not None:
-            self._is_ready = True
-            self._calls.ready(True)
-
-    def _stays_down(self) -> None:
+    def _tell_ready(self, is_ready: bool) -> None:
         if self._calls is not None:
-            self._is_ready = False
-            self._calls.ready(False, f"the command ends again and again: {shlex.join(self.command)}")
+            why = f"the command ends again and again: {shlex.join(self.command)}"
+            self._calls.ready(is_ready, "" if is_ready else why)
 
     def _complain(self, line: bytes, error: ValueError | None = None) -> None:
         # Once per life of the member: a command that prints its log to stdout would fill ours with it.
@@ -272,34 +245,4 @@ class CommandChannel:
     def _kill(self) -> None:
         if self._process is not None and not self._killed:
             self._killed = True
-            self._signal(self._process, signal.SIGKILL)
-
-    def _signal(self, process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-
-    async def _ended(self, process: asyncio.subprocess.Process, timeout_s: float) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), timeout_s)
-
-
-def _described(status: int) -> str:
-    if status < 0:
-        with suppress(ValueError):
-            return f"killed by {signal.Signals(-status).name}"
-    return f"exit status {status}"
-
-
-def _die_with(parent: int) -> Callable[[], None] | None:
-    """On Linux the command is killed when the member is, also by SIGKILL: what it holds is delivered elsewhere."""
-    try:
-        prctl = ctypes.CDLL(None).prctl
-    except (OSError, AttributeError):
-        return None
-
-    def before_exec() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died in between
-            os._exit(1)
-
-    return before_exec
+            signal_group(self._process, signal.SIGKILL)
