@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from .balancing.binding import Binding
 from .consuming.poison import poisoned_messages
-from .membership.messages import BeatContent, Progress, QueueState, encode_content
+from .membership.encoding import encode_content
+from .membership.messages import BeatContent, Progress, QueueState
 
 if TYPE_CHECKING:
     from .machine import MemberMachine

@@ -14,6 +14,7 @@ from lbg_sidecar.balancing.holddown import HoldDown
 from lbg_sidecar.consuming.positions import Positions
 from lbg_sidecar.errors import MessageError
 from lbg_sidecar.membership.claiming import Claiming
+from lbg_sidecar.membership.encoding import decode, encode
 from lbg_sidecar.membership.messages import (
     Beat,
     BeatContent,
@@ -30,8 +31,6 @@ from lbg_sidecar.membership.messages import (
     Rebalance,
     Status,
     Welcome,
-    decode,
-    encode,
 )
 from lbg_sidecar.membership.roster import Post, Roster, Timings
 

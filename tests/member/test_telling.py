@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lbg_sidecar.effects import Kept, Moved, TakenOver
+from lbg_sidecar.membership.encoding import decode, encode
 from lbg_sidecar.membership.messages import (
     Beat,
     BeatContent,
@@ -14,8 +15,6 @@ from lbg_sidecar.membership.messages import (
     Leave,
     QueueState,
     Status,
-    decode,
-    encode,
 )
 from lbg_sidecar.membership.messages import Move as MoveMessage
 from lbg_sidecar.membership.roster import Roster, Timings

@@ -16,7 +16,8 @@ from ..consuming.held import Attachment, Held
 from ..consuming.positions import Positions, StreamRuns
 from ..errors import MessageError
 from ..machine import MemberMachine
-from ..membership.messages import Identity, decode
+from ..membership.encoding import decode
+from ..membership.messages import Identity
 from ..membership.roster import Post
 from ..message import Message, held_of
 from ..verdict import Kind, Verdict

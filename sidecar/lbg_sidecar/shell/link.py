@@ -32,7 +32,7 @@ from ..consuming.held import Attachment
 from ..effects import Detach
 from ..errors import IndexTaken
 from ..membership.claiming import Claiming
-from ..membership.messages import LOOK, encode
+from ..membership.encoding import LOOK, encode
 from ..membership.roster import Post
 
 log = logging.getLogger("lbg.member")

@@ -28,7 +28,7 @@ from lbg_sidecar.effects import (
 )
 from lbg_sidecar.machine import MemberMachine
 from lbg_sidecar.membership.claiming import Claiming
-from lbg_sidecar.membership.messages import decode, encode
+from lbg_sidecar.membership.encoding import decode, encode
 from lbg_sidecar.membership.roster import Post
 from support.member_world.application import Call
 from support.member_world.broker import Link
