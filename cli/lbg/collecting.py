@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lbg.failing import Failure
-from lbg.validating import Finding, NotRepublished, Republished, Validation
+from lbg.republished import NotRepublished, Republished
+from lbg.validating import Finding, Validation
 from lbg_broker.amqp import Table
 from lbg_broker.client import (
     AccessRefused,

@@ -116,7 +116,8 @@ def _findings_as_text(shards: bool) -> Callable[[Sequence[Finding]], None]:
 
 
 def _findings_as_json(shards: bool) -> Callable[[Sequence[Finding]], None]:
-    from lbg.validating import QueueMoved, SequenceError, ShardMoved
+    from lbg.moving import QueueMoved
+    from lbg.validating import SequenceError, ShardMoved
 
     names = {SequenceError: "sequence_error", ShardMoved: "shard_moved", QueueMoved: "queue_moved"}
 
@@ -141,7 +142,7 @@ def _progress_as_text() -> Callable[[Validation], None]:
         if ticks % PROGRESS_EVERY_TICKS == 0:
             click.echo(
                 f"{validation.delivered} delivered, {validation.rewinds} again, {validation.inversions} inverted, "
-                f"{len(validation.queue_moves)} queue moves",
+                f"{len(validation.holders.moves)} queue moves",
                 err=True,
             )
 

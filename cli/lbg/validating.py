@@ -5,75 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lbg_broker.group import (
-    HEADER_DELIVERED_AT,
-    HEADER_HASH,
-    HEADER_KEY,
-    HEADER_MEMBER,
-    HEADER_MEMBER_NAME,
-    HEADER_PUBLISHER,
-    HEADER_QUEUE,
-    HEADER_REDELIVERED,
-    HEADER_SEQ,
-    HEADER_TS,
-    OrderJudge,
-)
+from lbg.moving import Holders, Pauses, QueueMoved
+from lbg.republished import Republished
+from lbg_broker.group import OrderJudge
 from lbg_broker.group.order import Kind, Lost
 
 KEPT_ERRORS = 1000
 """How many sequence errors and lost ranges a report lists; all are counted."""
-
-
-class NotRepublished(ValueError):
-    """A message without the headers that a republishing member adds; says which is missing or wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class Republished:
-    """What a republished message says of itself; times are microseconds since the epoch."""
-
-    publisher: str
-    key: str | None
-    hash_: int
-    seq: int
-    queue: int
-    member: int
-    member_name: str
-    redelivered: bool
-    delivered_at_us: int
-    published_at_us: int | None
-    is_dead_letter: bool = False
-
-    @classmethod
-    def of_dead_letter(cls, headers: Mapping[str, Any], routing_key: str, now_us: int) -> Republished:
-        """From a message that the application refused; raises NotRepublished. It was delivered as well."""
-        _, _, rest = routing_key.partition(".")
-        hash_ = rest.partition(".")[0]
-        if not hash_.isdecimal():
-            raise NotRepublished(f"routing key {routing_key!r} holds no hash")
-        stamped = {HEADER_DELIVERED_AT: now_us, **headers, HEADER_HASH: int(hash_)}
-        return replace(cls.parse(stamped), is_dead_letter=True)
-
-    @classmethod
-    def parse(cls, headers: Mapping[str, Any]) -> Republished:
-        """From a message's headers; raises NotRepublished."""
-        key, stamped = headers.get(HEADER_KEY), headers.get(HEADER_TS)
-        return cls(
-            publisher=_text(headers, HEADER_PUBLISHER),
-            key=None if key is None else str(key),
-            hash_=_number(headers, HEADER_HASH),
-            seq=_number(headers, HEADER_SEQ),
-            queue=_number(headers, HEADER_QUEUE),
-            member=_number(headers, HEADER_MEMBER),
-            member_name=str(headers.get(HEADER_MEMBER_NAME) or headers.get(HEADER_MEMBER)),
-            redelivered=bool(headers.get(HEADER_REDELIVERED)),
-            delivered_at_us=_number(headers, HEADER_DELIVERED_AT),
-            published_at_us=stamped if isinstance(stamped, int) else None,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,64 +61,7 @@ class ShardMoved:
         )
 
 
-@dataclass(slots=True)
-class QueueMoved:
-    """A queue is delivered to another member than before.
-
-    `pause_us`: last delivery there to first delivery here. `waited_us`: how long the first message was held up by
-    that; less than the pause where it was published during it. Of the queue's messages since, `redelivered` were
-    marked so by the broker (the member before had them, unsettled), and `repeated` had been delivered before.
-    """
-
-    queue: int
-    was: int
-    now: int
-    was_name: str
-    now_name: str
-    at_us: int
-    pause_us: int
-    waited_us: int
-    redelivered: int = 0
-    repeated: int = 0
-
-    def __str__(self) -> str:
-        pause_ms = self.pause_us / 1000
-        return f"queue moved: {self.queue} was {self.was_name}, now {self.now_name}, pause {pause_ms:.1f} ms"
-
-
-@dataclass(slots=True)
-class _Holder:
-    """Who gets a queue's messages now, and by which move."""
-
-    member: int
-    name: str
-    last_at_us: int
-    move: QueueMoved | None = None
-
-
 Finding = SequenceError | ShardMoved | QueueMoved
-
-
-@dataclass(frozen=True, slots=True)
-class Pauses:
-    """Nearest-rank percentiles in microseconds; all None without a move."""
-
-    count: int
-    p50_us: int | None
-    p90_us: int | None
-    p99_us: int | None
-    max_us: int | None
-
-    @classmethod
-    def of(cls, values_us: Sequence[int]) -> Pauses:
-        ordered = sorted(values_us)
-        if not ordered:
-            return cls(0, None, None, None, None)
-
-        def rank(percent: int) -> int:
-            return ordered[-(-len(ordered) * percent // 100) - 1]
-
-        return cls(len(ordered), rank(50), rank(90), rank(99), ordered[-1])
 
 
 @dataclass(slots=True)
@@ -192,10 +77,9 @@ class Validation:
     unreadable: int = 0
     shard_moves: int = 0
     errors: list[SequenceError] = field(default_factory=list)
-    queue_moves: list[QueueMoved] = field(default_factory=list)
+    holders: Holders = field(default_factory=Holders)
     per_queue: dict[int, int] = field(default_factory=dict)
     per_member: dict[str, int] = field(default_factory=dict)
-    _holders: dict[int, _Holder] = field(default_factory=dict)
     _bounds: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def observe(self, message: Republished, *, seen_before: bool = False) -> list[Finding]:
@@ -218,11 +102,9 @@ class Validation:
             self.shard_moves += 1
             move = verdict.move
             findings.append(ShardMoved(move.hash_, message.queue, move.was, move.now, move.pause_us))
-        if (moved := self._held(message)) is not None:
+        moved = self.holders.observe(message, repeated=verdict.kind is Kind.REWIND)
+        if moved is not None:
             findings.append(moved)
-        if (latest := self._holders[message.queue].move) is not None:
-            latest.redelivered += message.redelivered
-            latest.repeated += verdict.kind is Kind.REWIND
         return findings
 
     def lost(self, expected: Mapping[str, Mapping[int, int]] | None) -> list[Lost]:
@@ -256,10 +138,10 @@ class Validation:
             "redelivered": self.redelivered,
             "dead_lettered": self.dead_lettered,
             "shard_moves": self.shard_moves,
-            "queue_moves": len(self.queue_moves),
+            "queue_moves": len(self.holders.moves),
             "per_queue": dict(sorted(self.per_queue.items())),
             "per_member": dict(sorted(self.per_member.items())),
-            "holders": {queue: holder.name for queue, holder in sorted(self._holders.items())},
+            "holders": self.holders.names,
         }
 
     def report(self, group: str, expected: Mapping[str, Mapping[int, int]] | None) -> dict[str, Any]:
@@ -279,9 +161,9 @@ class Validation:
             **progress,
             "unexpected_streams": self.unexpected(expected),
             "unreadable": self.unreadable,
-            "pauses": asdict(Pauses.of([move.pause_us for move in self.queue_moves])),
-            "waits": asdict(Pauses.of([move.waited_us for move in self.queue_moves])),
-            "moves": [asdict(move) for move in self.queue_moves],
+            "pauses": asdict(Pauses.of([move.pause_us for move in self.holders.moves])),
+            "waits": asdict(Pauses.of([move.waited_us for move in self.holders.moves])),
+            "moves": [asdict(move) for move in self.holders.moves],
             "lost_ranges": [asdict(one) for one in lost[:KEPT_ERRORS]],
             "sequence_errors": [asdict(error) for error in self.errors],
         }
@@ -317,43 +199,3 @@ class Validation:
         if len(self.errors) < KEPT_ERRORS or kind is Kind.INVERSION:
             self.errors.append(error)
         return error
-
-    def _held(self, message: Republished) -> QueueMoved | None:
-        """Note who got the message; a move where that is another member than before."""
-        at_us = message.delivered_at_us
-        holder = self._holders.get(message.queue)
-        if holder is None:
-            self._holders[message.queue] = _Holder(message.member, message.member_name, at_us)
-            return None
-        if (holder.member, holder.name) == (message.member, message.member_name):
-            holder.last_at_us = max(holder.last_at_us, at_us)
-            return None
-        pause_us = at_us - holder.last_at_us
-        held_up_us = pause_us if message.published_at_us is None else at_us - message.published_at_us
-        move = QueueMoved(
-            queue=message.queue,
-            was=holder.member,
-            now=message.member,
-            was_name=holder.name,
-            now_name=message.member_name,
-            at_us=at_us,
-            pause_us=pause_us,
-            waited_us=max(0, min(pause_us, held_up_us)),
-        )
-        self.queue_moves.append(move)
-        self._holders[message.queue] = _Holder(message.member, message.member_name, at_us, move)
-        return move
-
-
-def _text(headers: Mapping[str, Any], name: str) -> str:
-    value = headers.get(name)
-    if not isinstance(value, str):
-        raise NotRepublished(f"header {name} is {'missing' if value is None else 'not text'}")
-    return value
-
-
-def _number(headers: Mapping[str, Any], name: str) -> int:
-    value = headers.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise NotRepublished(f"header {name} is {'missing' if value is None else 'not a number'}")
-    return value

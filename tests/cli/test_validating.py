@@ -6,15 +6,9 @@ import json
 
 import pytest
 
-from lbg.validating import (
-    NotRepublished,
-    Pauses,
-    QueueMoved,
-    Republished,
-    SequenceError,
-    ShardMoved,
-    Validation,
-)
+from lbg.moving import Pauses, QueueMoved
+from lbg.republished import NotRepublished, Republished
+from lbg.validating import SequenceError, ShardMoved, Validation
 
 
 def message(
@@ -114,13 +108,13 @@ def test_a_hash_at_another_member_is_a_shard_move_and_its_queue_moves_once() -> 
     ]
     assert [type(one) for one in second] == [ShardMoved]
     assert validation.shard_moves == 2
-    assert len(validation.queue_moves) == 1
+    assert len(validation.holders.moves) == 1
 
 
 def test_a_message_published_during_the_pause_waited_less_than_the_pause() -> None:
     validation = judged(message(0, at_ms=0))
     validation.observe(message(1, member=1, at_ms=1000, published_at_us=998_000))
-    (move,) = validation.queue_moves
+    (move,) = validation.holders.moves
     assert (move.pause_us, move.waited_us) == (1_000_000, 2_000)
 
 
@@ -128,12 +122,12 @@ def test_repeats_count_for_the_move_they_follow() -> None:
     validation = judged(
         message(0), message(1), message(0, member=1), message(1, member=1), message(2, member=1)
     )
-    assert [move.repeated for move in validation.queue_moves] == [2]
+    assert [move.repeated for move in validation.holders.moves] == [2]
 
 
 def test_a_member_that_comes_back_under_another_name_takes_its_queue_anew() -> None:
     validation = judged(message(0), message(1, member_name="m0-again"))
-    assert [(move.was_name, move.now_name) for move in validation.queue_moves] == [("m0", "m0-again")]
+    assert [(move.was_name, move.now_name) for move in validation.holders.moves] == [("m0", "m0-again")]
     assert validation.shard_moves == 0
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lbg.demo.scene import Kill
-from lbg.validating import Pauses
+from lbg.moving import Pauses
 
 
 def is_crash(move: Mapping[str, Any], kill: Kill, moves: Sequence[Mapping[str, Any]]) -> bool:
