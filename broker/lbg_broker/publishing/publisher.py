@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from lbg_broker.client import (
-    Channel,
-    ChannelClosed,
     ClientConnection,
-    ClientError,
     ConnectError,
     ConnectionLost,
     ConnectionSettings,
-    NotFound,
     reconnecting,
 )
 from lbg_broker.group import GroupSpec, Names
 from lbg_broker.journal import JournalWriter, flush_regularly
-from lbg_broker.provisioning.errors import ProvisioningError, RecordUnavailable
-from lbg_broker.provisioning.reading import read_group
+from lbg_broker.provisioning.errors import RecordUnavailable
 
 from . import events
 from .carrying import Carrying, Hooks
-from .errors import BrokerRefused, GroupGone, PublisherClosed
+from .errors import PublisherClosed
 from .heading import Heading
-from .identity import Identity, group_facts
+from .identity import Identity
 from .message import Extra, Stamped
 from .ordering import OrderedPublishing
 from .report import PublishingReport
+from .serving import read_spec, require_same_group, serve_channels
 from .settings import PublishingSettings
 from .state_file import StateFile
 from .state_layout import Totals
@@ -40,15 +35,6 @@ from .state_layout import Totals
 # Accepted messages are sent in steps of this many, and the loop gets a turn in between, so that confirms are
 # read while a fast producer publishes.
 STEP_MESSAGES = 64
-
-# A queue that refuses is asked for its depth now and then: an empty one is not full.
-DOUBT_AFTER_S = 0.5
-DOUBT_EVERY_S = 0.25
-ANSWERS_S = 2.0
-
-# A quorum queue that has its majority back answers within 15 s what it was sent without one, or never.
-RENEW_AFTER_S = 20.0
-RENEW_AFTER_MAX_S = 160.0
 
 
 class GroupPublisher:
@@ -290,64 +276,12 @@ class GroupPublisher:
         """Raises ConnectionLost when the connection is gone; every other error is final."""
         carrying = self._carrying
         if carrying is None:
-            carrying = self._open(await self._read(connection))
+            carrying = self._open(await read_spec(connection, self._names.group))
         else:
-            await self._check_group(connection, carrying.machine.stamper.spec)
-        patience_s = RENEW_AFTER_S
-        while True:
-            channel = await connection.open_channel()
-            await channel.confirm_select()
-            carrying.attach(connection, channel)
-            self._progress.set()
-            confirmed = carrying.machine.counts.confirmed
-            doubting = self._loop.create_task(self._doubt(connection, carrying, patience_s))
-            try:
-                ends = (connection.closed, channel.closed, doubting)
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                doubting.cancel()
-            if connection.closed.done() or channel.closed.done():
-                break
-            self._on_event(doubting.result())
-            await carrying.pause(up_to_s=ANSWERS_S)
-            carrying.detach()
-            # Closed before anything is sent again: what it had for a queue cannot come in between any more.
-            await channel.close()
-            helped = carrying.machine.counts.confirmed > confirmed
-            patience_s = RENEW_AFTER_S if helped else min(2 * patience_s, RENEW_AFTER_MAX_S)
-        reason = channel.closed.result() if channel.closed.done() else connection.closed.result()
-        if isinstance(reason, NotFound):
-            raise GroupGone(f"group {self._names.group!r} was deleted while it was published to: {reason}")
-        if isinstance(reason, ChannelClosed) and not reason.retryable:
-            raise BrokerRefused(
-                f"the broker takes no more messages for group {self._names.group!r}: {reason}"
-            )
-        raise ConnectionLost(str(reason or "the connection was closed"))
-
-    async def _doubt(
-        self, connection: ClientConnection, carrying: Carrying, patience_s: float
-    ) -> events.ChannelRenewed:
-        """Return when a new channel is worth trying: a queue refuses everything and has nothing, or answers nothing.
-
-        A channel of RabbitMQ 3.10 asks the node that was the leader when it first published to a quorum queue whether
-        it may; while that node is down, each answer is a refusal (rabbit_fifo_client:enqueue/3). And what a channel
-        sent to a queue that had lost its majority may stay without an answer when that is back.
-        """
-        looking: Channel | None = None
-        while True:
-            await asyncio.sleep(DOUBT_EVERY_S)
-            now = self._loop.time()
-            for queue in carrying.machine.silent_queues(now, for_s=patience_s):
-                why = f"has answered nothing for {patience_s:g} s"
-                return events.ChannelRenewed(self._names.queue(queue), why)
-            for queue in carrying.machine.refusing_queues(now, for_s=DOUBT_AFTER_S):
-                name = self._names.queue(queue)
-                with suppress(ClientError):
-                    if looking is None or not looking.is_open:
-                        looking = await connection.open_channel()
-                    if (await looking.queue_declare(name, passive=True)).message_count == 0:
-                        await looking.close()
-                        return events.ChannelRenewed(name, "refuses messages though it is empty")
+            await require_same_group(connection, carrying.machine.stamper.spec)
+        await serve_channels(
+            connection, carrying, self._names, on_attached=self._progress.set, tell=self._on_event
+        )
 
     def _open(self, spec: GroupSpec) -> Carrying:
         identity, state, journal = self.identity, None, None
@@ -371,24 +305,6 @@ class GroupPublisher:
             journal=journal,
         )
         return self._carrying
-
-    async def _read(self, connection: ClientConnection) -> GroupSpec:
-        channel = await connection.open_channel()
-        spec = await read_group(channel, self._names.group)
-        await channel.close()
-        return spec
-
-    async def _check_group(self, connection: ClientConnection, spec: GroupSpec) -> None:
-        """While the connection was gone the group may have been made anew, and hashes may lead elsewhere."""
-        try:
-            found = await self._read(connection)
-        except (ProvisioningError, ChannelClosed):
-            return  # its record's node may be down; whether the exchange is there, publishing will show
-        if group_facts(found) != group_facts(spec):
-            raise GroupGone(
-                f"group {spec.name!r} was made anew with other attributes while it was published to: "
-                "sequences cannot go on there; start anew"
-            )
 
     def _on_unreachable(self, error: ConnectError, retry_in_s: float) -> None:
         self._last_connect_error = error
