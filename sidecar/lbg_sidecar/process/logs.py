@@ -7,6 +7,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from aiohttp.http_exceptions import HttpProcessingError
+
 from .redacting import redacted
 from .settings import LogFormat
 
@@ -34,8 +36,15 @@ class JsonFormatter(logging.Formatter):
         return redacted(json.dumps(told, default=str))
 
 
+def is_of_ours(record: logging.LogRecord) -> bool:
+    """Not for a client that speaks no HTTP: it is told so, and whoever reaches a port could fill the log."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
+
+
 def configure_logging(log_format: LogFormat) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter(TEXT))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("aiohttp.server").addFilter(is_of_ours)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # a line for each probe says nothing
