@@ -89,7 +89,7 @@ class Sidecar:
             fields[name] = int(value) * 1024 / 1e6
         return Memory(fields["Rss:"], fields["Pss:"])
 
-    async def said(self, text: str, *, timeout_s: float = 30) -> None:
+    async def said(self, text: str, *, timeout_s: float = 120) -> None:
         """Until its log has a line with this."""
         log = self._directory / "sidecar.log"
         await until(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -20,6 +21,7 @@ import aiohttp
 SUBPROTOCOL = "lbg.stream.v1"
 FRAME_MAX_BYTES = 64 * 1024 * 1024
 """A frame holds a single message of any length; aiohttp would refuse more than 4 MB."""
+REASON_MAX_CHARS = 500
 
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]
 
@@ -37,34 +39,51 @@ async def consume(
     None acknowledges; ``{"verdict": "retry" | "drop", "reason": …, "after_s": …}`` does not; an exception is a retry.
     """
     connector = aiohttp.UnixConnector(unix_socket) if unix_socket else None
-    running: dict[int, asyncio.Task[None]] = {}
+    running: dict[int, asyncio.Future[dict[str, Any] | None]] = {}
     async with (
         aiohttp.ClientSession(connector=connector) as session,
         session.ws_connect(url, protocols=(SUBPROTOCOL,), max_msg_size=FRAME_MAX_BYTES, compress=0) as socket,
     ):
         await socket.send_str(json.dumps({"hello": {"credit": credit, "processed": list(processed)}}))
 
-        async def call(number: int, message: dict[str, Any]) -> None:
-            try:
-                verdict = await handle(message)
-            except asyncio.CancelledError:
-                await socket.send_str(json.dumps({"cancelled": [number]}))
-                return
-            except Exception as error:
-                verdict = {"verdict": "retry", "reason": repr(error)}
-            finally:
-                del running[number]
-            answer = {"verdicts": [{"n": number, **verdict}]} if verdict else {"acks": [number]}
-            await socket.send_str(json.dumps(answer))
+        acks: list[int] = []
+        verdicts: list[dict[str, Any]] = []
+        cancelled: list[int] = []
+        answered = asyncio.Event()
 
+        async def answer() -> None:
+            """What ended in one turn of the event loop goes in one frame."""
+            while True:
+                await answered.wait()
+                answered.clear()
+                said = {"acks": acks[:], "verdicts": verdicts[:], "cancelled": cancelled[:]}
+                for some in (acks, verdicts, cancelled):
+                    some.clear()
+                await socket.send_str(json.dumps({name: some for name, some in said.items() if some}))
+
+        def over(number: int, task: asyncio.Future[dict[str, Any] | None]) -> None:
+            del running[number]
+            if task.cancelled():
+                cancelled.append(number)
+            elif error := task.exception():
+                verdicts.append({"n": number, "verdict": "retry", "reason": repr(error)[:REASON_MAX_CHARS]})
+            elif verdict := task.result():
+                verdicts.append({"n": number, **verdict})
+            else:
+                acks.append(number)
+            answered.set()
+
+        answering = asyncio.create_task(answer())
         try:
             async for frame in socket:
                 fields = json.loads(frame.data)
                 for number, message in enumerate(fields.get("messages", ()), fields.get("first", 0)):
-                    running[number] = asyncio.create_task(call(number, message))
+                    task = running[number] = asyncio.ensure_future(handle(message))
+                    task.add_done_callback(partial(over, number))
                 for number in fields.get("cancel", ()):
                     if number in running:
                         running[number].cancel()
         finally:
-            for task in running.values():
-                task.cancel()
+            answering.cancel()
+            for left in running.values():
+                left.cancel()

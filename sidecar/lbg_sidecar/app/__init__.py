@@ -6,7 +6,8 @@ from .commanding import CommandChannel
 from .handling import AsyncHandler, SyncHandler, handler_channel
 from .probing import HealthRules
 from .pushing import PushChannel
-from .streaming import StreamChannel, StreamSettings
+from .stream_connection import StreamSettings
+from .streaming import StreamChannel
 
 __all__ = [
     "AppChannel",

@@ -9,7 +9,6 @@ What it writes to its standard error goes to the member's. When its input ends i
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import shlex
 import signal
@@ -22,6 +21,7 @@ from ..message import Message
 from ..verdict import INTERRUPTED, Verdict, retry
 from .answers import parse_first_line, parse_verdict
 from .channel import Calls
+from .message_json import message_json
 from .recovering import Recovering
 from .spawning import described, signal_group, spawn, wait_for_end
 
@@ -89,7 +89,7 @@ class CommandChannel:
             if message is None:
                 break
             self._running[message.id] = message
-            line = json.dumps(message.as_json(), separators=(",", ":")).encode() + b"\n"
+            line = message_json(message).encode() + b"\n"
             size += len(line)
             lines.append(line)
         if lines:

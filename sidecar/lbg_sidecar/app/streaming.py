@@ -7,19 +7,18 @@ without counting as an attempt, to the next connection or, after a grace, to oth
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, web
 
 from ..errors import StreamError
 from ..message import Message
 from ..verdict import INTERRUPTED
 from .channel import Calls
-from .conversation import SUBPROTOCOL, Conversation, Hello, messages_frame, read_hello
+from .conversation import SUBPROTOCOL, Hello, read_hello
+from .stream_connection import TOO_LATE, Ended, Gone, StreamConnection, StreamSettings, text_frame
 
 log = logging.getLogger("lbg.member")
 
@@ -27,35 +26,10 @@ PATH = "/v1/stream"
 NOBODY = "no application is connected"
 
 BAD_FRAME = 4400
-TOO_LATE = 4408
-"""Close codes of our own, after HTTP's 400 and 408; RFC 6455, 7.4.2 leaves 4000 to 4999 to applications."""
+"""A close code of our own, after HTTP's 400, like `TOO_LATE`."""
 
 _REASON_MAX_BYTES = 123  # RFC 6455, 5.5: a control frame has at most 125 bytes, two of which are the code
 _CLOSE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSettings:
-    """One stream.
-
-    - `concurrency`: messages that may be out unanswered, whatever credit the application gives.
-    - `reconnect_grace_s`: how long nobody may be connected before the queues go to others. 1 s outlasts an
-      application that connects anew, and is less than one that starts anew.
-    - `hello_limit_s`: how long a connection may wait with its first frame.
-    - `cancel_limit_s`: how long the application may take to confirm a cancel before its connection is closed. 2 s
-      leaves a handoff (3 s) time to end.
-    - `heartbeat_s`: how often the application is pinged; it must answer within half of that.
-    - `frame_bytes`: a frame with messages is not filled beyond this; a single message may be longer.
-    - `answer_max_bytes`: the longest frame that the application may send.
-    """
-
-    concurrency: int
-    reconnect_grace_s: float = 1.0
-    hello_limit_s: float = 5.0
-    cancel_limit_s: float = 2.0
-    heartbeat_s: float = 5.0
-    frame_bytes: int = 256 * 1024
-    answer_max_bytes: int = 1024 * 1024
 
 
 class StreamChannel:
@@ -64,7 +38,7 @@ class StreamChannel:
     def __init__(self, settings: StreamSettings) -> None:
         self._settings = settings
         self._calls: Calls | None = None
-        self._connection: _Connection | None = None
+        self._connection: StreamConnection | None = None
         self._is_taken = False  # by a connection that may not have said hello yet
         self._grace: asyncio.TimerHandle | None = None
         self._connections = 0
@@ -130,11 +104,11 @@ class StreamChannel:
             self._is_taken = False
 
     async def _converse(self, request: web.Request, socket: web.WebSocketResponse) -> None:
-        connection: _Connection | None = None
+        connection: StreamConnection | None = None
         try:
             try:
                 async with asyncio.timeout(self._settings.hello_limit_s):
-                    hello = read_hello(await _text(socket))
+                    hello = read_hello(await text_frame(socket))
             except TimeoutError:
                 await _close(request, socket, TOO_LATE, "no hello came in time")
                 return
@@ -142,22 +116,22 @@ class StreamChannel:
             if calls is None:
                 await _close(request, socket, WSCloseCode.GOING_AWAY, "the member has left")
                 return
-            connection = self._connected(_Connection(calls, self._settings, hello), calls, hello)
+            connection = self._connected(StreamConnection(calls, self._settings, hello), calls, hello)
             await connection.live(socket)
         except StreamError as error:
             self._refused_frames += 1
             log.warning("the application's stream is closed: %s", error)
             await _close(request, socket, BAD_FRAME, str(error))
-        except _Ended as end:
+        except Ended as end:
             await _close(request, socket, end.code, end.reason)
-        except (_Gone, ConnectionError):
+        except (Gone, ConnectionError):
             log.info("the application's stream was closed by the other side")
             await _close(request, socket, WSCloseCode.GOING_AWAY, "")
         finally:
             if connection is not None:
                 self._disconnected(connection)
 
-    def _connected(self, connection: _Connection, calls: Calls, hello: Hello) -> _Connection:
+    def _connected(self, connection: StreamConnection, calls: Calls, hello: Hello) -> StreamConnection:
         self._connections += 1
         self._connection = connection
         if self._grace is not None:
@@ -169,7 +143,7 @@ class StreamChannel:
         calls.ready(True)
         return connection
 
-    def _disconnected(self, connection: _Connection) -> None:
+    def _disconnected(self, connection: StreamConnection) -> None:
         self._connection = None
         taken_back = connection.conversation.taken_back()
         calls = self._calls
@@ -185,117 +159,6 @@ class StreamChannel:
         self._grace = None
         if self._calls is not None:
             self._calls.ready(False, NOBODY)
-
-
-class _Gone(Exception):
-    """The other side closed, or is dead."""
-
-
-class _Ended(Exception):
-    """This side wants to close."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        self.code = code
-        self.reason = reason
-
-
-class _Connection:
-    """One connection after its hello: a reader, and a writer that takes no message while the last frame is unsent."""
-
-    def __init__(self, calls: Calls, settings: StreamSettings, hello: Hello) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.conversation: Conversation[Message] = Conversation(hello)
-        self.over: asyncio.Future[None] = self._loop.create_future()
-        self._calls = calls
-        self._settings = settings
-        self._woken = asyncio.Event()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._to_cancel: list[int] = []
-        self._limits: set[asyncio.TimerHandle] = set()
-
-    def wake(self) -> None:
-        self._woken.set()
-
-    def cancel(self, messages: Collection[Message]) -> None:
-        meant = {message.held for message in messages}
-        numbers = self.conversation.cancel(lambda message: message.held in meant)
-        if numbers:
-            self._to_cancel += numbers
-            self._limits.add(self._loop.call_later(self._settings.cancel_limit_s, self._too_late, numbers))
-            self.wake()
-
-    def end(self, code: int, reason: str) -> None:
-        if not self._ended.done():
-            self._ended.set_exception(_Ended(code, reason))
-
-    async def live(self, socket: web.WebSocketResponse) -> None:
-        """Until one side wants no more. Raises what ended it."""
-        reader = self._loop.create_task(self._read(socket))
-        writer = self._loop.create_task(self._write(socket))
-        try:
-            done, _ = await asyncio.wait({reader, writer, self._ended}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for limit in self._limits:
-                limit.cancel()
-            for each in (reader, writer, self._ended):
-                each.cancel()
-            await asyncio.gather(reader, writer, self._ended, return_exceptions=True)
-
-    async def _read(self, socket: web.WebSocketResponse) -> None:
-        calls, conversation = self._calls, self.conversation
-        while True:
-            for message, verdict in conversation.answer(await _text(socket)):
-                calls.end(message, verdict)
-            self.wake()
-
-    async def _write(self, socket: web.WebSocketResponse) -> None:
-        await socket.send_str(json.dumps({"welcome": {"concurrency": self._settings.concurrency}}))
-        while True:
-            if self._to_cancel:
-                numbers, self._to_cancel = self.conversation.unanswered(self._to_cancel), []
-                if numbers:
-                    await socket.send_str(json.dumps({"cancel": numbers}))
-            frame = self._frame()
-            if frame is not None:
-                await socket.send_str(frame)
-            elif not self._to_cancel:
-                self._woken.clear()
-                await self._woken.wait()
-
-    def _frame(self) -> str | None:
-        """As many messages as there are, as are allowed, and as fit."""
-        take = self._calls.take
-        taken: list[Message] = []
-        texts: list[str] = []
-        size = 0
-        room = self.conversation.room(self._settings.concurrency)
-        while len(taken) < room and size < self._settings.frame_bytes:
-            message = take()
-            if message is None:
-                break
-            text = json.dumps(message.as_json(), separators=(",", ":"))
-            size += len(text)
-            taken.append(message)
-            texts.append(text)
-        return messages_frame(self.conversation.give(taken), texts) if taken else None
-
-    def _too_late(self, numbers: list[int]) -> None:
-        late = self.conversation.unanswered(numbers)
-        if late:
-            limit_s = self._settings.cancel_limit_s
-            self.end(TOO_LATE, f"{len(late)} cancelled messages were not confirmed within {limit_s:g} s")
-
-
-async def _text(socket: web.WebSocketResponse) -> str:
-    message = await socket.receive()
-    if message.type is WSMsgType.TEXT:
-        text: str = message.data
-        return text
-    if message.type is WSMsgType.BINARY:
-        raise StreamError("a binary frame, where frames are JSON text")
-    raise _Gone
 
 
 async def _close(request: web.Request, socket: web.WebSocketResponse, code: int, reason: str) -> None:

@@ -15,7 +15,8 @@ from lbg_broker.client.backoff import Backoff
 from lbg_broker.provisioning import ProvisioningError
 
 from ..app import AppChannel, BatchChannel, CommandChannel, PushChannel
-from ..app.streaming import PATH, StreamChannel, StreamSettings
+from ..app.stream_connection import StreamSettings
+from ..app.streaming import PATH, StreamChannel
 from ..contact import Contact
 from ..effects import Effect
 from ..member import Member

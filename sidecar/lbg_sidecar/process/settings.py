@@ -73,6 +73,7 @@ class ProcessSettings:
     - `batch_size`, `batch_linger_ms`, `batch_requests`: for `http-batch`: messages in a request, at most; how long one
       waits for others while a request is on its way; requests under way at once. `concurrency` is the product of size
       and requests unless it is set.
+    - For `stream`, `concurrency` is 256 unless it is set: the application's credit says what it can take.
     - `local`: where publishing, the stream, drain and state are served; HOST:PORT or unix:/PATH. Loopback
       unless told: whoever reaches it can publish, and make the member leave.
     - `observed`: where metrics and health are served, for Prometheus and the kubelet: the pod's address.
