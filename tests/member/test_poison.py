@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lbg_sidecar.consuming.backoff import Backoff
-from lbg_sidecar.consuming.consumption import Rules
+from lbg_sidecar.consuming.consumption import Consumption, Rules
+from lbg_sidecar.consuming.held import Attachment, Held
 from lbg_sidecar.consuming.poison import LISTED_MAX, WhenExhausted
+from lbg_sidecar.consuming.positions import Processed
 from lbg_sidecar.effects import Poisoned
 from lbg_sidecar.membership.messages import Progress
 from lbg_sidecar.reporting import beat_content, description
+from lbg_sidecar.verdict import retry
 from support.member_world import Item, SimMember, World
 
 PREFETCH = 8
@@ -80,6 +85,25 @@ def test_a_poisoned_message_is_told_once_and_then_tried_at_the_longest_interval(
     assert member.machine.consumption.counts.retried - retried == 4
     assert len(poisoned(world)) == 1
     fine(world)
+
+
+@pytest.mark.parametrize(("asked_s", "waits_s"), [(0.01, 10.0), (3600.0, 3600.0), (None, 10.0)])
+def test_a_poisoned_message_waits_as_long_as_the_application_asks_but_never_shorter_than_the_longest(
+    asked_s: float | None, waits_s: float
+) -> None:
+    consumption = Consumption(BLOCK, Processed(queue_count=1), lambda: 0.5)
+    attachment = Attachment(0, 1, prefetch=PREFETCH)
+    consumption.deliver(attachment, [Held(attachment, 1, key="bad", identity=("p", 0, 0))], 0.0)
+    now = 0.0
+    for _ in range(BLOCK.max_attempts):
+        held = consumption.take(now)
+        assert held is not None
+        consumption.end(held, retry("it is poison", after_s=asked_s), now)
+        due = consumption.lanes.next_due()
+        assert due is not None
+        waited_s, now = due - now, due
+        consumption.lanes.wake(now)
+    assert waited_s == waits_s
 
 
 def test_a_member_tells_which_messages_are_poisoned_until_they_succeed() -> None:

@@ -11,7 +11,6 @@ kill -9 loses none; while a file NOTES.hang exists, work that begins never ends.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import sys
@@ -62,15 +61,7 @@ def http(socket: str) -> None:
         return web.Response(status=204)
 
     async def batch(request: web.Request) -> web.Response:
-        events = await request.json()
-        await asyncio.gather(
-            *(
-                work(base64.b64decode(event["data_base64"]))
-                if "data_base64" in event
-                else work(json.dumps(event["data"]))
-                for event in events
-            )
-        )
+        await asyncio.gather(*(work(event["data"]) for event in await request.json()))
         return web.Response(status=204)
 
     with suppress(FileNotFoundError):
@@ -91,7 +82,9 @@ async def stream(socket: str) -> None:
     while True:
         with suppress(ClientError, OSError):
             await consume("http://sidecar/v1/stream", handle, unix_socket=socket)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(
+            0.5
+        )  # each try costs milliseconds of processor, and the sidecar has to come up beside it
 
 
 if __name__ == "__main__":

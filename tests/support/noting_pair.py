@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import secrets
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,12 +63,18 @@ class Pair:
     def kill_app(self, name: str) -> None:
         self.apps["ab".index(name)].kill()
 
+    def kill_command(self, name: str) -> None:
+        """SIGKILL to the command that the sidecar runs."""
+        sidecar = self.a if name == "a" else self.b
+        _, state = sidecar.ask("GET", "/v1/state")
+        os.kill(json.loads(state)["app"]["pid"], signal.SIGKILL)
+
     async def both_serve(self) -> None:
         """Both are ready and know of each other: each has half of the queues, or will have."""
         with suppress(TimeoutError):
             await until(
                 lambda: all(one.ready() and "live members: 0 1" in one.text for one in (self.a, self.b)),
-                timeout_s=40,
+                timeout_s=90,
                 every_s=0.1,
             )
             return
@@ -73,8 +82,8 @@ class Pair:
 
     async def all_ended(self, count: int) -> None:
         with suppress(TimeoutError):
-            await until(lambda: self.notes.size >= 2 * count, timeout_s=30, every_s=0.1)
-            await until(lambda: len(self.notes.ended()) == count, timeout_s=30, every_s=0.5)
+            await until(lambda: self.notes.size >= 2 * count, timeout_s=60, every_s=0.1)
+            await until(lambda: len(self.notes.ended()) == count, timeout_s=60, every_s=0.5)
         assert missing(self.notes, range(count)) == set()
 
     def end(self) -> None:

@@ -166,20 +166,21 @@ class Consumption:
         held.reason = reason
         if held.identity is not None:
             self.processed.failed(held.identity, held.attempts)
-        if after_s is None:
-            backoff = self.rules.backoff
-            after_s = (
-                backoff.longest_s(self._uniform)
-                if is_exhausted
-                else backoff.delay_s(held.attempts, self._uniform)
-            )
-        self.lanes.delay(held, now + after_s)
+        self.lanes.delay(held, now + self._wait_s(held, after_s, is_exhausted=is_exhausted))
         poisoned = held.attachment.poisoned
         if not is_exhausted or held in poisoned:
             return Next.NOTHING
         poisoned[held] = now
         self.counts.poisoned += 1
         return Next.WARN
+
+    def _wait_s(self, held: Held, asked_s: float | None, *, is_exhausted: bool) -> float:
+        """What the application asks for, else what the number of attempts asks for. A poisoned message waits for the
+        longest at least: an application that says "in a second" each time would be asked each second for ever."""
+        backoff = self.rules.backoff
+        if is_exhausted:
+            return max(asked_s or 0.0, backoff.longest_s(self._uniform))
+        return asked_s if asked_s is not None else backoff.delay_s(held.attempts, self._uniform)
 
     def _acked(self, held: Held) -> Next:
         attachment = held.attachment
