@@ -20,12 +20,12 @@ DIES_INSTEAD_OF_ACKING = """
 import asyncio, json, os, signal, sys
 from pathlib import Path
 from lbg_sidecar import Member, MemberSettings
-from lbg_sidecar.shell.link import Link
+from lbg_sidecar.shell.attaching import Attaching
 
 told = json.loads(sys.argv[1])
 told["commits"] = told["commits"] and Path(told["commits"])
 calls = os.open(told.pop("calls"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-Link.ack = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+Attaching.ack = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 
 async def handle(message):
     os.write(calls, f"{message.hash}-{message.seq}\\n".encode())

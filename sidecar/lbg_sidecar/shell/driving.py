@@ -319,11 +319,11 @@ class Driver:
             case Post():
                 link.post(effect)
             case fx.Ack(attachment, tag, multiple):
-                link.ack(attachment, tag, multiple=multiple)
+                link.attaching.ack(attachment, tag, multiple=multiple)
             case fx.Attach(attachment):
-                link.attach(attachment, self)
+                link.attaching.attach(attachment, self)
             case fx.Detach():
-                link.detach(effect)
+                link.attaching.detach(effect)
             case fx.Look(queue):
                 link.look(queue, self.on_looked)
             case fx.DeadLetter(held):

@@ -8,59 +8,34 @@ everything else over the other: the mailbox, deliveries and acks. Losing either 
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from lbg_broker.client import (
     Channel,
     ClientConnection,
     ClientError,
-    Delivery,
-    PreconditionFailed,
     Publisher,
-    ResourceLocked,
     Returned,
     connect,
 )
-from lbg_broker.group import Names, mailbox_of
+from lbg_broker.group import Names
 
-from ..consuming.held import Attachment
-from ..effects import Detach
-from ..errors import IndexTaken
 from ..membership.claiming import Claiming
-from ..membership.encoding import LOOK, encode
+from ..membership.encoding import encode
 from ..membership.roster import Post
+from .attaching import Attaching
+from .joining import OnBody, claim, free_among
 
-log = logging.getLogger("lbg.member")
-
-OnBody = Callable[[bytes], None]
 OnReturned = Callable[[bytes, int], None]
 OnLooked = Callable[[int, int | None], None]
-
-ATTACH_WITHIN_S = 5.0
-NO_ANSWER = "queue %d: no answer to basic.consume in %g s (a quorum queue gives none while most of its nodes are down)"
-
-LOOK_S = 2.0
-"""A look at who is there is given up after this long: it only saves refusals."""
-
-
-class QueueEvents(Protocol):
-    """Who is told what happens to an attachment."""
-
-    def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None: ...
-    def on_attached(self, attachment: Attachment) -> None: ...
-    def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None: ...
-    def on_closed(self, attachment: Attachment) -> None: ...
 
 
 class Link:
     """`index` is the claimed one. Everything that happens comes through the callbacks, in the event loop.
 
-    `dead` and `republished` publish what the member got; both confirm.
+    `dead` and `republished` publish what the member got; both confirm. `attaching` has the queues' channels.
     """
 
     def __init__(
@@ -84,8 +59,7 @@ class Link:
         self._looking: Channel | None = None
         self._looks: set[asyncio.Task[None]] = set()
         self._look_turn = asyncio.Lock()
-        self._channels: dict[Attachment, Channel] = {}
-        self._attaching: dict[Attachment, asyncio.Task[None]] = {}
+        self.attaching = Attaching(work, names, self._ended)
         self._on_lost: Callable[[Link, str], None] | None = None
 
     @classmethod
@@ -110,10 +84,10 @@ class Link:
             dead = await Publisher.open(talk)
             republished = await talk.open_channel()
             await republished.confirm_select()
-            free = await _free_among(talk, posting, names, look_at)
+            free = await free_among(talk, posting, names, look_at)
             posting.on_return = partial(_on_return, on_returned)
             looked = look_at if free is not None else ()
-            index, mailbox = await _claim(work, names, claiming(looked, free or ()), on_body)
+            index, mailbox = await claim(work, names, claiming(looked, free or ()), on_body)
         except BaseException:
             talk.abort()
             raise
@@ -168,57 +142,6 @@ class Link:
                 mandatory=directed,
             )
 
-    def attach(self, attachment: Attachment, events: QueueEvents) -> None:
-        """Consume on a channel of its own, and tell what becomes of it."""
-        task = asyncio.get_running_loop().create_task(self._attach(attachment, events))
-        self._attaching[attachment] = task
-
-    async def _attach(self, attachment: Attachment, events: QueueEvents) -> None:
-        loop = asyncio.get_running_loop()
-        warning = loop.call_later(ATTACH_WITHIN_S, log.warning, NO_ANSWER, attachment.queue, ATTACH_WITHIN_S)
-        try:
-            channel = await self.work.open_channel()
-            self._channels[attachment] = channel
-            channel.closed.add_done_callback(partial(self._closed, attachment, events))
-            await channel.consume(
-                self._names.queue(attachment.queue),
-                partial(events.on_deliveries, attachment),
-                prefetch_count=attachment.prefetch,
-                on_cancelled=partial(self._cancelled, attachment),
-            )
-            events.on_attached(attachment)
-        except ClientError as error:
-            if attachment not in self._channels and self.work.is_open:
-                log.warning("queue %d: no channel: %s", attachment.queue, error)
-                events.on_closed(attachment)
-        finally:
-            warning.cancel()
-            del self._attaching[attachment]
-
-    def detach(self, effect: Detach) -> None:
-        """Settle and close in one write, without a basic.cancel before it: that keeps the order (see
-        Channel.close_soon)."""
-        attachment = effect.attachment
-        attaching = self._attaching.get(attachment)
-        if attaching is not None:
-            attaching.add_done_callback(lambda _: self._close(attachment))
-            return
-        channel = self._channels.get(attachment)
-        if channel is None:
-            return
-        with suppress(ClientError):
-            if effect.ack_tag is not None:
-                channel.ack(effect.ack_tag, multiple=True)
-            for tag in effect.single_tags:
-                channel.ack(tag)
-        self._close(attachment)
-
-    def ack(self, attachment: Attachment, tag: int, *, multiple: bool) -> None:
-        channel = self._channels.get(attachment)
-        if channel is not None:
-            with suppress(ClientError):
-                channel.ack(tag, multiple=multiple)
-
     def look(self, queue: int, on_looked: OnLooked) -> None:
         """Count the messages that wait in a queue, and tell it; None if that fails."""
         task = asyncio.get_running_loop().create_task(self._look(queue, on_looked))
@@ -247,93 +170,6 @@ class Link:
     def abort(self) -> None:
         self.work.abort()
         self.talk.abort()
-
-    def _close(self, attachment: Attachment) -> None:
-        channel = self._channels.get(attachment)
-        if channel is not None:
-            channel.close_soon()
-
-    def _cancelled(self, attachment: Attachment) -> None:
-        log.warning("queue %d: the broker ended the consumer", attachment.queue)
-        self._close(attachment)
-
-    def _closed(
-        self, attachment: Attachment, events: QueueEvents, closed: asyncio.Future[ClientError | None]
-    ) -> None:
-        self._channels.pop(attachment, None)
-        error = closed.result()
-        if not self.work.is_open:
-            # First of all nothing more may start, on any queue.
-            self._ended(closed)
-        elif (timeout_s := consumer_timeout_in(error)) is not None:
-            events.on_timed_out(attachment, timeout_s)
-        elif error is not None:
-            log.warning("queue %d: %s", attachment.queue, error)
-        events.on_closed(attachment)
-
-
-def consumer_timeout_in(error: ClientError | None) -> float | None:
-    """The broker's consumer timeout in seconds, if that is what closed a channel (RabbitMQ says it in words)."""
-    if not isinstance(error, PreconditionFailed):
-        return None
-    found = re.search(
-        r"delivery acknowledgement.* timed out\. Timeout value used: (\d+) ms", error.reply_text
-    )
-    return int(found[1]) / 1000 if found is not None else None
-
-
-async def _free_among(
-    talk: ClientConnection, posting: Channel, names: Names, indexes: Collection[int]
-) -> set[int] | None:
-    """Those whose mailbox is missing: a mandatory message to it comes back, before the answer to the next request.
-    None when the broker takes no messages now.
-
-    Declaring is what claims; this only saves the refusals, which the broker would log as errors.
-    """
-    free: set[int] = set()
-    if not indexes:
-        return free
-    loop = asyncio.get_running_loop()
-    blocked: asyncio.Future[None] = loop.create_future()
-    talk.on_blocked = lambda _: None if blocked.done() else blocked.set_result(None)
-    posting.on_return = lambda returned: free.add(int(returned.routing_key))
-    for index in indexes:
-        posting.publish(names.members, str(index), LOOK, mandatory=True)
-    answer = loop.create_task(posting.basic_qos(0))
-    try:
-        await asyncio.wait({answer, blocked}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            return None
-        answer.result()
-    finally:
-        talk.on_blocked = None
-        blocked.cancel()
-        answer.cancel()
-    return free
-
-
-async def _claim(
-    work: ClientConnection, names: Names, claiming: Claiming, on_body: OnBody
-) -> tuple[int, Channel]:
-    while (index := claiming.candidate()) is not None:
-        mailbox, bindings = mailbox_of(names, index)
-        channel = await work.open_channel()
-        try:
-            await channel.queue_declare(mailbox.name, exclusive=True, arguments=dict(mailbox.arguments))
-        except ResourceLocked:
-            claiming.taken(index)
-            continue
-        for binding in bindings:
-            await channel.queue_bind(binding.queue, binding.exchange, binding.routing_key)
-
-        def on_deliveries(deliveries: list[Delivery]) -> None:
-            for delivery in deliveries:
-                on_body(bytes(delivery.body))
-
-        # Without a mailbox this member would be taken for gone: then it had better be.
-        await channel.consume(mailbox.name, on_deliveries, no_ack=True, on_cancelled=work.abort)
-        return index, channel
-    raise IndexTaken(claiming.fixed or 0)
 
 
 def _on_return(on_returned: OnReturned, returned: Returned) -> None:

@@ -1,0 +1,131 @@
+"""The queues' channels: one for each attachment, from basic.consume to the close that hands the rest on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+from lbg_broker.client import Channel, ClientConnection, ClientError, Delivery, PreconditionFailed
+from lbg_broker.group import Names
+
+from ..consuming.held import Attachment
+from ..effects import Detach
+
+log = logging.getLogger("lbg.member")
+
+ATTACH_WITHIN_S = 5.0
+NO_ANSWER = "queue %d: no answer to basic.consume in %g s (a quorum queue gives none while most of its nodes are down)"
+
+
+class QueueEvents(Protocol):
+    """Who is told what happens to an attachment."""
+
+    def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None: ...
+    def on_attached(self, attachment: Attachment) -> None: ...
+    def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None: ...
+    def on_closed(self, attachment: Attachment) -> None: ...
+
+
+class Attaching:
+    """`on_lost` is told when a channel is gone because the connection is."""
+
+    def __init__(
+        self,
+        work: ClientConnection,
+        names: Names,
+        on_lost: Callable[[asyncio.Future[ClientError | None]], None],
+    ) -> None:
+        self._work = work
+        self._names = names
+        self._on_lost = on_lost
+        self._channels: dict[Attachment, Channel] = {}
+        self._attaching: dict[Attachment, asyncio.Task[None]] = {}
+
+    def attach(self, attachment: Attachment, events: QueueEvents) -> None:
+        """Consume on a channel of its own, and tell what becomes of it."""
+        task = asyncio.get_running_loop().create_task(self._attach(attachment, events))
+        self._attaching[attachment] = task
+
+    async def _attach(self, attachment: Attachment, events: QueueEvents) -> None:
+        loop = asyncio.get_running_loop()
+        warning = loop.call_later(ATTACH_WITHIN_S, log.warning, NO_ANSWER, attachment.queue, ATTACH_WITHIN_S)
+        try:
+            channel = await self._work.open_channel()
+            self._channels[attachment] = channel
+            channel.closed.add_done_callback(partial(self._closed, attachment, events))
+            await channel.consume(
+                self._names.queue(attachment.queue),
+                partial(events.on_deliveries, attachment),
+                prefetch_count=attachment.prefetch,
+                on_cancelled=partial(self._cancelled, attachment),
+            )
+            events.on_attached(attachment)
+        except ClientError as error:
+            if attachment not in self._channels and self._work.is_open:
+                log.warning("queue %d: no channel: %s", attachment.queue, error)
+                events.on_closed(attachment)
+        finally:
+            warning.cancel()
+            del self._attaching[attachment]
+
+    def detach(self, effect: Detach) -> None:
+        """Settle and close in one write, without a basic.cancel before it: that keeps the order (see
+        Channel.close_soon)."""
+        attachment = effect.attachment
+        attaching = self._attaching.get(attachment)
+        if attaching is not None:
+            attaching.add_done_callback(lambda _: self._close(attachment))
+            return
+        channel = self._channels.get(attachment)
+        if channel is None:
+            return
+        with suppress(ClientError):
+            if effect.ack_tag is not None:
+                channel.ack(effect.ack_tag, multiple=True)
+            for tag in effect.single_tags:
+                channel.ack(tag)
+        self._close(attachment)
+
+    def ack(self, attachment: Attachment, tag: int, *, multiple: bool) -> None:
+        channel = self._channels.get(attachment)
+        if channel is not None:
+            with suppress(ClientError):
+                channel.ack(tag, multiple=multiple)
+
+    def _close(self, attachment: Attachment) -> None:
+        channel = self._channels.get(attachment)
+        if channel is not None:
+            channel.close_soon()
+
+    def _cancelled(self, attachment: Attachment) -> None:
+        log.warning("queue %d: the broker ended the consumer", attachment.queue)
+        self._close(attachment)
+
+    def _closed(
+        self, attachment: Attachment, events: QueueEvents, closed: asyncio.Future[ClientError | None]
+    ) -> None:
+        self._channels.pop(attachment, None)
+        error = closed.result()
+        if not self._work.is_open:
+            # First of all nothing more may start, on any queue.
+            self._on_lost(closed)
+        elif (timeout_s := consumer_timeout_in(error)) is not None:
+            events.on_timed_out(attachment, timeout_s)
+        elif error is not None:
+            log.warning("queue %d: %s", attachment.queue, error)
+        events.on_closed(attachment)
+
+
+def consumer_timeout_in(error: ClientError | None) -> float | None:
+    """The broker's consumer timeout in seconds, if that is what closed a channel (RabbitMQ says it in words)."""
+    if not isinstance(error, PreconditionFailed):
+        return None
+    found = re.search(
+        r"delivery acknowledgement.* timed out\. Timeout value used: (\d+) ms", error.reply_text
+    )
+    return int(found[1]) / 1000 if found is not None else None
