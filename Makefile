@@ -18,7 +18,7 @@ EXACTLY_ONCE_ARGS ?=
 SOAK_ARGS ?=
 IMAGE_ARGS ?=
 
-.PHONY: help install dev demo test test-rabbitmq4 check lint types imports format bench chaos soak exactly-once images clean
+.PHONY: help install dev demo test test-cluster test-rabbitmq4 check lint types imports format bench chaos soak exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,8 +46,11 @@ dev: $(VENV)/.dev  ## install, and what tests, checks and benchmarks need
 demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq: on a RabbitMQ node of its own
 	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))
 
-test: dev  ## run every test that needs no cluster
-	$(VENV)/bin/python -m pytest
+test: dev  ## run every test but those of test-cluster
+	$(VENV)/bin/python -m pytest -m "not cluster"
+
+test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majorities, partitions
+	$(VENV)/bin/python -m pytest -m cluster tests/rabbitmq
 
 test-rabbitmq4: $(VENV)/.dev  ## run what touches RabbitMQ on 4.0.5 from Debian trixie, in a folder (as root)
 	@.ci/rabbitmq4 $(RABBITMQ4)

@@ -1,7 +1,7 @@
 """A cluster of three nodes: what members and publishers do when one of them goes, comes, or cannot be seen.
 
 Under `pause_minority`, which LBG recommends, where nothing else is said. Every queue of a group, its record too, is a
-quorum queue; its leaders are on the node where the group was declared.
+quorum queue; its leaders are on the node where the group was declared. What takes longest is marked `cluster`.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ def together(*members: Member) -> Callable[[], bool]:
     return lambda: all(member.state().get("live") == live for member in members)
 
 
+@pytest.mark.cluster
 async def test_a_rolling_restart_under_load_loses_and_reorders_nothing(
     cluster: RabbitCluster, group: Group
 ) -> None:
@@ -120,7 +121,7 @@ async def test_a_rolling_restart_under_load_loses_and_reorders_nothing(
         assert group.judge.repeats <= 3 * 2 * 4 * WINDOW
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.cluster)])
 async def test_queues_go_on_when_the_node_of_their_leaders_goes(
     cluster: RabbitCluster, group: Group, how: str
 ) -> None:
@@ -159,6 +160,7 @@ async def test_a_member_starts_while_the_node_that_the_group_was_declared_on_is_
         await group.check(load)
 
 
+@pytest.mark.cluster
 async def test_a_record_in_a_classic_queue_on_a_node_that_is_down_is_waited_for(
     cluster: RabbitCluster, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -181,6 +183,7 @@ async def test_a_record_in_a_classic_queue_on_a_node_that_is_down_is_waited_for(
     await a.__aexit__(None, None, None)
 
 
+@pytest.mark.cluster
 async def test_without_a_majority_everybody_waits_says_so_and_goes_on(
     cluster: RabbitCluster, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -217,6 +220,7 @@ async def partition_handling(cluster: RabbitCluster, handling: str) -> AsyncIter
         await set_to("pause_minority")
 
 
+@pytest.mark.cluster
 async def test_without_a_majority_under_ignore_publishers_and_members_say_what_they_wait_for(
     cluster: RabbitCluster, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -246,6 +250,7 @@ async def test_without_a_majority_under_ignore_publishers_and_members_say_what_t
         await b.__aexit__(None, None, None)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("handling", ["pause_minority", "ignore"])
 async def test_a_partition_that_heals_loses_and_reorders_nothing_and_what_two_do_at_once_is_bounded(
     cluster: RabbitCluster, group: Group, handling: str

@@ -10,6 +10,8 @@ import pytest
 from support.rabbit_cluster import RabbitCluster
 from support.rabbitmq import NodeFailedError, RabbitNode
 
+pytestmark = pytest.mark.cluster
+
 QUORUM = {"x-queue-type": "quorum"}
 
 
