@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -44,20 +41,6 @@ async def living(**settings: str) -> AsyncIterator[Life]:
         await running
 
 
-def administer(broker: EmbeddedBroker, path: str, **told: str) -> None:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{broker.management_port}/api/{path}",
-        data=json.dumps(told).encode(),
-        method="PUT",
-        headers={
-            "Authorization": "Basic " + base64.b64encode(b"guest:guest").decode(),
-            "Content-Type": "application/json",
-        },
-    )
-    with urllib.request.urlopen(request, timeout=5):
-        pass
-
-
 def at(broker: EmbeddedBroker, login: str = "guest:guest", vhost: str = "") -> str:
     return f"amqp://{login}@127.0.0.1:{broker.port}/{vhost}"
 
@@ -78,13 +61,13 @@ async def test_a_missing_virtual_host_is_told_with_what_to_do(broker: EmbeddedBr
 
 async def test_permissions_that_are_missing_are_told_and_waited_for(broker: EmbeddedBroker) -> None:
     await declare_group(broker.url, group_spec(GROUP))
-    administer(broker, "users/allowed-nothing", password="pass-word", tags="")
+    broker.put("users/allowed-nothing", password="pass-word", tags="")
     nothing = {"configure": "^$", "write": "^$", "read": "^$"}
-    administer(broker, "permissions/%2F/allowed-nothing", **nothing)
+    broker.put("permissions/%2F/allowed-nothing", **nothing)
     async with living(LBG_BROKER=at(broker, "allowed-nothing:pass-word")) as life:
         await until(lambda: "lbg group create" in life.contact.error)
         assert "403" in life.contact.error or "ACCESS_REFUSED" in life.contact.error
-        administer(broker, "permissions/%2F/allowed-nothing", **dict.fromkeys(nothing, ".*"))
+        broker.put("permissions/%2F/allowed-nothing", **dict.fromkeys(nothing, ".*"))
         await until(lambda: not life.why_not_ready())
 
 

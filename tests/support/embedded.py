@@ -11,12 +11,14 @@ Nothing here knows pytest. `python -m support.embedded DIRECTORY` (run in `tests
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -108,6 +110,20 @@ class EmbeddedBroker:
     def thaw(self) -> None:
         """SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
+
+    def put(self, path: str, **told: str) -> None:
+        """To its management API, as guest: ``put("users/member", password="…", tags="")``."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.management_port}/api/{path}",
+            data=json.dumps(told).encode(),
+            method="PUT",
+            headers={
+                "Authorization": "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode(),
+                "Content-Type": "application/json",
+            },
+        )
+        with urllib.request.urlopen(request, timeout=30):
+            pass
 
     def memory_bytes(self) -> int:
         """Resident memory of the process."""

@@ -46,14 +46,17 @@ OBSERVED = r'observed listener: ([^\s"]+)'
 
 
 class SidecarProcess:
-    """Started at once, waited for by nobody. LBG_NAME also names its files; `socket` is its local listener."""
+    """Started at once, waited for by nobody. LBG_NAME also names its files; `socket` is its local listener. `config` is
+    a file that says where the broker is, in place of `url`."""
 
-    def __init__(self, url: str, directory: Path, group: str, **settings: str) -> None:
+    def __init__(
+        self, url: str, directory: Path, group: str, *, config: Path | None = None, **settings: str
+    ) -> None:
         name = settings.get("LBG_NAME", group)
         self.log = directory / f"{name}.log"
         self.socket = directory / f"{name}.sock"
         environment = {
-            "LBG_BROKER": url,
+            **({} if config else {"LBG_BROKER": url}),
             "LBG_GROUP": group,
             "LBG_LOCAL": f"unix:{self.socket}",
             "LBG_OBSERVED": "127.0.0.1:0",
@@ -61,7 +64,8 @@ class SidecarProcess:
             **settings,
         }
         with self.log.open("a") as log:
-            self.process = start_lbg("sidecar", environment=environment, stdout=log, stderr=log)
+            arguments = ("sidecar", "--config", str(config)) if config else ("sidecar",)
+            self.process = start_lbg(*arguments, environment=environment, stdout=log, stderr=log)
 
     @property
     def text(self) -> str:
@@ -126,11 +130,20 @@ class SidecarProcess:
 class Sidecar(SidecarProcess):
     """With `app` as the command's script; there when it listens."""
 
-    def __init__(self, broker: EmbeddedBroker, directory: Path, group: str, app: str, **more: str) -> None:
+    def __init__(
+        self,
+        broker: EmbeddedBroker,
+        directory: Path,
+        group: str,
+        app: str,
+        *,
+        config: Path | None = None,
+        **more: str,
+    ) -> None:
         script = directory / f"{more.get('LBG_NAME', group)}.py"
         script.write_text(app)
         command = f"{sys.executable} {script}"
-        super().__init__(broker.url, directory, group, **{"LBG_COMMAND": command, **more})
+        super().__init__(broker.url, directory, group, config=config, **{"LBG_COMMAND": command, **more})
         self.until(lambda: self.observed)
 
     def until(self, condition: Any) -> None:

@@ -45,6 +45,8 @@ def parse_target(value: str) -> Target:
     except ValueError:
         is_fit = False
     if not is_fit or parts.fragment or "@" in parts.netloc:
+        if "@" in value:  # what is before it may be a password
+            raise SettingsError("app", "an address with '@'", f"{_RULE}, without a login")
         raise SettingsError("app", value, _RULE)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(f"{parts.scheme}://{parts.netloc}", path)
