@@ -26,13 +26,16 @@ def sidecar(config: Path | None) -> int:
     were at work are delivered again.
     """
     from lbg_broker.client import SettingsError as AddressError
+    from lbg_broker.journal import DirectoryUnusable
     from lbg_sidecar import CommandFailed, SettingsError
+    from lbg_sidecar.commits import CommitsError
     from lbg_sidecar.process.configuring import configure
     from lbg_sidecar.process.errors import ConfigurationError
     from lbg_sidecar.process.running import run_sidecar
 
+    wrong = (ConfigurationError, SettingsError, AddressError, CommandFailed, CommitsError, DirectoryUnusable)
     try:
         return run_sidecar(configure(os.environ, config))
-    except (ConfigurationError, SettingsError, AddressError, CommandFailed) as error:
+    except wrong as error:
         click.echo(error_line(error), err=True)
         return EXIT_USAGE

@@ -46,7 +46,6 @@ def installed_in(place: Path) -> Installed:
         "install",
         "--no-deps",
         "--no-index",
-        "--no-compile",
         wheel,
     )
     # The dependencies are those of this environment. A folder named by a .pth file is searched, but its own

@@ -4,6 +4,7 @@ closed.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -72,6 +73,8 @@ class JournalWriter:
         self._is_failing = False
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            if not os.access(self.directory, os.W_OK | os.X_OK):  # the first record would be too late
+                raise PermissionError(errno.EACCES, "it cannot be written to")
             self.recovered = recover(self.directory)
         except OSError as error:
             raise DirectoryUnusable(self.directory, error) from error

@@ -63,6 +63,8 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
     if mode != "wal":
         raise StoreError(f"{path}: this file system cannot keep a write-ahead log (journal mode {mode})")
     database.execute("PRAGMA synchronous=FULL")
+    # In a container the data directory may be all that can be written to.
+    database.execute("PRAGMA temp_store=MEMORY")
     database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
     database.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
     database.execute(f"PRAGMA journal_size_limit={WAL_LIMIT_BYTES}")

@@ -1,0 +1,128 @@
+"""What is true of docker/Dockerfile, read and not built: no image engine is needed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import PurePosixPath
+
+import pytest
+
+from lbg.__main__ import cli
+from support.build_context import DOCKERFILE, ROOT, copied, instructions, is_sent, rules, sent_files
+
+FILE = instructions(DOCKERFILE.read_text())
+IMAGES = ("broker", "sidecar")
+RUN_STAGES = ("run", *IMAGES)
+
+
+def rests(word: str, *stages: str) -> list[str]:
+    return [one.rest for one in FILE if one.word == word and one.stage in stages]
+
+
+def test_every_target_runs_on_the_one_stage_that_runs_on_the_base_image() -> None:
+    assert rests("FROM", *RUN_STAGES) == ["${BASE_IMAGE} AS run", "run AS broker", "run AS sidecar"]
+    assert rests("FROM", "build") == ["${BUILD_IMAGE} AS build"]
+    assert [one.word for one in FILE[:2]] == ["ARG", "ARG"]
+
+
+def test_it_runs_as_a_number_that_is_not_root() -> None:
+    """Kubernetes refuses a name under runAsNonRoot: it cannot know whose it is."""
+    (user,) = rests("USER", *RUN_STAGES)
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_the_entry_point_is_a_command_of_lbg_without_a_shell(image: str) -> None:
+    (entry,) = map(json.loads, rests("ENTRYPOINT", image))
+    (arguments,) = map(json.loads, rests("CMD", image) or ["[]"])
+    (prefix,) = {copied(one)[0][0] for one in FILE if one.word == "COPY" and one.stage == "run"}
+    assert entry[0] == f"{prefix}/bin/lbg"
+    command = cli
+    for name in (words := entry[1:]):
+        command = command.get_command(None, name)  # type: ignore[attr-defined]
+    assert words
+    assert command.make_context("lbg", list(arguments)).params  # the options are there; nothing runs
+
+
+def test_what_runs_in_a_run_stage_needs_no_shell() -> None:
+    for rest in rests("RUN", *RUN_STAGES):
+        assert isinstance(json.loads(rest), list)
+
+
+def test_it_is_ended_by_the_signal_that_makes_it_drain() -> None:
+    assert rests("STOPSIGNAL", *RUN_STAGES) == ["SIGTERM"]
+    assert not rests("HEALTHCHECK", *RUN_STAGES)
+
+
+def test_every_source_that_is_copied_exists_and_is_sent() -> None:
+    for one in FILE:
+        if one.word != "COPY":
+            continue
+        sources, options = copied(one)
+        for source in sources:
+            if "from" in options:
+                assert options["from"] == "build"
+            elif source != ".":
+                assert (ROOT / source).is_file(), source
+                assert is_sent(PurePosixPath(source), rules()), source
+
+
+def test_only_what_the_wheel_is_made_of_is_sent() -> None:
+    sent = {str(path) for path in sent_files()}
+    assert {path for path in sent if "/" not in path} == {"pyproject.toml", "constraints.txt", "README.md"}
+    assert {path.split("/")[0] for path in sent if "/" in path} == {"broker", "sidecar", "cli"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/config",
+        ".venv/bin/python",
+        "tests/conftest.py",
+        "broker/lbg.egg-info/PKG-INFO",
+        "cli/lbg/__pycache__/x",
+    ],
+)
+def test_what_could_be_large_or_stale_is_not_sent(path: str) -> None:
+    assert not is_sent(PurePosixPath(path), rules())
+
+
+def test_all_that_comes_from_an_index_has_the_pinned_version() -> None:
+    """Also what builds: without --no-build-isolation pip would fetch the newest setuptools."""
+    installs = [
+        command
+        for rest in rests("RUN", "build")
+        for command in rest.split("&&")
+        if re.search(r"/pip\b.* (install|wheel)\b", command)
+    ]
+    assert len(installs) == 4
+    for command in installs:
+        assert "-c constraints.txt" in command or "--no-index" in command, command
+    assert any(
+        line.startswith("setuptools==") for line in (ROOT / "constraints.txt").read_text().splitlines()
+    )
+
+
+def test_no_secret_can_stay_in_a_layer() -> None:
+    text = DOCKERFILE.read_text()
+    assert "--mount=type=secret,id=pip,target=/etc/pip.conf" in text
+    assert not re.search(r"^(ARG|ENV) .*(PASSWORD|TOKEN|INDEX_URL)", text, re.M)
+
+
+def test_every_image_says_what_it_is() -> None:
+    for image in IMAGES:
+        labels = " ".join(rests("LABEL", "run", image))
+        for name in ("title", "description", "version", "revision"):
+            assert f"org.opencontainers.image.{name}=" in labels
+
+
+def test_no_engine_is_one_clear_line() -> None:
+    done = subprocess.run(
+        [ROOT / ".ci" / "images"],
+        env={"PATH": "/usr/bin:/bin", "LBG_IMAGE_ENGINE": "no-such-engine"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (1, "images need no-such-engine, which is not here\n")
