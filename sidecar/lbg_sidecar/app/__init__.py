@@ -1,8 +1,9 @@
 """The ways to reach the application: each takes calls, makes them, and reports how every one of them ended."""
 
-from .batching import BatchChannel, BatchSettings
+from .batching import BatchChannel
 from .channel import AppChannel, Calls
 from .commanding import CommandChannel
+from .gathering import BatchSettings
 from .handling import AsyncHandler, SyncHandler, handler_channel
 from .probing import HealthRules
 from .pushing import PushChannel

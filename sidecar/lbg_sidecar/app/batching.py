@@ -8,17 +8,18 @@ is `size` messages, or the first of them has waited for `linger_ms`, or a reply 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from ..consuming.held import Held
-from ..errors import SettingsError
 from ..message import Message
 from ..verdict import INTERRUPTED, retry
 from .channel import Calls
 from .cloudevents import BATCH_CONTENT_TYPE, attributes, batch_item
+from .gathering import BatchSettings, Gathering
 from .probing import HealthRules
 from .replies import BatchVerdicts, verdicts_of_reply
 from .requesting import Requester, Unreachable
@@ -28,37 +29,6 @@ from .watching import HealthWatch
 HEADERS = {"Content-Type": f"{BATCH_CONTENT_TYPE}; charset=UTF-8"}
 REPLY_MAX_BYTES_PER_MESSAGE = 4096
 """A verdict with the longest reason that is kept takes about 2 KiB."""
-ALONE_FROM_ATTEMPT = 3
-"""A message that failed twice goes in a request of its own: one that makes every batch fail must not use up the
-attempts of the others."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSettings:
-    """How messages are gathered. Raises SettingsError.
-
-    - `size`: messages in a request, at most. The member's `concurrency` must leave room for `size` x `requests`.
-    - `max_bytes`: bodies in a request, at most; a larger message goes alone. 512 KiB stays below the 1 MiB that many
-      servers take, with the attributes.
-    - `linger_ms`: how long a message waits for others while another request is on its way; 0: not at all. 5 ms is
-      little beside a request, and at 10,000 messages/s makes batches of 50.
-    - `requests`: under way at once. 2: the application has the next one when it replies.
-    - `abort_wait_s`: a request of which some messages were aborted is waited for so long, then closed.
-    """
-
-    size: int = 200
-    max_bytes: int = 512 * 1024
-    linger_ms: float = 5.0
-    requests: int = 2
-    abort_wait_s: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("size", "max_bytes", "requests"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"batch {name}", getattr(self, name), "must be at least 1")
-        for name in ("linger_ms", "abort_wait_s"):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"batch {name}", getattr(self, name), "must be at least 0")
 
 
 @dataclass(eq=False, slots=True)
@@ -87,9 +57,7 @@ class BatchChannel:
         self._calls: Calls | None = None
         self._requester: Requester | None = None
         self._health: HealthWatch | None = None
-        self._gathered: list[Message] = []
-        self._gathered_bytes = 0
-        self._due_at = 0.0
+        self._gathering = Gathering(self._settings)
         self._linger: asyncio.TimerHandle | None = None
         self._looking: asyncio.Handle | None = None
         self._requests: set[_Request] = set()
@@ -118,8 +86,8 @@ class BatchChannel:
             if request is not None:
                 request.aborted.add(message.held)
                 touched.add(request)
-            else:
-                self._give_back(message.held)
+            elif (gathered := self._gathering.remove(message.held)) is not None:
+                loop.call_soon(self._end_interrupted, gathered)
         for request in touched:
             assert request.task is not None
             if len(request.aborted) == len(request.messages):
@@ -149,71 +117,43 @@ class BatchChannel:
             "target": str(self.target),
             "running": len(self._request_of),
             "requests": len(self._requests),
-            "gathered": len(self._gathered),
+            "gathered": len(self._gathering),
             **health,
         }
 
-    # Gathering
-
     def _look(self) -> None:
         self._looking = None
-        calls, settings = self._calls, self._settings
+        calls, gathering = self._calls, self._gathering
         if calls is None:
             return
         now = asyncio.get_running_loop().time()
-        while len(self._requests) < settings.requests:
-            message = calls.take() if len(self._gathered) < settings.size else None
+        while len(self._requests) < self._settings.requests:
+            message = None if gathering.is_full else calls.take()
             if message is not None:
-                self._gather(message, now)
-            elif len(self._gathered) >= settings.size or not self._requests or now >= self._due_at:
-                if not self._gathered:
-                    return
-                self._send_gathered()
+                for batch in gathering.add(message, now):
+                    self._send(batch)
+            elif gathering.is_full or not self._requests or now >= gathering.due_at:
+                if not gathering:
+                    break
+                self._send(gathering.take())
             else:
-                self._set_linger()
-                return
-
-    def _gather(self, message: Message, now: float) -> None:
-        if message.attempt >= ALONE_FROM_ATTEMPT:
-            self._send([message])
-            return
-        size = len(message.delivery.body)
-        if self._gathered and self._gathered_bytes + size > self._settings.max_bytes:
-            self._send_gathered()
-        if not self._gathered:
-            self._due_at = now + self._settings.linger_ms / 1000
-        self._gathered.append(message)
-        self._gathered_bytes += size
+                break
+        self._set_linger()
 
     def _set_linger(self) -> None:
-        if self._gathered and self._linger is None:
-            self._linger = asyncio.get_running_loop().call_at(self._due_at, self._lingered)
+        """A request that ends makes it look as well: then a timer is only wanted if there is room for another."""
+        has_room = len(self._requests) < self._settings.requests
+        if self._gathering and has_room and self._linger is None:
+            self._linger = asyncio.get_running_loop().call_at(self._gathering.due_at, self._lingered)
 
     def _lingered(self) -> None:
         self._linger = None
         self.wake()
 
-    def _give_back(self, held: Held) -> None:
-        """What waits to be sent has not begun. It is ended in a turn of its own: an abort may come from anywhere."""
-        for message in self._gathered:
-            if message.held is held:
-                self._gathered.remove(message)
-                self._gathered_bytes -= len(message.delivery.body)
-                asyncio.get_running_loop().call_soon(self._end_interrupted, message)
-                return
-
     def _end_interrupted(self, message: Message) -> None:
+        """What waited to be sent had not begun. In a turn of its own: an abort may come from anywhere."""
         if self._calls is not None:
             self._calls.end(message, INTERRUPTED)
-
-    # Requests
-
-    def _send_gathered(self) -> None:
-        messages, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
-        self._send(messages)
 
     def _send(self, messages: list[Message]) -> None:
         request = _Request(messages)
@@ -249,8 +189,8 @@ class BatchChannel:
             return
         closed = BatchVerdicts(INTERRUPTED)  # for those that were not aborted it is no failed attempt
         verdicts = closed if task.cancelled() else task.result()
-        names = _names(request.messages, verdicts)
-        for message, name in zip(request.messages, names, strict=True):
+        names = _names(request.messages, verdicts) if verdicts.named else itertools.repeat("")
+        for message, name in zip(request.messages, names, strict=False):
             calls.end(message, INTERRUPTED if message.held in request.aborted else verdicts.of(name))
         self.wake()
 
