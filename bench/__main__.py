@@ -15,8 +15,10 @@ MEASUREMENTS = (
     "publish_group",
     "whole_path",
     "latency",
+    "sidecar_latency",
     "push",
     "stream",
+    "sidecar_memory",
     "comparison",
     "handoff",
 )

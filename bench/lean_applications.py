@@ -210,13 +210,15 @@ async def _ended(tally: Tally, ages: str) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     await ended.wait()
-    if tally.ages_ns is not None:
-        _keep(tally.ages_ns, ages)
+    if ages:
+        keep(tally, ages)
         tally.tell()
 
 
-def _keep(ages_ns: array[int], place: str) -> None:
-    Path(place).write_bytes(ages_ns.tobytes())
+def keep(tally: Tally, place: str) -> None:
+    """The ages, for the measurement to read."""
+    assert tally.ages_ns is not None
+    Path(place).write_bytes(tally.ages_ns.tobytes())
 
 
 async def told_to_go() -> None:
