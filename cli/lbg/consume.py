@@ -216,9 +216,10 @@ async def _run(
     settings: MemberSettings, command: tuple[str, ...], *, printing: _Printing, connect_timeout_s: float
 ) -> None:
     from lbg_sidecar import CommandChannel, Member
+    from lbg_sidecar.app import CONCURRENCY
 
     await _first_connection(settings, connect_timeout_s)
-    app = CommandChannel(command, concurrency=settings.concurrency) if command else printing
+    app = CommandChannel(command, concurrency=settings.concurrency or CONCURRENCY) if command else printing
     member = Member(settings, app)
     printing.closed = lambda: member.stop("nobody reads the output any more")
     loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from lbg_broker.group import GroupSpec, Names
 from lbg_broker.journal import JournalWriter, flush_regularly
 from lbg_broker.provisioning import RecordUnavailable, read_group
 
-from .app import AppChannel, AsyncHandler, SyncHandler, handler_channel
+from .app import CONCURRENCY, AppChannel, AsyncHandler, SyncHandler, concurrency_of, handler_channel
 from .commits import CommitLog
 from .consuming.positions import Positions
 from .contact import Contact
@@ -72,7 +72,7 @@ class Member:
         if hasattr(application, "abort"):
             self.app = cast(AppChannel, application)
         else:
-            self.app = handler_channel(application, concurrency=settings.concurrency)
+            self.app = handler_channel(application, concurrency=settings.concurrency or CONCURRENCY)
         self._observer = observer
         self._names = Names(settings.group)
         self._random = random.Random()
@@ -248,7 +248,7 @@ class Member:
         machine = MemberMachine(
             settings.name,
             balancing=settings.balancing_rules(spec),
-            rules=settings.processing_rules,
+            rules=settings.processing_rules(concurrency=concurrency_of(self.app)),
             timings=Timings(),
             uniform=self._random.random,
             incarnation=lambda: secrets.token_hex(8),

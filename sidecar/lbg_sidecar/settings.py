@@ -53,8 +53,9 @@ class MemberSettings:
 
     Processing:
 
-    - `concurrency`: calls of the application at the same time, over all queues. 16 suits calls that wait for
-      something else; an application that only computes gains nothing above its number of cores.
+    - `concurrency`: messages at the application at the same time, over all queues. None: what its channel makes use of
+      (`app.channel.concurrency_of`), else 16. That suits calls that wait for something else; an application that only
+      computes gains nothing above its number of cores.
     - `order`: `key` (default) or `queue`: what is processed one at a time.
     - `prefetch`: unacknowledged messages a queue may give to this member; None derives it, see
       `consuming.window.derived_prefetch`.
@@ -93,7 +94,7 @@ class MemberSettings:
     max_handoff_s: float = 3.0
     release_interval_s: float = 30.0
     moves_at_once: int = 2
-    concurrency: int = 16
+    concurrency: int | None = None
     order: Order = Order.KEY
     prefetch: int | None = None
     call_timeout_s: float = 30.0
@@ -119,9 +120,9 @@ class MemberSettings:
         object.__setattr__(
             self, "when_exhausted", _one_of(WhenExhausted, "when_exhausted", self.when_exhausted)
         )
-        for name in ("moves_at_once", "concurrency", "max_attempts"):
+        for name in ("moves_at_once", "max_attempts"):
             _at_least(1, name, getattr(self, name))
-        for name, least in (("clients", 1), ("index", 0), ("prefetch", 1)):
+        for name, least in (("clients", 1), ("index", 0), ("prefetch", 1), ("concurrency", 1)):
             if getattr(self, name) is not None:
                 _at_least(least, name, getattr(self, name))
         if self.prefetch is not None and self.prefetch > 65_535:
@@ -142,10 +143,10 @@ class MemberSettings:
             return (self.broker,)
         return tuple(self.broker)
 
-    @property
-    def processing_rules(self) -> Rules:
+    def processing_rules(self, *, concurrency: int) -> Rules:
+        """`concurrency` is the one that counts where none is set."""
         return Rules(
-            concurrency=self.concurrency,
+            concurrency=concurrency if self.concurrency is None else self.concurrency,
             order=self.order,
             call_timeout_s=self.call_timeout_s,
             max_attempts=self.max_attempts,

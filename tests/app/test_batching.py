@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from lbg_sidecar import ACK, drop, retry
-from lbg_sidecar.app import BatchChannel, BatchSettings
+from lbg_sidecar import ACK, MemberSettings, drop, retry
+from lbg_sidecar.app import BatchChannel, BatchSettings, concurrency_of
 from lbg_sidecar.app.replies import verdicts_of_reply
 from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.verdict import INTERRUPTED, Kind, Verdict
@@ -310,3 +310,12 @@ async def test_an_aborted_message_that_was_not_sent_yet_never_is() -> None:
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         BatchSettings(**wrong)
+
+
+@pytest.mark.parametrize(("told", "counts"), [(None, 150), (8, 8)])
+def test_a_member_makes_room_for_full_batches_unless_it_is_told_a_number(
+    told: int | None, counts: int
+) -> None:
+    channel = BatchChannel("http://127.0.0.1:1/", settings=BatchSettings(size=50, requests=3))
+    settings = MemberSettings(group="orders", concurrency=told)
+    assert settings.processing_rules(concurrency=concurrency_of(channel)).concurrency == counts

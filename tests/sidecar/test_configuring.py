@@ -79,11 +79,8 @@ def test_an_http_application_needs_an_address() -> None:
     assert told.process.target == "http://127.0.0.1:8080/on"
 
 
-def test_batches_have_room_unless_the_concurrency_is_set() -> None:
+def test_a_batch_has_a_message_at_least() -> None:
     batches = {"LBG_GROUP": "orders", "LBG_APP": "http-batch", "LBG_TARGET": "http://127.0.0.1:8080/on"}
-    assert configure(batches).member.concurrency == 400
-    assert configure({**batches, "LBG_BATCH_SIZE": "50", "LBG_BATCH_REQUESTS": "1"}).member.concurrency == 50
-    assert configure({**batches, "LBG_CONCURRENCY": "8"}).member.concurrency == 8
     with pytest.raises(ConfigurationError, match="batch size is 0"):
         configure({**batches, "LBG_BATCH_SIZE": "0"})
 

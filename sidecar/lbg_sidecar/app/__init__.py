@@ -1,7 +1,7 @@
 """The ways to reach the application: each takes calls, makes them, and reports how every one of them ended."""
 
 from .batching import BatchChannel
-from .channel import AppChannel, Calls
+from .channel import CONCURRENCY, AppChannel, Calls, concurrency_of
 from .commanding import CommandChannel
 from .gathering import BatchSettings
 from .handling import AsyncHandler, SyncHandler, handler_channel
@@ -11,6 +11,7 @@ from .stream_connection import StreamSettings
 from .streaming import StreamChannel
 
 __all__ = [
+    "CONCURRENCY",
     "AppChannel",
     "AsyncHandler",
     "BatchChannel",
@@ -22,5 +23,6 @@ __all__ = [
     "StreamChannel",
     "StreamSettings",
     "SyncHandler",
+    "concurrency_of",
     "handler_channel",
 ]

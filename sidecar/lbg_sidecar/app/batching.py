@@ -52,6 +52,7 @@ class BatchChannel:
     ) -> None:
         self.target = parse_target(target)
         self._settings = settings or BatchSettings()
+        self.concurrency = self._settings.size * self._settings.requests
         self._rules = health or HealthRules()
         self._wall_s = wall_s
         self._calls: Calls | None = None

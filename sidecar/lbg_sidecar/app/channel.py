@@ -9,6 +9,9 @@ from ..consuming.positions import StreamRuns
 from ..message import Message
 from ..verdict import Verdict
 
+CONCURRENCY = 16
+"""Messages at the application at the same time, where neither the user nor the channel says another number."""
+
 
 class Calls(Protocol):
     """What the member offers to a channel: calls to take, and somebody to tell how they ended."""
@@ -32,7 +35,10 @@ class Calls(Protocol):
 
 
 class AppChannel(Protocol):
-    """One way to reach the application. All methods are called in the member's event loop."""
+    """One way to reach the application. All methods are called in the member's event loop.
+
+    A channel may have an attribute `concurrency`, see `concurrency_of`.
+    """
 
     async def start(self, calls: Calls) -> None:
         """Get ready. Raises AppError if the application can never be reached as it is configured."""
@@ -48,3 +54,9 @@ class AppChannel(Protocol):
 
     def describe(self) -> dict[str, object]:
         """What a view should show of it."""
+
+
+def concurrency_of(channel: AppChannel) -> int:
+    """How many messages at a time the channel makes use of, where its user sets no number: batches can only fill up
+    when there is room for them."""
+    return getattr(channel, "concurrency", CONCURRENCY)

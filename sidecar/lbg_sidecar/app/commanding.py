@@ -56,7 +56,7 @@ class CommandChannel:
         down_grace_s: float = DOWN_GRACE_S,
     ) -> None:
         self.command = tuple(command)
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._uniform = uniform
         self._calls: Calls | None = None
         self._recovering = Recovering(down_grace_s, self._tell_ready)
@@ -84,7 +84,7 @@ class CommandChannel:
         assert stdin is not None
         lines = []
         size = 0
-        while len(self._running) < self._concurrency and size < INPUT_MAX_BYTES:
+        while len(self._running) < self.concurrency and size < INPUT_MAX_BYTES:
             message = calls.take()
             if message is None:
                 break

@@ -18,7 +18,8 @@ attempts of the others."""
 class BatchSettings:
     """How messages are gathered. Raises SettingsError.
 
-    - `size`: messages in a request, at most. The member's `concurrency` must leave room for `size` x `requests`.
+    - `size`: messages in a request, at most. A member that is told no `concurrency` takes `size` x `requests`; with
+      less, batches stay smaller.
     - `max_bytes`: bodies in a request, at most; a larger message goes alone. 512 KiB stays below the 1 MiB that many
       servers take, with the attributes.
     - `linger_ms`: how long a message waits for others while another request is on its way; 0: not at all. 5 ms is

@@ -38,6 +38,7 @@ class PushChannel:
         self.target = parse_target(target)
         self._rules = health or HealthRules()
         self._wall_s = wall_s
+        self.concurrency = concurrency
         self._workers = handler_channel(self._push, concurrency=concurrency)
         self._requester: Requester | None = None
         self._health: HealthWatch | None = None

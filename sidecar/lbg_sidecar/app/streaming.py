@@ -37,6 +37,7 @@ class StreamChannel:
 
     def __init__(self, settings: StreamSettings) -> None:
         self._settings = settings
+        self.concurrency = settings.concurrency
         self._calls: Calls | None = None
         self._connection: StreamConnection | None = None
         self._is_taken = False  # by a connection that may not have said hello yet

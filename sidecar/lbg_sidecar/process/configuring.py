@@ -32,10 +32,6 @@ from .settings import (
 OTHERS = frozenset({"LBG_DEBUG", "LBG_MANAGEMENT"})
 """Of other commands: they may be there and say nothing to a sidecar."""
 
-STREAM_CONCURRENCY = 256
-"""What the application's credit says is what it can take at a time: this only bounds it. A frame that is answered in
-5 ms needs as many for 50,000 messages/s (bench/stream.py); with the 16 of other channels a frame has 16 at most."""
-
 _SERVICE = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
 """What Kubernetes puts into every container for a Service whose name begins with lbg (kubernetes.io, "Accessing
 the Service", Docker-links variables). No setting of ours may end like this."""
@@ -108,10 +104,6 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
             ) from None
     broker = BrokerSettings(**_of(BrokerSettings, values))
     told = {name: value for name, value in _of(MemberSettings, values).items() if name != "broker"}
-    if process.app is Channel.HTTP_BATCH:
-        told.setdefault("concurrency", process.batch_size * process.batch_requests)
-    elif process.app is Channel.STREAM:
-        told.setdefault("concurrency", STREAM_CONCURRENCY)
     try:
         member = MemberSettings(broker=_places(broker), **told)
     except SettingsError as error:
