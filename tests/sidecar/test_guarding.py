@@ -67,6 +67,28 @@ async def test_a_page_of_another_host_may_ask_nothing() -> None:
     assert (await asked(ANYWHERE, Origin="https://evil.example"))[0] == 403
 
 
+async def test_nor_open_a_stream() -> None:
+    """A WebSocket asks nobody first, whatever page opens it."""
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        await (opened := web.WebSocketResponse()).prepare(request)
+        return opened
+
+    runner = await listen(
+        LOOPBACK,
+        [web.get("/v1/stream", stream)],
+        body_max_bytes=1000,
+        setting="LBG_LOCAL",
+        middlewares=[guard(LOOPBACK)],
+    )
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/stream"
+    async with aiohttp.ClientSession() as session:
+        await (await session.ws_connect(url)).close()
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+            await session.ws_connect(url, origin="https://evil.example")
+    await runner.cleanup()
+
+
 async def test_a_name_that_was_rebound_to_loopback_is_refused() -> None:
     status, text = await asked(LOOPBACK, Host="evil.example:8750")
     assert status == 421
