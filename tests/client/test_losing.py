@@ -370,3 +370,14 @@ async def test_a_broker_that_does_not_read_holds_publishers_back_in_bytes(pair):
     connection.abort()
     with pytest.raises(ClientError):
         await publishing
+
+
+async def test_closing_what_is_lost_already_does_not_swallow_a_cancellation(pair):
+    connection, session = pair
+    drop_socket(connection, session)
+    await connection.closed
+    closing = asyncio.ensure_future(connection.close())
+    await asyncio.sleep(0)
+    was_waiting = closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled() == was_waiting

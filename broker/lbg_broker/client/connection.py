@@ -128,11 +128,11 @@ class ClientConnection(asyncio.Protocol):
             self._lose(ConnectionClosed(200, "goodbye", by_broker=False))
         elif not self._is_lost:
             self.abort()
-        try:
-            await asyncio.wait_for(asyncio.shield(self.closed), timeout_s)
-        except TimeoutError:
+        # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the result.
+        await asyncio.wait([self.closed], timeout=timeout_s)
+        if not self.closed.done():
             self.abort()
-            await asyncio.shield(self.closed)
+            await asyncio.wait([self.closed])
 
     def abort(self, reason: ClientError | None = None) -> None:
         """Drop the socket at once, as a crash would. Everything that waits fails with `reason`."""

@@ -79,11 +79,13 @@ class Persistence:
         nothing more can be done."""
         self._closing = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
             final = None if self.failed.done() else self._broker.seal(final=True)
             if final is not None:
                 self._submit(final)
-                await asyncio.wait_for(self._idle.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._idle.wait()
         await self._loop.run_in_executor(None, self._committer.stop)
 
     def _submit(self, batch: StoreBatch) -> None:

@@ -210,7 +210,8 @@ class _ThreadChannel:
             self._inbox.put(None)
         if self._threads:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await self._ended.wait()
 
     def describe(self) -> dict[str, object]:
         return {"channel": "threads", "running": self._running}

@@ -40,7 +40,8 @@ def signal_group(process: Process, number: signal.Signals) -> None:
 async def wait_for_end(process: Process, timeout_s: float) -> None:
     """Returns when it has ended, or after this time."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await process.wait()
 
 
 def described(status: int) -> str:

@@ -59,7 +59,8 @@ class HealthWatch:
             wait_s = began_at + self._rules.interval_s - loop.time()
             with suppress(TimeoutError):
                 if self._health.is_up:  # a refused call asks for a probe at once; a sick one keeps its rhythm
-                    await asyncio.wait_for(self._hurry.wait(), max(wait_s, 0.0))
+                    async with asyncio.timeout(max(wait_s, 0.0)):
+                        await self._hurry.wait()
                 else:
                     await asyncio.sleep(max(wait_s, 0.0))
 

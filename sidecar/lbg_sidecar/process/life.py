@@ -145,6 +145,7 @@ class Life:
 
     async def _pause(self, wait_s: float) -> None:
         try:
-            await asyncio.wait_for(self._stopped.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await self._stopped.wait()
         except TimeoutError:
             return

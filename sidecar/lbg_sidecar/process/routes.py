@@ -68,7 +68,8 @@ async def _left(life: Life, wait_s: float) -> bool:
     """Whether the member has left, or does within `wait_s`: also 0, for which `wait_for` does not look."""
     if not life.left.is_set():
         with suppress(TimeoutError):
-            await asyncio.wait_for(life.left.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await life.left.wait()
     return life.left.is_set()
 
 
