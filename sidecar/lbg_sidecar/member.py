@@ -12,12 +12,9 @@ from typing import Any, Self, cast
 
 from lbg_broker.client import ClientConnection, ClientError, ConnectError, ConnectionLost, reconnecting
 from lbg_broker.group import GroupSpec, Names
-from lbg_broker.journal import JournalWriter, flush_regularly
 from lbg_broker.provisioning import RecordUnavailable, read_group
 
 from .app import CONCURRENCY, AppChannel, AsyncHandler, SyncHandler, concurrency_of, handler_channel
-from .commits import CommitLog
-from .consuming.positions import Positions
 from .contact import Contact
 from .effects import Effect
 from .errors import IndexTaken
@@ -27,9 +24,9 @@ from .membership.messages import Identity
 from .membership.roster import Timings
 from .settings import MemberSettings
 from .shell.driving import Driver
-from .shell.journalling import Journalling, WallClock
 from .shell.link import Link
 from .shell.outgoing import Outgoing
+from .shell.records import Records
 
 log = logging.getLogger("lbg.member")
 
@@ -77,11 +74,9 @@ class Member:
         self._names = Names(settings.group)
         self._random = random.Random()
         self._driver: Driver | None = None
-        self._journal: Journalling | None = None
-        self._commits: CommitLog | None = None
+        self._records: Records | None = None
         self._previous: int | None = None
         self._life: asyncio.Task[None] | None = None
-        self._flusher: asyncio.Task[None] | None = None
         self._joined = asyncio.Event()
         self._lost = asyncio.Event()
         self._left = asyncio.Event()
@@ -91,16 +86,8 @@ class Member:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        if self.settings.commits is not None:
-            name = f"{self.settings.group}-{_file_name(self.settings.name)}.commits"
-            self._commits = CommitLog(self.settings.commits / name)
-        self._clock = WallClock(loop.time())
-        if self.settings.journal is not None:
-            name = f"delivered-{_file_name(self.settings.name)}"
-            writer = JournalWriter(self.settings.journal, name, on_problem=log.error)
-            self._journal = Journalling(writer, self._clock)
-            self._flusher = loop.create_task(flush_regularly(writer))
-        self._life = loop.create_task(self._live(), name=f"lbg member {self.settings.name}")
+        self._records = Records(self.settings)
+        self._life = loop.create_task(self._live(self._records), name=f"lbg member {self.settings.name}")
         joined = loop.create_task(self._joined.wait())
         try:
             await asyncio.wait({joined, self._life}, return_when=asyncio.FIRST_COMPLETED)
@@ -166,7 +153,7 @@ class Member:
 
     # Connections
 
-    async def _live(self) -> None:
+    async def _live(self, records: Records) -> None:
         settings = self.settings
         connections = reconnecting(
             settings.addresses, name=f"lbg member {settings.name}", on_failure=self._on_failure
@@ -175,7 +162,7 @@ class Member:
         try:
             async for work in connections:
                 try:
-                    await self._live_on(work)
+                    await self._live_on(work, records)
                 except (ClientError, IndexTaken, RecordUnavailable) as error:
                     if self.spec is None and not error.retryable:
                         raise
@@ -187,9 +174,9 @@ class Member:
             if work is not None:
                 await work.close()
 
-    async def _live_on(self, work: ClientConnection) -> None:
+    async def _live_on(self, work: ClientConnection, records: Records) -> None:
         """One connection, from joining to losing it or leaving."""
-        driver = self._driver or await self._learn(work)
+        driver = self._driver or await self._learn(work, records)
         await self._app_ready(driver, work)
         link = await Link.open(
             work,
@@ -206,7 +193,7 @@ class Member:
                 me,
                 link,
                 on_confirmed=driver.on_confirmed,
-                wall_us=self._clock.us,
+                wall_us=records.clock.us,
             )
             self._lost.clear()
             self._stood_down = False
@@ -239,7 +226,7 @@ class Member:
         if work.closed.done():
             raise work.closed.result() or ConnectionLost("closed")
 
-    async def _learn(self, work: ClientConnection) -> Driver:
+    async def _learn(self, work: ClientConnection, records: Records) -> Driver:
         """Read the group and get the application ready: once, before the first join."""
         settings = self.settings
         channel = await work.open_channel()
@@ -253,16 +240,14 @@ class Member:
             uniform=self._random.random,
             incarnation=lambda: secrets.token_hex(8),
         )
-        if self._commits is not None:
-            machine.consumption.processed.merge(Positions(self._commits.streams()))
-            machine.consumption.processed.keep = self._commits.write
+        records.remember(machine.consumption.processed)
         driver = Driver(
             machine,
             self.app,
             group=settings.group,
             prefix=spec.hash_prefix,
-            clock=self._clock,
-            journal=self._journal,
+            clock=records.clock,
+            journal=records.journal,
             on_lost=self._lost.set,
             on_exit=self._on_exit,
             on_stood_down=self._on_stood_down,
@@ -296,22 +281,15 @@ class Member:
             self._life.result()
 
     async def _end(self) -> None:
-        tasks = [task for task in (self._life, self._flusher) if task is not None]
-        if self._left.is_set() and self._life is not None and self._driver is not None:
-            await asyncio.wait(
-                [self._life], timeout=APP_STOP_GRACE_S
-            )  # it may still be closing its connections
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        life = self._life
+        if life is not None:
+            if self._left.is_set() and self._driver is not None:
+                # It may still be closing its connections.
+                await asyncio.wait([life], timeout=APP_STOP_GRACE_S)
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
         if self._driver is not None:
             self._driver.close()
         await self.app.stop(APP_STOP_GRACE_S)
-        if self._journal is not None:
-            self._journal.writer.close()
-        if self._commits is not None:
-            self._commits.close()
-
-
-def _file_name(name: str) -> str:
-    return "".join(mark if mark.isalnum() or mark in "._-" else "-" for mark in name)
+        if self._records is not None:
+            await self._records.close()

@@ -17,14 +17,12 @@ from ..consuming.positions import Positions, StreamRuns
 from ..errors import MessageError
 from ..machine import MemberMachine
 from ..membership.encoding import decode
-from ..membership.messages import Identity
-from ..membership.roster import Post
 from ..message import Message, held_of
 from ..verdict import Kind, Verdict
 from .journalling import Journalling, WallClock
 from .link import Link
 from .outgoing import Outgoing
-from .telling import tell
+from .performing import Performing
 
 log = logging.getLogger("lbg.member")
 
@@ -54,7 +52,6 @@ class Driver:
         observer: Callable[[fx.Effect], None] | None,
     ) -> None:
         self.machine = machine
-        self.link: Link | None = None
         self.failure: Exception | None = None
         """A bug: the member ends with it rather than going on in a state nobody thought of."""
         self.lost_why = ""
@@ -63,16 +60,13 @@ class Driver:
         self._group = group
         self._prefix = prefix
         self._clock = clock
-        self._journal = journal
         self._on_lost = on_lost
-        self._on_exit = on_exit
-        self._on_stood_down = on_stood_down
+        self.on_exit = on_exit
+        self.on_stood_down = on_stood_down
+        self._performing = Performing(machine, app, self, group=group, journal=journal, observer=observer)
         self.app_ready = asyncio.Event()
         self.app_ready.set()
         self.app_unready_why = ""
-        self._observer = observer
-        self._outgoing: Outgoing | None = None
-        self._me: Identity | None = None
         self._loop = asyncio.get_running_loop()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._flush_timer: asyncio.Handle | None = None
@@ -81,9 +75,13 @@ class Driver:
         self._fence_after_s = NEVER
         self._closed = False
 
+    @property
+    def link(self) -> Link | None:
+        return self._performing.link
+
     def connect(self, link: Link, outgoing: Outgoing) -> None:
         """There is a link, and an index is claimed with it: join."""
-        self.link, self._outgoing = link, outgoing
+        self._performing.use(link, outgoing)
         self.lost_why = ""
         self._turned_at = self._loop.time()
         self._fence_after_s = link.talk.heartbeat_s or NEVER
@@ -95,27 +93,22 @@ class Driver:
 
     def disconnect(self, why: str) -> None:
         """Whatever happens next, nothing is dispatched or acknowledged from here on."""
-        link, outgoing = self.link, self._outgoing
-        self.link = self._outgoing = None
-        if link is None or outgoing is None:
+        link = self._performing.let_go()
+        if link is None:
             return
         self.lost_why = why
         running = self.machine.consumption.lanes.running
         log.warning("%s: %s; %d running calls are aborted", self.machine.name, why, running)
-        outgoing.close()
         self.machine.disconnected(self._loop.time())
-        self._run_effects()
+        self._performing.run()
         link.abort()
         self._on_lost()
 
     def part(self) -> None:
         """The machine has left: the link is closed by whoever opened it."""
-        link, outgoing = self.link, self._outgoing
-        self.link = self._outgoing = None
-        if link is not None and outgoing is not None:
-            outgoing.close()
+        if self._performing.let_go() is not None:
             self.machine.disconnected(self._loop.time())
-            self._run_effects()
+            self._performing.run()
 
     def describe(self) -> dict[str, Any]:
         return self.machine.describe(self._loop.time())
@@ -233,7 +226,7 @@ class Driver:
     # Running
 
     def _pump(self) -> None:
-        self._run_effects()
+        self._performing.run()
         if self._closed:
             return
         self._app.wake()
@@ -254,7 +247,7 @@ class Driver:
         self._flush_timer = None
         now = self._loop.time()
         due = self.machine.flush(now)
-        self._run_effects()
+        self._performing.run()
         if due != NEVER and self._flush_timer is None:
             self._flush_is_far = due > now + self.machine.rules.ack_interval_s
             self._flush_timer = self._loop.call_at(due, self._flush)
@@ -287,58 +280,3 @@ class Driver:
         others may have its queues by now: nothing more may start."""
         self.disconnect(f"nothing ran here for {now - self._turned_at:.1f} s, longer than a heartbeat")
         self._turned_at = now
-
-    def _run_effects(self) -> None:
-        effects = self.machine.effects
-        while effects:
-            due, effects[:] = effects[:], []
-            for effect in due:
-                self._run(effect)
-                if self._observer is not None:
-                    self._observer(effect)
-
-    def _run(self, effect: fx.Effect) -> None:
-        link, outgoing = self.link, self._outgoing
-        match effect:
-            case fx.Done(deliveries, settled):
-                self._record(deliveries, settled)
-            case fx.Abort(calls):
-                self._app.abort([Message(held, self._group) for held in calls])
-            case fx.Exit():
-                self._on_exit()
-            case fx.StoodDown():
-                self._on_stood_down()
-            case fx.Reconnect(why):
-                self.disconnect(why)
-            case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():
-                tell(self.machine.name, self._index, effect)
-            case fx.Poisoned() | fx.Stalled() | fx.Superseded() | fx.TimedOut():
-                tell(self.machine.name, self._index, effect)
-            case _ if link is None or outgoing is None:
-                pass
-            case Post():
-                link.post(effect)
-            case fx.Ack(attachment, tag, multiple):
-                link.attaching.ack(attachment, tag, multiple=multiple)
-            case fx.Attach(attachment):
-                link.attaching.attach(attachment, self)
-            case fx.Detach():
-                link.attaching.detach(effect)
-            case fx.Look(queue):
-                link.look(queue, self.on_looked)
-            case fx.DeadLetter(held):
-                outgoing.dead_letter(held)
-            case fx.Republish(held):
-                outgoing.republish(held)
-
-    @property
-    def _index(self) -> int | None:
-        me = self.machine.roster.me
-        return me.index if me is not None else None
-
-    def _record(self, deliveries: tuple[Held, ...], settled: bool) -> None:
-        self._me = self.machine.roster.me or self._me
-        if self._journal is None or self._me is None:
-            return
-        settled_at = self._loop.time() if settled else None
-        self._journal.record(deliveries, self._me, settled_at=settled_at)

@@ -1,0 +1,122 @@
+"""Runs what the machine decides: on the broker, in the application, in the journal and the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from .. import effects as fx
+from ..app import AppChannel
+from ..consuming.held import Held
+from ..machine import MemberMachine
+from ..membership.messages import Identity
+from ..membership.roster import Post
+from ..message import Message
+from .attaching import QueueEvents
+from .journalling import Journalling
+from .link import Link
+from .outgoing import Outgoing
+from .telling import tell
+
+
+class Events(QueueEvents, Protocol):
+    """Who is told what comes of an effect. `disconnect` lets go of the link."""
+
+    def on_looked(self, queue: int, ready: int | None) -> None: ...
+    def on_exit(self) -> None: ...
+    def on_stood_down(self) -> None: ...
+    def disconnect(self, why: str) -> None: ...
+
+
+class Performing:
+    """`link` is None while there is no connection; what needs one is passed over then, because the machine has been,
+    or will be, told that the connection is gone."""
+
+    def __init__(
+        self,
+        machine: MemberMachine,
+        app: AppChannel,
+        events: Events,
+        *,
+        group: str,
+        journal: Journalling | None,
+        observer: Callable[[fx.Effect], None] | None,
+    ) -> None:
+        self.link: Link | None = None
+        self._outgoing: Outgoing | None = None
+        self._machine = machine
+        self._app = app
+        self._events = events
+        self._group = group
+        self._journal = journal
+        self._observer = observer
+        self._loop = asyncio.get_running_loop()
+        self._me: Identity | None = None
+
+    def use(self, link: Link, outgoing: Outgoing) -> None:
+        self.link, self._outgoing = link, outgoing
+
+    def let_go(self) -> Link | None:
+        """Nothing goes to the broker any more. Returns the link there was."""
+        link, outgoing = self.link, self._outgoing
+        self.link = self._outgoing = None
+        if outgoing is not None:
+            outgoing.close()
+        return link
+
+    def run(self) -> None:
+        """Every effect there is, with those that come of them."""
+        effects = self._machine.effects
+        while effects:
+            due, effects[:] = effects[:], []
+            for effect in due:
+                self._run(effect)
+                if self._observer is not None:
+                    self._observer(effect)
+
+    def _run(self, effect: fx.Effect) -> None:
+        link, outgoing = self.link, self._outgoing
+        match effect:
+            case fx.Done(deliveries, settled):
+                self._record(deliveries, settled)
+            case fx.Abort(calls):
+                self._app.abort([Message(held, self._group) for held in calls])
+            case fx.Exit():
+                self._events.on_exit()
+            case fx.StoodDown():
+                self._events.on_stood_down()
+            case fx.Reconnect(why):
+                self._events.disconnect(why)
+            case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():
+                tell(self._machine.name, self._index, effect)
+            case fx.Poisoned() | fx.Stalled() | fx.Superseded() | fx.TimedOut():
+                tell(self._machine.name, self._index, effect)
+            case _ if link is None or outgoing is None:
+                pass
+            case Post():
+                link.post(effect)
+            case fx.Ack(attachment, tag, multiple):
+                link.attaching.ack(attachment, tag, multiple=multiple)
+            case fx.Attach(attachment):
+                link.attaching.attach(attachment, self._events)
+            case fx.Detach():
+                link.attaching.detach(effect)
+            case fx.Look(queue):
+                link.look(queue, self._events.on_looked)
+            case fx.DeadLetter(held):
+                outgoing.dead_letter(held)
+            case fx.Republish(held):
+                outgoing.republish(held)
+
+    @property
+    def _index(self) -> int | None:
+        me = self._machine.roster.me
+        return me.index if me is not None else None
+
+    def _record(self, deliveries: tuple[Held, ...], settled: bool) -> None:
+        self._me = self._machine.roster.me or self._me
+        if self._journal is None or self._me is None:
+            return
+        settled_at = self._loop.time() if settled else None
+        self._journal.record(deliveries, self._me, settled_at=settled_at)
