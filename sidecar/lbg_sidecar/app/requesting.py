@@ -1,8 +1,8 @@
 """The HTTP client of the channels that push: one host, kept connections, replies that are never larger than a limit.
 
 A request is written with one call, its reply read where it arrives, and nothing else happens: no task, no timer and no
-object for each header. aiohttp's client takes 75 to 90 µs of CPU for what takes 20 µs here (bench/push.py), which is
-most of what a message costs that goes in a request of its own.
+object for each header. With aiohttp's client a message in a request of its own took 171 to 186 µs of CPU, and with this
+one 97 on a busier machine (bench/push.py).
 """
 
 from __future__ import annotations
