@@ -21,12 +21,16 @@ class MemberError(Exception):
 
 
 class SettingsError(MemberError):
+    """A setting is not valid. `field` is its name."""
+
     def __init__(self, field: str, value: object, rule: str) -> None:
         super().__init__(f"{field} is {value!r}, but {rule}")
         self.field = field
 
 
 class IndexTaken(MemberError):
+    """The fixed index belongs to another live member, which may leave."""
+
     retryable = True
 
     def __init__(self, index: int) -> None:
@@ -35,17 +39,19 @@ class IndexTaken(MemberError):
 
 
 class MessageError(MemberError):
-    pass
+    """Bytes on the members exchange that are no member's message."""
 
 
 class AppError(MemberError):
-    pass
+    """The application's channel cannot do its work."""
 
 
 class CommandFailed(AppError):
+    """The command cannot be started at all."""
+
     def __init__(self, command: str, why: str) -> None:
         super().__init__(f"cannot run {command!r}: {why}")
 
 
 class StreamError(AppError):
-    pass
+    """The application said on its stream what cannot be said there."""
