@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from lbg_sidecar.process.errors import ConfigurationError
 from lbg_sidecar.process.guarding import guard, is_of_here
 from lbg_sidecar.process.listener import Listener
 from lbg_sidecar.process.serving import address_of, listen
@@ -146,3 +147,17 @@ def test_a_taken_port_is_told_by_its_setting() -> None:
         listener = Listener("127.0.0.1", taken.getsockname()[1])
         with pytest.raises(Exception, match=r"^LBG_LOCAL is 127\.0\.0\.1:\d+, but one cannot listen there: "):
             asyncio.run(listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL"))
+
+
+async def test_a_socket_that_is_served_is_not_taken_and_one_that_is_left_over_is(tmp_path: Path) -> None:
+    path = tmp_path / "local.sock"
+    listener = Listener(path=path)
+    runner = await listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL")
+    with pytest.raises(ConfigurationError, match=r"LBG_LOCAL is unix:.*: Address already in use"):
+        await listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL")
+    await runner.cleanup()
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+    runner = await listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL")
+    await runner.cleanup()

@@ -16,7 +16,9 @@ from support.waiting import until
 NOTING_APP = Path(__file__).with_name("noting_app.py")
 
 
-async def until_so(sidecar: SidecarProcess, condition: Callable[[], Any], *, timeout_s: float = 60.0) -> None:
+async def until_so(
+    sidecar: SidecarProcess, condition: Callable[[], Any], *, timeout_s: float = 120.0
+) -> None:
     """Raises AssertionError with the sidecar's log when it ends, or when `condition` does not come."""
 
     def holds() -> bool:
@@ -31,7 +33,7 @@ async def until_so(sidecar: SidecarProcess, condition: Callable[[], Any], *, tim
         raise AssertionError(sidecar.text) from None
 
 
-async def exit_status(sidecar: SidecarProcess, *, within_s: float = 60.0) -> int:
+async def exit_status(sidecar: SidecarProcess, *, within_s: float = 120.0) -> int:
     """Raises AssertionError with its log when it does not end."""
     try:
         await until(lambda: sidecar.process.poll() is not None, timeout_s=within_s, every_s=0.05)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from collections.abc import Sequence
+from contextlib import suppress
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -47,6 +50,7 @@ async def listen(
     else:
         site = web.TCPSite(runner, listener.host, listener.port)
     try:
+        _require_unserved(listener)
         await site.start()
     except OSError as error:
         await runner.cleanup()
@@ -54,6 +58,17 @@ async def listen(
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise ConfigurationError(f"{setting} is {listener}, but one cannot listen there: {why}") from None
     return runner
+
+
+def _require_unserved(listener: Listener) -> None:
+    """asyncio takes a unix socket from whoever listens there as it takes one that a killed process left. Raises
+    OSError."""
+    if listener.path is None:
+        return
+    with socket.socket(socket.AF_UNIX) as asked, suppress(FileNotFoundError, ConnectionRefusedError):
+        asked.setblocking(False)
+        asked.connect(str(listener.path))
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def address_of(listener: Listener, runner: web.AppRunner) -> str:
