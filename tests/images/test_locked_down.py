@@ -18,6 +18,7 @@ from support.command_line import clean_environment
 from support.installation import Installed
 from support.locked_down import UID, locked_down
 
+pytestmark = pytest.mark.timeout(300)  # the wheel is built and installed within the first one
 PROBE = """
 import os, sys
 print(os.geteuid(), os.getegid())

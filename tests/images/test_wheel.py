@@ -12,6 +12,7 @@ from support.build_context import known_files
 from support.command_line import clean_environment
 from support.installation import Installed
 
+pytestmark = pytest.mark.timeout(300)  # the wheel is built and installed within the first one
 PLACES = ("broker", "sidecar", "cli")
 
 
