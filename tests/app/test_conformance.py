@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -126,6 +127,15 @@ async def test_any_key_and_any_body_reaches_the_application(
         offering.offer(key, body)
         await until(lambda: offering.ended)
     assert offering.acked() == [0]
+
+
+async def test_a_body_of_three_megabytes_arrives_whole(subject: Subject) -> None:
+    body = b"sum " + b"".join(b"%07d" % number for number in range(450_000))
+    async with offering_to(subject.channel, Offering()) as offering:
+        offering.offer("k", body)
+        await until(lambda: offering.ended, timeout_s=60)
+    ((_, verdict),) = offering.ended
+    assert (verdict.kind, verdict.reason) == (Kind.DROP, f"{len(body)} {crc32(body)}")
 
 
 async def test_stopping_takes_no_longer_than_the_grace(subject: Subject) -> None:

@@ -1,7 +1,8 @@
 """The channels under the conformance test, each with an application that understands the same bodies.
 
 A body says what the application does: `retry N` fails until attempt N, `later S` fails once and asks for S seconds,
-`drop WHY`, `sleep S` is slow the first time, anything else is acknowledged. It logs "begin SEQ" and "end SEQ".
+`drop WHY`, `sum …` drops with length and checksum of all of it, `sleep S` is slow the first time, anything else is
+acknowledged. It logs "begin SEQ" and "end SEQ".
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import socket
 import sys
 import time
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -34,7 +36,7 @@ HTTP_APP = Path(__file__).with_name("http_app.py")
 QUICK = HealthRules(interval_s=0.05, timeout_s=2.0, down_after=2)
 
 COMMAND = """
-import json, sys, threading, time
+import json, sys, threading, time, zlib
 log = open(sys.argv[1], "a", buffering=1)
 lock = threading.Lock()
 def work(message):
@@ -48,6 +50,8 @@ def work(message):
         answer |= {"verdict": "retry", "reason": "busy", "after_s": float(rest)}
     elif word == "drop":
         answer |= {"verdict": "drop", "reason": rest}
+    elif word == "sum":
+        answer |= {"verdict": "drop", "reason": f"{len(body)} {zlib.crc32(body.encode())}"}
     elif word == "sleep" and attempt == 1:
         time.sleep(float(rest))
     log.write(f"end {seq}\\n")
@@ -59,7 +63,7 @@ for line in sys.stdin:
 
 
 STREAM_APP = """
-import asyncio, sys
+import asyncio, sys, zlib
 from lbg_sidecar.stream_client import consume
 log = open(sys.argv[1], "a", buffering=1)
 async def handle(message):
@@ -73,6 +77,8 @@ async def handle(message):
             return {"verdict": "retry", "reason": "busy", "after_s": float(rest)}
         if word == "drop":
             return {"verdict": "drop", "reason": rest}
+        if word == "sum":
+            return {"verdict": "drop", "reason": f"{len(body)} {zlib.crc32(body.encode())}"}
         if word == "sleep" and attempt == 1:
             await asyncio.sleep(float(rest))
     finally:
@@ -99,6 +105,8 @@ def answered(message: Message) -> Verdict | float:
         return retry("busy", after_s=float(rest))
     if word == "drop":
         return drop(rest)
+    if word == "sum":
+        return drop(f"{len(message.data)} {zlib.crc32(message.data)}")
     if word == "sleep" and message.attempt == 1:
         return float(rest)
     return ACK

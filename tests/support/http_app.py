@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import sys
+import zlib
 from typing import Any
 
 from aiohttp import web
@@ -27,6 +28,8 @@ async def handle(request: web.Request) -> web.Response:
             return web.Response(status=503, text="busy", headers={"Retry-After": rest})
         if word == "drop":
             return web.Response(status=422, text=rest)
+        if word == "sum":
+            return web.Response(status=422, text=f"{len(body)} {zlib.crc32(body)}")
         if word == "sleep" and attempt == 1:
             await asyncio.sleep(float(rest))
         return web.Response(status=204)
@@ -57,6 +60,9 @@ async def verdict(log: Any, event: dict[str, Any]) -> dict[str, Any]:
             return {"id": event["id"], "verdict": "retry", "reason": "busy", "after_s": float(rest)}
         if word == "drop":
             return {"id": event["id"], "verdict": "drop", "reason": rest}
+        if word == "sum":
+            counted = f"{len(body)} {zlib.crc32(body.encode())}"
+            return {"id": event["id"], "verdict": "drop", "reason": counted}
         if word == "sleep" and attempt == 1:
             await asyncio.sleep(float(rest))
         return {"id": event["id"], "verdict": "ack"}
