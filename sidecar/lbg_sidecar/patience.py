@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LOOKS_PER_PATIENCE = 20
+"""So often an alarm is looked for meanwhile: its end is noticed soon, and waiting for answers begins there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:

@@ -21,10 +21,9 @@ from lbg_broker.group import Names
 from lbg_sidecar.consuming.consumption import Next
 from lbg_sidecar.consuming.held import Attachment, Held
 from lbg_sidecar.membership.messages import Identity
-from lbg_sidecar.patience import Patience
+from lbg_sidecar.patience import LOOKS_PER_PATIENCE, Patience
 from lbg_sidecar.shell.link import Link
 from lbg_sidecar.shell.outgoing import Outgoing
-from lbg_sidecar.shell.republishing import LOOKS_PER_PATIENCE
 from support.embedded import EmbeddedBroker
 from support.group_load import group_spec
 from support.group_on_broker import declare_group
@@ -157,13 +156,15 @@ async def test_dead_letters_go_on_over_a_new_channel(then: str) -> None:
     subject.close()
 
 
-async def test_while_the_broker_takes_nothing_a_channel_without_answers_is_kept() -> None:
+@pytest.mark.parametrize("what", [Next.REPUBLISH, Next.DEAD_LETTER])
+async def test_while_the_broker_takes_nothing_a_channel_without_answers_is_kept(what: Next) -> None:
     link, told = FakeLink((0, "silent")), Told()
     link.blocked_looks = 2 * LOOKS_PER_PATIENCE
     subject = outgoing(link, told)
     (held,) = held_messages(1)
-    subject.republish(held)
+    (subject.republish if what is Next.REPUBLISH else subject.dead_letter)(held)
     await until(lambda: told)
+    assert told == [(held, what)]
     assert link.blocked_looks < 0, "it was kept until the alarm was over"
     subject.close()
 

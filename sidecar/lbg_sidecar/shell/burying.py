@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from lbg_broker.client import ClientError, Delivery, Nacked, Publisher, Unroutable
 from lbg_broker.group import (
@@ -20,7 +20,7 @@ from lbg_broker.group import (
 
 from ..consuming.held import Held
 from ..membership.messages import Identity
-from ..patience import Patience
+from ..patience import LOOKS_PER_PATIENCE, Patience
 
 log = logging.getLogger("lbg.member")
 
@@ -31,6 +31,9 @@ class DeadPublishers(Protocol):
     dead: Publisher
 
     async def new_publisher(self) -> Publisher: ...
+
+    @property
+    def is_blocked(self) -> bool: ...
 
 
 class Burying:
@@ -79,14 +82,15 @@ class Burying:
         while not held.attachment.closed:
             publisher = self._publisher
             try:
-                async with asyncio.timeout(self._patience.answer_s):
-                    await publisher.publish(
+                await self._answered(
+                    publisher.publish(
                         self._names.dlx,
                         delivery.routing_key,
                         bytes(delivery.body),
                         properties=properties,
                         mandatory=True,
                     )
+                )
             except TimeoutError:
                 log.warning(
                     "queue %d: a dead letter has no answer after %g s; trying over a new channel",
@@ -107,6 +111,25 @@ class Burying:
             else:
                 self._on_buried(held)
                 return
+
+    async def _answered(self, publishing: Coroutine[Any, Any, None]) -> None:
+        """Raises TimeoutError when there is no answer although the broker takes messages.
+
+        What was sent before an alarm is read after it: sent again over a new channel, it would be there twice.
+        """
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(publishing)
+        try:
+            waits_since = loop.time()
+            while not task.done():
+                await asyncio.wait({task}, timeout=self._patience.answer_s / LOOKS_PER_PATIENCE)
+                if self._link.is_blocked:
+                    waits_since = loop.time()
+                elif loop.time() - waits_since >= self._patience.answer_s and not task.done():
+                    raise TimeoutError
+            task.result()
+        finally:
+            task.cancel()
 
     async def _renew(self, refused: Publisher) -> None:
         async with self._renewal:

@@ -24,12 +24,10 @@ from lbg_broker.group import (
 
 from ..consuming.held import Held
 from ..membership.messages import Identity
-from ..patience import Patience
+from ..patience import LOOKS_PER_PATIENCE, Patience
 from ..republishing import Republishing
 
 log = logging.getLogger("lbg.member")
-
-LOOKS_PER_PATIENCE = 20  # so that an alarm's end is noticed soon, and waiting for answers begins there
 
 WallClock = Callable[[float], int]  # the loop's time -> microseconds since the epoch
 
