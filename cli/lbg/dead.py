@@ -27,6 +27,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 REASON_MAX_CHARS = 100
 
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Say what was done as one JSON object.")
+
 
 def selecting(command: C) -> C:
     """Which dead letters are meant, handed to the command as one `selection`."""
@@ -78,31 +80,36 @@ def list_(
     selection = Selection(key=key, reason=reason)
     listing = _with_queue(address, group, lambda queue: look(queue, selection, limit=limit))
     now_us = time.time_ns() // 1000
+    letters = [letter.to_json(now_us) for letter in listing.letters]
     if as_json:
-        letters = [letter.to_json(now_us) for letter in listing.letters]
         click.echo(json.dumps({"group": group, "total": listing.total, "letters": letters}, indent=2))
-        return
-    for letter in listing.letters:
-        click.echo(_line(letter, now_us))
-    click.echo(f"{len(listing.letters):,} shown of {listing.total:,} dead letters in group {group}", err=True)
+    else:
+        for letter in listing.letters:
+            click.echo(_line(letter, now_us))
+        shown = f"{len(letters):,} shown of {listing.total:,} dead letters in group {group}"
+        click.echo(shown, err=True)
+    if listing.not_looked_at:
+        raise Failure(_not_looked_at(listing.not_looked_at, group))
 
 
 @dead.command(epilog="Example: lbg dead replay orders --key N14228")
 @click.argument("group")
 @selecting
+@AS_JSON
 @broker_options(login=True)
-def replay(group: str, address: BrokerAddress, selection: Selection) -> None:
+def replay(group: str, address: BrokerAddress, selection: Selection, as_json: bool) -> None:
     """Publish dead letters of GROUP to it again, oldest first, in order per key, behind what waits there now.
 
     Each is acknowledged once its queue has confirmed it; what is on the way when the command is killed may be
     replayed a second time by the next. Stops at the first that is refused; it and the rest stay dead letters.
-    Members take a replayed message for a new one: headers lbg-original-publisher and lbg-original-seq say who it was.
+    A binding of the group that is missing is made again first. Members take a replayed message for a new one: headers
+    lbg-original-publisher and lbg-original-seq say who it was.
     """
     from lbg_broker.deadletters import Done
     from lbg_broker.deadletters import replay as replay_letters
 
     done = Done()
-    with _told(done, group, "replayed"):
+    with _told(done, group, "replayed", as_json=as_json):
         _with_queue(address, group, lambda queue: replay_letters(queue, selection, done))
 
 
@@ -115,8 +122,11 @@ def replay(group: str, address: BrokerAddress, selection: Selection) -> None:
     help="Write each to this new file (JSON Lines) first, on disk before it is taken away.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@AS_JSON
 @broker_options(login=True)
-def discard(group: str, address: BrokerAddress, selection: Selection, save: Path | None, yes: bool) -> None:
+def discard(
+    group: str, address: BrokerAddress, selection: Selection, save: Path | None, yes: bool, as_json: bool
+) -> None:
     """Take dead letters of GROUP away for good."""
     from lbg_broker.deadletters import Done, count
     from lbg_broker.deadletters import discard as discard_letters
@@ -125,9 +135,10 @@ def discard(group: str, address: BrokerAddress, selection: Selection, save: Path
         if not sys.stdin.isatty():
             raise click.UsageError("nobody can be asked here: say --yes to discard")
         found = _with_queue(address, group, lambda queue: count(queue, selection))
-        click.confirm(f"discard {found:,} dead letters of group {group} for good?", abort=True, err=True)
+        if not click.confirm(f"discard {found:,} dead letters of group {group} for good?", err=True):
+            raise Failure("nothing was discarded")
     done = Done()
-    with _told(done, group, "discarded"), _new_file(save) as file:
+    with _told(done, group, "discarded", as_json=as_json), _new_file(save) as file:
         _with_queue(address, group, lambda queue: discard_letters(queue, selection, done, save=file))
 
 
@@ -142,21 +153,27 @@ def _with_queue(address: BrokerAddress, group: str, work: Callable[[DeadQueue], 
 
 
 @contextmanager
-def _told(done: Done, group: str, what: str) -> Iterator[None]:
+def _told(done: Done, group: str, what: str, *, as_json: bool) -> Iterator[None]:
     """Say what was done however it ends; an ID that is not there is a failure."""
     try:
         yield
     finally:
-        if done.total or sys.exception() is None:
+        if as_json:
+            click.echo(json.dumps({"group": group, **done.to_json(what)}, indent=2))
+        elif done.total or sys.exception() is None:
             unknown = f", {done.unknown:,} of unknown fate" if done.unknown else ""
             click.echo(f"{done.done:,} of {done.total:,} dead letters of group {group} {what}{unknown}")
     if done.not_looked_at:
-        raise Failure(
-            f"{done.not_looked_at:,} dead letters of group {group} were not looked at: somebody else holds them, or "
-            "too many before them were not selected; replay or discard those first"
-        )
+        raise Failure(_not_looked_at(done.not_looked_at, group))
     if done.missing_ids:
         raise Failure(f"no dead letter of group {group} has id {', '.join(sorted(done.missing_ids))}")
+
+
+def _not_looked_at(count: int, group: str) -> str:
+    return (
+        f"{count:,} dead letters of group {group} were not looked at, for somebody else holds them: "
+        "say it again when no other lbg dead works on the group"
+    )
 
 
 @contextmanager

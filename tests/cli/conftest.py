@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +16,9 @@ import pytest
 
 from lbg.__main__ import cli
 from lbg.failing import run
+from lbg_broker.group import GroupSpec
 from support.command_line import Lbg, Said, Where, clean_environment, end_started
+from support.group_on_broker import declare_group
 from support.rabbitmq import RabbitNode
 
 
@@ -68,6 +72,14 @@ def serving(directory: Path) -> Iterator[Where]:
 def _nothing_left_behind() -> Iterator[None]:
     yield
     end_started()
+
+
+@pytest.fixture
+def group(broker: Where) -> str:
+    name = f"g{secrets.token_hex(4)}"
+    spec = GroupSpec(name, name, hash_count=20, queue_count=2, queue_size_mb=1, client_username="guest")
+    asyncio.run(declare_group(broker.broker, spec))
+    return name
 
 
 @pytest.fixture

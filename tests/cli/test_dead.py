@@ -4,77 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
-from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
-from lbg_broker.client import BasicProperties, ConnectionSettings, Publisher, connect
+from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.deadletters import DeadLetter, Done, Selection, open_dead_queue, replay
 from lbg_broker.deadletters.restamping import rounds
-from lbg_broker.group import GroupSpec, Names
+from lbg_broker.group import Names
 from lbg_broker.publishing import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
 from support.command_line import Lbg, Where
-from support.group_on_broker import declare_group
+from support.dead_letters import dead, ids, listed, put
 from support.waiting import until
-
-
-@pytest.fixture
-def group(broker: Where) -> str:
-    name = f"g{secrets.token_hex(4)}"
-    spec = GroupSpec(name, name, hash_count=20, queue_count=2, queue_size_mb=1, client_username="guest")
-    asyncio.run(declare_group(broker.broker, spec))
-    return name
-
-
-async def put(broker: Where, exchange: str, messages: Sequence[tuple[str, dict[str, object], bytes]]) -> None:
-    connection = await connect(broker.broker)
-    publisher = await Publisher.open(connection)
-    for routing_key, headers, body in messages:
-        properties = BasicProperties(headers=headers, delivery_mode=2)
-        publisher.publish_soon(exchange, routing_key, body, properties=properties)
-    await publisher.flush()
-    await connection.close()
-
-
-def refused(
-    group: str, count: int, *, hash_: int = 3, body: bytes = b""
-) -> list[tuple[str, dict[str, object], bytes]]:
-    """Dead letters of three keys, as a member makes them."""
-    return [
-        (
-            f"{group}.{hash_}.t",
-            {
-                "lbg-key": f"k{number % 3}",
-                "lbg-publisher": "p",
-                "lbg-seq": number,
-                "lbg-reason": "odd number" if number % 2 else "even number",
-                "lbg-attempts": 1,
-                "lbg-queue": hash_ % 2,
-                "lbg-member": 0,
-                "lbg-member-name": "m",
-            },
-            body or str(number).encode(),
-        )
-        for number in range(count)
-    ]
-
-
-def dead(broker: Where, group: str, count: int, **more: object) -> None:
-    messages = refused(group, count, **more)
-    asyncio.run(put(broker, Names(group).dlx, messages))
-
-
-def listed(lbg: Lbg, broker: Where, group: str, *options: str) -> dict[str, object]:
-    said = lbg("dead", "list", group, "--json", "--limit", "1000", *options, "--broker", broker.broker)
-    assert said.status == 0, said.err
-    return json.loads(said.out)
-
-
-def ids(shown: dict[str, object]) -> list[str]:
-    return [letter["id"] for letter in shown["letters"]]
 
 
 def test_what_a_member_refused_comes_to_it_again_in_order_while_it_runs(

@@ -44,12 +44,14 @@ _started: list[subprocess.Popen[str]] = []
 def start_lbg(
     *arguments: str,
     environment: Mapping[str, str] | None = None,
+    stdin: int | None = None,
     stdout: int | IO[str] = subprocess.PIPE,
     stderr: int | IO[str] = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
     """`lbg ARGUMENTS` as a process, with pipes by default; `end_started` ends it if the test does not."""
     process = subprocess.Popen(
         [sys.executable, "-m", "lbg", *arguments],
+        stdin=stdin,
         stdout=stdout,
         stderr=stderr,
         text=True,

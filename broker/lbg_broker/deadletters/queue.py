@@ -1,7 +1,7 @@
 """`lbg.G.dead`, read from its oldest message on; what is not acknowledged goes back to its place at the end.
 
-One consumer reads, for RabbitMQ gives back in order what one consumer held; each basic.get is a consumer of its own to
-a quorum queue, and what several held comes back in any order (rabbit_fifo).
+One consumer reads at a time, for RabbitMQ gives back in order what one consumer held; each basic.get is a consumer of
+its own to a quorum queue, and what several held at the same time comes back in any order (rabbit_fifo).
 """
 
 from __future__ import annotations
@@ -19,74 +19,135 @@ from lbg_broker.provisioning.reading import read_group
 
 from .letter import DeadLetter
 from .selecting import Selection
+from .windows import PAGE_MESSAGES, Windows
 
 Page = list[tuple[DeadLetter, Delivery]]
-
-PAGE_MESSAGES = 64
-
-WINDOW_MESSAGES = 256
-"""Under way when all of them are acknowledged: what this process holds of the queue."""
-
-WINDOW_MAX_MESSAGES = 65_535
-"""A prefetch count has 16 bits (AMQP 0-9-1, basic.qos). So many that are not selected can be passed over."""
 
 ANSWER_S = 20.0
 """A quorum queue that has its majority back answers within 15 s what it was sent without one, or never."""
 
+TURN_S = 900.0
+"""RabbitMQ closes a channel that has held a message for `consumer_timeout`, 30 min by default: before, everything is
+given back and read again from the oldest on."""
+
+APPLIED_AFTER_S = 0.1
+"""A quorum queue's channel that closes can discard acknowledgements behind 32 others. When it has answered
+basic.cancel the queue has applied those 32; the rest is on its way to it within milliseconds."""
+
 
 class DeadQueue:
     """`total`: dead letters that were there at the start. Later ones are not looked at, or a member that refuses what
-    is replayed would keep a replay going for ever. `looked_at` falls short of it when somebody else holds some, or more
-    than a window of them are not selected."""
+    is replayed would keep a replay going for ever. `not_looked_at`: held by somebody else."""
 
-    def __init__(self, connection: ClientConnection, channel: Channel, spec: GroupSpec, total: int) -> None:
+    def __init__(
+        self,
+        connection: ClientConnection,
+        channel: Channel,
+        spec: GroupSpec,
+        total: int,
+        *,
+        turn_s: float = TURN_S,
+    ) -> None:
         self.connection = connection
         self.names = Names(spec.name)
         self.spec = spec
         self.total = total
-        self.looked_at = 0
         self._channel = channel
-        self._acked = 0
+        self._turn_s = turn_s
+        self._left = total  # of those that were there, as far as this process knows
+        self._found: deque[tuple[DeadLetter, Delivery]] = deque()
+        self._came = asyncio.Event()
+        self._begin(channel)
+
+    @property
+    def not_looked_at(self) -> int:
+        return self._left - self._looked_at
 
     def ack(self, message: Delivery) -> None:
         self._channel.ack(message.delivery_tag)
         self._acked += 1
+        if message.delivery_tag > self._window_began_at:
+            self._windows.acked()
 
-    async def pages(self, selection: Selection, *, window: int = WINDOW_MAX_MESSAGES) -> AsyncIterator[Page]:
-        """Those selected, oldest first; to be called once. In memory are those that came and were not yet asked for,
-        never those passed over. Raises ClientError."""
-        found: deque[tuple[DeadLetter, Delivery]] = deque()
-        came = asyncio.Event()
-
-        def on_deliveries(messages: list[Delivery]) -> None:
-            for message in islice(messages, self.total - self.looked_at):
-                self.looked_at += 1
-                letter = DeadLetter.of(message)
-                if letter in selection:
-                    found.append((letter, message))
-            came.set()
-
-        channel = self._channel
-        channel.closed.add_done_callback(lambda _: came.set())
-        if self.total:
-            await channel.consume(self.names.dead, on_deliveries, prefetch_count=window)
+    async def pages(self, selection: Selection) -> AsyncIterator[Page]:
+        """Those selected, oldest first; to be called once. What of a page is not acknowledged when the next is asked
+        for stays. In memory are those that came and were not yet asked for, never those passed over. Raises
+        ClientError."""
+        self._selection = selection
         while True:
-            while found:
-                yield [found.popleft() for _ in range(min(PAGE_MESSAGES, len(found)))]
-            if self.looked_at >= self.total or self.looked_at - self._acked >= window:
+            while self._found:
+                count = min(PAGE_MESSAGES, len(self._found))
+                yield [self._found.popleft() for _ in range(count)]
+            if self._looked_at >= self._left:
                 return
-            came.clear()
-            if not channel.is_open:
-                raise channel.why_closed()
-            try:
-                async with asyncio.timeout(ANSWER_S):
-                    await came.wait()
-            except TimeoutError:
-                return
+            self._came.clear()
+            if not self._channel.is_open:
+                raise self._channel.why_closed()
+            if self._acked and asyncio.get_running_loop().time() - self._turn_began_at > self._turn_s:
+                await self._turn()
+            elif self._windows.is_crowded:
+                await self._open_window()
+            else:
+                try:
+                    async with asyncio.timeout(ANSWER_S):
+                        await self._came.wait()
+                except TimeoutError:
+                    return
+
+    async def close(self) -> None:
+        """Everything acknowledged is so at the broker, and the rest is back in its place."""
+        if not self._channel.is_open:
+            return
+        if self._consumer is not None:
+            await self._channel.cancel(self._consumer)
+        if self._acked:
+            await asyncio.sleep(APPLIED_AFTER_S)
+        await self._channel.close()
+
+    async def _turn(self) -> None:
+        await self.close()
+        self._left -= self._acked
+        self._found.clear()
+        self._begin(await self.connection.open_channel())
+
+    def _begin(self, channel: Channel) -> None:
+        self._channel = channel
+        self._windows = Windows()
+        self._window_began_at = 0
+        self._consumer: str | None = None
+        self._looked_at = 0
+        self._acked = 0
+        self._turn_began_at = asyncio.get_running_loop().time()
+        channel.closed.add_done_callback(lambda _: self._came.set())
+
+    async def _open_window(self) -> None:
+        """The one before keeps what it holds and gets nothing more, so it holds what comes before this one."""
+        channel = self._channel
+        if self._consumer is not None:
+            await channel.cancel(self._consumer)
+        self._window_began_at = channel.last_delivery_tag
+        size = self._windows.open()
+        self._consumer = await channel.consume(
+            self.names.dead,
+            self._on_deliveries,
+            prefetch_count=size,
+            consumer_tag=f"lbg.dead.{self._windows.opened:06}",  # by its name it has its place in the order
+        )
+
+    def _on_deliveries(self, messages: list[Delivery]) -> None:
+        for message in islice(messages, self._left - self._looked_at):
+            self._looked_at += 1
+            self._windows.came(len(message.body))
+            letter = DeadLetter.of(message)
+            if letter in self._selection:
+                self._found.append((letter, message))
+        self._came.set()
 
 
 @asynccontextmanager
-async def open_dead_queue(places: Sequence[ConnectionSettings], group: str) -> AsyncIterator[DeadQueue]:
+async def open_dead_queue(
+    places: Sequence[ConnectionSettings], group: str, *, turn_s: float = TURN_S
+) -> AsyncIterator[DeadQueue]:
     """Raises GroupNotFound and the other errors of `read_group`, and ClientError."""
     connection = await connect_any(places, name=f"lbg dead {group}")
     try:
@@ -98,11 +159,10 @@ async def open_dead_queue(places: Sequence[ConnectionSettings], group: str) -> A
                 total = (await channel.queue_declare(name, passive=True)).message_count
         except TimeoutError:
             raise RecordUnavailable(group, f"queue {name} gives no answer in {ANSWER_S:g} s") from None
+        queue = DeadQueue(connection, channel, spec, total, turn_s=turn_s)
         try:
-            yield DeadQueue(connection, channel, spec, total)
+            yield queue
         finally:
-            # Its answer comes after every acknowledgement was taken.
-            if channel.is_open:
-                await channel.close()
+            await queue.close()
     finally:
         await connection.close()

@@ -8,21 +8,25 @@ import os
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 from lbg_broker.client import BasicProperties, ClientError, Delivery, Nacked, Publisher, Unroutable
 
+from .binding import Binding
 from .errors import ReplayStopped
 from .letter import DeadLetter, saved_json
-from .queue import ANSWER_S, WINDOW_MAX_MESSAGES, WINDOW_MESSAGES, DeadQueue, Page
+from .queue import ANSWER_S, DeadQueue, Page
 from .restamping import Restamping, rounds
 from .selecting import Selection
 
 
 @dataclass(slots=True)
 class Listing:
+    """`not_looked_at`: held by somebody else."""
+
     total: int
     letters: list[DeadLetter]
+    not_looked_at: int
 
 
 @dataclass(slots=True)
@@ -30,7 +34,7 @@ class Done:
     """Kept up to date while it works, so that it says what was done whatever ends it.
 
     `unknown`: published, and the connection went before the answer: replayed and still dead letters, or only the
-    latter. `not_looked_at`: held by somebody else, or behind too many that were not selected.
+    latter. `not_looked_at`: held by somebody else.
     """
 
     total: int = 0
@@ -39,16 +43,24 @@ class Done:
     not_looked_at: int = 0
     missing_ids: set[str] = field(default_factory=set)
 
+    def to_json(self, what: str) -> dict[str, Any]:
+        return {
+            "total": self.total,
+            what: self.done,
+            "unknown": self.unknown,
+            "not_looked_at": self.not_looked_at,
+            "missing_ids": sorted(self.missing_ids),
+        }
+
 
 async def look(queue: DeadQueue, selection: Selection, *, limit: int) -> Listing:
     """The oldest `limit` of those selected, and how many dead letters there are in all."""
     letters: list[DeadLetter] = []
-    window = min(limit, WINDOW_MAX_MESSAGES) if selection.is_everything else WINDOW_MAX_MESSAGES
-    async for page in queue.pages(selection, window=window):
+    async for page in queue.pages(selection):
         letters += [letter for letter, _ in page]
         if len(letters) >= limit:
-            break
-    return Listing(queue.total, letters[:limit])
+            return Listing(queue.total, letters[:limit], 0)
+    return Listing(queue.total, letters, queue.not_looked_at)
 
 
 async def count(queue: DeadQueue, selection: Selection) -> int:
@@ -66,7 +78,10 @@ async def replay(queue: DeadQueue, selection: Selection, done: Done) -> None:
     """
     publisher = await Publisher.open(queue.connection)
     restamping = Restamping(queue.spec)
+    binding = Binding(queue.connection, queue.spec)
     async for page in _taking(queue, selection, done):
+        for letter, _ in page:
+            await binding.ensure(letter)
         for each in rounds(page):
             await _replay_round(queue, publisher, restamping, each, done)
 
@@ -87,10 +102,9 @@ async def discard(queue: DeadQueue, selection: Selection, done: Done, *, save: I
 async def _taking(queue: DeadQueue, selection: Selection, done: Done) -> AsyncIterator[Page]:
     done.total = queue.total
     done.missing_ids = set(selection.ids)
-    window = WINDOW_MESSAGES if selection.is_everything else WINDOW_MAX_MESSAGES
-    async for page in queue.pages(selection, window=window):
+    async for page in queue.pages(selection):
         yield page
-    done.not_looked_at = queue.total - queue.looked_at
+    done.not_looked_at = queue.not_looked_at
 
 
 async def _replay_round(
