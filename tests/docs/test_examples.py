@@ -1,0 +1,105 @@
+"""The applications that docs/app-channels.md shows are those of examples/, and each does its work beside a sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lbg_broker.publishing import GroupPublisher
+from support.command_line import clean_environment, end_started, start_lbg
+from support.embedded import EmbeddedBroker, free_port
+from support.group_load import group_spec
+from support.group_on_broker import declare_group
+from support.waiting import until
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "app-channels.md").read_text()
+DEBIANS_NODE_MODULES = "/usr/share/nodejs"
+PYTHON, NODE, SHELL = sys.executable, "node", "sh"
+STREAM = {"LBG_APP": "stream"}
+APPLICATIONS = {
+    "push_server.js": ({"LBG_APP": "http", "LBG_TARGET": "http://127.0.0.1:{port}/"}, (NODE, "{port}")),
+    "stream_client.js": (STREAM, (NODE, "ws://127.0.0.1:{local}/v1/stream")),
+    "stream_client.py": (STREAM, (PYTHON, "http://127.0.0.1:{local}/v1/stream")),
+    "batch_server.py": (
+        {"LBG_APP": "http-batch", "LBG_TARGET": "http://127.0.0.1:{port}/batch"},
+        (PYTHON, "{port}"),
+    ),
+    "handle_orders.sh": ({"LBG_APP": "command", "LBG_COMMAND": "sh {file}"}, None),
+}
+LANGUAGES = {"js": "js", "py": "python", "sh": "sh"}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    yield
+    end_started()
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_the_page_shows_the_file(name: str) -> None:
+    language = LANGUAGES[name.partition(".")[2]]
+    assert f"```{language}\n{(ROOT / 'examples' / name).read_text()}```\n" in PAGE
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("name", APPLICATIONS)
+async def test_it_gets_its_messages_in_order_and_acknowledges_them(
+    name: str, broker: EmbeddedBroker, unique: str, tmp_path: Path
+) -> None:
+    await declare_group(broker.url, group_spec(unique))
+    environment, command = APPLICATIONS[name]
+    file = ROOT / "examples" / name
+    ports = {"port": str(free_port()), "local": str(free_port())}
+    log = tmp_path / "log"
+    settings = {
+        "LBG_BROKER": broker.url,
+        "LBG_GROUP": unique,
+        "LBG_LOCAL": f"127.0.0.1:{ports['local']}",
+        "LBG_OBSERVED": "127.0.0.1:0",
+        **{variable: value.format(file=file, **ports) for variable, value in environment.items()},
+    }
+    with log.open("ab") as said:
+        start_lbg("sidecar", environment=settings, stdout=subprocess.DEVNULL, stderr=said.fileno())
+        application = None
+        if command is not None:
+            program, *arguments = command
+            application = await asyncio.create_subprocess_exec(
+                *(program, str(file), *(each.format(**ports) for each in arguments)),
+                stdout=said,
+                stderr=said,
+                env={**clean_environment(), "NODE_PATH": DEBIANS_NODE_MODULES},
+            )
+    try:
+        async with GroupPublisher(broker.url, group=unique) as publisher:
+            for body in (b"one", b"two"):
+                await publisher.publish(key="order 1", body=body)
+        await until(lambda: acked(ports["local"]) == 2, timeout_s=60, what=name)
+    finally:
+        if application is not None:
+            application.kill()
+            await application.wait()
+    text = log.read_text()
+    assert "order 1" in text
+    assert 0 < text.index("one") < text.index("two")
+
+
+def acked(port: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/state", timeout=5) as answer:
+            return int(json.load(answer).get("counts", {}).get("acked", 0))
+    except OSError:
+        return 0
