@@ -38,7 +38,6 @@ CREDIT = 256
 WARM_UP_S = 1.0
 SETTLE_S = 2.0
 """A member attaches to its queues after it has joined."""
-ENDLESS = 10**9
 
 BARE = "bare consumer"
 SIDECARS = {"sidecar, stream": "stream", "sidecar, push": "http", "sidecar, batch push": "http-batch"}
@@ -69,9 +68,9 @@ class BareConsumer(Bare):
             self.transport.write(ACK.pack(1, 1, 13, 0x3C0050, self._tally.seen, 1, 0xCE))
 
 
-async def bare(url: str, ages: str, **_: Any) -> None:
+async def bare(url: str, messages: int, ages: str, **_: Any) -> None:
     loop = asyncio.get_running_loop()
-    tally = Tally(ENDLESS, ages=True)
+    tally = Tally(messages, ages=True)
     where = pika.URLParameters(url)
     _, consumer = await loop.create_connection(lambda: BareConsumer(tally), where.host, where.port)
     loop.add_signal_handler(signal.SIGTERM, consumer.done.set_result, None)
@@ -82,8 +81,8 @@ async def bare(url: str, ages: str, **_: Any) -> None:
     _finish(tally, ages)
 
 
-async def member(url: str, ages: str, **_: Any) -> None:
-    tally = Tally(ENDLESS, ages=True)
+async def member(url: str, messages: int, ages: str, **_: Any) -> None:
+    tally = Tally(messages, ages=True)
 
     async def handle(message: Message) -> None:
         tally.more(message.data)
@@ -114,21 +113,23 @@ async def ages_ms(stage: Stage, role: str, rate: int, seconds: float) -> list[fl
     sidecar = application = publisher = None
     try:
         if role not in SIDECARS:
-            application = await Worker.start("sidecar_latency", role=role, url=url, ages=ages)
+            application = await Worker.start(
+                "sidecar_latency", role=role, url=url, messages=messages, ages=ages
+            )
             await application.answer("ready")
         elif role == "sidecar, stream":
             sidecar = await Sidecar.start(url, room, {"LBG_APP": "stream"})
             application = await Worker.start(
                 "lean_applications",
                 role="stream",
-                messages=ENDLESS,
+                messages=messages,
                 socket=sidecar.local_socket,
                 credit=CREDIT,
                 ages=ages,
             )
             await application.answer("ready")
         else:
-            application = await Worker.start("lean_applications", role="http", messages=ENDLESS, ages=ages)
+            application = await Worker.start("lean_applications", role="http", messages=messages, ages=ages)
             port = (await application.answer("ready"))["port"]
             target = {"LBG_TARGET": f"http://127.0.0.1:{port}/", "LBG_HEALTH_PATH": "/healthz"}
             sidecar = await Sidecar.start(url, room, {"LBG_APP": SIDECARS[role], **target})
@@ -140,7 +141,7 @@ async def ages_ms(stage: Stage, role: str, rate: int, seconds: float) -> list[fl
         await asyncio.sleep(SETTLE_S)
         await publisher.tell("go")
         await publisher.answer("done", timeout_s=seconds + 60)
-        await asyncio.sleep(0.5)
+        await application.answer("done")
         if sidecar is not None:
             await sidecar.leave()
         seen = (await application.stop())["seen"]
