@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from lbg_sidecar import ACK, MemberSettings, drop, retry
-from lbg_sidecar.app import BatchChannel, BatchSettings, concurrency_of
+from lbg_sidecar import ACK, MemberSettings, Message, drop, retry
+from lbg_sidecar.app import BatchChannel, BatchSettings, batching, concurrency_of
 from lbg_sidecar.app.replies import verdicts_of_reply
 from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.verdict import INTERRUPTED, Kind, Verdict
@@ -234,6 +234,24 @@ async def test_one_message_that_fails_every_batch_does_not_keep_failing_the_othe
         async with offering_to(app.channel(), offering):
             await until(lambda: len(offering.acked()) == 9)
     assert max(message.attempt for message, verdict in offering.ended if verdict == ACK) <= 3
+
+
+async def test_what_cannot_be_sent_for_a_bug_of_ours_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Message) -> str:
+        raise RuntimeError("a bug")
+
+    async with app_that(accepts) as app:
+        offering = Offering()
+        monkeypatch.setattr(batching, "batch_item", broken)
+        offering.offer("a", b"sound")
+        async with offering_to(app.channel(), offering):
+            await until(lambda: len(offering.ended) == 1)
+            monkeypatch.undo()
+            await until(lambda: len(offering.acked()) == 1)
+    assert offering.ended[0][1].reason == "the sidecar could not send it: RuntimeError: a bug"
+    assert "a batch could not be sent" in caplog.text
 
 
 # Aborts

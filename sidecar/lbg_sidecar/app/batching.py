@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -25,6 +26,8 @@ from .replies import BatchVerdicts, verdicts_of_reply
 from .requesting import Requester, Unreachable
 from .targets import parse_target
 from .watching import HealthWatch
+
+log = logging.getLogger("lbg.member")
 
 HEADERS = {"Content-Type": f"{BATCH_CONTENT_TYPE}; charset=UTF-8"}
 REPLY_MAX_BYTES_PER_MESSAGE = 4096
@@ -168,13 +171,16 @@ class BatchChannel:
         requester, health = self._requester, self._health
         assert requester is not None
         assert health is not None
-        body = f"[{','.join([batch_item(message) for message in messages])}]".encode()
         limit = REPLY_MAX_BYTES_PER_MESSAGE * (len(messages) + 1)
         try:
+            body = f"[{','.join([batch_item(message) for message in messages])}]".encode()
             reply = await requester.post(self.target.path, HEADERS, body, reply_max_bytes=limit)
         except Unreachable as error:
             health.unreachable(str(error))
             return BatchVerdicts(retry(f"the application cannot be reached: {error}"))
+        except Exception as error:  # a bug: its messages must not be held for ever
+            log.exception("a batch could not be sent")
+            return BatchVerdicts(retry(f"the sidecar could not send it: {type(error).__name__}: {error}"))
         health.answered()
         return verdicts_of_reply(reply.status, reply.body, reply.retry_after, now_s=self._wall_s())
 
