@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.client import Delivery
 from lbg_broker.publishing.heading import Heading
-from lbg_broker.publishing.message import Stamped
+from lbg_broker.publishing.message import Extra, Stamped
 from lbg_sidecar.stamp import full_stamp, quick_stamp
 
 texts = st.text(max_size=20) | st.sampled_from(["\x07lbg-seql", "lbg-publisher", ""])
@@ -22,12 +22,29 @@ def delivery(header: bytes) -> Delivery:
     return made
 
 
-@given(key=st.none() | texts, publisher=texts, seq=numbers, at_us=numbers, content_type=texts)
+@given(
+    key=st.none() | texts,
+    publisher=texts,
+    seq=numbers,
+    at_us=numbers,
+    content_type=texts,
+    extra=st.none()
+    | st.builds(Extra, headers=st.dictionaries(st.sampled_from(["traceparent", "lbg-seq"]), texts)),
+)
 def test_what_our_publisher_writes_is_read_quickly(
-    key: str | None, publisher: str, seq: int, at_us: int, content_type: str
+    key: str | None, publisher: str, seq: int, at_us: int, content_type: str, extra: Extra | None
 ) -> None:
     message = Stamped(
-        key=key, hash=3, queue=0, seq=seq, position=0, routing_key="r", body=b"", digest=0, sent_at_us=at_us
+        key=key,
+        hash=3,
+        queue=0,
+        seq=seq,
+        position=0,
+        routing_key="r",
+        body=b"",
+        digest=0,
+        sent_at_us=at_us,
+        extra=extra,
     )
     header = Heading(publisher, content_type).of(message)
     assert quick_stamp(header) == (key, publisher, seq, at_us) == full_stamp(delivery(header))

@@ -21,6 +21,9 @@ _LONG = Struct(">I").pack
 _SEQ_AND_TS = Struct(f">q{2 + len(HEADER_TS)}sq").pack
 
 
+_OURS = frozenset({HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS})
+
+
 def _name(field: str, kind: bytes) -> bytes:
     name = field.encode()
     return bytes([len(name)]) + name + kind
@@ -39,7 +42,7 @@ class Heading:
             raise ValueError("a publisher's name and a content type take at most 180 bytes each")
         self.publisher = publisher
         self._content_type = content_type
-        self._start = _FLAGS + bytes([len(texts[1])]) + texts[1]
+        self._start = _start_with(texts[1])
         self._key = _name(HEADER_KEY, b"S")
         # Everything between the key's text and the sequence number.
         self._middle = (
@@ -49,26 +52,38 @@ class Heading:
         self._fixed_bytes = len(self._middle) + 8 + len(self._ts) + 8
 
     def of(self, message: Stamped) -> bytes:
-        """The header; `lbg-ts` is the time at which the message was first sent."""
-        if message.extra is not None:
-            return properties_of(message, self.publisher, self._content_type).encode()
+        """The header; `lbg-ts` is the time at which the message was first sent. Raises EncodeError for headers or a
+        content type that do not fit into AMQP."""
+        start, more = self._start, b""
+        extra = message.extra
+        if extra is not None:
+            properties_of(message, self.publisher, self._content_type).encode()  # it judges what fits
+            start = _start_with((extra.content_type or self._content_type).encode())
+            more = b"".join(_text(name, value) for name, value in extra.headers.items() if name not in _OURS)
         numbers = _SEQ_AND_TS(message.seq, self._ts, message.sent_at_us)
         message_id = f"{self.publisher}-{message.hash}-{message.seq}".encode()
-        tail = _PERSISTENT + bytes((len(message_id),)) + message_id
+        tail = more + _PERSISTENT + bytes((len(message_id),)) + message_id
+        size = self._fixed_bytes + len(more)
         if message.key is None:
-            return b"".join((self._start, _LONG(self._fixed_bytes), self._middle, numbers, tail))
+            return b"".join((start, _LONG(size), self._middle, numbers, tail))
         key = message.key.encode()
-        size = self._fixed_bytes + len(self._key) + 4 + len(key)
-        return b"".join(
-            (self._start, _LONG(size), self._key, _LONG(len(key)), key, self._middle, numbers, tail)
-        )
+        size += len(self._key) + 4 + len(key)
+        return b"".join((start, _LONG(size), self._key, _LONG(len(key)), key, self._middle, numbers, tail))
+
+
+def _start_with(content_type: bytes) -> bytes:
+    return _FLAGS + bytes([len(content_type)]) + content_type
+
+
+def _text(name: str, value: str) -> bytes:
+    text = value.encode()
+    return _name(name, b"S") + _LONG(len(text)) + text
 
 
 def properties_of(message: Stamped, publisher: str, content_type: str) -> BasicProperties:
-    """The same as an object: what `Heading` has to agree with."""
+    """The same as an object: what `Heading` has to agree with. Ours come first, where members look for them."""
     extra = message.extra or Extra()
-    headers: dict[str, str | int] = {
-        **extra.headers,
+    ours: dict[str, str | int] = {
         **({} if message.key is None else {HEADER_KEY: message.key}),
         HEADER_PUBLISHER: publisher,
         HEADER_SEQ: message.seq,
@@ -77,7 +92,7 @@ def properties_of(message: Stamped, publisher: str, content_type: str) -> BasicP
     message_id = f"{publisher}-{message.hash}-{message.seq}"
     return BasicProperties(
         content_type=extra.content_type or content_type,
-        headers=headers,
+        headers=ours | extra.headers | ours,
         delivery_mode=2,
         message_id=message_id,
     )
