@@ -117,7 +117,7 @@ async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [(b"", "before the reply"), (OK[:-1], "in the middle"), (b"what?\r\n\r\n", "does not begin like HTTP")],
+    [(b"", "before the reply"), (OK[:-1], "in the middle"), (b"what?\r\n\r\n", "cannot be read as HTTP")],
 )
 async def test_half_a_reply_and_none_are_unreachable_and_the_next_request_goes_on(
     answer: bytes, why: str
