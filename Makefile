@@ -13,6 +13,7 @@ DEMO_embedded = $(VENV)/bin/lbg demo $(DEMO_ARGS)
 DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ node …" && \
 	PYTHONPATH=tests $(VENV)/bin/python -m support.rabbitmq -- \
 	sh -c 'exec $(VENV)/bin/lbg demo --broker "$$LBG_BROKER" --management "$$LBG_MANAGEMENT" $(DEMO_ARGS)'
+AT_ONCE ?= -n auto --maxprocesses 4 --dist loadfile
 CHAOS_ARGS ?=
 EXACTLY_ONCE_ARGS ?=
 SOAK_ARGS ?=
@@ -47,7 +48,7 @@ demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq:
 	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))
 
 test: dev  ## run every test but those of test-cluster
-	$(VENV)/bin/python -m pytest -m "not cluster"
+	$(VENV)/bin/python -m pytest $(AT_ONCE) -m "not cluster"
 
 test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majorities, partitions
 	$(VENV)/bin/python -m pytest -m cluster tests/rabbitmq
