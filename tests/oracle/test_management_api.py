@@ -174,7 +174,14 @@ def test_both_apis_answer_alike(
             expected["default_queue_type"] = "undefined"  # the same, in the words of 3.10
         status, answer = embedded_engine.ask(verb, path, body)
         assert status == expected_status, (verb, path, body, answer)
-        _compare(expected, answer, f"{verb} {path}")
+        _compare(_of_this(expected, unique), _of_this(answer, unique), f"{verb} {path}")
+
+
+def _of_this(listed: Any, unique: str) -> Any:
+    """Without what is in virtual hosts of other tests, which stay on a node."""
+    if not isinstance(listed, list):
+        return listed
+    return [one for one in listed if unique in one.get("vhost", unique) or one["vhost"] == "/"]
 
 
 def test_what_each_tag_may_ask_is_the_same(
