@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from lbg_broker.publishing import GroupPublisher
-from lbg_sidecar import Member, Message, machine
+from lbg_sidecar import Member, Message
+from lbg_sidecar.consuming import acknowledging
 from lbg_sidecar.effects import Done, Effect
 from support.embedded import EmbeddedBroker
 from support.group_load import group_spec
@@ -22,7 +23,7 @@ async def test_a_gap_that_closes_is_acknowledged_at_once(
     embedded: EmbeddedBroker, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is done behind a slow call waits with its ack for `SINGLE_ACK_AFTER_S`, but no longer than for that call."""
-    monkeypatch.setattr(machine, "SINGLE_ACK_AFTER_S", NEVER_S)
+    monkeypatch.setattr(acknowledging, "SINGLE_ACK_AFTER_S", NEVER_S)
     spec = group_spec(unique, queues=1)
     await declare_group(embedded.url, spec)
     goes_on = asyncio.Event()

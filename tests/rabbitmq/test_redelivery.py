@@ -43,7 +43,7 @@ async def test_hundreds_of_handoffs_over_a_poisonous_head_drop_nothing_and_keep_
     async def poisoned(message: Message) -> Verdict | None:
         return None if is_healed.is_set() else retry("poison", after_s=0.2)
 
-    settings = {"prefetch": 32, "rebalance_delay_s": 3600, "concurrency": 64}
+    settings = {"prefetch": 32, "rebalance_delay_s": 3600, "concurrency": 64, "max_attempts": 10**6}
     async with (
         load_on(rabbit_vhost, unique, keys=40) as load,
         Member(place.settings("a", **settings), judge.handler("a", poisoned)) as a,

@@ -37,7 +37,9 @@ def swallow(proxy: SwallowingProxy, member: Member) -> None:
     assert driver is not None
     link = driver.link
     assert link is not None
-    (channel,) = (channel for attachment, channel in link._channels.items() if attachment.queue == QUEUE)
+    (channel,) = (
+        channel for attachment, channel in link.attaching._channels.items() if attachment.queue == QUEUE
+    )
     transport = link.work._outlet._transport
     assert transport is not None
     proxy.swallow.add((transport.get_extra_info("sockname")[1], channel.number))
