@@ -1,0 +1,129 @@
+"""The sidecar put into the pod of a group's consumers.
+
+Kubernetes ends an application's container before, or together with, its sidecar, while the sidecar still delivers to
+it. But the preStop hooks of all containers begin at once, a native sidecar's too, before anybody gets SIGTERM
+(Kubernetes: "Container Lifecycle Hooks"). So the sidecar's hook makes it drain, and the application's waits for that:
+SIGTERM reaches the application when its member has handed everything over.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ManifestError
+from ..manifests import GroupManifest
+from ..settings import OperatorSettings
+from .environment import CREDENTIALS, LOCAL_PORT, OBSERVED_PORT, STATE, environment_of
+from .naming import credentials_name, selector_of
+
+SIDECAR = "lbg-sidecar"
+GRACE_S = 30
+"""What Kubernetes gives a pod that says nothing."""
+
+AFTER_DRAIN_S = 10
+"""What is left of the grace period for the application's own end, once its member has drained."""
+
+_TEMPLATE = "spec.consumer.template"
+_CREDENTIALS_VOLUME = "lbg-credentials"
+_STATE_VOLUME = "lbg-state"
+
+
+def injected(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) -> dict[str, Any]:
+    """The PodTemplateSpec of the group's consumers, with the sidecar in it. Raises ManifestError."""
+    assert group.consumer is not None
+    template: dict[str, Any] = copy.deepcopy(dict(group.consumer.template))
+    pod: dict[str, Any] = template.setdefault("spec", {})
+    grace_s = _drain_s(pod.get("terminationGracePeriodSeconds", GRACE_S))
+    app = _app_container(pod, group.consumer.app.container)
+    if "preStop" in app.get("lifecycle", {}):
+        raise ManifestError(
+            f"{_TEMPLATE}: container {app['name']}",
+            "has a preStop hook, which is where the pod waits for its sidecar to drain: let the application do it at "
+            "SIGTERM, which comes after that",
+        )
+    app.setdefault("lifecycle", {})["preStop"] = _drained_hook(grace_s)
+    app.setdefault("env", []).append({"name": "LBG_SIDECAR_URL", "value": f"http://127.0.0.1:{LOCAL_PORT}"})
+    sidecar = _sidecar(group, settings, grace_s, has_ca=has_ca)
+    if settings.native_sidecars:
+        pod.setdefault("initContainers", []).insert(0, {**sidecar, "restartPolicy": "Always"})
+    else:
+        pod["containers"].append(sidecar)
+    pod.setdefault("volumes", []).extend(_volumes(group))
+    metadata = template.setdefault("metadata", {})
+    metadata["labels"] = {**metadata.get("labels", {}), **selector_of(group.metadata.name)}
+    metadata["annotations"] = {
+        "kubectl.kubernetes.io/default-container": app["name"],
+        **metadata.get("annotations", {}),
+    }
+    return template
+
+
+def _drain_s(termination_grace_s: int) -> int:
+    return max(termination_grace_s - AFTER_DRAIN_S, termination_grace_s // 2, 1)
+
+
+def _app_container(pod: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    containers: list[dict[str, Any]] = pod.get("containers", [])
+    if not containers:
+        raise ManifestError(f"{_TEMPLATE}.spec.containers", "is empty: the application's container goes here")
+    if any(one.get("name") == SIDECAR for one in [*containers, *pod.get("initContainers", [])]):
+        raise ManifestError(
+            f"{_TEMPLATE}: container {SIDECAR}", "is what the operator puts in: remove or rename it"
+        )
+    if name is None:
+        return containers[0]
+    for one in containers:
+        if one.get("name") == name:
+            return one
+    there = ", ".join(str(one.get("name")) for one in containers)
+    raise ManifestError(
+        "spec.consumer.app.container", f"{name!r} is none of the template's containers: {there}"
+    )
+
+
+def _drained_hook(drain_s: int) -> dict[str, Any]:
+    return {"httpGet": {"path": f"/drained?wait={drain_s}", "port": OBSERVED_PORT}}
+
+
+def _sidecar(
+    group: GroupManifest, settings: OperatorSettings, grace_s: int, *, has_ca: bool
+) -> dict[str, Any]:
+    assert group.consumer is not None
+    told = group.consumer.sidecar
+    mounts: list[dict[str, Any]] = [
+        {"name": _CREDENTIALS_VOLUME, "mountPath": CREDENTIALS, "readOnly": True},
+    ]
+    if _keeps_state(group):
+        mounts.append({"name": _STATE_VOLUME, "mountPath": STATE})
+    return {
+        "name": SIDECAR,
+        "image": told.image or settings.sidecar_image,
+        "env": environment_of(group, grace_s=grace_s, has_ca=has_ca),
+        "ports": [{"name": "lbg-observed", "containerPort": OBSERVED_PORT, "protocol": "TCP"}],
+        "resources": dict(told.resources if told.resources is not None else settings.sidecar_resources),
+        "volumeMounts": mounts,
+        "lifecycle": {"preStop": {"exec": {"command": ["lbg", "drain", "--wait", str(grace_s)]}}},
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": OBSERVED_PORT}, "periodSeconds": 10},
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": OBSERVED_PORT}, "periodSeconds": 2},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def _volumes(group: GroupManifest) -> list[dict[str, Any]]:
+    secret = {"secretName": credentials_name(group.metadata.name)}
+    volumes: list[dict[str, Any]] = [{"name": _CREDENTIALS_VOLUME, "secret": secret}]
+    if _keeps_state(group):
+        volumes.append({"name": _STATE_VOLUME, "emptyDir": {}})
+    return volumes
+
+
+def _keeps_state(group: GroupManifest) -> bool:
+    return group.consumer is not None and group.consumer.guarantee == "EffectivelyOnce"

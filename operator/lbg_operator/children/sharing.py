@@ -1,0 +1,58 @@
+"""What a group's consumers and publishers are given: a Secret with its user, a ConfigMap with its attributes."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..manifests import GroupManifest
+from .naming import attributes_name, credentials_name, owned
+
+KIND = "LoadBalancedGroup"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A group's user on its broker; `uris` are without it."""
+
+    username: str
+    password: str = field(repr=False)
+    uris: tuple[str, ...]
+    ca: str | None = None
+
+
+def credentials_of(group: GroupManifest, login: Login) -> dict[str, Any]:
+    told = {
+        "username": login.username,
+        "password": login.password,
+        "uris": ",".join(login.uris),
+        "ca.crt": login.ca,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": owned(group.metadata, KIND, credentials_name(group.metadata.name)),
+        "type": "Opaque",
+        "data": {
+            name: b64encode(value.encode()).decode() for name, value in told.items() if value is not None
+        },
+    }
+
+
+def attributes_of(group: GroupManifest) -> dict[str, Any]:
+    """For publishers in any language: what hashing and routing need. HP, HC, QC, QS and CU are the document's names."""
+    spec = group.spec
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": owned(group.metadata, KIND, attributes_name(group.metadata.name)),
+        "data": {
+            "group": spec.name,
+            "hash-prefix": spec.hash_prefix,
+            "hash-count": str(spec.hash_count),
+            "hash-function": spec.hash_function,
+            "queue-count": str(spec.queue_count),
+            "record.json": spec.to_record(),
+        },
+    }

@@ -1,0 +1,75 @@
+"""A Broker, parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .metadata import Metadata
+from .quantities import bytes_in
+
+ANY_NAMESPACE = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A broker that the operator runs. What is None is the operator's setting, or the cluster's."""
+
+    image: str | None
+    resources: Mapping[str, Any] | None = field(hash=False)
+    storage_bytes: int
+    storage_class: str | None
+    tls_secret: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RabbitMQ:
+    """A broker that is there. `management_uris` is empty where they follow from `uris`."""
+
+    uris: tuple[str, ...]
+    management_uris: tuple[str, ...]
+    admin_secret: str
+    ca_secret: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerManifest:
+    metadata: Metadata
+    engine: Embedded | RabbitMQ
+    allowed_namespaces: frozenset[str]
+
+    @classmethod
+    def parse(cls, manifest: Mapping[str, Any]) -> BrokerManifest:
+        """From an object as the API server gives it. Raises ManifestError."""
+        told = manifest["spec"]
+        return cls(
+            metadata=Metadata.of(manifest),
+            engine=_embedded(told["embedded"]) if "embedded" in told else _rabbitmq(told["rabbitmq"]),
+            allowed_namespaces=frozenset(told["allowedNamespaces"]),
+        )
+
+    def allows(self, namespace: str) -> bool:
+        """Whether groups of `namespace` may be on it."""
+        allowed = self.allowed_namespaces
+        return namespace == self.metadata.namespace or namespace in allowed or ANY_NAMESPACE in allowed
+
+
+def _embedded(told: Mapping[str, Any]) -> Embedded:
+    storage = told["storage"]
+    return Embedded(
+        image=told.get("image"),
+        resources=told.get("resources"),
+        storage_bytes=bytes_in("spec.embedded.storage.size", storage["size"]),
+        storage_class=storage.get("storageClassName"),
+        tls_secret=told.get("tlsSecretName"),
+    )
+
+
+def _rabbitmq(told: Mapping[str, Any]) -> RabbitMQ:
+    return RabbitMQ(
+        uris=tuple(told["uris"]),
+        management_uris=tuple(told.get("managementURIs", ())),
+        admin_secret=told["adminSecretName"],
+        ca_secret=told.get("caSecretName"),
+    )

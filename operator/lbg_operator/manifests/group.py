@@ -1,0 +1,193 @@
+"""A LoadBalancedGroup, parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lbg_broker.group import GroupSpec, SpecError
+from lbg_broker.group.spec import BYTES_PER_MB
+
+from ..errors import ManifestError
+from .metadata import Metadata
+from .quantities import bytes_in
+
+_FIELDS = {
+    "name": "spec.groupName",
+    "hash_prefix": "spec.hash.prefix",
+    "hash_count": "spec.hash.count",
+    "hash_function": "spec.hash.function",
+    "queue_count": "spec.queues.count",
+    "queue_size_mb": "spec.queues.size",
+    "max_clients": "spec.scaling.maxReplicas",
+    "mode": "spec.mode",
+}
+"""Where a manifest says the attribute of a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRef:
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    size: int
+    linger_ms: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """How messages reach the application; words as the manifest has them."""
+
+    channel: str
+    container: str | None
+    port: int | None
+    path: str
+    health_path: str | None
+    positions_path: str | None
+    order: str
+    concurrency: int | None
+    call_timeout_s: int
+    max_attempts: int
+    when_exhausted: str
+    batch: Batch | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    image: str | None
+    resources: Mapping[str, Any] | None
+    log_format: str
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """`template` is a PodTemplateSpec as it was written; the API server judges it when a Deployment is made of it."""
+
+    template: Mapping[str, Any] = field(hash=False)
+    app: App
+    guarantee: str
+    sidecar: Sidecar
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """`target_cpu_percent` of what the application's container requests; `target_lag` messages for each member."""
+
+    min_replicas: int
+    max_replicas: int
+    target_cpu_percent: int | None
+    target_lag: int | None
+    scale_down_stabilization_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupManifest:
+    """`spec` is the group as the broker knows it."""
+
+    metadata: Metadata
+    broker: BrokerRef
+    spec: GroupSpec
+    assignment: str
+    rebalance_delay_s: int
+    max_handoff_s: int
+    release_period_s: int
+    replicas: int
+    consumer: Consumer | None
+    scaling: Scaling | None
+    deletion_policy: str
+    drain_timeout_s: int
+
+    @classmethod
+    def parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:
+        """From an object as the API server gives it. Raises ManifestError."""
+        metadata, told = Metadata.of(manifest), manifest["spec"]
+        scaling = _scaling(told["scaling"]) if "scaling" in told else None
+        return cls(
+            metadata=metadata,
+            broker=BrokerRef(
+                told["brokerRef"].get("namespace", metadata.namespace), told["brokerRef"]["name"]
+            ),
+            spec=_spec(metadata, told, scaling),
+            assignment=told["assignment"],
+            rebalance_delay_s=told["rebalanceDelaySeconds"],
+            max_handoff_s=told["maxHandoffSeconds"],
+            release_period_s=told["releasePeriodSeconds"],
+            replicas=told["replicas"],
+            consumer=_consumer(told["consumer"]) if "consumer" in told else None,
+            scaling=scaling,
+            deletion_policy=told["deletionPolicy"],
+            drain_timeout_s=told["drainTimeoutSeconds"],
+        )
+
+    @property
+    def replicas_max(self) -> int:
+        """The most consumer pods that there may be: as many as can have a queue."""
+        return self.spec.queue_count if self.scaling is None else self.scaling.max_replicas
+
+
+def _spec(metadata: Metadata, told: Mapping[str, Any], scaling: Scaling | None) -> GroupSpec:
+    name = told.get("groupName", f"{metadata.namespace}-{metadata.name}")
+    size_bytes = bytes_in("spec.queues.size", told["queues"]["size"])
+    try:
+        return GroupSpec(
+            name,
+            told["hash"].get("prefix", name),
+            hash_count=told["hash"]["count"],
+            queue_count=told["queues"]["count"],
+            queue_size_mb=size_bytes // BYTES_PER_MB,
+            client_username=name,
+            hash_function=told["hash"]["function"],
+            mode=told["mode"],
+            max_clients=None if scaling is None else scaling.max_replicas,
+        )
+    except SpecError as error:
+        where = _FIELDS.get(error.field, error.field)
+        if error.field == "name" and "groupName" not in told:
+            raise ManifestError(
+                where, f"{name}, its default, {error.rule}: set it to a shorter name"
+            ) from None
+        raise ManifestError(where, f"{error.value!r} {error.rule}") from None
+
+
+def _consumer(told: Mapping[str, Any]) -> Consumer:
+    app, sidecar = told["app"], told["sidecar"]
+    return Consumer(
+        template=told["template"],
+        app=App(
+            channel=app["channel"],
+            container=app.get("container"),
+            port=app.get("port"),
+            path=app["path"],
+            health_path=app.get("healthPath"),
+            positions_path=app.get("positionsPath"),
+            order=app["order"],
+            concurrency=app.get("concurrency"),
+            call_timeout_s=app["callTimeoutSeconds"],
+            max_attempts=app["maxAttempts"],
+            when_exhausted=app["whenExhausted"],
+            batch=_batch(app["batch"]) if "batch" in app else None,
+        ),
+        guarantee=told["guarantee"],
+        sidecar=Sidecar(
+            image=sidecar.get("image"), resources=sidecar.get("resources"), log_format=sidecar["logFormat"]
+        ),
+    )
+
+
+def _batch(told: Mapping[str, Any]) -> Batch:
+    return Batch(size=told["size"], linger_ms=told["lingerMilliseconds"], requests=told["requests"])
+
+
+def _scaling(told: Mapping[str, Any]) -> Scaling:
+    return Scaling(
+        min_replicas=told["minReplicas"],
+        max_replicas=told["maxReplicas"],
+        target_cpu_percent=told.get("targetCPUUtilizationPercentage"),
+        target_lag=told.get("targetLag"),
+        scale_down_stabilization_s=told["scaleDownStabilizationSeconds"],
+    )

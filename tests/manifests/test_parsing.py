@@ -1,0 +1,100 @@
+"""Custom resources become dataclasses, or say which field is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbg_operator.errors import ManifestError
+from lbg_operator.manifests import BrokerManifest, BrokerRef, Embedded, GroupManifest, RabbitMQ, bytes_in
+from support.manifests import broker_manifest, consumer, group_manifest
+
+
+def test_the_least_of_a_group_has_the_defaults_of_the_schema() -> None:
+    group = GroupManifest.parse(group_manifest())
+    assert group.broker == BrokerRef("shop", "main")
+    assert (group.spec.name, group.spec.hash_prefix, group.spec.client_username) == ("shop-orders",) * 3
+    assert (group.spec.hash_count, group.spec.queue_count, group.spec.queue_size_mb) == (128, 8, 1000)
+    assert (group.spec.mode, group.spec.hash_function, group.spec.max_clients) == ("Exclusive", "crc32", 8)
+    assert (group.assignment, group.rebalance_delay_s, group.max_handoff_s) == ("Balanced", 5, 3)
+    assert (group.replicas, group.replicas_max) == (1, 8)
+    assert group.consumer is None
+    assert group.scaling is None
+    assert (group.deletion_policy, group.drain_timeout_s) == ("Delete", 300)
+
+
+def test_a_group_can_be_told_everything() -> None:
+    manifest = group_manifest(
+        {
+            "brokerRef": {"name": "rabbit", "namespace": "messaging"},
+            "groupName": "orders-of-all",
+            "hash": {"count": 64, "function": "murmur2", "prefix": "o"},
+            "queues": {"count": 16, "size": "2Gi"},
+            "consumer": consumer("HTTPBatch", batch={"size": 500}, healthPath="/ready"),
+            "scaling": {"maxReplicas": 12, "targetLag": 1000},
+        }
+    )
+    group = GroupManifest.parse(manifest)
+    assert group.broker == BrokerRef("messaging", "rabbit")
+    assert (group.spec.name, group.spec.hash_prefix) == ("orders-of-all", "o")
+    assert (group.spec.queue_size_mb, group.spec.max_clients, group.replicas_max) == (2147, 12, 12)
+    assert group.consumer is not None
+    assert group.consumer.app.batch is not None
+    assert (group.consumer.app.batch.size, group.consumer.app.batch.linger_ms) == (500, 5)
+    assert (group.consumer.app.path, group.consumer.app.health_path) == ("/", "/ready")
+    assert group.scaling is not None
+    assert (group.scaling.min_replicas, group.scaling.target_lag) == (1, 1000)
+
+
+def test_a_default_name_that_is_too_long_asks_for_another() -> None:
+    manifest = group_manifest(name="o" * 40, namespace="s" * 40)
+    with pytest.raises(ManifestError) as raised:
+        GroupManifest.parse(manifest)
+    assert raised.value.field == "spec.groupName"
+    assert "set it to a shorter name" in raised.value.rule
+
+
+def test_what_only_the_broker_knows_is_said_with_the_manifest_s_field() -> None:
+    with pytest.raises(ManifestError, match=r"^spec\.hash\.prefix: .*one word of a topic"):
+        GroupManifest.parse(group_manifest({"hash": {"prefix": "a.b"}}))
+
+
+@pytest.mark.parametrize(
+    ("quantity", "expected"),
+    [("500M", 500_000_000), ("2Gi", 2 * 2**30), ("1.5k", 1500), (7, 7), ("0.5Ki", 512), ("3T", 3 * 10**12)],
+)
+def test_quantities_are_bytes(quantity: str | int, expected: int) -> None:
+    assert bytes_in("spec.queues.size", quantity) == expected
+
+
+@pytest.mark.parametrize("quantity", ["", "1GB", "-1M", "1 G", "one", "1e3", "1m"])
+def test_what_is_no_amount_of_bytes_is_refused(quantity: str) -> None:
+    with pytest.raises(ManifestError, match="say it as 500M or 2Gi"):
+        bytes_in("spec.queues.size", quantity)
+
+
+def test_an_embedded_broker_has_the_defaults_of_the_schema() -> None:
+    broker = BrokerManifest.parse(broker_manifest())
+    assert broker.engine == Embedded(None, None, 10 * 2**30, None, None)
+
+
+def test_a_rabbitmq_is_where_it_says() -> None:
+    told = {"uris": ["amqps://a", "amqps://b/shop"], "adminSecretName": "admin", "caSecretName": "ca"}
+    broker = BrokerManifest.parse(broker_manifest({"rabbitmq": told}))
+    assert broker.engine == RabbitMQ(("amqps://a", "amqps://b/shop"), (), "admin", "ca")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "namespace", "expected"),
+    [
+        ([], "shop", True),
+        ([], "bank", False),
+        (["bank"], "bank", True),
+        (["bank"], "shop", True),
+        (["*"], "x", True),
+    ],
+)
+def test_a_broker_is_for_its_namespace_and_those_it_allows(
+    allowed: list[str], namespace: str, expected: bool
+) -> None:
+    broker = BrokerManifest.parse(broker_manifest({"embedded": {}, "allowedNamespaces": allowed}))
+    assert broker.allows(namespace) is expected
