@@ -1,0 +1,154 @@
+"""Conditions (Kubernetes API conventions, "Typical status properties"), each reason of which is documented."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class Type(enum.StrEnum):
+    ACCEPTED = "Accepted"
+    PROVISIONED = "Provisioned"
+    READY = "Ready"
+    SCALING_ACTIVE = "ScalingActive"
+    DEGRADED = "Degraded"
+
+
+class State(enum.StrEnum):
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Reason(enum.Enum):
+    """Every reason there is: the condition and status it goes with, and what it means and asks for.
+
+    The words are an interface: alerts and scripts match them.
+    """
+
+    def __init__(self, type_: Type, state: State, meaning: str) -> None:
+        self.type = type_
+        self.state = state
+        self.meaning = meaning
+
+    ACCEPTED = (Type.ACCEPTED, State.TRUE, "The manifest can be followed.")
+    INVALID = (
+        Type.ACCEPTED,
+        State.FALSE,
+        "The manifest contradicts itself: the message says which field to change.",
+    )
+    BROKER_NOT_FOUND = (Type.ACCEPTED, State.FALSE, "There is no such Broker: make it, or correct brokerRef.")
+    BROKER_NOT_ALLOWED = (
+        Type.ACCEPTED,
+        State.FALSE,
+        "The Broker is in another namespace and does not list this one in allowedNamespaces.",
+    )
+    NAME_TAKEN = (
+        Type.ACCEPTED,
+        State.FALSE,
+        "Another LoadBalancedGroup has this name on the same broker: set groupName to another one.",
+    )
+
+    PROVISIONED = (Type.PROVISIONED, State.TRUE, "Queues, user and permissions are on the broker.")
+    NOT_ACCEPTED = (Type.PROVISIONED, State.FALSE, "The manifest is not accepted: see Accepted.")
+    BROKER_NOT_READY = (Type.PROVISIONED, State.UNKNOWN, "The Broker is not ready: see its own conditions.")
+    BROKER_UNREACHABLE = (
+        Type.PROVISIONED,
+        State.UNKNOWN,
+        "The broker does not answer. Consumers go on without the operator; it tries again by itself.",
+    )
+    BROKER_DENIES = (
+        Type.PROVISIONED,
+        State.FALSE,
+        "The broker refuses the operator's login or one of its requests: check the Broker's admin Secret.",
+    )
+    GROUP_DIFFERS = (
+        Type.PROVISIONED,
+        State.FALSE,
+        "A group of this name with other attributes is on the broker: nothing was changed there. Set groupName to "
+        "another name, or make the manifest say what is there.",
+    )
+    UNSUPPORTED = (Type.PROVISIONED, State.FALSE, "This engine cannot do what the manifest asks for.")
+    PROVISIONING_FAILED = (
+        Type.PROVISIONED,
+        State.FALSE,
+        "The broker refused a change; the message says which.",
+    )
+
+    SERVED = (Type.READY, State.TRUE, "Every queue is served by a member.")
+    PUBLISHING_ONLY = (
+        Type.READY,
+        State.TRUE,
+        "The group has no consumers of the operator's, and can be published to.",
+    )
+    NOT_PROVISIONED = (Type.READY, State.FALSE, "The group is not on the broker yet: see Provisioned.")
+    NO_MEMBERS = (
+        Type.READY,
+        State.FALSE,
+        "No member has joined: look at the pods. A sidecar joins once its application is ready.",
+    )
+    UNSERVED = (Type.READY, State.FALSE, "Some queues have no active member.")
+    SCALED_TO_ZERO = (Type.READY, State.FALSE, "There are to be no consumers (replicas 0).")
+    NOT_OBSERVED = (Type.READY, State.UNKNOWN, "The broker could not be read, so nobody knows.")
+
+    SCALING = (Type.SCALING_ACTIVE, State.TRUE, "The autoscaler gets its metrics and may change replicas.")
+    NOT_ASKED = (Type.SCALING_ACTIVE, State.FALSE, "The manifest has no scaling.")
+    METRICS_MISSING = (
+        Type.SCALING_ACTIVE,
+        State.FALSE,
+        "The autoscaler gets no metrics; the message says what is missing in the cluster.",
+    )
+    SCALING_NOT_OBSERVED = (Type.SCALING_ACTIVE, State.UNKNOWN, "The autoscaler has not said anything yet.")
+
+    AS_EXPECTED = (Type.DEGRADED, State.FALSE, "Nothing is wrong that is known of.")
+    POISONED = (
+        Type.DEGRADED,
+        State.TRUE,
+        "A message fails again and again and its key waits: mend the application, or set whenExhausted to DeadLetter.",
+    )
+    STALLED = (Type.DEGRADED, State.TRUE, "A queue has messages and gives none to its member.")
+    REPAIR_NEEDED = (Type.DEGRADED, State.TRUE, "Something of the group is missing or changed on the broker.")
+    PODS_FAILING = (Type.DEGRADED, State.TRUE, "Consumer pods do not start or keep ending.")
+    NOT_KNOWN = (Type.DEGRADED, State.UNKNOWN, "The broker could not be read, so nobody knows.")
+
+    @property
+    def word(self) -> str:
+        return "".join(part.capitalize() for part in self.name.split("_"))
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`message` says what is so and what to do, for people; by default what the reason means."""
+
+    reason: Reason
+    message: str = ""
+
+    def as_json(self, *, generation: int, since: str) -> dict[str, Any]:
+        return {
+            "type": str(self.reason.type),
+            "status": str(self.reason.state),
+            "observedGeneration": generation,
+            "lastTransitionTime": since,
+            "reason": self.reason.word,
+            "message": self.message or self.reason.meaning,
+        }
+
+
+def merged(
+    former: Iterable[Mapping[str, Any]], conditions: Iterable[Condition], *, generation: int, now: str
+) -> list[dict[str, Any]]:
+    """The list to write: a condition's time moves when its status does, and for nothing else. `now` is RFC 3339.
+
+    A former condition of a type that is not ours is somebody else's, and stays.
+    """
+    before = {one["type"]: one for one in former}
+    ours = []
+    for condition in conditions:
+        last = before.pop(str(condition.reason.type), None)
+        is_same = last is not None and last["status"] == str(condition.reason.state)
+        since = last["lastTransitionTime"] if last is not None and is_same else now
+        ours.append(condition.as_json(generation=generation, since=since))
+    known = {str(one) for one in Type}
+    return ours + [dict(one) for name, one in before.items() if name not in known]

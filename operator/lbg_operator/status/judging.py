@@ -1,0 +1,152 @@
+"""From what is known of a group to its conditions: one pure function for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lbg_broker.provisioning import (
+    AdminError,
+    Denied,
+    GroupDiffers,
+    ProvisioningError,
+    Refused,
+    Taken,
+    Unsupported,
+)
+from lbg_broker.provisioning.describing import Description
+from lbg_broker.provisioning.observed import UNKNOWN
+
+from ..manifests import GroupManifest
+from .conditions import Condition, Reason
+from .seen import unserved
+
+QUEUES_NAMED_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a manifest is not followed, or not followed further."""
+
+    reason: Reason
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What one round found. `description` is None when the broker could not be read, and `unread` says why.
+
+    `refusal`: the manifest is not accepted. `failure`: provisioning ended with this. `autoscaler` is the status of the
+    HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment.
+    """
+
+    refusal: Refusal | None = None
+    broker_ready: bool = True
+    failure: ProvisioningError | None = None
+    description: Description | None = None
+    unread: str = ""
+    workload: Mapping[str, Any] | None = field(default=None, hash=False)
+    autoscaler: Mapping[str, Any] | None = field(default=None, hash=False)
+
+
+def conditions_of(group: GroupManifest | None, facts: Facts) -> list[Condition]:
+    """`group` is None for a manifest that could not be parsed."""
+    conditions = [accepted(facts), provisioned(facts)]
+    if group is not None:
+        conditions += [ready(group, facts), scaling_active(group, facts), degraded(facts)]
+    return conditions
+
+
+def accepted(facts: Facts) -> Condition:
+    if facts.refusal is not None:
+        return Condition(facts.refusal.reason, facts.refusal.message)
+    return Condition(Reason.ACCEPTED)
+
+
+def provisioned(facts: Facts) -> Condition:
+    if facts.refusal is not None:
+        return Condition(Reason.NOT_ACCEPTED)
+    if not facts.broker_ready:
+        return Condition(Reason.BROKER_NOT_READY)
+    match facts.failure:
+        case None:
+            return Condition(Reason.PROVISIONED)
+        case Denied() | Refused():
+            reason = Reason.BROKER_DENIES
+        case GroupDiffers() | Taken():
+            reason = Reason.GROUP_DIFFERS
+        case Unsupported():
+            reason = Reason.UNSUPPORTED
+        case failure if failure.retryable or isinstance(failure, AdminError):
+            reason = Reason.BROKER_UNREACHABLE
+        case _:
+            reason = Reason.PROVISIONING_FAILED
+    return Condition(reason, str(facts.failure))
+
+
+def ready(group: GroupManifest, facts: Facts) -> Condition:
+    if facts.refusal is not None:
+        return Condition(Reason.NOT_PROVISIONED)
+    description = facts.description
+    if description is None:
+        is_known = facts.failure is not None and provisioned(facts).reason.state == "False"
+        return Condition(Reason.NOT_PROVISIONED if is_known else Reason.NOT_OBSERVED, facts.unread)
+    if description.members is UNKNOWN:
+        return Condition(Reason.NOT_OBSERVED, facts.unread)
+    missing = unserved(description)
+    if not missing:
+        return Condition(Reason.SERVED)
+    if group.consumer is None and not description.members:
+        return Condition(Reason.PUBLISHING_ONLY)
+    if group.consumer is not None and group.replicas == 0:
+        return Condition(Reason.SCALED_TO_ZERO)
+    if not description.members:
+        return Condition(Reason.NO_MEMBERS)
+    named = ", ".join(map(str, missing[:QUEUES_NAMED_MAX]))
+    more = " and others" if len(missing) > QUEUES_NAMED_MAX else ""
+    return Condition(
+        Reason.UNSERVED,
+        f"{len(missing)} of {group.spec.queue_count} queues have no active member: {named}{more}",
+    )
+
+
+def scaling_active(group: GroupManifest, facts: Facts) -> Condition:
+    if group.scaling is None or group.consumer is None:
+        return Condition(Reason.NOT_ASKED)
+    said = {one["type"]: one for one in (facts.autoscaler or {}).get("conditions", ())}
+    active = said.get("ScalingActive")
+    if active is None or active["status"] == "Unknown":
+        return Condition(Reason.SCALING_NOT_OBSERVED)
+    if active["status"] == "True":
+        return Condition(Reason.SCALING)
+    return Condition(Reason.METRICS_MISSING, f"{active.get('reason', '')}: {active.get('message', '')}")
+
+
+def degraded(facts: Facts) -> Condition:
+    """What is wrong although the group may be served; the first of the list counts."""
+    description = facts.description
+    if pods := _pods_failing(facts.workload):
+        return Condition(Reason.PODS_FAILING, pods)
+    if description is None or description.members is UNKNOWN:
+        return Condition(Reason.NOT_KNOWN, facts.unread)
+    queues = [line.number for line in description.queues if line.number is not None]
+    stalled = [number for number in queues if description.progress(number) == "Stalled"]
+    if stalled:
+        return Condition(Reason.STALLED, f"stalled queues: {', '.join(map(str, stalled[:QUEUES_NAMED_MAX]))}")
+    poisoned = [one for member in description.members for one in member.queues if one.poisoned]
+    if poisoned:
+        told = [f"queue {one.queue}: {', '.join(one.poisoned_keys) or 'no key'}" for one in poisoned]
+        return Condition(Reason.POISONED, "; ".join(told[:QUEUES_NAMED_MAX]))
+    if description.problems:
+        return Condition(Reason.REPAIR_NEEDED, "; ".join(description.problems[:QUEUES_NAMED_MAX]))
+    return Condition(Reason.AS_EXPECTED)
+
+
+def _pods_failing(workload: Mapping[str, Any] | None) -> str:
+    """What the Deployment says of pods that do not come up (Kubernetes: "Deployment status")."""
+    for one in (workload or {}).get("conditions", ()):
+        is_stuck = one["type"] == "Progressing" and one["status"] == "False"
+        if is_stuck or (one["type"] == "ReplicaFailure" and one["status"] == "True"):
+            return f"{one.get('reason', '')}: {one.get('message', '')}"
+    return ""
