@@ -92,7 +92,7 @@ def properties_of(message: Stamped, publisher: str, content_type: str) -> BasicP
     message_id = f"{publisher}-{message.hash}-{message.seq}"
     return BasicProperties(
         content_type=extra.content_type or content_type,
-        headers=ours | extra.headers | ours,
+        headers={**ours, **extra.headers, **ours},
         delivery_mode=2,
         message_id=message_id,
     )

@@ -1,6 +1,6 @@
 """The HTTP client of the channels that push: one host, kept connections, replies that are never larger than a limit.
 
-A request is written with one call, its reply parsed where it arrives, and nothing else happens: no task, no timer and no
+A request is written with one call, its reply parsed where it arrives, and nothing else happens: no task, no timer, no
 object for each header (docs/adr/0021-pushed-requests-have-connections-of-their-own.md).
 """
 
