@@ -8,7 +8,6 @@ acknowledged. It logs "begin SEQ" and "end SEQ".
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 import time
 import zlib
@@ -31,6 +30,7 @@ from lbg_sidecar.app import (
     handler_channel,
 )
 from lbg_sidecar.app.streaming import PATH
+from support.ports import free_port
 
 HTTP_APP = Path(__file__).with_name("http_app.py")
 QUICK = HealthRules(interval_s=0.05, timeout_s=2.0, down_after=2)
@@ -275,13 +275,6 @@ SUBJECTS: dict[str, Callable[[Path, int], AbstractAsyncContextManager[Subject]]]
     "stream-tcp": stream_tcp,
     "stream-unix": stream_unix,
 }
-
-
-def free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        port: int = asked.getsockname()[1]
-        return port
 
 
 def lines_of(file: Path) -> list[str]:

@@ -15,7 +15,6 @@ import base64
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -27,11 +26,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from lbg_broker.server import Address, Server, ServerSettings, running, serve
+from support.ports import free_port
 
 USER = "guest"
 PASSWORD = "guest"
 _TESTS = Path(__file__).resolve().parent.parent
-_PORTS_TAKEN: set[int] = set()
 
 
 class BrokerFailedError(RuntimeError):
@@ -161,17 +160,6 @@ async def in_process(data_dir: Path, **settings: Any) -> AsyncIterator[Server]:
     """A broker in this process and loop, on a free port (`server.port`)."""
     async with running(ServerSettings(data_dir, listen=Address("127.0.0.1", 0), **settings)) as server:
         yield server
-
-
-def free_port() -> int:
-    """A port nobody listens on now, never given out twice by this process."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port not in _PORTS_TAKEN:
-            _PORTS_TAKEN.add(port)
-            return port
 
 
 def _main(arguments: list[str]) -> None:

@@ -29,13 +29,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from support.ports import free_port
 from support.rabbit_installation import Installation, NodeFailedError
 
 USER = "guest"
 PASSWORD = "guest"
 _RATES = ("global", "basic", "detailed")
 _ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
-_PORTS_TAKEN: set[int] = set()
 
 
 class Epmd:
@@ -310,16 +310,7 @@ class RabbitNode:
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports on loopback that nothing listens on and that this process has not been given before."""
-    ports: list[int] = []
-    while len(ports) < count:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        if port not in _PORTS_TAKEN:
-            _PORTS_TAKEN.add(port)
-            ports.append(port)
-    return ports
+    return [free_port() for _ in range(count)]
 
 
 def _connects(port: int) -> bool:
