@@ -72,7 +72,7 @@ def test_every_source_that_is_copied_exists_and_is_sent() -> None:
 def test_only_what_the_wheel_is_made_of_is_sent() -> None:
     sent = {str(path) for path in sent_files()}
     assert {path for path in sent if "/" not in path} == {"pyproject.toml", "constraints.txt", "README.md"}
-    assert {path.split("/")[0] for path in sent if "/" in path} == {"broker", "sidecar", "cli"}
+    assert {path.split("/")[0] for path in sent if "/" in path} == {"broker", "sidecar", "operator", "cli"}
 
 
 @pytest.mark.parametrize(
