@@ -16,8 +16,8 @@ CRDS = Path(__file__).resolve().parent.parent / "crds"
 ORDER = ("lbg.dev_loadbalancedgroups.yaml", "lbg.dev_brokers.yaml")
 HEAD = """# LoadBalancedGroup and Broker
 
-Made by `python docs/crd_reference.py > docs/crds.md` from crds/; `kubectl explain lbg.spec` says the same. The API
-server refuses what breaks a rule, with the message that stands there.
+Made by `python docs/crd_reference.py > docs/crds.md` from crds/. The rules below the tables are the API server's to
+hold. The operator that will follow these objects is being built: nothing acts on them yet.
 """
 
 

@@ -41,7 +41,7 @@ def test_the_entry_point_is_a_command_of_lbg_without_a_shell(image: str) -> None
     assert entry[0] == f"{prefix}/bin/lbg"
     command = cli
     for name in (words := entry[1:]):
-        command = command.get_command(None, name)  # type: ignore[attr-defined]
+        command = command.get_command(None, name)  # type: ignore[attr-defined]  # click wants a context it does not use here
     assert words
     assert command.make_context("lbg", list(arguments)).params  # the options are there; nothing runs
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..manifests import GroupManifest
-from .naming import API_VERSION, owned
+from .naming import API_VERSION, KIND, owned
 
-KIND = "LoadBalancedGroup"
 LAG_METRIC = "lbg_group_lag"
 """Of external.metrics.k8s.io: messages ready or not acknowledged yet, by group."""
 
@@ -30,7 +29,7 @@ def autoscaler_of(group: GroupManifest) -> dict[str, Any] | None:
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": owned(group.metadata, KIND, group.metadata.name),
+        "metadata": owned(group.metadata, group.metadata.name),
         "spec": {
             "scaleTargetRef": {"apiVersion": API_VERSION, "kind": KIND, "name": group.metadata.name},
             "minReplicas": scaling.min_replicas,

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..manifests import Metadata
 
-API_VERSION = "lbg.dev/v1alpha1"
+API_VERSION, KIND = "lbg.dev/v1alpha1", "LoadBalancedGroup"
 MANAGER = "lbg-operator"
 """The field manager of server-side apply, and the value of app.kubernetes.io/managed-by."""
 
@@ -38,11 +38,11 @@ def labels_of(group: str) -> dict[str, str]:
     }
 
 
-def owned(metadata: Metadata, kind: str, name: str) -> dict[str, Any]:
+def owned(metadata: Metadata, name: str) -> dict[str, Any]:
     """The metadata of an object of a LoadBalancedGroup: the garbage collector deletes it with the group."""
     owner = {
         "apiVersion": API_VERSION,
-        "kind": kind,
+        "kind": KIND,
         "name": metadata.name,
         "uid": metadata.uid,
         "controller": True,

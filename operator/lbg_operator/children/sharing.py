@@ -9,8 +9,6 @@ from typing import Any
 from ..manifests import GroupManifest
 from .naming import attributes_name, credentials_name, owned
 
-KIND = "LoadBalancedGroup"
-
 
 @dataclass(frozen=True, slots=True)
 class Login:
@@ -32,7 +30,7 @@ def credentials_of(group: GroupManifest, login: Login) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": owned(group.metadata, KIND, credentials_name(group.metadata.name)),
+        "metadata": owned(group.metadata, credentials_name(group.metadata.name)),
         "type": "Opaque",
         "data": {
             name: b64encode(value.encode()).decode() for name, value in told.items() if value is not None
@@ -46,7 +44,7 @@ def attributes_of(group: GroupManifest) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": owned(group.metadata, KIND, attributes_name(group.metadata.name)),
+        "metadata": owned(group.metadata, attributes_name(group.metadata.name)),
         "data": {
             "group": spec.name,
             "hash-prefix": spec.hash_prefix,

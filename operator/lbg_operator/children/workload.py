@@ -9,8 +9,6 @@ from ..settings import OperatorSettings
 from .injecting import injected
 from .naming import owned, selector_of
 
-KIND = "LoadBalancedGroup"
-
 
 def deployment_of(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) -> dict[str, Any]:
     """Raises ManifestError.
@@ -21,7 +19,7 @@ def deployment_of(group: GroupManifest, settings: OperatorSettings, *, has_ca: b
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": owned(group.metadata, KIND, group.metadata.name),
+        "metadata": owned(group.metadata, group.metadata.name),
         "spec": {
             "replicas": min(group.replicas, group.replicas_max),
             "selector": {"matchLabels": selector_of(group.metadata.name)},
@@ -36,7 +34,7 @@ def budget_of(group: GroupManifest) -> dict[str, Any]:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": owned(group.metadata, KIND, group.metadata.name),
+        "metadata": owned(group.metadata, group.metadata.name),
         "spec": {
             "maxUnavailable": 1,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
