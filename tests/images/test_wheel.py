@@ -13,7 +13,7 @@ from support.command_line import clean_environment
 from support.installation import Installed
 
 pytestmark = pytest.mark.timeout(300)  # the wheel is built and installed within the first one
-PLACES = ("broker", "sidecar", "cli")
+PLACES = ("broker", "sidecar", "operator", "cli")
 
 
 def test_every_file_of_the_packages_is_in_the_wheel(installed: Installed) -> None:

@@ -100,7 +100,8 @@ async def test_a_slow_application_and_a_blocked_key_are_shown_and_left_alone(
         await may_end.wait()
         return None
 
-    async with Member(place.settings("a", prefetch=8, concurrency=64), judge.handler("a", work)) as a:
+    settings = place.settings("a", prefetch=8, concurrency=64, max_attempts=10_000)
+    async with Member(settings, judge.handler("a", work)) as a:
         await load.publish(600)
         await load._publisher.flush()
         await until(lambda: progress(a) == "Blocked", what="the window to be full of the poisonous key")
