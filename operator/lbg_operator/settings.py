@@ -1,10 +1,13 @@
-"""Everything that can be set about the operator, in one place."""
+"""Everything that can be set about the operator, in one place, read once from the environment."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from .errors import SettingError
 
 SIDECAR_RESOURCES: Mapping[str, Any] = {
     "requests": {"cpu": "100m", "memory": "96Mi"},
@@ -12,16 +15,81 @@ SIDECAR_RESOURCES: Mapping[str, Any] = {
 }
 """No CPU limit: a throttled sidecar misses heartbeats and loses its queues."""
 
+BROKER_RESOURCES: Mapping[str, Any] = {
+    "requests": {"cpu": "250m", "memory": "256Mi"},
+    "limits": {"memory": "2Gi"},
+}
+METRICS = ("auto", "external", "keda", "none")
+LOG_FORMATS = ("json", "text")
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings:
     """- `sidecar_image`, `broker_image`: for whoever names none.
-    - `sidecar_resources`: a ResourceRequirements, for whoever gives none.
+    - `sidecar_resources`, `broker_resources`: a ResourceRequirements, for whoever gives none.
+    - `namespace`, `service`: where the operator itself is, and its Service there; empty outside a cluster, and then
+      there is no metrics API.
+    - `watched`: the namespaces whose objects it looks after; empty: all.
+    - `metrics`: who tells autoscalers the lag. `auto`: KEDA where it is, or else our API where it is registered.
     - `native_sidecars`: the cluster has containers that start before and end after the others (initContainers with
       restartPolicy Always, Kubernetes 1.29).
     """
 
     sidecar_image: str
     broker_image: str
-    sidecar_resources: Mapping[str, Any] = field(default_factory=lambda: SIDECAR_RESOURCES)
+    sidecar_resources: Mapping[str, Any] = field(default_factory=lambda: SIDECAR_RESOURCES, hash=False)
+    broker_resources: Mapping[str, Any] = field(default_factory=lambda: BROKER_RESOURCES, hash=False)
+    namespace: str = ""
+    service: str = ""
+    watched: tuple[str, ...] = ()
+    metrics: str = "auto"
+    log_format: str = "json"
+    log_level: str = "INFO"
     native_sidecars: bool = True
+
+    @classmethod
+    def from_environment(cls, told: Mapping[str, str]) -> OperatorSettings:
+        """Raises SettingError."""
+        return cls(
+            sidecar_image=_needed(told, "LBG_OPERATOR_SIDECAR_IMAGE"),
+            broker_image=_needed(told, "LBG_OPERATOR_BROKER_IMAGE"),
+            sidecar_resources=_resources(told, "LBG_OPERATOR_SIDECAR_RESOURCES", SIDECAR_RESOURCES),
+            broker_resources=_resources(told, "LBG_OPERATOR_BROKER_RESOURCES", BROKER_RESOURCES),
+            namespace=told.get("LBG_OPERATOR_NAMESPACE", ""),
+            service=told.get("LBG_OPERATOR_SERVICE", ""),
+            watched=tuple(
+                name.strip()
+                for name in told.get("LBG_OPERATOR_WATCH_NAMESPACES", "").split(",")
+                if name.strip()
+            ),
+            metrics=_one_of(told, "LBG_OPERATOR_METRICS", METRICS, default="auto"),
+            log_format=_one_of(told, "LBG_OPERATOR_LOG_FORMAT", LOG_FORMATS, default="json"),
+            log_level=_one_of(told, "LBG_OPERATOR_LOG_LEVEL", LOG_LEVELS, default="INFO"),
+        )
+
+
+def _needed(told: Mapping[str, str], name: str) -> str:
+    value = told.get(name, "").strip()
+    if not value:
+        raise SettingError(name, "is not set: name the image, as registry/name:version")
+    return value
+
+
+def _one_of(told: Mapping[str, str], name: str, allowed: tuple[str, ...], *, default: str) -> str:
+    value = told.get(name) or default
+    if value not in allowed:
+        raise SettingError(name, f"{value!r} is none of {', '.join(allowed)}")
+    return value
+
+
+def _resources(told: Mapping[str, str], name: str, default: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not told.get(name):
+        return default
+    try:
+        value = json.loads(told[name])
+    except ValueError as error:
+        raise SettingError(name, f"is no JSON ({error}): give a ResourceRequirements") from None
+    if not isinstance(value, dict):
+        raise SettingError(name, "is no JSON object: give a ResourceRequirements")
+    return value

@@ -1,0 +1,158 @@
+"""`Cluster` on a real API server, through the official client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client.exceptions import ApiException
+
+from ..children.naming import MANAGER
+from .kinds import Kind, kind_of
+from .seam import ClusterError, Forbidden, Invalid, Object
+
+REQUEST_TIMEOUT_S = 20.0
+APPLY = "application/apply-patch+yaml"
+"""JSON is YAML (Kubernetes: "Server-Side Apply")."""
+MERGE = "application/merge-patch+json"
+NOT_THERE = 404
+FORBIDDEN = frozenset({401, 403})
+INVALID = frozenset({400, 422})
+_AUTHENTICATION = ["BearerToken"]
+
+
+async def connected() -> LiveCluster:
+    """With the pod's service account, or else as KUBECONFIG says. Raises ClusterError."""
+    settings = Configuration()
+    try:
+        config.load_incluster_config(client_configuration=settings)
+    except config.ConfigException:
+        try:
+            await config.load_kube_config(client_configuration=settings)
+        except (config.ConfigException, OSError) as error:
+            raise ClusterError(
+                "the Kubernetes API",
+                f"{error}: run in a pod with a service account, or set KUBECONFIG to a file",
+            ) from None
+    return LiveCluster(ApiClient(settings))
+
+
+class LiveCluster:
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
+        found: Object | None = await self._asked("GET", kind, namespace, name)
+        return found
+
+    async def select(self, kind: Kind, namespace: str, labels: Mapping[str, str]) -> Sequence[Object]:
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        found = await self._asked("GET", kind, namespace, None, query={"labelSelector": selector})
+        items: list[Object] = [] if found is None else found["items"]
+        return items
+
+    async def apply(self, wanted: Object) -> Object:
+        kind, namespace, name = _place_of(wanted)
+        query = {"fieldManager": MANAGER, "force": "true"}
+        applied: Object | None = await self._asked(
+            "PATCH", kind, namespace, name, body=wanted, media=APPLY, query=query
+        )
+        if applied is None:
+            raise ClusterError(
+                _called("apply", kind, namespace, name), "the namespace or the kind is gone", status=404
+            )
+        return applied
+
+    async def merge(
+        self, kind: Kind, namespace: str | None, name: str, patch: Object, *, subresource: str = ""
+    ) -> Object | None:
+        patched: Object | None = await self._asked(
+            "PATCH",
+            kind,
+            namespace,
+            name,
+            body=patch,
+            media=MERGE,
+            query={"fieldManager": MANAGER},
+            subresource=subresource,
+        )
+        return patched
+
+    async def create(self, new: Object) -> Object:
+        kind, namespace, _ = _place_of(new)
+        made: Object | None = await self._asked(
+            "POST", kind, namespace, None, body=new, query={"fieldManager": MANAGER}
+        )
+        if made is None:
+            raise ClusterError(_called("create", kind, namespace, None), "the namespace is gone", status=404)
+        return made
+
+    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        await self._asked("DELETE", kind, namespace, name, query={"propagationPolicy": "Background"})
+
+    async def _asked(
+        self,
+        method: str,
+        kind: Kind,
+        namespace: str | None,
+        name: str | None,
+        *,
+        body: Object | None = None,
+        media: str = "application/json",
+        query: Mapping[str, str] | None = None,
+        subresource: str = "",
+    ) -> Any:
+        """The answer, None for what is not there."""
+        what = _called(method.lower(), kind, namespace, name)
+        path = kind.path(namespace, name, subresource)
+        headers = {"Accept": "application/json", "Content-Type": media}
+        try:
+            request = await self._client.param_serialize(
+                method=method,
+                resource_path=path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=_AUTHENTICATION,
+            )
+            response = await self._client.call_api(*request, _request_timeout=REQUEST_TIMEOUT_S)
+            told = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ClusterError(what, str(error) or type(error).__name__) from error
+        except ApiException as error:
+            raise ClusterError(what, str(error.reason), status=error.status) from error
+        if response.status == NOT_THERE:
+            return None
+        if response.status >= 400:
+            raise _refused(what, response.status, told)
+        return json.loads(told) if told else {}
+
+
+def _place_of(wanted: Mapping[str, Any]) -> tuple[Kind, str | None, str]:
+    metadata = wanted["metadata"]
+    return kind_of(wanted["apiVersion"], wanted["kind"]), metadata.get("namespace"), metadata.get("name", "")
+
+
+def _called(verb: str, kind: Kind, namespace: str | None, name: str | None) -> str:
+    place = "/".join(part for part in (namespace, name) if part)
+    return f"{verb} {kind.kind} {place}".rstrip()
+
+
+def _refused(what: str, status: int, told: bytes) -> ClusterError:
+    """From the answer's Status object (Kubernetes API: "Status")."""
+    try:
+        why = str(json.loads(told)["message"])
+    except (ValueError, KeyError, TypeError):
+        why = told[:200].decode(errors="replace") or f"HTTP {status}"
+    if status in FORBIDDEN:
+        return Forbidden(what, why, status=status)
+    if status in INVALID:
+        return Invalid(what, why, status=status)
+    return ClusterError(what, why, status=status)

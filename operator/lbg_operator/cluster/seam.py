@@ -1,0 +1,58 @@
+"""The seam between the operator and the Kubernetes API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ..errors import OperatorError
+from .kinds import Kind
+
+Object = dict[str, Any]
+"""As the API server gives it."""
+
+
+class ClusterError(OperatorError):
+    """The API server did not do what was asked. `status` is HTTP's, None when there was no answer.
+
+    ClusterError
+    ├── Invalid     what was sent is wrong by itself: sending it again does not help
+    └── Forbidden   the operator may not do it: its rules are older than its code, or somebody else's policy forbids it
+    """
+
+    def __init__(self, what: str, why: str, *, status: int | None = None) -> None:
+        super().__init__(f"{what}: {why}")
+        self.status = status
+
+
+class Invalid(ClusterError):
+    pass
+
+
+class Forbidden(ClusterError):
+    pass
+
+
+class Cluster(Protocol):
+    """Each method raises ClusterError. What is not there is None, or done at once."""
+
+    async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None: ...
+
+    async def select(self, kind: Kind, namespace: str, labels: Mapping[str, str]) -> Sequence[Object]:
+        """The objects of one namespace that have all these labels."""
+        ...
+
+    async def apply(self, wanted: Object) -> Object:
+        """Server-side apply, with force: fields that the operator sets are the operator's."""
+        ...
+
+    async def merge(
+        self, kind: Kind, namespace: str | None, name: str, patch: Object, *, subresource: str = ""
+    ) -> Object | None:
+        """A JSON merge patch (RFC 7386)."""
+        ...
+
+    async def create(self, new: Object) -> Object: ...
+
+    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        """Its dependents are deleted after it, in the background."""
