@@ -46,6 +46,7 @@ BROKER = Kind("lbg.dev/v1alpha1", "Broker", "brokers", WATCH, frozenset({"patch"
 SECRET = Kind("v1", "Secret", "secrets", READ | WRITE)
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps", READ | WRITE | WATCH)
 SERVICE = Kind("v1", "Service", "services", WRITE | WATCH)
+VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", READ | WRITE)
 POD = Kind("v1", "Pod", "pods", WATCH | {"patch"})
 EVENT = Kind("v1", "Event", "events", frozenset({"create"}))
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments", WRITE | WATCH | DELETE)
@@ -69,6 +70,7 @@ KINDS = (
     SECRET,
     CONFIG_MAP,
     SERVICE,
+    VOLUME_CLAIM,
     POD,
     EVENT,
     DEPLOYMENT,

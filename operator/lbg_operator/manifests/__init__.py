@@ -7,7 +7,7 @@ checked here is what a schema cannot say.
 from .broker import BrokerManifest, Embedded, RabbitMQ
 from .group import App, Batch, BrokerRef, Consumer, GroupManifest, Scaling, Sidecar
 from .metadata import Metadata
-from .quantities import bytes_in
+from .quantities import bytes_in, quantity_of
 
 __all__ = [
     "App",
@@ -22,4 +22,5 @@ __all__ = [
     "Scaling",
     "Sidecar",
     "bytes_in",
+    "quantity_of",
 ]

@@ -49,6 +49,12 @@ class BrokerManifest:
             allowed_namespaces=frozenset(told["allowedNamespaces"]),
         )
 
+    @property
+    def embedded(self) -> Embedded:
+        """The engine of a broker that the operator runs; to be asked of no other."""
+        assert isinstance(self.engine, Embedded)
+        return self.engine
+
     def allows(self, namespace: str) -> bool:
         """Whether groups of `namespace` may be on it."""
         allowed = self.allowed_namespaces

@@ -27,3 +27,10 @@ def bytes_in(field: str, quantity: str | int) -> int:
     if found is None:
         raise ManifestError(field, f"{quantity!r} is no amount of bytes: say it as 500M or 2Gi")
     return int(Decimal(found[1]) * _BYTES[found[2]])
+
+
+def quantity_of(size_bytes: int) -> str:
+    """As people write it: in the largest unit that it is a whole number of."""
+    units = ((unit, _BYTES[unit]) for unit in ("Ti", "Gi", "Mi", "Ki"))
+    found = next(((unit, size) for unit, size in units if size_bytes % size == 0), ("", 1))
+    return f"{size_bytes // found[1]}{found[0]}"
