@@ -11,9 +11,9 @@ import pytest
 
 from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.group import GroupSpec, Names, topology_of
+from lbg_broker.group.topology import Exchange
 from lbg_broker.provisioning import GroupNotFound, RecordUnreadable, read_group
-from lbg_broker.provisioning.actions import DeleteExchange, DeleteQueue, WriteRecord
-from lbg_broker.provisioning.amqp_side import AmqpSide
+from lbg_broker.provisioning.actions import DeclareExchange, DeleteExchange, DeleteQueue, WriteRecord
 from lbg_broker.provisioning.errors import (
     Busy,
     Denied,
@@ -252,11 +252,13 @@ async def test_two_provisioners_do_not_work_on_one_group_at_once(
     admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings
 ) -> None:
     other = LiveAdmin(settings)
-    await other.lock("orders")
-    with pytest.raises(Busy):
-        await create_group(admin, orders)
-    await other.close()
+    async with other.lock("orders"), admin.lock("invoices"):
+        for one in (admin, other):
+            with pytest.raises(Busy):
+                await create_group(one, orders)
     await create_group(admin, orders)
+    await create_group(other, orders, with_user=False)
+    await other.close()
 
 
 async def test_groups_are_listed_by_their_records(admin: LiveAdmin, orders: GroupSpec) -> None:
@@ -308,8 +310,7 @@ async def test_a_connection_lost_in_the_middle_is_made_again_to_take_back(
 
     async def perform_and_lose(action: object) -> None:
         if isinstance(action, WriteRecord):
-            assert admin._amqp._connection is not None
-            admin._amqp._connection.abort()
+            (await admin.amqp.link.connection()).abort()
         await perform(action)
 
     monkeypatch.setattr(admin, "perform", perform_and_lose)
@@ -322,22 +323,37 @@ async def test_a_lock_that_outlives_the_lost_connection_is_waited_for(
     admin: LiveAdmin, settings: ConnectionSettings
 ) -> None:
     """A busy broker lets go of it later; here somebody else holds it for a moment, which looks the same."""
-    await admin.lock("orders")
-    assert admin._amqp._connection is not None
-    admin._amqp._connection.abort()
-    holder = AmqpSide([settings])
-    await holder._lock_again("orders")
+    change = DeleteQueue("lbg.orders.q.0")
+    other = LiveAdmin(settings)
+    async with admin.lock("orders"):
+        (await admin.amqp.link.connection()).abort()
+        async with other.lock("orders"):
+            changing = asyncio.create_task(admin.perform(change))
+            await asyncio.sleep(0.3)
+            assert not changing.done()
+        await changing
+        with pytest.raises(Busy):
+            async with other.lock("orders"):
+                pass
+    async with other.lock("orders"):
+        pass
+    await other.close()
 
-    async def let_go() -> None:
-        await asyncio.sleep(0.5)
-        await holder.close()
 
-    letting_go = asyncio.create_task(let_go())
-    assert not await admin._amqp.has_exchange("lbg.orders")
-    assert letting_go.done()
-    other = AmqpSide([settings])
-    with pytest.raises(Busy):
-        await other.lock("orders")
+async def test_whoever_lost_the_lock_for_good_changes_nothing_more(
+    admin: LiveAdmin, settings: ConnectionSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_broker.provisioning.locking.LOCK_AGAIN_S", 0.1)
+    other = LiveAdmin(settings)
+    change = DeclareExchange(Exchange("lbg.orders.dlx", "fanout"))
+    async with admin.lock("orders"):
+        (await admin.amqp.link.connection()).abort()
+        async with other.lock("orders"):
+            with pytest.raises(Busy):
+                await admin.perform(change)
+        with pytest.raises(Busy):
+            await admin.perform(change)
+    assert not await admin.amqp.has_exchange("lbg.orders.dlx")
     await other.close()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from lbg_broker.group import Engine, GroupSpec, Names, Permissions, topology_of
@@ -52,9 +53,15 @@ class FakeAdmin:
     def holds_nothing(self) -> bool:
         return not (self.exchanges or self.queues or self.bindings or self.users or self.permissions)
 
-    async def lock(self, group: str) -> None:
+    @asynccontextmanager
+    async def lock(self, group: str) -> AsyncIterator[None]:
         if group in self.locked:
             raise Busy(group)
+        self.locked.add(group)
+        try:
+            yield
+        finally:
+            self.locked.remove(group)
 
     async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Observed:
         names = Names(group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from lbg_broker.group import GroupSpec
@@ -15,10 +16,12 @@ Beat = Mapping[str, Any]
 
 
 class BrokerAdmin(Protocol):
-    """All that provisioning asks of a broker; each method raises AdminError when the broker cannot be asked."""
+    """All that provisioning asks of a broker, by any number of callers at a time; each method raises AdminError when
+    the broker cannot be asked."""
 
-    async def lock(self, group: str) -> None:
-        """Be the only provisioner of `group` until `close`; raises Busy while another one is."""
+    def lock(self, group: str) -> AbstractAsyncContextManager[None]:
+        """Be the only provisioner of `group` for as long as the block lasts; raises Busy while another one is."""
+        ...
 
     async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Observed:
         """One round of reading; what it looks for follows `wanted`, or else the group's record."""

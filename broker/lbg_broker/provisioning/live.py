@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -44,14 +45,14 @@ class LiveAdmin:
         self, where: ConnectionSettings | Sequence[ConnectionSettings], api: ManagementApi | None = None
     ) -> None:
         places = (where,) if isinstance(where, ConnectionSettings) else tuple(where)
-        self._amqp = AmqpSide(places)
+        self.amqp = AmqpSide(places)
         self._management = ManagementSide(api, vhost=places[0].vhost) if api is not None else None
 
-    async def lock(self, group: str) -> None:
-        await self._amqp.lock(group)
+    def lock(self, group: str) -> AbstractAsyncContextManager[None]:
+        return self.amqp.lock(group)
 
     async def close(self) -> None:
-        await self._amqp.close()
+        await self.amqp.close()
         if self._management is not None:
             await self._management.close()
 
@@ -59,11 +60,11 @@ class LiveAdmin:
         return await self._require_management("groups can only be listed").groups()
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
-        return await self._amqp.listen(group, seconds=seconds)
+        return await self.amqp.listen(group, seconds=seconds)
 
     async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Observed:
-        engine = await self._amqp.engine()
-        record = await self._amqp.record(group)
+        engine = await self.amqp.engine()
+        record = await self.amqp.record(group)
         spec = wanted or _recorded(record, group)
         topology = topology_of(spec, engine) if spec is not None else None
         why: dict[str, str] = {}
@@ -74,7 +75,7 @@ class LiveAdmin:
         return await self._observe_by_both(management, base, Names(group), spec, topology)
 
     async def perform(self, action: Action) -> None:
-        amqp = self._amqp
+        amqp = self.amqp
         match action:
             case DeclareExchange(exchange):
                 await amqp.declare_exchange(exchange)
@@ -107,7 +108,7 @@ class LiveAdmin:
         return replace(
             base,
             exchanges={
-                name: ExchangeSeen() if await self._amqp.has_exchange(name) else None for name in exchanges
+                name: ExchangeSeen() if await self.amqp.has_exchange(name) else None for name in exchanges
             },
             queues=await self._probed_queues(names, topology),
         )
@@ -153,7 +154,7 @@ class LiveAdmin:
     async def _check_policies(self, group: str, topology: Topology) -> None:
         management = self._require_management("policies can only be checked")
         queues = await management.queues(Names(group))
-        seen = Observed(await self._amqp.engine(), queues=queues, policies=await management.policies())
+        seen = Observed(await self.amqp.engine(), queues=queues, policies=await management.policies())
         if losing := losses(topology, seen):
             raise would_lose(group, losing)
 
@@ -166,12 +167,12 @@ class LiveAdmin:
             if topology
             else [names.unrouted, names.dead, names.config]
         )
-        found: dict[str, QueueSeen | Unknown | None] = {name: await self._amqp.counts(name) for name in asked}
+        found: dict[str, QueueSeen | Unknown | None] = {name: await self.amqp.counts(name) for name in asked}
         number = sum(name.startswith(names.queue(0)[:-1]) for name in asked)
-        while (seen := await self._amqp.counts(names.queue(number))) is not None:
+        while (seen := await self.amqp.counts(names.queue(number))) is not None:
             found[names.queue(number)] = seen
             number += 1
-        if (seen := await self._amqp.counts(names.validation)) is not None:
+        if (seen := await self.amqp.counts(names.validation)) is not None:
             found[names.validation] = seen
         return found
 
@@ -184,7 +185,7 @@ class LiveAdmin:
         wanted = [queue.name for queue in topology.queues] if topology else [names.config]
         found: dict[str, QueueSeen | Unknown | None] = dict.fromkeys(wanted)
         for name, one in listed.items():
-            counts = await self._amqp.counts(name)
+            counts = await self.amqp.counts(name)
             found[name] = counts and replace(one, ready=counts.ready, consumers=counts.consumers)
         return found
 
@@ -192,7 +193,7 @@ class LiveAdmin:
         """The hash prefix of every other group; a group whose record cannot be read has none to compare."""
         found = {}
         for group in await management.groups():
-            spec = _recorded(await self._amqp.record(group), group) if group != but else None
+            spec = _recorded(await self.amqp.record(group), group) if group != but else None
             if spec is not None:
                 found[group] = spec.hash_prefix
         return found

@@ -41,12 +41,12 @@ async def create_group(
 
     A user's password is `password`, or generated where the user is new. Raises ProvisioningError.
     """
-    await admin.lock(spec.name)
-    observed = await admin.observe(spec.name, wanted=spec)
     generated = secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
     wish = UserWish(password or generated, given=password is not None) if with_user else None
-    actions = plan_create(spec, observed, user=wish)
-    await apply(admin, actions)
+    async with admin.lock(spec.name):
+        observed = await admin.observe(spec.name, wanted=spec)
+        actions = plan_create(spec, observed, user=wish)
+        await apply(admin, actions)
     is_generated = password is None and any(isinstance(action, PutUser) for action in actions)
     changes = tuple(action for action in actions if not isinstance(action, CheckPolicies))
     unchecked = tuple(f"{what} ({why})" for what, why in observed.why.items())
@@ -70,11 +70,10 @@ async def rotate_user(
     Raises ProvisioningError, and SpecError for what cannot be a group's or a user's name.
     """
     Names(group)
-    await admin.lock(group)
-    observed = await admin.observe(group)
     new = password or secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
-    actions = plan_rotate(group, observed, password=new, username=username)
-    await apply(admin, actions)
+    async with admin.lock(group):
+        actions = plan_rotate(group, await admin.observe(group), password=new, username=username)
+        await apply(admin, actions)
     (name,) = (action.name for action in actions if isinstance(action, PutUser))
     return Rotated(name, actions, None if password else new)
 
@@ -82,9 +81,9 @@ async def rotate_user(
 async def finish_rotation(admin: BrokerAdmin, group: str, *, force: bool = False) -> Sequence[Action]:
     """Delete the users that the group had before; returns what was done. Raises ProvisioningError."""
     Names(group)
-    await admin.lock(group)
-    actions = plan_finish(group, await admin.observe(group), force=force)
-    await apply_all(admin, actions)
+    async with admin.lock(group):
+        actions = plan_finish(group, await admin.observe(group), force=force)
+        await apply_all(admin, actions)
     return actions
 
 
@@ -96,9 +95,9 @@ async def delete_group(
     Raises ProvisioningError, and SpecError for what cannot be a group's name.
     """
     Names(group)
-    await admin.lock(group)
-    actions = plan_delete(group, await admin.observe(group), force=force, with_user=with_user)
-    await apply_all(admin, actions)
+    async with admin.lock(group):
+        actions = plan_delete(group, await admin.observe(group), force=force, with_user=with_user)
+        await apply_all(admin, actions)
     return actions
 
 
