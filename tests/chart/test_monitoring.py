@@ -1,0 +1,218 @@
+"""Alerts and dashboards ask for what is there, and alerts fire on what they say (Debian: prometheus, for promtool)."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lbg_operator.children.environment import OBSERVED_PORT
+from lbg_operator.children.naming import GROUP_LABEL, selector_of
+from lbg_sidecar.process.metrics import SERIES as OF_SIDECAR
+from lbg_sidecar.process.metrics import Series
+from support.chart import CHART, LARGE, Object, of_kind, rendered
+
+ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+RULES = {rule["alert"]: rule for group in ALERTS["groups"] for rule in group["rules"]}
+CASES = Path(__file__).with_name("alerts.test.yaml")
+DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in (CHART / "files" / "dashboards").iterdir()}
+OF_OPERATOR = {
+    "lbg_operator_reconciles_total": Series("counter", "", ("kind", "outcome")),
+    "lbg_operator_reconcile_seconds": Series("histogram", "", ("kind",)),
+    "lbg_operator_watch_silence_seconds": Series("gauge", "", ("kind",)),
+    "lbg_operator_group_condition": Series("gauge", "", ("namespace", "group", "type", "status")),
+    "lbg_operator_broker_condition": Series("gauge", "", ("namespace", "broker", "type", "status")),
+    "lbg_operator_group_lag_messages": Series("gauge", "", ("namespace", "group")),
+    "lbg_operator_group_members": Series("gauge", "", ("namespace", "group")),
+    "lbg_operator_group_dead_letters": Series("gauge", "", ("namespace", "group")),
+    "lbg_operator_group_unrouted_messages": Series("gauge", "", ("namespace", "group")),
+}
+OF_SCRAPES = {"namespace", "pod", "group", "le"}
+"""Labels that come with a scrape: a target's, as the PodMonitor and the ServiceMonitor give them, and a histogram's."""
+
+
+def promtool(*arguments: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(["promtool", *arguments], cwd=cwd, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def panels(dashboard: Object) -> list[Object]:
+    return [one for one in dashboard["panels"] if one["type"] != "row"]
+
+
+def expressions(dashboard: Object) -> list[str]:
+    asked = [target["expr"] for panel in panels(dashboard) for target in panel["targets"]]
+    return asked + [
+        one["query"]["query"] for one in dashboard["templating"]["list"] if one["type"] == "query"
+    ]
+
+
+def test_prometheus_takes_the_rules() -> None:
+    assert f"{len(RULES)} rules found" in promtool("check", "rules", CHART / "files" / "alerts.yaml")
+
+
+def test_every_alert_fires_on_what_it_says_and_on_nothing_else(tmp_path: Path) -> None:
+    """The cases are in alerts.test.yaml. They compare labels; what the texts say is not repeated there."""
+    bare = {
+        "groups": [
+            {**group, "rules": list(map(_without_texts, group["rules"]))} for group in ALERTS["groups"]
+        ]
+    }
+    (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(bare))
+    (tmp_path / CASES.name).write_text(CASES.read_text())
+    promtool("test", "rules", CASES.name, cwd=tmp_path)
+
+
+def _without_texts(rule: Object) -> Object:
+    return {name: value for name, value in rule.items() if name != "annotations"}
+
+
+def fired() -> Iterator[tuple[str, set[str]]]:
+    """The alerts that fire in the cases, with their labels."""
+    for test in yaml.safe_load(CASES.read_text())["tests"]:
+        for case in test["alert_rule_test"]:
+            for alert in case["exp_alerts"]:
+                yield case["alertname"], set(alert["exp_labels"])
+
+
+def test_there_is_a_case_for_every_alert() -> None:
+    assert {name for name, _ in fired()} == RULES.keys()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_alert_says_what_is_so_and_what_to_do(name: str) -> None:
+    rule = RULES[name]
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    texts = rule["annotations"]
+    assert texts.keys() == {"summary", "description"}
+    assert texts["summary"].endswith(".")
+    named = set(re.findall(r"\$labels\.(\w+)", " ".join(texts.values())))
+    for alert, labels in fired():
+        assert alert != name or named <= labels
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_alert_asks_for_metrics_that_there_are(name: str) -> None:
+    assert unknown(RULES[name]["expr"]) == set()
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_dashboard_asks_for_metrics_that_there_are(name: str) -> None:
+    for expression in expressions(DASHBOARDS[name]):
+        assert unknown(expression) == set(), expression
+
+
+def test_a_metric_or_label_that_there_is_not_is_found() -> None:
+    assert unknown("sum(lbg_messages_lost_total)") == {"lbg_messages_lost_total"}
+    assert unknown('lbg_active_queues{state="Ready"}') == {"lbg_active_queues{state}"}
+    assert unknown("rate(lbg_handoff_pause_seconds[5m])") == {"lbg_handoff_pause_seconds"}
+
+
+def test_no_metric_of_a_member_is_left_out_of_the_dashboards() -> None:
+    asked = " ".join(one for name in ("groups", "members") for one in expressions(DASHBOARDS[name]))
+    assert {name for name in OF_SIDECAR if not re.search(rf"\b{name}(_bucket)?\b", asked)} == set()
+    asked = " ".join(one for dashboard in DASHBOARDS.values() for one in expressions(dashboard))
+    assert {name for name in OF_OPERATOR if not re.search(rf"\b{name}(_bucket)?\b", asked)} == set()
+
+
+def unknown(expression: str) -> set[str]:
+    """Names of metrics, and of labels that are matched, that no scrape of ours has."""
+    series: dict[str, Any] = {**OF_SIDECAR, **OF_OPERATOR}
+    labels = {name: set(one.labels) | OF_SCRAPES for name, one in series.items()}
+    labels |= {f"{name}_bucket": labels[name] for name, one in series.items() if one.kind == "histogram"}
+    scalars = labels.keys() - {name for name, one in series.items() if one.kind == "histogram"}
+    found = set()
+    for name, matched in re.findall(r"\b(lbg_\w+)(?:\{([^}]*)\})?", expression):
+        if name not in scalars:
+            found.add(name)
+            continue
+        for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matched):
+            if label not in labels[name]:
+                found.add(f"{name}{{{label}}}")
+    return found
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_prometheus_takes_what_a_dashboard_asks(name: str, tmp_path: Path) -> None:
+    """Each expression as a rule, with Grafana's variables filled in."""
+    asked = [target["expr"] for panel in panels(DASHBOARDS[name]) for target in panel["targets"]]
+    filled = [re.sub(r"\$__rate_interval", "5m", expression) for expression in asked]
+    rules = [{"record": f"asked:{number}", "expr": one} for number, one in enumerate(filled)]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "asked", "rules": rules}]}))
+    promtool("check", "rules", "--lint=none", tmp_path / "rules.yaml")
+
+
+def test_dashboards_can_be_told_apart_and_take_any_datasource() -> None:
+    assert len({one["uid"] for one in DASHBOARDS.values()}) == len(DASHBOARDS) == 3
+    assert len({one["title"] for one in DASHBOARDS.values()}) == 3
+    for dashboard in DASHBOARDS.values():
+        assert "id" not in dashboard
+        variables = {one["name"]: one for one in dashboard["templating"]["list"]}
+        assert variables["datasource"]["type"] == "datasource"
+        sources = [
+            *panels(dashboard),
+            *(target for panel in panels(dashboard) for target in panel["targets"]),
+        ]
+        sources += [one for one in variables.values() if one["type"] == "query"]
+        assert {one["datasource"]["uid"] for one in sources} == {"${datasource}"}
+        used = set(re.findall(r"\$(?!__)(\w+)", " ".join(expressions(dashboard))))
+        assert used <= variables.keys()
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_have_places_and_numbers_of_their_own(name: str) -> None:
+    dashboard = DASHBOARDS[name]
+    assert len({one["id"] for one in dashboard["panels"]}) == len(dashboard["panels"])
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["title"]
+
+
+def test_a_dashboard_arrives_at_grafana_as_it_is_in_the_repository() -> None:
+    maps = of_kind(rendered(), "ConfigMap")
+    arrived = {name: text for one in maps for name, text in one["data"].items()}
+    assert {name: json.loads(text) for name, text in arrived.items()} == {
+        f"lbg-{name}.json": dashboard for name, dashboard in DASHBOARDS.items()
+    }
+    assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in maps)
+
+
+def test_the_rules_arrive_at_prometheus_as_they_are_in_the_repository() -> None:
+    (rule,) = of_kind(rendered(LARGE), "PrometheusRule")
+    assert rule["spec"] == ALERTS
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_the_sidecars_and_the_operator_are_scraped_where_they_say_it() -> None:
+    objects = rendered(LARGE)
+    (pods,), (services,) = of_kind(objects, "PodMonitor"), of_kind(objects, "ServiceMonitor")
+    (selected,) = pods["spec"]["selector"]["matchExpressions"]
+    assert {selected["key"]} == {GROUP_LABEL} == selector_of("orders").keys()
+    assert pods["spec"]["namespaceSelector"] == {"matchNames": LARGE["watchNamespaces"]}
+    (endpoint,) = pods["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], OBSERVED_PORT) == ("lbg-observed", 8751)
+    (service,) = of_kind(objects, "Service")
+    assert services["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,) = services["spec"]["endpoints"]
+    assert endpoint["port"] in {one["name"] for one in service["spec"]["ports"]}
+    # Its series have the namespace of a group: without this Prometheus would overwrite it with the operator's.
+    assert endpoint["honorLabels"] is True
+
+
+def test_monitoring_is_made_where_the_cluster_knows_it_or_it_is_asked_for() -> None:
+    """Without a cluster Helm knows the built-in kinds only."""
+    for asked, there in (("auto", False), ("never", False), ("always", True)):
+        kinds = {one["kind"] for one in rendered({"monitoring": {"objects": asked}})}
+        assert ({"PodMonitor", "ServiceMonitor", "PrometheusRule"} <= kinds) is there

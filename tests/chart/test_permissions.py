@@ -1,0 +1,104 @@
+"""The operator may do what its code does, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from lbg_operator.cluster.kinds import API_SERVICE, CONFIG_MAP, KINDS, SECRET, Kind
+from support.chart import LARGE, NAMESPACE, Object, of_kind, rendered
+
+Right = tuple[str, str, str]
+
+
+def used(kind: Kind) -> set[Right]:
+    rights = {(kind.api_group, kind.plural, verb) for verb in kind.verbs}
+    return rights | {(kind.api_group, f"{kind.plural}/status", verb) for verb in kind.status_verbs}
+
+
+def given(role: Object) -> set[Right]:
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def named(objects: list[Object], kind: str, name: str) -> Object:
+    (found,) = (one for one in of_kind(objects, kind) if one["metadata"]["name"] == name)
+    return found
+
+
+def test_the_rules_are_the_verbs_that_the_code_uses() -> None:
+    objects = rendered()
+    namespaced = set().union(*(used(kind) for kind in KINDS if kind.namespaced))
+    clusterwide = set().union(*(used(kind) for kind in KINDS if not kind.namespaced))
+    assert given(named(objects, "ClusterRole", "lbg-lbg-system")) == namespaced
+    assert given(named(objects, "ClusterRole", "lbg-lbg-system-metrics")) == clusterwide
+
+
+def test_no_rule_has_a_wildcard_or_repeats_another() -> None:
+    for role in of_kind(rendered(), "ClusterRole"):
+        listed = [right for rule in role["rules"] for right in given({"rules": [rule]})]
+        assert len(set(listed)) == len(listed)
+        assert not any("*" in right for right in listed)
+
+
+def test_of_api_services_only_the_one_of_external_metrics_is_the_operators() -> None:
+    (rule,) = named(rendered(), "ClusterRole", "lbg-lbg-system-metrics")["rules"]
+    assert rule["resources"] == [API_SERVICE.plural]
+    assert rule["resourceNames"] == ["v1beta1.external.metrics.k8s.io"]
+
+
+@pytest.mark.parametrize(
+    ("values", "places"),
+    [({}, {("ClusterRoleBinding", None)}), (LARGE, {("RoleBinding", "shop"), ("RoleBinding", "lbg-system")})],
+    ids=["everywhere", "in two namespaces"],
+)
+def test_the_rights_are_given_where_it_watches_and_nowhere_else(
+    values: Mapping[str, Any], places: set[tuple[str, str | None]]
+) -> None:
+    objects = rendered(values)
+    bindings = of_kind(objects, "ClusterRoleBinding") + of_kind(objects, "RoleBinding")
+    found = {
+        (one["kind"], one["metadata"].get("namespace"))
+        for one in bindings
+        if one["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lbg-lbg-system"}
+    }  # fmt: skip
+    assert found == places
+    for one in bindings:
+        assert one["subjects"] == [{"kind": "ServiceAccount", "name": "lbg", "namespace": NAMESPACE}]
+
+
+def test_in_its_own_namespace_it_may_keep_its_certificate_wherever_it_watches() -> None:
+    own = named(rendered({"watchNamespaces": ["shop"]}), "Role", "lbg")
+    assert "namespace" not in own["metadata"]  # that of the release
+    assert given(own) == used(SECRET)
+
+
+def test_it_may_read_how_the_api_server_shows_who_asks() -> None:
+    (binding,) = (
+        one for one in of_kind(rendered(), "RoleBinding") if one["metadata"].get("namespace") == "kube-system"
+    )
+    assert binding["roleRef"]["name"] == "extension-apiserver-authentication-reader"
+    assert "get" in CONFIG_MAP.verbs
+
+
+def test_who_may_edit_a_namespace_may_have_groups_there_and_scale_them() -> None:
+    objects = rendered()
+    view = named(objects, "ClusterRole", "lbg-lbg-system-view")
+    edit = named(objects, "ClusterRole", "lbg-lbg-system-edit")
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    assert {name for name in view["metadata"]["labels"] if name.startswith(aggregate)} == {
+        f"{aggregate}view",
+        f"{aggregate}edit",
+        f"{aggregate}admin",
+    }
+    assert f"{aggregate}view" not in edit["metadata"]["labels"]
+    assert {verb for _, _, verb in given(view)} == {"get", "list", "watch"}
+    assert ("lbg.dev", "loadbalancedgroups/scale", "patch") in given(edit)
+    assert not any("status" in resource for _, resource, _ in given(edit))

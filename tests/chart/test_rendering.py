@@ -1,0 +1,237 @@
+"""What the chart renders is what Kubernetes takes, with whatever values; and values that are wrong are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import helm_python as helm
+import kubernetes_validate
+import pytest
+import yaml
+
+from lbg_operator.manifests import BrokerManifest, Embedded
+from lbg_operator.settings import OperatorSettings
+from support.chart import CHART, LARGE, NAMESPACE, NONE, Object, of_kind, pods_of, rendered
+from support.manifests import CRDS, fill_in, schema_of
+
+KUBERNETES = ("1.29", kubernetes_validate.latest_version().removesuffix(".0"))
+"""The oldest that the chart says it is for, and the newest that is known."""
+
+VALUES = {"default": {}, "large": LARGE, "none": NONE}
+with_values = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+
+
+def test_helm_has_nothing_to_say_against_it() -> None:
+    report = helm.lint(CHART, strict=True)
+    assert report["errors"] == []
+    assert [one["error"] for one in report["messages"]] == ["icon is recommended"]
+
+
+def test_the_chart_has_the_version_of_what_it_installs() -> None:
+    told = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = (CHART.parents[1] / "pyproject.toml").read_text()
+    assert f'\nversion = "{told["appVersion"]}"\n' in project
+    assert told["version"] == told["appVersion"]
+    assert told["kubeVersion"] == f">={KUBERNETES[0]}.0-0"
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@with_values
+def test_kubernetes_knows_every_field(values: Mapping[str, Any], version: str) -> None:
+    for one in rendered(values):
+        if one["apiVersion"].split("/")[0] not in ("lbg.dev", "monitoring.coreos.com"):
+            kubernetes_validate.validate(one, version, strict=True)
+
+
+@with_values
+def test_nothing_is_rendered_twice_and_everything_says_whose_it_is(values: Mapping[str, Any]) -> None:
+    objects = rendered(values)
+    names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects]
+    assert len(set(names)) == len(names)
+    for one in objects:
+        labels = one["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == "lbg"
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+
+
+@with_values
+def test_every_pod_is_restricted(values: Mapping[str, Any]) -> None:
+    """Kubernetes: "Pod Security Standards", level restricted; and beyond it, a root that cannot be written to."""
+    pods = list(pods_of(rendered(values)))
+    assert len(pods) == 3
+    for name, pod in pods:
+        assert not {"hostNetwork", "hostPID", "hostIPC", "volumes"} & pod.keys(), name
+        security = pod["securityContext"]
+        assert security["runAsNonRoot"] is True, name
+        assert security["runAsUser"] > 0, name
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, name
+            assert container["resources"]["requests"].keys() == {"cpu", "memory"}, name
+
+
+def test_the_operator_takes_the_settings_that_it_is_given() -> None:
+    (deployment,) = of_kind(rendered(LARGE), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    told = {one["name"]: one.get("value", NAMESPACE) for one in container["env"]}
+    settings = OperatorSettings.from_environment(told)
+    assert settings == OperatorSettings(
+        sidecar_image="registry.example/lbg/lbg-sidecar:0.1.0",
+        broker_image="registry.example/lbg/lbg-broker:0.1.0",
+        sidecar_resources={"requests": {"cpu": "50m"}},
+        broker_resources={"limits": {"memory": "1Gi"}},
+        namespace=NAMESPACE,
+        service="lbg",
+        watched=("shop", "lbg-system"),
+        metrics="external",
+    )
+    (service,) = of_kind(rendered(LARGE), "Service")
+    assert service["metadata"]["name"] == settings.service
+
+
+def test_every_default_of_the_chart_is_one_of_the_operator() -> None:
+    (deployment,) = of_kind(rendered(), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    told = {one["name"]: one.get("value", NAMESPACE) for one in container["env"]}
+    assert OperatorSettings.from_environment(told) == OperatorSettings(
+        sidecar_image="lbg-sidecar:0.1.0", broker_image="lbg-broker:0.1.0", namespace=NAMESPACE, service="lbg"
+    )
+
+
+def test_an_image_can_be_named_whole() -> None:
+    digest = f"registry.example/operator@sha256:{'0' * 64}"
+    for _, pod in pods_of(rendered({"images": {"registry": "elsewhere", "operator": digest}})):
+        assert [one["image"] for one in pod["containers"]] == [digest]
+
+
+def test_services_and_probes_lead_to_ports_that_are_there() -> None:
+    objects = rendered()
+    (deployment,), (service,) = of_kind(objects, "Deployment"), of_kind(objects, "Service")
+    template = deployment["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports == {"observed": 8080, "metrics-api": 6443}
+    assert {one["port"]: one["targetPort"] for one in service["spec"]["ports"]} == {
+        8080: "observed",
+        6443: "metrics-api",
+    }
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] in ports
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+
+
+def test_only_the_operator_is_behind_its_service() -> None:
+    """Pods of hooks bear labels of their own: they answer nothing, and the policy of the operator is not theirs."""
+    objects = rendered(LARGE)
+    (service,) = of_kind(objects, "Service")
+    (job,), (pod,) = of_kind(objects, "Job"), of_kind(objects, "Pod")
+    for one in (job["spec"]["template"], pod):
+        assert not service["spec"]["selector"].items() <= one["metadata"]["labels"].items()
+
+
+def test_the_test_pod_may_read_what_others_may_not() -> None:
+    objects = rendered(LARGE)
+    (pod,) = of_kind(objects, "Pod")
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    selectors = [peer["podSelector"]["matchLabels"] for peer in policy["spec"]["ingress"][0]["from"][1:]]
+    assert all(one.items() <= pod["metadata"]["labels"].items() for one in selectors)
+    assert selectors
+
+
+def test_the_crds_are_those_of_the_repository_and_stay_at_an_uninstall() -> None:
+    crds = of_kind(rendered(), "CustomResourceDefinition")
+    sources = [yaml.safe_load(path.read_text()) for path in sorted(CRDS.glob("*.yaml"))]
+    assert len(crds) == 2
+    for crd, source in zip(crds, sources, strict=True):
+        metadata = crd.pop("metadata")
+        assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert {**crd, "metadata": {"name": metadata["name"]}} == source
+
+
+def test_the_broker_to_begin_with_is_one_that_the_operator_can_follow() -> None:
+    (broker,) = of_kind(rendered(LARGE), "Broker")
+    # A hook of this kind is made once, and deleted neither before the next one nor afterwards.
+    assert broker["metadata"]["annotations"] == {
+        "helm.sh/hook": "post-install,post-upgrade",
+        "helm.sh/hook-delete-policy": "hook-failed",
+    }
+    fill_in(broker["spec"], schema_of("brokers")["properties"]["spec"])
+    broker["metadata"]["namespace"] = NAMESPACE
+    parsed = BrokerManifest.parse(broker)
+    assert isinstance(parsed.engine, Embedded)
+    assert parsed.engine.storage_bytes == 1 << 30
+    assert parsed.allows("shop")
+    assert not parsed.allows("elsewhere")
+
+
+@pytest.mark.parametrize(("provider", "ours"), [("auto", 0), ("external", 1), ("keda", 0), ("none", 0)])
+def test_who_renders_without_a_cluster_takes_no_metrics_api_over(provider: str, ours: int) -> None:
+    services = of_kind(rendered({"metrics": {"provider": provider}}), "APIService")
+    assert len(services) == ours
+    for one in services:
+        # Not set: it is the operator's, and server-side apply leaves it alone.
+        assert "caBundle" not in one["spec"]
+        assert one["spec"]["service"] == {"name": "lbg", "namespace": NAMESPACE, "port": 6443}
+
+
+@pytest.mark.parametrize("release", ["x", "my-lbg", "a" * 53])
+def test_names_fit_with_any_name_of_a_release(release: str) -> None:
+    for one in rendered(LARGE, release=release):
+        if one["kind"] != "CustomResourceDefinition":
+            limit = 63 if one["kind"] in ("Service", "Job", "Pod") else 253
+            assert len(one["metadata"]["name"]) <= limit
+        if one["kind"] not in ("CustomResourceDefinition", "APIService", "Broker"):
+            assert release[:52] in one["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"image": "x"}, "at '': additional properties 'image' not allowed"),
+        ({"metrics": {"provider": "prometheus"}}, "at '/metrics/provider': value must be one of 'auto', 'external'"),
+        ({"watchNamespaces": ["Shop"]}, "at '/watchNamespaces/0': 'Shop' does not match pattern"),
+        ({"watchNamespaces": "shop"}, "at '/watchNamespaces': got string, want array"),
+        ({"operator": {"log": {"level": "loud"}}}, "at '/operator/log/level': value must be one of 'debug', 'info'"),
+        ({"operator": {"replicas": 2}}, "at '/operator': additional properties 'replicas' not allowed"),
+        ({"defaults": {"sidecarResources": {"request": {}}}}, "additional properties 'request' not allowed"),
+        ({"operator": {"resources": {"limits": {"memory": "lots"}}}}, "'lots' does not match pattern"),
+        ({"broker": {"storage": 10}}, "at '/broker/storage': got number, want string"),
+        ({"images": {"sidecar": "a b"}}, "at '/images/sidecar': 'a b' does not match pattern"),
+        ({"monitoring": {"objects": True}}, "at '/monitoring/objects': value must be one of 'auto', 'always'"),
+        (
+            {"broker": {"create": True}, "watchNamespaces": ["shop"]},
+            "broker.create makes a Broker in namespace lbg-system, which watchNamespaces leaves out",
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_wrong_value_is_one_clear_line(values: Mapping[str, Any], says: str) -> None:
+    with pytest.raises(helm.HelmError) as caught:
+        rendered(values)
+    (line,) = [line for line in str(caught.value).splitlines() if says in line]
+    assert len([line for line in str(caught.value).splitlines() if line.startswith("- ")]) in (0, 1)
+    assert line
+
+
+def test_every_value_is_in_the_schema_and_explained() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert _unknown(values, schema) == []
+    assert schema["properties"].keys() - values.keys() == {"global"}
+
+
+def _unknown(values: Object, schema: Object, where: str = "") -> list[str]:
+    """Values without a schema, and schemas without a value."""
+    named = schema.get("properties")
+    if named is None or not isinstance(values, dict):
+        return []
+    found = [f"{where}/{name}" for name in named.keys() ^ values.keys() if name not in ("global", "claims")]
+    for name in named.keys() & values.keys():
+        found += _unknown(values[name], named[name], f"{where}/{name}")
+    return found
