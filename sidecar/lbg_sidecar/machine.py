@@ -239,7 +239,8 @@ class MemberMachine:
         return due if self.roster.me is None else min(due, self.roster.next_due, self.bindings.next_due)
 
     def stop(self, why: str, now: float) -> None:
-        """Leave: hand over every queue, then exit; at the latest when the grace period is over, or when asked again."""
+        """Leave: hand over every queue, then exit. When the grace period is over, or it is asked again, whatever is at
+        work is cut off, and the broker's answers to the closes are waited for only a moment."""
         if self._forced_before is None:
             self._forced_before = self.consumption.counts.forced
         if self._presence.stop(why, now, grace_s=self.rules.shutdown_grace_s):
@@ -282,7 +283,7 @@ class MemberMachine:
         self._hearing.observe(now)
         self.balancer.holddown.tick(now)
         if self._presence.is_giving_away:
-            if self.balancer.leave(now, by=self._presence.empty_by):
+            if self.balancer.leave(now, by=self._presence.empty_by) or self._presence.is_overdue(now):
                 is_gone = self._presence.emptied() is Stage.GONE
                 self.effects.append(Exit() if is_gone else StoodDown())
         elif self.leaving is None and self.roster.me is not None:

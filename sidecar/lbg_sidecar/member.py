@@ -18,6 +18,7 @@ from .app import CONCURRENCY, AppChannel, AsyncHandler, SyncHandler, concurrency
 from .contact import Contact
 from .effects import Effect
 from .errors import IndexTaken
+from .leaving import CONNECTIONS_S, LeavingTime
 from .machine import MemberMachine
 from .membership.claiming import Claiming
 from .membership.messages import Identity
@@ -29,8 +30,6 @@ from .shell.outgoing import Outgoing
 from .shell.records import Records
 
 log = logging.getLogger("lbg.member")
-
-APP_STOP_GRACE_S = 5.0
 
 
 class Member:
@@ -81,6 +80,7 @@ class Member:
         self._lost = asyncio.Event()
         self._left = asyncio.Event()
         self._stood_down = False
+        self._leaving_time = LeavingTime(settings.shutdown_grace_s)
 
     # Life
 
@@ -115,7 +115,12 @@ class Member:
         self._raise_what_ended_it()
 
     def stop(self, reason: str = "stopped") -> None:
-        """Leave: hand every queue over, then be over. Asked a second time, leave at once."""
+        """Leave: hand every queue over, then be over. Asked a second time, leave at once.
+
+        What is at work gets `shutdown_grace_s`; the whole, with the application's end, `leaving.MEMBER_MARGIN_S` more.
+        """
+        if self._life is not None:
+            self._leaving_time.begin(self._life.get_loop().time())
         if self._driver is None:
             self._on_exit()
         elif not self._left.is_set():
@@ -172,7 +177,7 @@ class Member:
         finally:
             self._left.set()
             if work is not None:
-                await work.close()
+                await work.close(timeout_s=CONNECTIONS_S)
 
     async def _live_on(self, work: ClientConnection, records: Records) -> None:
         """One connection, from joining to losing it or leaving."""
@@ -285,11 +290,11 @@ class Member:
         if life is not None:
             if self._left.is_set() and self._driver is not None:
                 # It may still be closing its connections.
-                await asyncio.wait([life], timeout=APP_STOP_GRACE_S)
+                await asyncio.wait([life], timeout=CONNECTIONS_S)
             life.cancel()
             await asyncio.gather(life, return_exceptions=True)
         if self._driver is not None:
             self._driver.close()
-        await self.app.stop(APP_STOP_GRACE_S)
+        await self.app.stop(self._leaving_time.app_stop_s(asyncio.get_running_loop().time()))
         if self._records is not None:
             await self._records.close()

@@ -77,8 +77,8 @@ class MemberSettings:
     Leaving:
 
     - `shutdown_grace_s`: the most time that handing over may take when the member leaves. What the application has not
-      finished by then is cut off, and counted, because it will be delivered again. 20 s fits into the
-      30 s that Kubernetes gives by default.
+      finished by then is cut off, and counted, because it will be delivered again. 20 s and the
+      `leaving.MARGIN_S` of all that comes after fit into the 30 s that Kubernetes gives by default.
 
     - `consumer_timeout_s`: the broker's own consumer timeout (RabbitMQ: 30 min). A queue whose oldest message
       has waited for half of it is given back, in order, before the broker closes the channel.

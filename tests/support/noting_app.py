@@ -5,7 +5,8 @@
     python noting_app.py NOTES WORK_S stream SOCKET      (the sidecar's local listener)
 
 Bodies are JSON objects with `n` and `k`. NOTES gets a line for each begin and each end, written at once, so that a
-kill -9 loses none; while a file NOTES.hang exists, work that begins never ends.
+kill -9 loses none; while a file NOTES.hang exists, work that begins never ends. One that starts while a file
+NOTES.stubborn exists ends neither at the end of its input nor at SIGTERM.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -21,6 +23,7 @@ from typing import Any
 
 NOTES, WORK_S, CHANNEL = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 HANG = NOTES.with_name(NOTES.name + ".hang")
+STUBBORN = NOTES.with_name(NOTES.name + ".stubborn")
 FILE = os.open(NOTES, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
@@ -51,6 +54,8 @@ async def command() -> None:
         task = asyncio.create_task(answer(json.loads(line)))
         running.add(task)
         task.add_done_callback(running.discard)
+    if STUBBORN.exists():
+        await asyncio.Event().wait()
 
 
 def http(socket: str) -> None:
@@ -88,6 +93,8 @@ async def stream(socket: str) -> None:
 
 
 if __name__ == "__main__":
+    if STUBBORN.exists():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if CHANNEL == "command":
         asyncio.run(command())
     elif CHANNEL == "http":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,6 +51,7 @@ class NotingApp:
         self.notes_file = directory / f"{name}.notes"
         self.notes = Notes(self.notes_file)
         self._hang = directory / f"{name}.notes.hang"
+        self._stubborn = directory / f"{name}.notes.stubborn"
         self._argv = [sys.executable, str(NOTING_APP), str(self.notes_file), str(work_s)]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -61,6 +63,15 @@ class NotingApp:
     def hang(self) -> None:
         """What begins from now on never ends."""
         self._hang.touch()
+
+    def ignore_the_end(self) -> None:
+        """What is started from now on ends by SIGKILL alone."""
+        self._stubborn.touch()
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     def start(self, channel: str, socket: Path) -> None:
         self._process = subprocess.Popen([*self._argv, channel, str(socket)])

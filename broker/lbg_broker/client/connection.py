@@ -119,7 +119,7 @@ class ClientConnection(asyncio.Protocol):
         """Close in order: what is gathered is written, then connection.close is awaited. Never raises.
 
         Whatever still waits (a request, a confirm) fails with `ConnectionClosed`: await confirms first. After
-        `timeout_s` without an answer the socket is dropped.
+        `timeout_s` without an answer, or when this is cancelled, the socket is dropped.
         """
         if self.is_open:
             self._closing_by_us = True
@@ -129,7 +129,11 @@ class ClientConnection(asyncio.Protocol):
         elif not self._is_lost:
             self.abort()
         # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the result.
-        await asyncio.wait([self.closed], timeout=timeout_s)
+        try:
+            await asyncio.wait([self.closed], timeout=timeout_s)
+        except asyncio.CancelledError:
+            self.abort()
+            raise
         if not self.closed.done():
             self.abort()
             await asyncio.wait([self.closed])

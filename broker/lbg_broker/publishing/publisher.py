@@ -173,7 +173,10 @@ class GroupPublisher:
             await self._wait_for_progress()
 
     async def close(self) -> None:
-        """Close without waiting for confirms: leave the `async with`, or `flush` first, to have them."""
+        """Close without waiting for confirms: leave the `async with`, or `flush` first, to have them.
+
+        The broker has 5 s to answer the goodbye; when this is cancelled, the connection is dropped at once.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -182,9 +185,11 @@ class GroupPublisher:
         self._progress.set()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._carrying is not None:
-            self._carrying.close()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            if self._carrying is not None:
+                self._carrying.close()
 
     @property
     def spec(self) -> GroupSpec:

@@ -36,6 +36,9 @@ RESTART = Backoff(first_s=0.1, max_s=10.0, jitter=0.2)
 STEADY_S = 10.0
 """A command that lived this long did not fail to start: the next restart is prompt again."""
 
+KILL_S = 0.2
+"""For the end of a command that was killed to be seen."""
+
 DOWN_GRACE_S = 5.0
 """A command that answers nothing for this long after it died is not ready: its queues are with others meanwhile."""
 
@@ -106,6 +109,8 @@ class CommandChannel:
         self._stopping = True
         self._calls = None
         self._recovering.stop()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace_s
         process = self._process
         if process is not None and not self._killed:
             assert process.stdin is not None
@@ -113,14 +118,15 @@ class CommandChannel:
             await wait_for_end(process, grace_s / 2)
             if process.returncode is None:
                 signal_group(process, signal.SIGTERM)
-                await wait_for_end(process, grace_s / 2)
+                await wait_for_end(process, until - loop.time() - KILL_S)
             if process.returncode is None:
                 log.warning("the command did not end when its input did, nor on SIGTERM: killing it")
                 self._kill()
         if self._life is not None:
             if self._process is None:
                 self._life.cancel()
-            await asyncio.wait([self._life], timeout=grace_s)
+            # Its last answers are still read; a child that has left the command's group may hold the pipe open.
+            await asyncio.wait([self._life], timeout=max(until - loop.time(), KILL_S))
             self._life.cancel()
             await asyncio.gather(self._life, return_exceptions=True)
 

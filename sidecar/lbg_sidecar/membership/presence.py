@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 
+from ..leaving import CLOSES_S
+
 
 class Stage(enum.StrEnum):
     TAKING_PART = "taking part"
@@ -57,6 +59,10 @@ class Presence:
     @property
     def is_giving_away(self) -> bool:
         return self.stage is Stage.STANDING_DOWN or self.stage is Stage.LEAVING
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether it leaves and the last closes have no answer: the end of the connection closes as well."""
+        return self.stage is Stage.LEAVING and now >= self.empty_by + CLOSES_S
 
     def stop(self, why: str, now: float, *, grace_s: float) -> bool:
         """Leave, within the grace period, or at once when asked again. True if it took part until now."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from ..leaving import LISTENERS_S
 from .errors import ConfigurationError
 from .listener import Listener
 
@@ -18,8 +19,9 @@ HEADER_MAX_BYTES = 8190
 REQUEST_WITHIN_S = 15.0
 """A client that has not sent the whole head of a request for so long, or asks nothing more, loses its connection."""
 
-SHUTDOWN_S = 1.0
-"""What is under way at the end gets so long; nobody may hold the process up by sending slowly."""
+SHUTDOWN_S = LISTENERS_S / 2
+"""What is under way at the end gets so long, and as long again once it is cancelled; nobody may hold the process up by
+sending slowly."""
 
 
 async def listen(

@@ -44,12 +44,15 @@ class Publishing:
         self._loop = asyncio.get_running_loop()
         self._is_stopping = False
 
-    async def stop(self, grace_s: float) -> int:
-        """Take nothing more, wait for what is under way; returns how many events were left unconfirmed."""
+    async def stop(self, grace_s: float, *, close_within_s: float = 5.0) -> int:
+        """Take nothing more, wait for what is under way; returns how many events were left unconfirmed.
+
+        `grace_s` is for the confirms; the connections then have `close_within_s` to close in order.
+        """
         self._is_stopping = True
         await self._groups.flush(grace_s)
         left = self._in_flight
-        await self._groups.close()
+        await self._groups.close(close_within_s)
         return left
 
     def describe(self) -> dict[str, object]:

@@ -71,14 +71,20 @@ class OpenGroups:
             async with asyncio.timeout(within_s):
                 await asyncio.gather(*(group.publisher.flush() for group in self._opened()))
 
-    async def close(self) -> None:
+    async def close(self, within_s: float) -> None:
+        """All at once; a connection whose broker does not answer by then is dropped."""
+        loop = asyncio.get_running_loop()
         opening, groups = list(self._opening.values()), self._opened()
         for task in opening:
             task.cancel()
-        for group in groups:
-            await group.publisher.close()
+        closing = [loop.create_task(group.publisher.close()) for group in groups]
         watches = [group.watch for group in groups if group.watch is not None]
-        await asyncio.gather(*opening, *watches, *self._closing, return_exceptions=True)
+        ending = {*opening, *closing, *watches, *self._closing}
+        if ending:
+            _, late = await asyncio.wait(ending, timeout=within_s)
+            for each in late:
+                each.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
 
     def _begin(self, name: str) -> asyncio.Task[OpenGroup]:
         try:

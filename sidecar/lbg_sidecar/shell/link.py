@@ -22,6 +22,7 @@ from lbg_broker.client import (
 )
 from lbg_broker.group import Names
 
+from ..leaving import CONNECTIONS_S
 from ..membership.claiming import Claiming
 from ..membership.encoding import encode
 from ..membership.roster import Post
@@ -162,10 +163,10 @@ class Link:
         return None
 
     async def close(self) -> None:
-        await self.work.close()
+        """Both connections, within `CONNECTIONS_S`."""
         if self.is_blocked:  # nobody reads a goodbye
             self.talk.abort()
-        await self.talk.close()
+        await asyncio.gather(*(each.close(timeout_s=CONNECTIONS_S) for each in (self.work, self.talk)))
 
     def abort(self) -> None:
         self.work.abort()
