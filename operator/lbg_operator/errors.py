@@ -3,7 +3,10 @@
 OperatorError (Exception)
 ├── SettingError    a variable of the operator's environment that it cannot start with
 ├── ManifestError   a custom resource that cannot be followed: says the field, what is wrong and what to do
-└── ClusterError    the Kubernetes API did not do what was asked (cluster/seam.py)
+├── ClusterError    the Kubernetes API did not do what was asked (cluster/seam.py)
+├── SelectorError   a label selector that cannot be parsed, or asks for what the metrics API does not answer
+├── GroupNotFound   there is no such group to tell the lag of
+└── LagUnknown      nobody knows a group's lag now: it is not 0, and nothing may be scaled by it
 """
 
 from __future__ import annotations
@@ -35,3 +38,21 @@ class ManifestError(OperatorError):
 
     def __reduce__(self) -> tuple[type[ManifestError], tuple[str, str]]:
         return type(self), (self.field, self.rule)
+
+
+class SelectorError(OperatorError):
+    pass
+
+
+class GroupNotFound(OperatorError):
+    def __init__(self, namespace: str, group: str) -> None:
+        super().__init__(f'there is no LoadBalancedGroup "{group}" in namespace "{namespace}"')
+        self.namespace = namespace
+        self.group = group
+
+    def __reduce__(self) -> tuple[type[GroupNotFound], tuple[str, str]]:
+        return type(self), (self.namespace, self.group)
+
+
+class LagUnknown(OperatorError):
+    """The text says why, for whoever wonders about an autoscaler that does nothing."""

@@ -1,0 +1,27 @@
+"""Lags of groups as a test sets them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from lbg_operator.errors import GroupNotFound
+
+HANGS = object()
+"""The lag of a group whose broker never answers."""
+
+
+@dataclass
+class Lags:
+    """By namespace and group: a number, what goes wrong, or HANGS."""
+
+    told: dict[tuple[str, str], object] = field(default_factory=dict)
+
+    async def __call__(self, namespace: str, group: str) -> int:
+        told = self.told.get((namespace, group), GroupNotFound(namespace, group))
+        if told is HANGS:
+            await asyncio.Event().wait()
+        if isinstance(told, Exception):
+            raise told
+        assert isinstance(told, int)
+        return told
