@@ -44,6 +44,20 @@ def broker() -> None:
 @click.option("--certfile", type=FILE, help="The broker's certificate (PEM): AMQP is served over TLS only.")
 @click.option("--keyfile", type=FILE, help="The key of --certfile.")
 @click.option("--client-cafile", type=FILE, help="Ask clients for a certificate of these authorities.")
+@click.option(
+    "--admin-username-file",
+    type=FILE,
+    envvar="LBG_ADMIN_USERNAME_FILE",
+    show_envvar=True,
+    help="The first line of this file is an administrator's name: let in from everywhere, kept so at each start.",
+)
+@click.option(
+    "--admin-password-file",
+    type=FILE,
+    envvar="LBG_ADMIN_PASSWORD_FILE",
+    show_envvar=True,
+    help="The first line of this file is the administrator's password; taken up within seconds when it changes.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Say where it listens as one line of JSON.")
 def serve(
     data_dir: Path,
@@ -53,22 +67,35 @@ def serve(
     certfile: Path | None,
     keyfile: Path | None,
     client_cafile: Path | None,
+    admin_username_file: Path | None,
+    admin_password_file: Path | None,
     as_json: bool,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
-    A new broker knows one user, guest with password guest, whom it lets in from this machine only. It is one
-    node: there is no second copy of a message. For more than one machine, run the same groups on RabbitMQ.
+    A new broker knows one user: the administrator whom the files name, or else guest with password guest, let in
+    from this machine only. It is one node: there is no second copy of a message. For more than one machine, run the
+    same groups on RabbitMQ.
+
+    The files of --certfile and of the administrator may change while it runs: what they hold is taken up, and
+    connections that are there stay.
     """
     import logging
 
-    from lbg_broker.server import ServerSettings, TlsSettings
+    from lbg_broker.server import AdministratorFiles, ServerSettings, TlsSettings
     from lbg_broker.server import serve as serve_broker
 
     if (certfile is None) != (keyfile is None):
         raise click.UsageError("--certfile and --keyfile go together")
     if client_cafile is not None and certfile is None:
         raise click.UsageError("--client-cafile needs --certfile and --keyfile")
+    if (admin_username_file is None) != (admin_password_file is None):
+        raise click.UsageError("--admin-username-file and --admin-password-file go together")
+    administrator = (
+        AdministratorFiles(admin_username_file, admin_password_file)
+        if admin_username_file is not None and admin_password_file is not None
+        else None
+    )
     tls = (
         TlsSettings(certfile, keyfile, client_cafile)
         if certfile is not None and keyfile is not None
@@ -79,6 +106,7 @@ def serve(
         listen=_address("--listen", listen),
         management=None if no_management else _address("--management", management),
         tls=tls,
+        administrator=administrator,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     serve_broker(settings, on_ready=lambda server: _tell_ready(server, as_json=as_json))

@@ -73,6 +73,19 @@ def test_the_version_is_told(lbg: Lbg) -> None:
         (["broker", "serve"], 2, "Missing option '--data-dir'"),
         (["broker", "serve", "--data-dir", "not-made", "--listen", "here"], 2, "'here' is no HOST:PORT"),
         (["broker", "serve", "--data-dir", "/dev/null/x"], 1, "/dev/null/x"),
+        (
+            ["broker", "serve", "--data-dir", "not-made", "--admin-username-file", "/dev/null"],
+            2,
+            "--admin-username-file and --admin-password-file go together",
+        ),
+        (
+            [
+                *("broker", "serve", "--data-dir", "not-made"),
+                *("--admin-username-file", "/dev/null", "--admin-password-file", "/dev/null"),
+            ],
+            1,
+            "/dev/null: its first line is empty",
+        ),
         (["demo", "--input", "/etc/hostname"], 2, "--input needs --key FIELD"),
         (["demo", "--report", "/nowhere/at/all.json"], 1, "there is no directory /nowhere/at"),
     ],

@@ -24,6 +24,7 @@ class FakeManagedBroker:
     """What `ManagedBroker` asks for. `stored` lists the rows it was told to keep."""
 
     address = "127.0.0.1:5672"
+    unready_because: str | None = None
 
     def __init__(self) -> None:
         self.users = Users(

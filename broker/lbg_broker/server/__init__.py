@@ -10,11 +10,13 @@
 
 from lbg_broker.server.errors import ServerError, StartError
 from lbg_broker.server.process import serve
-from lbg_broker.server.serving import Server, running
-from lbg_broker.server.settings import Address, ServerSettings, TlsSettings
+from lbg_broker.server.running import running
+from lbg_broker.server.serving import Server
+from lbg_broker.server.settings import Address, AdministratorFiles, ServerSettings, TlsSettings
 
 __all__ = [
     "Address",
+    "AdministratorFiles",
     "Server",
     "ServerError",
     "ServerSettings",

@@ -43,6 +43,7 @@ class Persistence:
         self._on_failed = on_failed
         self._retry_s = retry_s
         self._in_flight: StoreBatch | None = None
+        self._in_flight_since = 0.0
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -59,6 +60,11 @@ class Persistence:
             self._pacing.nothing_to_write()
         else:
             self._submit(batch)
+
+    @property
+    def writing_for_s(self) -> float:
+        """How long the batch that is being written has been; 0 if none is."""
+        return 0.0 if self._in_flight is None else self._loop.time() - self._in_flight_since
 
     async def committed(self) -> None:
         """Until everything that changed up to now is on disk. Raises `StoreError` when it never will be."""
@@ -90,7 +96,7 @@ class Persistence:
 
     def _submit(self, batch: StoreBatch) -> None:
         self._pacing.handed_over()
-        self._in_flight = batch
+        self._in_flight, self._in_flight_since = batch, self._loop.time()
         self._idle.clear()
         self._committer.submit(batch)
 

@@ -5,7 +5,8 @@ import signal
 import sys
 from collections.abc import Callable
 
-from lbg_broker.server.serving import Server, running
+from lbg_broker.server.running import running
+from lbg_broker.server.serving import Server
 from lbg_broker.server.settings import ServerSettings
 from lbg_broker.server.store import StoreError
 
@@ -33,9 +34,11 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
         if not told.done():
             told.set_result(None)
 
+    # Before all else: to the first process of a container a signal that it has no handler for does not come, and
+    # whoever wants to stop it while it recovers would wait in vain.
+    loop.add_signal_handler(signal.SIGTERM, tell)
     async with running(settings) as server:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, tell)
+        loop.add_signal_handler(signal.SIGINT, tell)
         if on_ready is not None:
             on_ready(server)
         failing = asyncio.ensure_future(server.wait())

@@ -8,13 +8,12 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from lbg_broker.amqp import Event
 from lbg_broker.amqp.methods import Method
-from lbg_broker.server.accounts import first_accounts, load_users
+from lbg_broker.server.accounts import administrator_accounts, first_accounts, load_users
+from lbg_broker.server.administrator import Administrator, read_administrator
 from lbg_broker.server.core.broker import Broker, Output
 from lbg_broker.server.core.changes import Definition, StoredState
 from lbg_broker.server.core.commands import CloseConnection, Command, Received
@@ -25,41 +24,16 @@ from lbg_broker.server.errors import StartError
 from lbg_broker.server.pacing import Pacing
 from lbg_broker.server.persisting import Persistence
 from lbg_broker.server.session import Session
-from lbg_broker.server.settings import Address, ServerSettings
+from lbg_broker.server.settings import ServerSettings
 from lbg_broker.server.store import Store, StoreError
 from lbg_broker.server.store.locking import DirectoryLock
-from lbg_broker.server.tls import tls_context
+from lbg_broker.server.tls import ServerTls
 
-__all__ = ["Server", "running"]
+__all__ = ["Server"]
 
 log = logging.getLogger("lbg.broker")
 
 STORE_FILE = "broker.sqlite3"
-
-
-@asynccontextmanager
-async def running(settings: ServerSettings) -> AsyncIterator["Server"]:
-    """A broker, with its management API if that is asked for, while the block lasts. Raises `StartError`."""
-    server = Server(settings)
-    await server.start()
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(server.stop)
-        if settings.management is not None:
-            server.management_port = await _manage(server, settings.management, stack)
-        yield server
-
-
-async def _manage(server: "Server", address: Address, stack: AsyncExitStack) -> int:
-    """Serve the management API until the stack ends; its port. Raises `StartError`."""
-    from lbg_broker.server.management import managing  # only who manages pays for importing an HTTP server
-
-    tls = tls_context(server.settings.tls) if server.settings.tls else None
-    try:
-        return await stack.enter_async_context(
-            managing(server, host=address.host, port=address.port, tls=tls)
-        )
-    except OSError as error:
-        raise StartError(f"cannot listen on {address}: {error}") from error
 
 
 class Server:
@@ -68,6 +42,7 @@ class Server:
     broker: Broker
     users: Users
     loop: asyncio.AbstractEventLoop
+    tls: ServerTls | None = None
     management_port: int | None = None
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -85,19 +60,20 @@ class Server:
         """Open the store and listen. Raises `StartError` with one clear line."""
         self.loop = asyncio.get_running_loop()
         settings = self.settings
+        self.tls = ServerTls(settings.tls) if settings.tls else None
+        administrator = read_administrator(settings.administrator) if settings.administrator else None
         try:
             self._lock = DirectoryLock(settings.data_dir)
         except StoreError as error:
             raise StartError(str(error)) from error
         try:
-            tls = tls_context(settings.tls) if settings.tls else None
-            await self._open()
+            await self._open(administrator)
             self._listener = await self.loop.create_server(
                 self._new_session,
                 settings.listen.host,
                 settings.listen.port,
-                ssl=tls,
-                ssl_handshake_timeout=settings.handshake_timeout_s if tls else None,
+                ssl=self.tls.context if self.tls else None,
+                ssl_handshake_timeout=settings.handshake_timeout_s if self.tls else None,
                 backlog=1024,
             )
         except (StartError, StoreError, RestoreError) as error:
@@ -150,7 +126,7 @@ class Server:
 
     @property
     def management_address(self) -> str | None:
-        """HOST:PORT of the management API; None if `running` was not asked for one."""
+        """HOST:PORT of the management API; None if there is none."""
         address = self.settings.management
         if address is None or self.management_port is None:
             return None
@@ -165,6 +141,28 @@ class Server:
     def state(self) -> State:
         """What the broker knows now: to read, not to change."""
         return self.broker.state
+
+    @property
+    def unready_because(self) -> str | None:
+        """Why what is published now may not be confirmed soon; None if it will be."""
+        if self.state.blocked_reason is not None:
+            return f"the store cannot write: {self.state.blocked_reason}"
+        silent_s = self._persistence.writing_for_s
+        if silent_s > self.settings.disk_silent_s:
+            return f"the disk has not answered for {silent_s:.0f} s"
+        return None
+
+    async def renew_certificate(self) -> None:
+        """Take up what the files hold now. Raises `StartError`."""
+        if self.tls is not None:
+            await asyncio.to_thread(self.tls.read_again)
+
+    async def renew_administrator(self) -> None:
+        """The same for the administrator's login. Raises `StartError` and `StoreError`."""
+        if self.settings.administrator is not None:
+            login = await asyncio.to_thread(read_administrator, self.settings.administrator)
+            for account in administrator_accounts(self.users, login):
+                await self.define(account)
 
     async def define(self, definition: Definition) -> None:
         """Keep somebody else's definition (a user, a permission); durable when this returns.
@@ -248,12 +246,12 @@ class Server:
         for session in list(self._sessions.values()):
             session.abort()
 
-    async def _open(self) -> None:
+    async def _open(self, administrator: Administrator | None) -> None:
         path = self.settings.data_dir / STORE_FILE
         store = await self.loop.run_in_executor(None, Store, path)
         try:
             stored = await self.loop.run_in_executor(None, store.load)
-            self._restore(stored)
+            self._restore(stored, administrator)
         except BaseException:
             store.close()
             raise
@@ -268,10 +266,9 @@ class Server:
         )
         self.commit_soon()
 
-    def _restore(self, stored: StoredState) -> None:
-        users = load_users(stored.definitions)
-        accounts = [] if users.all() else first_accounts()
-        self.users = load_users(accounts) if accounts else users
+    def _restore(self, stored: StoredState, administrator: Administrator | None) -> None:
+        self.users = load_users(stored.definitions)
+        accounts = first_accounts(self.users, administrator)
         self.broker = Broker(self.users, new_token=_new_token, stored=stored)
         for account in accounts:
             self.broker.define(account.kind, account.key, account.value)

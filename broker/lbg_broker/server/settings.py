@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Address", "ServerSettings", "TlsSettings"]
+__all__ = ["Address", "AdministratorFiles", "ServerSettings", "TlsSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,14 @@ class TlsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AdministratorFiles:
+    """Who is to be administrator, by name and password: the first line of each file."""
+
+    username_file: Path
+    password_file: Path
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Settings of one broker process."""
 
@@ -47,6 +55,13 @@ class ServerSettings:
 
     tls: TlsSettings | None = None
     """For AMQP and the management API. None: plain TCP and HTTP."""
+
+    administrator: AdministratorFiles | None = None
+    """Let in from everywhere, with every permission; made and kept so at each start. None: a new broker knows guest."""
+
+    files_check_s: float = 10.0
+    """How often the files of `tls` and `administrator` are looked at for a change. Kubernetes takes a minute or so to
+    bring a changed Secret to a pod, which is long compared with this."""
 
     heartbeat_s: int = 60
     """Proposed to clients; the smaller of both wishes counts, 0 turns heartbeats off. RabbitMQ's default."""
@@ -74,6 +89,9 @@ class ServerSettings:
     """Unsent bytes of one connection beyond which it is not read from either: a client that publishes what
     comes back (mandatory, unroutable) and never reads would fill the memory. Far above `write_buffer_bytes`,
     because a client that writes before it reads must not be locked out by its own deliveries."""
+
+    disk_silent_s: float = 10.0
+    """How long a batch may take before the broker calls itself not ready: a disk that hangs gives no error."""
 
     disk_retry_s: float = 1.0
     """How long to wait before a batch that found the disk full is tried again."""

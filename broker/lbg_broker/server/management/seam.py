@@ -26,6 +26,10 @@ class ManagedBroker(Protocol):
     def address(self) -> str:
         """HOST:PORT of the AMQP listener."""
 
+    @property
+    def unready_because(self) -> str | None:
+        """Why what is published now may not be confirmed soon; None if it will be."""
+
     async def administer(self, user: str, vhost: str, method: Method) -> Method:
         """Carry out a declare, bind, delete or purge for a user; durable when this returns.
 

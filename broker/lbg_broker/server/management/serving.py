@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from lbg_broker.server.core.errors import Refusal
-from lbg_broker.server.management import accounts, bindings, observing, overview, topology
+from lbg_broker.server.management import accounts, bindings, health, observing, overview, topology
 from lbg_broker.server.management.asking import BROKER
 from lbg_broker.server.management.errors import ApiError, NotAuthorised, NotFound, of_refusal
 from lbg_broker.server.management.seam import ManagedBroker
@@ -27,8 +27,8 @@ def application(broker: ManagedBroker) -> web.Application:
     """The API of one broker."""
     app = web.Application(middlewares=[_errors_as_json])
     app[BROKER] = broker
-    for routes in (overview.ROUTES, accounts.ROUTES, topology.ROUTES, bindings.ROUTES, observing.ROUTES):
-        app.add_routes(routes)
+    for part in (overview, accounts, topology, bindings, observing, health):
+        app.add_routes(part.ROUTES)
     return app
 
 

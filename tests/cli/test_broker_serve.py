@@ -1,0 +1,99 @@
+"""`lbg broker serve` as a pod runs it: TLS, an administrator by files, a signal at the end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import ssl
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pika
+import pytest
+import trustme
+
+from support.command_line import Lbg, start_lbg
+from support.mounted import MountedSecret
+
+
+@dataclass(frozen=True)
+class Pod:
+    process: subprocess.Popen[str]
+    broker: str
+    management: str
+    cafile: Path
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--broker", self.broker, "--management", self.management, "--cafile", str(self.cafile))
+
+    def connect(self) -> pika.BlockingConnection:
+        parameters = pika.URLParameters(self.broker)
+        parameters.ssl_options = pika.SSLOptions(
+            ssl.create_default_context(cafile=self.cafile), parameters.host
+        )
+        return pika.BlockingConnection(parameters)
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Pod:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    tls = MountedSecret(
+        tmp_path / "tls",
+        tls_crt=issued.cert_chain_pems[0].bytes(),
+        tls_key=issued.private_key_pem.bytes(),
+        ca_crt=authority.cert_pem.bytes(),
+    )
+    login = MountedSecret(tmp_path / "login", username="ops", password="s3cret")
+    files = {
+        "LBG_ADMIN_USERNAME_FILE": str(login / "username"),
+        "LBG_ADMIN_PASSWORD_FILE": str(login / "password"),
+    }
+    process = start_lbg(
+        *("broker", "serve", "--json", "--data-dir", str(tmp_path / "data")),
+        *("--listen", "127.0.0.1:0", "--management", "127.0.0.1:0"),
+        *("--certfile", str(tls / "tls.crt"), "--keyfile", str(tls / "tls.key")),
+        environment=files,
+    )
+    assert process.stdout is not None
+    said = {name: url.rpartition(":")[2] for name, url in json.loads(process.stdout.readline()).items()}
+    broker = f"amqps://ops:s3cret@localhost:{said['amqp']}/"
+    return Pod(process, broker, f"https://localhost:{said['management']}", tls / "ca.crt")
+
+
+def test_the_administrator_makes_a_group_over_tls_and_guest_does_not_exist(pod: Pod, lbg: Lbg) -> None:
+    created = lbg("group", "create", "orders", *pod.options)
+    assert created.status == 0, created.err
+    shown = json.loads(lbg("group", "show", "orders", "--json", *pod.options).out)
+    assert shown["problems"] == []
+    guest = pod.broker.replace("ops:s3cret", "guest:guest")
+    refused = lbg("group", "list", "--broker", guest, "--management", pod.management, *pod.options[4:])
+    assert refused.status == 1
+    assert pod.process.poll() is None
+
+
+def _consume_for_ever(connection: pika.BlockingConnection) -> None:
+    while True:
+        connection.process_data_events(1)
+
+
+def test_a_signal_ends_it_at_once_although_clients_are_connected_and_a_queue_is_long(pod: Pod) -> None:
+    with pod.connect() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True)
+        for _ in range(50):
+            channel.basic_publish("", "q", b"x" * 1000)
+        channel.basic_consume("q", lambda *_: None)
+        pod.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="shutdown"):
+            _consume_for_ever(connection)
+        _, err = pod.process.communicate(timeout=30)
+    assert pod.process.returncode == 0
+    assert time.monotonic() - began < 10
+    assert "s3cret" not in err
+    assert "Traceback" not in err
