@@ -21,6 +21,7 @@ COMMANDS = {
         "lbg.sidecar:sidecar", "Run a member beside an application, in a container of its own."
     ),
     "drain": LazyCommand("lbg.drain:drain", "Make the sidecar hand over and leave, as a preStop hook."),
+    "operator": LazyCommand("lbg.operating:operator", "Run the Kubernetes operator."),
     "dead": LazyCommand("lbg.dead:dead", "List, replay and discard what members refused."),
     "validate": LazyCommand("lbg.validate:validate", "Judge order, loss and moves of what a group delivers."),
 }

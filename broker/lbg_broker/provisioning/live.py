@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from lbg_broker.client import ConnectionSettings
-from lbg_broker.group import GroupSpec, Names, Permissions, SpecError, Topology, topology_of
+from lbg_broker.group import Engine, GroupSpec, Names, Permissions, SpecError, Topology, topology_of
 
 from .actions import (
     Action,
@@ -55,6 +55,12 @@ class LiveAdmin:
         await self.amqp.close()
         if self._management is not None:
             await self._management.close()
+
+    async def check(self) -> Engine:
+        """What answers, once both it and its management API let us in. Raises AdminError, and Unsupported."""
+        engine = await self.amqp.engine()
+        await self._require_management("the login can only be checked").check()
+        return engine
 
     async def groups(self) -> Sequence[str]:
         return await self._require_management("groups can only be listed").groups()

@@ -31,6 +31,10 @@ class Kind:
         group, slash, _ = self.api_version.partition("/")
         return group if slash else ""
 
+    @property
+    def is_watched(self) -> bool:
+        return "watch" in self.verbs
+
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str = "") -> str:
         """Of the collection, or of one object (Kubernetes: "API Concepts", resource URIs)."""
         root = f"/apis/{self.api_version}" if self.api_group else f"/api/{self.api_version}"
@@ -55,7 +59,7 @@ AUTOSCALER = Kind(
     "autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", WRITE | WATCH | DELETE
 )
 BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", WRITE | WATCH | DELETE)
-NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", WRITE | WATCH)
+NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", WRITE | WATCH | DELETE)
 API_SERVICE = Kind(
     "apiregistration.k8s.io/v1", "APIService", "apiservices", READ | {"patch"}, namespaced=False
 )

@@ -52,10 +52,17 @@ class LiveCluster:
         found: Object | None = await self._asked("GET", kind, namespace, name)
         return found
 
-    async def select(self, kind: Kind, namespace: str, labels: Mapping[str, str]) -> Sequence[Object]:
-        selector = ",".join(f"{name}={value}" for name, value in labels.items())
-        found = await self._asked("GET", kind, namespace, None, query={"labelSelector": selector})
-        items: list[Object] = [] if found is None else found["items"]
+    async def select(self, kind: Kind, namespace: str | None, selector: str) -> Sequence[Object]:
+        query = {"labelSelector": selector} if selector else {}
+        found = await self._asked("GET", kind, namespace, None, query=query)
+        if found is None:
+            raise ClusterError(
+                _called("list", kind, namespace, None), "the cluster does not know this kind", status=404
+            )
+        items: list[Object] = found["items"]
+        for item in items:  # a list says the kind once, for all
+            item.setdefault("apiVersion", kind.api_version)
+            item.setdefault("kind", kind.kind)
         return items
 
     async def apply(self, wanted: Object) -> Object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..errors import OperatorError
@@ -38,8 +38,8 @@ class Cluster(Protocol):
 
     async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None: ...
 
-    async def select(self, kind: Kind, namespace: str, labels: Mapping[str, str]) -> Sequence[Object]:
-        """The objects of one namespace that have all these labels."""
+    async def select(self, kind: Kind, namespace: str | None, selector: str) -> Sequence[Object]:
+        """The objects that a label selector matches (empty: all), of one namespace, or of all for None."""
         ...
 
     async def apply(self, wanted: Object) -> Object:

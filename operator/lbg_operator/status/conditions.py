@@ -102,6 +102,26 @@ class Reason(enum.Enum):
     )
     SCALING_NOT_OBSERVED = (Type.SCALING_ACTIVE, State.UNKNOWN, "The autoscaler has not said anything yet.")
 
+    REACHABLE = (Type.READY, State.TRUE, "Groups can be made on this broker.")
+    STARTING = (Type.READY, State.FALSE, "The broker's pod is not ready yet: look at it if that lasts.")
+    SECRET_MISSING = (
+        Type.READY,
+        State.FALSE,
+        "A Secret that the manifest names is missing or lacks a key: the message says which.",
+    )
+    LOGIN_REFUSED = (
+        Type.READY,
+        State.FALSE,
+        "The broker refuses the administrator's login: correct the Secret; the operator tries again by itself.",
+    )
+    NOT_SUPPORTED = (Type.READY, State.FALSE, "What answers cannot carry groups; the message says why.")
+    NOT_REACHED = (
+        Type.READY,
+        State.UNKNOWN,
+        "The broker does not answer. Members and publishers do not need the operator; it tries again by itself.",
+    )
+    NOT_CHECKED = (Type.READY, State.UNKNOWN, "The manifest is not followed: see Accepted.")
+
     AS_EXPECTED = (Type.DEGRADED, State.FALSE, "Nothing is wrong that is known of.")
     POISONED = (
         Type.DEGRADED,
@@ -111,6 +131,11 @@ class Reason(enum.Enum):
     STALLED = (Type.DEGRADED, State.TRUE, "A queue has messages and gives none to its member.")
     REPAIR_NEEDED = (Type.DEGRADED, State.TRUE, "Something of the group is missing or changed on the broker.")
     PODS_FAILING = (Type.DEGRADED, State.TRUE, "Consumer pods do not start or keep ending.")
+    CLUSTER_REFUSES = (
+        Type.DEGRADED,
+        State.TRUE,
+        "The cluster forbids one of the group's objects: a quota, a policy, or the operator's own rules.",
+    )
     NOT_KNOWN = (Type.DEGRADED, State.UNKNOWN, "The broker could not be read, so nobody knows.")
 
     @property

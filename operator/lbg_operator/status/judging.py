@@ -38,7 +38,8 @@ class Facts:
     """What one round found. `description` is None when the broker could not be read, and `unread` says why.
 
     `refusal`: the manifest is not accepted. `failure`: provisioning ended with this. `autoscaler` is the status of the
-    HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment.
+    HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment. `forbidden`: what the cluster
+    does not let the operator do.
     """
 
     refusal: Refusal | None = None
@@ -46,6 +47,7 @@ class Facts:
     failure: ProvisioningError | None = None
     description: Description | None = None
     unread: str = ""
+    forbidden: str = ""
     workload: Mapping[str, Any] | None = field(default=None, hash=False)
     autoscaler: Mapping[str, Any] | None = field(default=None, hash=False)
 
@@ -126,6 +128,8 @@ def scaling_active(group: GroupManifest, facts: Facts) -> Condition:
 def degraded(facts: Facts) -> Condition:
     """What is wrong although the group may be served; the first of the list counts."""
     description = facts.description
+    if facts.forbidden:
+        return Condition(Reason.CLUSTER_REFUSES, facts.forbidden)
     if pods := _pods_failing(facts.workload):
         return Condition(Reason.PODS_FAILING, pods)
     if description is None or description.members is UNKNOWN:

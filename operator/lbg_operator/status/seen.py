@@ -22,7 +22,7 @@ def seen_of(description: Description) -> dict[str, Any]:
     if (lag := lag_of(description)) is not None:
         seen["lag"] = lag
     if description.members is not UNKNOWN:
-        serving = [_queues_served(member) for member in description.members]
+        serving = [queues_served(member) for member in description.members]
         seen["memberCount"] = len(serving)
         seen["activeCount"] = sum(bool(queues) for queues in serving)
         seen["members"] = [
@@ -84,5 +84,5 @@ def _status(description: Description, number: int, active: MemberLine | None) ->
     return UNASSIGNED if description.members else UNBOUND
 
 
-def _queues_served(member: MemberLine) -> list[int]:
+def queues_served(member: MemberLine) -> list[int]:
     return sorted(one.queue for one in member.queues if one.active)

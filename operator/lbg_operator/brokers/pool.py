@@ -1,0 +1,71 @@
+"""One administrator's connection for each broker, kept while nothing about it changes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Hashable
+from dataclasses import replace
+from pathlib import Path
+
+from lbg_broker.client import ConnectionSettings, TlsSettings
+from lbg_broker.provisioning.live import LiveAdmin
+from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
+
+from .access import Access
+
+
+class Pool:
+    """`directory` is for the authorities' certificates, which TLS wants in files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._admins: dict[Hashable, tuple[Access, LiveAdmin]] = {}
+
+    async def admin(self, broker: Hashable, access: Access) -> LiveAdmin:
+        """The same one as last time, unless the access changed."""
+        known = self._admins.get(broker)
+        if known is not None and known[0] == access:
+            return known[1]
+        opened = self._opened(access)
+        self._admins[broker] = (access, opened)
+        if known is not None:
+            await known[1].close()
+        return opened
+
+    async def drop(self, broker: Hashable) -> None:
+        if (known := self._admins.pop(broker, None)) is not None:
+            await known[1].close()
+
+    async def close(self) -> None:
+        for broker in tuple(self._admins):
+            await self.drop(broker)
+
+    def _opened(self, access: Access) -> LiveAdmin:
+        ca_file = self._ca_file(access)
+        tls = None if ca_file is None else TlsSettings(cafile=str(ca_file))
+        places = []
+        for uri in access.uris:
+            place = ConnectionSettings.parse(uri)
+            place = replace(place, username=access.username, password=access.password)
+            places.append(replace(place, tls=tls) if place.tls is not None and tls is not None else place)
+        urls = access.management_uris or tuple(dict.fromkeys(map(_usual_management_uri, places)))
+        where = [
+            ManagementSettings.parse(url, user=access.username, password=access.password) for url in urls
+        ]
+        is_secure = any(one.url.startswith("https:") for one in where)
+        context = (tls or TlsSettings()).context() if is_secure else None
+        return LiveAdmin(places, ManagementApi(where, tls=context))
+
+    def _ca_file(self, access: Access) -> Path | None:
+        if access.ca is None:
+            return None
+        with tempfile.NamedTemporaryFile(
+            "w", suffix=".pem", dir=self._directory, delete=False, encoding="utf-8"
+        ) as file:
+            file.write(access.ca)
+        return Path(file.name)
+
+
+def _usual_management_uri(place: ConnectionSettings) -> str:
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    return f"{'http' if place.tls is None else 'https'}://{host}"

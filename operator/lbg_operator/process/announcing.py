@@ -1,0 +1,69 @@
+"""Kubernetes Events, sent one after the other beside the rounds: none of these waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from ..children.naming import MANAGER
+from ..cluster.seam import Cluster, ClusterError, Object
+from ..reconciling.store import Object as Seen
+
+log = logging.getLogger("lbg.operator")
+
+WAITING_MAX = 1000
+"""More events than that wait only while the API server is away: the newest are dropped, as conditions say the same."""
+MESSAGE_MAX = 1024
+"""Characters (Kubernetes API: Event, "message")."""
+
+
+class Announcing:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._waiting: asyncio.Queue[Object] = asyncio.Queue(WAITING_MAX)
+
+    def __call__(self, about: Seen, *, type: str, reason: str, message: str) -> None:
+        event = event_of(about, type=type, reason=reason, message=message, now=datetime.now(UTC))
+        log.info("%s %s: %s", event["metadata"]["namespace"], about["metadata"]["name"], message)
+        try:
+            self._waiting.put_nowait(event)
+        except asyncio.QueueFull:
+            log.warning("an event was dropped: %s", message)
+
+    async def run(self) -> None:
+        while True:
+            event = await self._waiting.get()
+            try:
+                await self._cluster.create(event)
+            except ClusterError as error:  # a namespace that is going takes no new objects
+                log.debug("%s", error)
+
+
+def event_of(about: Seen, *, type: str, reason: str, message: str, now: datetime) -> dict[str, Any]:
+    metadata = about["metadata"]
+    at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    names = ("apiVersion", "kind")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": metadata["namespace"]},
+        "involvedObject": {
+            **{name: about[name] for name in names},
+            **{
+                name: metadata[name]
+                for name in ("namespace", "name", "uid", "resourceVersion")
+                if name in metadata
+            },
+        },
+        "type": type,
+        "reason": reason,
+        "message": message if len(message) <= MESSAGE_MAX else message[: MESSAGE_MAX - 1] + "…",
+        "source": {"component": MANAGER},
+        "reportingComponent": MANAGER,
+        "reportingInstance": MANAGER,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }

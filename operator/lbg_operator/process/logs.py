@@ -1,0 +1,23 @@
+"""The operator's log: one object a line, or text."""
+
+from __future__ import annotations
+
+import logging
+
+from pythonjsonlogger.json import JsonFormatter
+
+from ..settings import OperatorSettings
+
+FIELDS = "{asctime}{levelname}{name}{message}"
+NAMES = {"asctime": "time", "levelname": "level", "name": "logger"}
+
+
+def set_up(settings: OperatorSettings) -> None:
+    handler = logging.StreamHandler()
+    if settings.log_format == "json":
+        handler.setFormatter(JsonFormatter(FIELDS, style="{", rename_fields=NAMES))
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    for name in ("kopf", "aiohttp", "kubernetes"):  # they tell of every event
+        logging.getLogger(name).setLevel(max(logging.getLogger().level, logging.WARNING))

@@ -1,0 +1,145 @@
+"""The operator from start to end: list, then watch; rounds; looks; health. It holds nothing that is lost with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import kopf
+
+from ..brokers.pool import Pool
+from ..cluster.kinds import BROKER, GROUP, Kind
+from ..cluster.live import LiveCluster, connected
+from ..reconciling.applied import Applied
+from ..reconciling.broker import Brokers
+from ..reconciling.group import Groups
+from ..reconciling.looks import Looks
+from ..reconciling.store import Key, Object, Store
+from ..reconciling.world import World
+from ..settings import OperatorSettings
+from .announcing import Announcing
+from .metrics import Metrics
+from .observing import PORT, observed
+from .silence import SILENT_S, Silence
+from .watching import list_all, owner_of, registry_of, settings_of, take
+from .working import Workers
+
+log = logging.getLogger("lbg.operator")
+
+STUCK_S = 300.0
+"""A round has limits of its own, all shorter: one that takes this long hangs for a bug of ours."""
+
+
+async def run(settings: OperatorSettings, *, host: str = "0.0.0.0", port: int = PORT) -> None:
+    """Until SIGTERM or SIGINT. Raises ClusterError when the API server cannot be asked at the start."""
+    async with AsyncExitStack() as stack:
+        cluster = await connected()
+        stack.push_async_callback(cluster.close)
+        process = Process(settings, cluster, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        stack.push_async_callback(process.close)
+        await stack.enter_async_context(
+            observed(
+                process.metrics.registry, dead=process.dead, unready=process.unready, host=host, port=port
+            )
+        )
+        await process.work()
+
+
+class Process:
+    """The parts, wired."""
+
+    def __init__(self, settings: OperatorSettings, cluster: LiveCluster, directory: Path) -> None:
+        self.settings = settings
+        self._cluster = cluster
+        self._store = Store()
+        self._silence = Silence()
+        self._announcing = Announcing(cluster)
+        self._pool = Pool(directory)
+        self._looks = Looks(
+            lambda key: self._groups.wake(key),
+            now=time.monotonic,
+            timestamp=lambda: self._world.timestamp,
+        )
+        self.metrics = Metrics(
+            self._store, self._looks, lambda kind: self._silence.silent_s(kind, time.monotonic())
+        )
+        self._world = World(
+            cluster=cluster,
+            settings=settings,
+            store=self._store,
+            applied=Applied(cluster, self._store),
+            looks=self._looks,
+            announce=self._announcing,
+            wake_group=lambda key: self._groups.wake(key),
+            wrote=self._wrote,
+        )
+        self._groups = Workers(Groups(self._world).round, name="group", done=self.metrics.done(GROUP))
+        self._brokers = Workers(
+            Brokers(self._world, self._pool).round, name="broker", done=self.metrics.done(BROKER)
+        )
+        self._is_watching = asyncio.Event()
+
+    async def work(self) -> None:
+        """List everything, go through everything, and then follow what the watches tell."""
+        await list_all(self._cluster, self._store, self.settings.watched)
+        announcing = asyncio.create_task(self._announcing.run(), name="events")
+        for key, _ in self._store.all(BROKER):
+            self._brokers.wake(key)
+        for key, _ in self._store.all(GROUP):
+            self._groups.wake(key)
+        try:
+            await kopf.operator(
+                registry=registry_of(self._told),
+                settings=settings_of(),
+                standalone=True,
+                clusterwide=not self.settings.watched,
+                namespaces=self.settings.watched,
+                ready_flag=self._is_watching,
+            )
+        finally:
+            announcing.cancel()
+            await asyncio.gather(announcing, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self._groups.close()
+        await self._brokers.close()
+        await self._looks.close()
+        await self._pool.close()
+
+    def dead(self) -> str:
+        """For the liveness probe: what only a restart mends."""
+        for kind in (GROUP, BROKER):
+            silent_s = self._silence.silent_s(kind, time.monotonic())
+            if silent_s > SILENT_S:
+                return f"the watch of {kind.plural} has not told of a write for {silent_s:.0f} s"
+        for workers in (self._groups, self._brokers):
+            if workers.longest_round_s > STUCK_S:
+                return f"a round hangs for {workers.longest_round_s:.0f} s"
+        return ""
+
+    def unready(self) -> str:
+        return "" if self._is_watching.is_set() else "the watches have not begun yet"
+
+    def _told(self, kind: Kind, key: Key, seen: Object, is_gone: bool) -> None:
+        take(self._store, kind, seen, is_gone=is_gone)
+        if is_gone:
+            self._silence.gone(kind, key)
+        elif kind in (GROUP, BROKER):
+            self._silence.saw(kind, key, seen["metadata"]["resourceVersion"])
+        owner = owner_of(kind, seen)
+        if owner is None:
+            return
+        (self._groups if owner[0] is GROUP else self._brokers).wake(owner[1])
+        if kind is BROKER:
+            for group in self._world.groups():
+                if (group.broker.namespace, group.broker.name) == key:
+                    self._groups.wake(Key(group.metadata.namespace, group.metadata.name))
+        elif kind not in (GROUP, BROKER):
+            self._looks.soon(owner[1])
+
+    def _wrote(self, kind: Kind, answer: Object) -> None:
+        self._silence.wrote(kind, Key.of(answer), answer["metadata"]["resourceVersion"], time.monotonic())

@@ -1,0 +1,100 @@
+"""Rounds of objects: one at a time for each object, none waiting for another's, each again when asked or due."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from ..cluster.seam import ClusterError
+from ..reconciling.store import Key
+
+log = logging.getLogger("lbg.operator")
+
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
+GATHER_S = 0.05
+"""Events of one cause come in swarms (a Deployment's status, its pods): one round for all."""
+
+Round = Callable[[Key], Awaitable[float | None]]
+"""Returns in how many seconds the next is due, None: it is over with this object. 0 asks for a retry with backoff."""
+Done = Callable[[str, float], None]
+"""Told of each round: `ok`, `retry` or `error`, and its seconds."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    began: float | None = None
+
+
+class Workers:
+    def __init__(self, round: Round, *, name: str, done: Done = lambda outcome, seconds: None) -> None:
+        self._round = round
+        self._name = name
+        self._done = done
+        self._workers: dict[Key, _Worker] = {}
+        self._is_closing = False
+
+    def wake(self, key: Key) -> None:
+        """Have a round soon, and another one after it if one is running."""
+        if self._is_closing:
+            return
+        worker = self._workers.setdefault(key, _Worker())
+        worker.woken.set()
+        if worker.task is None:
+            worker.task = asyncio.create_task(self._run(key, worker), name=f"{self._name} {key}")
+
+    @property
+    def longest_round_s(self) -> float:
+        """How long the round that has been going on for the longest time has taken by now."""
+        now = time.monotonic()
+        return max((now - one.began for one in self._workers.values() if one.began is not None), default=0.0)
+
+    async def close(self) -> None:
+        """Rounds that are going on are cut off: each is safe to be made again from its beginning."""
+        self._is_closing = True
+        tasks = [one.task for one in self._workers.values() if one.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, key: Key, worker: _Worker) -> None:
+        failures = 0
+        while True:
+            await asyncio.sleep(GATHER_S)
+            worker.woken.clear()
+            wait_s, outcome = await self._rounded(key, worker)
+            failures = 0 if outcome == "ok" else failures + 1
+            if wait_s is None:
+                if worker.woken.is_set():
+                    continue
+                del self._workers[key]
+                return
+            if failures:
+                wait_s = min(FIRST_RETRY_S * 2 ** (failures - 1), LONGEST_RETRY_S)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await worker.woken.wait()
+            except TimeoutError:
+                pass
+
+    async def _rounded(self, key: Key, worker: _Worker) -> tuple[float | None, str]:
+        worker.began = time.monotonic()
+        outcome, wait_s = "ok", None
+        try:
+            wait_s = await self._round(key)
+            if wait_s is not None and wait_s <= 0:
+                outcome = "retry"
+        except ClusterError as error:
+            log.warning("%s %s: %s; it is tried again", self._name, key, error)
+            outcome, wait_s = "retry", 0.0
+        except Exception:  # a bug of ours must not end the work on this object, nor on the others
+            log.exception("%s %s: the round failed; it is tried again", self._name, key)
+            outcome, wait_s = "error", 0.0
+        finally:
+            self._done(outcome, time.monotonic() - worker.began)
+            worker.began = None
+        return wait_s, outcome

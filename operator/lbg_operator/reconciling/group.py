@@ -1,0 +1,126 @@
+"""The story of a LoadBalancedGroup: parse, observe, plan, apply, one status."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from ..cluster.kinds import AUTOSCALER, DEPLOYMENT, GROUP
+from ..cluster.seam import Forbidden, Invalid
+from ..errors import ManifestError
+from ..manifests import GroupManifest
+from ..status.conditions import Reason
+from ..status.judging import Facts, Refusal
+from .burying import Burying
+from .finalizing import has_finalizer, with_finalizer
+from .planning import Object, children_of, obsolete, refusal_of
+from .provisioning import Provisioning
+from .reporting import Reporting
+from .scaling import Scaling
+from .store import Key
+from .world import World, broker_key
+
+log = logging.getLogger("lbg.operator")
+
+AGAIN_S = 600.0
+"""A round without any cause, after which whatever was missed is seen."""
+
+
+class Groups:
+    """Rounds of groups, one at a time for each. A round returns in how many seconds it wants the next one."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._provisioning = Provisioning(world)
+        self._burying = Burying(world)
+        self._scaling = Scaling(world)
+        self._reporting = Reporting(world)
+
+    async def round(self, key: Key) -> float | None:
+        """Raises ClusterError: the round is to be made again later."""
+        world = self._world
+        manifest = world.store.get(GROUP, key)
+        if manifest is None:
+            self._forget(key)
+            return None
+        try:
+            group = world.group(manifest)
+        except ManifestError as error:
+            if "deletionTimestamp" in manifest["metadata"]:
+                await self._burying.let_go(
+                    key, "its manifest cannot be followed, and nothing is known of its broker side"
+                )
+                return None
+            await self._reporting.write(key, None, Facts(Refusal(Reason.INVALID, str(error))))
+            return None
+        if group.metadata.deleting:
+            return await self._burying.round(key, group)
+        if not has_finalizer(manifest):
+            await world.cluster.merge(GROUP, key.namespace, key.name, with_finalizer(manifest))
+        facts, children = self._judged(group)
+        reach = world.reach.get(broker_key(group))
+        if facts.refusal is None and reach is not None:
+            failure = await self._provisioning.bring_about(group, reach)
+            facts = self._observed(key, facts, failure=failure)
+        elif facts.refusal is None:
+            facts = self._observed(key, facts, broker_ready=False)
+        again_s = AGAIN_S
+        if facts.refusal is None and self._provisioning.is_done(key):
+            world.looks.watch(key, broker_key(group), group.spec)
+            try:
+                again_s = min(again_s, await self._apply(key, group, children))
+            except Invalid as error:
+                facts = replace(facts, refusal=Refusal(Reason.INVALID, str(error)))
+            except Forbidden as error:
+                facts = replace(facts, forbidden=str(error))
+            facts = self._observed(key, facts)
+        again_s = min(again_s, await self._reporting.write(key, group, facts))
+        return 0.0 if facts.failure is not None and facts.failure.retryable else again_s
+
+    def _judged(self, group: GroupManifest) -> tuple[Facts, list[Object]]:
+        """Whether the manifest is followed, and what it asks for in the cluster."""
+        world = self._world
+        others = (one for one in world.groups() if one.metadata.uid != group.metadata.uid)
+        refusal = refusal_of(group, world.broker(broker_key(group)), others)
+        if refusal is not None:
+            return Facts(refusal=refusal), []
+        reach = world.reach.get(broker_key(group))
+        try:
+            children = children_of(
+                group, world.settings, has_ca=reach is not None and reach.access.ca is not None
+            )
+        except ManifestError as error:
+            return Facts(refusal=Refusal(Reason.INVALID, str(error))), []
+        return Facts(), children
+
+    def _observed(self, key: Key, facts: Facts, **more: Any) -> Facts:
+        """With what the watches and the last look show."""
+        store, look = self._world.store, self._world.looks.latest(key)
+        workload, autoscaler = store.get(DEPLOYMENT, key), store.get(AUTOSCALER, key)
+        return replace(
+            facts,
+            description=None if look is None else look.description,
+            unread="" if look is None else look.why,
+            workload=None if workload is None else workload["status"],
+            autoscaler=None if autoscaler is None else autoscaler["status"],
+            **more,
+        )
+
+    async def _apply(self, key: Key, group: GroupManifest, children: list[Object]) -> float:
+        """Returns in how many seconds there is more to do."""
+        world, again_s = self._world, AGAIN_S
+        for child in children:
+            if child["kind"] == DEPLOYMENT.kind:
+                child, wait_s = await self._scaling.paced(key, child)
+                again_s = min(again_s, wait_s)
+            await world.applied.apply(key, child, now=world.now())
+        for kind, name in obsolete(group, children):
+            await world.applied.remove(key, kind, name)
+        return again_s
+
+    def _forget(self, key: Key) -> None:
+        self._world.forget(key)
+        self._provisioning.forget(key)
+        self._reporting.forget(key)
+        self._scaling.forget(key)

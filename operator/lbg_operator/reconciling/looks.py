@@ -1,0 +1,187 @@
+"""What the broker shows of the groups on it: one look at all of them every half minute, at one of them when asked.
+
+Looks are shared, because a look for each group by itself costs the broker and the operator most of their time when
+there are hundreds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from lbg_broker.group import GroupSpec
+from lbg_broker.provisioning import AdminError, GroupNotFound, ProvisioningError
+from lbg_broker.provisioning.describing import Description
+
+from .store import Key
+
+log = logging.getLogger("lbg.operator")
+
+INTERVAL_S = 30.0
+SOON_S = 1.0
+"""How long a look that somebody asked for waits for others to be asked for with it."""
+LIMIT_S = 20.0
+"""Of one look at all groups of a broker."""
+
+Found = Mapping[str, Description | ProvisioningError]
+Survey = Callable[[Mapping[str, GroupSpec]], Awaitable[Found]]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`description` is None when the look failed, and `why` says how. `number` counts looks at this group.
+
+    `at` is the monotonic time in seconds at which it ended, `time` the time of day, RFC 3339.
+    """
+
+    at: float
+    time: str
+    number: int
+    description: Description | None
+    why: str = ""
+    is_missing: bool = False
+    """The broker says that there is no such group."""
+    before: Description | None = None
+    """The last one that did not fail."""
+
+
+@dataclass(slots=True)
+class _Round:
+    survey: Survey
+    specs: dict[Key, GroupSpec] = field(default_factory=dict)
+    asked: set[Key] = field(default_factory=set)
+    waiting: list[tuple[Key, asyncio.Future[Look]]] = field(default_factory=list)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+class Looks:
+    def __init__(
+        self,
+        told: Callable[[Key], None],
+        *,
+        now: Callable[[], float],
+        timestamp: Callable[[], str],
+    ) -> None:
+        self._told = told
+        self._now = now
+        self._timestamp = timestamp
+        self._rounds: dict[Key, _Round] = {}
+        self._broker_of: dict[Key, Key] = {}
+        self._latest: dict[Key, Look] = {}
+
+    def begin(self, broker: Key, survey: Survey) -> None:
+        """From now on `broker` is looked at with `survey`."""
+        one = self._rounds.setdefault(broker, _Round(survey))
+        one.survey = survey
+        if one.task is None:
+            one.task = asyncio.create_task(self._run(one), name=f"looks at {broker}")
+
+    async def end(self, broker: Key) -> None:
+        one = self._rounds.pop(broker, None)
+        if one is not None and one.task is not None:
+            one.task.cancel()
+            await asyncio.gather(one.task, return_exceptions=True)
+
+    async def close(self) -> None:
+        for broker in tuple(self._rounds):
+            await self.end(broker)
+
+    def watch(self, group: Key, broker: Key, spec: GroupSpec) -> None:
+        """Take `group` into the looks at `broker`; the first comes soon."""
+        one = self._rounds.get(broker)
+        if one is None or one.specs.get(group) == spec:
+            return
+        self._broker_of[group] = broker
+        one.specs[group] = spec
+        self.soon(group)
+
+    def forget(self, group: Key) -> None:
+        self._latest.pop(group, None)
+        broker = self._broker_of.pop(group, None)
+        if broker is not None and broker in self._rounds:
+            self._rounds[broker].specs.pop(group, None)
+
+    def latest(self, group: Key) -> Look | None:
+        return self._latest.get(group)
+
+    def soon(self, group: Key) -> None:
+        one = self._rounds.get(self._broker_of.get(group, group))
+        if one is not None and group in one.specs:
+            one.asked.add(group)
+            one.woken.set()
+
+    async def fresh(self, group: Key) -> Look | None:
+        """A look that begins after now; None for a group that nothing is looked at of."""
+        one = self._rounds.get(self._broker_of.get(group, group))
+        if one is None or group not in one.specs:
+            return None
+        future: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
+        one.waiting.append((group, future))
+        self.soon(group)
+        return await future
+
+    async def _run(self, one: _Round) -> None:
+        all_at = 0.0
+        try:
+            while True:
+                left_s = all_at - self._now()
+                if left_s > 0:
+                    try:
+                        async with asyncio.timeout(left_s):
+                            await one.woken.wait()
+                        await asyncio.sleep(SOON_S)
+                    except TimeoutError:
+                        pass
+                one.woken.clear()
+                is_all = self._now() >= all_at
+                if is_all:
+                    all_at = self._now() + INTERVAL_S * random.uniform(0.9, 1.1)
+                groups = set(one.specs) if is_all else one.asked & one.specs.keys()
+                one.asked = set()
+                waiting, one.waiting = one.waiting, []
+                await self._look(one, groups)
+                for group, future in waiting:
+                    if not future.done():
+                        future.set_result(
+                            self._latest.get(group) or self._seen(group, None, "it was forgotten")
+                        )
+        finally:
+            for _, future in one.waiting:
+                future.cancel()
+
+    async def _look(self, one: _Round, groups: set[Key]) -> None:
+        if not groups:
+            return
+        specs = {one.specs[group].name: one.specs[group] for group in groups}
+        found: Found = {}
+        why = ""
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                found = await one.survey(specs)
+        except TimeoutError:
+            why = f"the broker did not answer within {LIMIT_S:g} s"
+        except AdminError as error:
+            why = str(error)
+        except Exception as error:  # a bug of ours: the next look may go well, and this one is unknown
+            log.exception("a look at %d groups failed", len(groups))
+            why = f"{type(error).__name__}: {error}"
+        for group in groups & one.specs.keys():
+            self._latest[group] = self._seen(group, found.get(one.specs[group].name), why)
+            self._told(group)
+
+    def _seen(self, group: Key, seen: Description | ProvisioningError | None, why: str) -> Look:
+        last = self._latest.get(group)
+        is_good = isinstance(seen, Description)
+        return Look(
+            self._now(),
+            self._timestamp(),
+            last.number + 1 if last is not None else 1,
+            seen if isinstance(seen, Description) else None,
+            "" if is_good else why or str(seen or "it was not looked at"),
+            isinstance(seen, GroupNotFound),
+            before=None if last is None else last.description or last.before,
+        )

@@ -1,0 +1,86 @@
+"""What should be, from the manifest alone: pure, so that every question has one place to be answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lbg_broker.provisioning.describing import Description
+from lbg_broker.provisioning.observed import UNKNOWN
+
+from ..children.autoscaler import autoscaler_of
+from ..children.network import network_policy_of
+from ..children.sharing import attributes_of
+from ..children.workload import budget_of, deployment_of
+from ..cluster.kinds import AUTOSCALER, BUDGET, DEPLOYMENT, NETWORK_POLICY, Kind
+from ..manifests import BrokerManifest, GroupManifest
+from ..settings import OperatorSettings
+from ..status.conditions import Reason
+from ..status.judging import Refusal
+from ..status.seen import queues_served
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""A ReplicaSet that scales in takes the pods of the lowest cost first (Kubernetes: "ReplicaSet")."""
+
+Object = dict[str, Any]
+
+
+def refusal_of(
+    group: GroupManifest, broker: BrokerManifest | None, others: Iterable[GroupManifest]
+) -> Refusal | None:
+    """Why the manifest is not followed although it can be read. `others`: all other groups of the cluster."""
+    ref = group.broker
+    if broker is None:
+        return Refusal(
+            Reason.BROKER_NOT_FOUND,
+            f"there is no Broker {ref.name} in namespace {ref.namespace}: make it, or correct brokerRef",
+        )
+    if not broker.allows(group.metadata.namespace):
+        return Refusal(
+            Reason.BROKER_NOT_ALLOWED,
+            f"Broker {ref.namespace}/{ref.name} does not list {group.metadata.namespace} in its allowedNamespaces",
+        )
+    for other in others:
+        if other.broker == ref and other.spec.name == group.spec.name and _age(other) < _age(group):
+            metadata = other.metadata
+            return Refusal(
+                Reason.NAME_TAKEN,
+                f"{metadata.namespace}/{metadata.name} is group {other.spec.name} on this broker: set groupName to "
+                "another name",
+            )
+    return None
+
+
+def children_of(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) -> list[Object]:
+    """The group's objects in the cluster, in the order in which they are applied. Raises ManifestError."""
+    children = [attributes_of(group)]
+    if group.consumer is not None:
+        children += [budget_of(group), deployment_of(group, settings, has_ca=has_ca)]
+    if (policy := network_policy_of(group)) is not None:
+        children.insert(1, policy)
+    if (autoscaler := autoscaler_of(group)) is not None:
+        children.append(autoscaler)
+    return children
+
+
+def obsolete(group: GroupManifest, children: Sequence[Mapping[str, Any]]) -> list[tuple[Kind, str]]:
+    """What a former manifest may have asked for and this one does not."""
+    wanted = {(child["kind"], child["metadata"]["name"]) for child in children}
+    name = group.metadata.name
+    return [
+        (kind, name)
+        for kind in (AUTOSCALER, DEPLOYMENT, BUDGET, NETWORK_POLICY)
+        if (kind.kind, name) not in wanted
+    ]
+
+
+def deletion_costs(description: Description, pods: Iterable[str]) -> dict[str, int]:
+    """How many queues each pod serves, so that those who stand by go first. Raises ValueError when nobody knows."""
+    if description.members is UNKNOWN:
+        raise ValueError("the members could not be asked")
+    serving = {member.name: len(queues_served(member)) for member in description.members}
+    return {pod: serving.get(pod, 0) for pod in pods}
+
+
+def _age(group: GroupManifest) -> tuple[str, str]:
+    return group.metadata.created, group.metadata.uid

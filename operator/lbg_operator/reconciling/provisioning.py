@@ -1,0 +1,107 @@
+"""The broker's side of a group: its user's Secret first, then queues, user and permissions."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from base64 import b64decode
+from dataclasses import dataclass, field
+
+from lbg_broker.group import GroupSpec
+from lbg_broker.provisioning import ProvisioningError, Unreachable
+from lbg_broker.provisioning.actions import PutUser
+from lbg_broker.provisioning.describing import Description
+from lbg_broker.provisioning.provisioner import GENERATED_PASSWORD_BYTES, create_group
+
+from ..children.naming import credentials_name
+from ..children.sharing import Login, credentials_of
+from ..cluster.kinds import GROUP, SECRET
+from ..manifests import GroupManifest
+from .store import Key
+from .world import Reach, World
+
+LIMIT_S = 30.0
+"""For one group's changes on a broker. What is left undone is done in the next round."""
+
+CHECK_AFTER_S = 600.0
+"""What no look shows (permissions, policies, bindings) is compared again after this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    spec: GroupSpec
+    reach: Reach
+    password: str = field(repr=False)
+    at: float
+
+
+class Provisioning:
+    """Remembers for each group what it last brought about, so that a round with nothing new asks the broker nothing."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._done: dict[Key, _Done] = {}
+
+    def is_done(self, group: Key) -> bool:
+        """Whether the group was once seen whole; it may need repair since."""
+        return group in self._done
+
+    def forget(self, group: Key) -> None:
+        self._done.pop(group, None)
+
+    async def bring_about(self, group: GroupManifest, reach: Reach) -> ProvisioningError | None:
+        """What kept it from being done, None when the group is on the broker. Raises ClusterError."""
+        key = Key(group.metadata.namespace, group.metadata.name)
+        if self._is_settled(key, group, reach):
+            return None
+        login = await self._login(group, reach)
+        await self._world.applied.apply(key, credentials_of(group, login), now=self._world.now())
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                created = await create_group(reach.admin, group.spec, password=login.password)
+        except TimeoutError:
+            return Unreachable(f"the broker did not finish group {group.spec.name} within {LIMIT_S:g} s")
+        except ProvisioningError as error:
+            return error
+        self._done[key] = _Done(group.spec, reach, login.password, self._world.now())
+        self._world.looks.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)
+        changes = [str(one) for one in created.changes if not isinstance(one, PutUser) or one.is_new]
+        if changes:
+            self._tell(key, was_there=created.was_there, changes=changes)
+        return None
+
+    def _is_settled(self, key: Key, group: GroupManifest, reach: Reach) -> bool:
+        done = self._done.get(key)
+        if done is None or done.spec != group.spec or done.reach != reach:
+            return False
+        if self._world.now() > done.at + CHECK_AFTER_S:
+            return False
+        look = self._world.looks.latest(key)
+        if look is None or look.at <= done.at:
+            return True
+        return not look.is_missing and (look.description is None or _is_whole(look.description))
+
+    async def _login(self, group: GroupManifest, reach: Reach) -> Login:
+        """The password that the Secret has, or a new one: it is written down before the broker knows it."""
+        name = credentials_name(group.metadata.name)
+        secret = await self._world.cluster.read(SECRET, group.metadata.namespace, name)
+        told = (secret or {}).get("data", {}).get("password")
+        password = b64decode(told).decode() if told else secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
+        return Login(group.spec.client_username, password, reach.access.uris, reach.access.ca)
+
+    def _tell(self, key: Key, *, was_there: bool, changes: list[str]) -> None:
+        about = self._world.store.get(GROUP, key)
+        if about is None:
+            return
+        shown = ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if len(changes) > 5 else "")
+        self._world.announce(
+            about,
+            type="Normal",
+            reason="Repaired" if was_there else "Provisioned",
+            message=f"on the broker: {shown}",
+        )
+
+
+def _is_whole(description: Description) -> bool:
+    """Whether all is there that a look shows: the record and the queues."""
+    return description.spec is not None and all(line.seen is not None for line in description.queues)

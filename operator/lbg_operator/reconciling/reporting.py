@@ -1,0 +1,100 @@
+"""The one status patch of a round, and the events about what changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..cluster.kinds import GROUP
+from ..manifests import GroupManifest
+from ..status.judging import Facts
+from ..status.writing import QUIET_S, is_worth_writing, patch_of, status_of
+from .handoffs import latest, moves
+from .store import Key
+from .world import World
+
+
+@dataclass(slots=True)
+class _Written:
+    status: dict[str, Any]
+    at: float
+
+
+@dataclass(slots=True)
+class _Handoffs:
+    looked: int = 0
+    kept: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Reporting:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._written: dict[Key, _Written] = {}
+        self._handoffs: dict[Key, _Handoffs] = {}
+
+    async def write(self, key: Key, group: GroupManifest | None, facts: Facts) -> float:
+        """Returns in how many seconds a status that was held back is to be written. Raises ClusterError."""
+        world = self._world
+        manifest = world.store.get(GROUP, key)
+        if manifest is None:
+            return float("inf")
+        last = self._written.get(key)
+        former = last.status if last is not None else manifest.get("status", {})
+        look = world.looks.latest(key)
+        wanted = status_of(
+            group,
+            facts,
+            former=former,
+            generation=manifest["metadata"].get("generation", 0),
+            now=world.timestamp,
+            observed=None if look is None or look.description is None else look.time,
+            handoffs=self._seen_handoffs(key, former),
+        )
+        since_s = float("inf") if last is None else world.now() - last.at
+        if not is_worth_writing(wanted, former, since_last_s=since_s):
+            if last is None:
+                self._written[key] = _Written(dict(former), world.now())
+            return float("inf") if wanted == former else QUIET_S - since_s
+        patch = patch_of(wanted, former)
+        answer = await world.cluster.merge(GROUP, key.namespace, key.name, patch, subresource="status")
+        if answer is not None:
+            world.wrote(GROUP, answer)
+            self._written[key] = _Written(wanted, world.now())
+            self._announce(manifest, former, wanted)
+        return float("inf")
+
+    def forget(self, key: Key) -> None:
+        self._written.pop(key, None)
+        self._handoffs.pop(key, None)
+
+    def _seen_handoffs(self, key: Key, former: dict[str, Any]) -> list[dict[str, Any]]:
+        known = self._handoffs.get(key)
+        if known is None:
+            known = self._handoffs[key] = _Handoffs(kept=list(former.get("lastHandoffs", ())))
+        look = self._world.looks.latest(key)
+        if look is not None and look.description is not None and look.number > known.looked:
+            known.looked = look.number
+            known.kept = latest(moves(look.before, look.description, time=look.time), known.kept)
+        return known.kept
+
+    def _announce(self, manifest: Any, former: dict[str, Any], wanted: dict[str, Any]) -> None:
+        """An event for each condition whose status changed: True is Normal, but for Degraded."""
+        before = {one["type"]: one["status"] for one in former.get("conditions", ())}
+        for one in wanted["conditions"]:
+            was = before.get(one["type"])
+            if was == one["status"] or (was is None and not _is_news(one)):
+                continue
+            is_good = one["status"] == ("False" if one["type"] == "Degraded" else "True")
+            self._world.announce(
+                manifest,
+                type="Normal" if is_good else "Warning",
+                reason=one["reason"],
+                message=f"{one['type']} is {one['status']}: {one['message']}",
+            )
+
+
+def _is_news(condition: dict[str, Any]) -> bool:
+    """Of a group that had no status yet: what is not so yet is no news."""
+    if condition["type"] == "Degraded":
+        return bool(condition["status"] == "True")
+    return condition["type"] in ("Accepted", "Provisioned") and condition["status"] == "False"

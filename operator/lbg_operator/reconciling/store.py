@@ -1,0 +1,90 @@
+"""The last that the watches told of every object, by namespace and name. No I/O here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..children.naming import GROUP_LABEL
+from ..cluster.kinds import BROKER, GROUP, POD, Kind
+
+Object = Mapping[str, Any]
+
+
+class Key(NamedTuple):
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, seen: Object) -> Key:
+        return cls(seen["metadata"]["namespace"], seen["metadata"]["name"])
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(slots=True)
+class Store:
+    """Groups and brokers as they are; of pods and of what the operator made, what is asked of it later."""
+
+    _seen: dict[Kind, dict[Key, Object]] = field(default_factory=dict)
+    _pods: dict[Key, dict[str, Object]] = field(default_factory=dict)
+
+    def put(self, kind: Kind, seen: Object) -> None:
+        key = Key.of(seen)
+        if kind is POD:
+            if (group := group_of(seen)) is not None:
+                self._pods.setdefault(group, {})[key.name] = _trimmed(seen)
+            return
+        self._seen.setdefault(kind, {})[key] = seen if kind in (GROUP, BROKER) else _trimmed(seen)
+
+    def drop(self, kind: Kind, seen: Object) -> None:
+        key = Key.of(seen)
+        if kind is POD:
+            if (group := group_of(seen)) is not None:
+                pods = self._pods.get(group, {})
+                pods.pop(key.name, None)
+                if not pods:
+                    self._pods.pop(group, None)
+            return
+        self._seen.get(kind, {}).pop(key, None)
+
+    def get(self, kind: Kind, key: Key) -> Object | None:
+        return self._seen.get(kind, {}).get(key)
+
+    def all(self, kind: Kind) -> Iterator[tuple[Key, Object]]:
+        return iter(tuple(self._seen.get(kind, {}).items()))
+
+    def pods(self, group: Key) -> Mapping[str, Object]:
+        """A group's consumer pods by name."""
+        return self._pods.get(group, {})
+
+
+def group_of(child: Object) -> Key | None:
+    """The group that an object of ours, or one of its pods, belongs to."""
+    name = child["metadata"].get("labels", {}).get(GROUP_LABEL)
+    return None if name is None else Key(child["metadata"]["namespace"], name)
+
+
+def version_of(seen: Object) -> str:
+    """What changes when somebody changes what an object should be. A status changes the resourceVersion only."""
+    generation = seen["metadata"].get("generation")
+    if generation is not None:
+        return str(generation)
+    wanted = {name: value for name, value in seen.items() if name not in ("metadata", "status")}
+    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+
+
+def _trimmed(seen: Object) -> Object:
+    """Without what nobody asks for: five hundred Deployments with their templates are memory."""
+    metadata = seen["metadata"]
+    kept = ("namespace", "name", "uid", "labels", "annotations", "deletionTimestamp")
+    return {
+        "metadata": {name: metadata[name] for name in kept if name in metadata},
+        "version": version_of(seen),
+        "replicas": seen.get("spec", {}).get("replicas"),
+        "status": seen.get("status", {}),
+    }

@@ -1,0 +1,103 @@
+"""What every round works with: the cluster, the brokers, and what is known of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from lbg_broker.provisioning.live import LiveAdmin
+
+from ..brokers.access import Access
+from ..cluster.kinds import BROKER, GROUP, Kind
+from ..cluster.seam import Cluster
+from ..errors import ManifestError
+from ..manifests import BrokerManifest, GroupManifest
+from ..settings import OperatorSettings
+from .applied import Applied
+from .looks import Looks
+from .store import Key, Object, Store
+
+
+class Announce(Protocol):
+    """A Kubernetes Event about an object: `type` is Normal or Warning, `reason` one word, `message` for people."""
+
+    def __call__(self, about: Object, *, type: str, reason: str, message: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A broker that is ready for groups."""
+
+    admin: LiveAdmin
+    access: Access
+
+
+@dataclass(slots=True)
+class World:
+    """`wake_group` has a group gone through again soon. `now` is a monotonic clock in seconds, `wall_clock` the
+    time of day for people."""
+
+    cluster: Cluster
+    settings: OperatorSettings
+    store: Store
+    applied: Applied
+    looks: Looks
+    announce: Announce
+    wake_group: Callable[[Key], None]
+    wrote: Callable[[Kind, Object], None] = lambda kind, answer: None
+    """Told of each status written, with what the API server answered."""
+    reach: dict[Key, Reach] = field(default_factory=dict)
+    """By Broker; a broker that cannot be reached has none."""
+    now: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _parsed: dict[Key, tuple[str, int, GroupManifest | ManifestError]] = field(default_factory=dict)
+
+    @property
+    def timestamp(self) -> str:
+        """RFC 3339, in whole seconds, as Kubernetes writes times."""
+        return self.wall_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def group(self, manifest: Mapping[str, Any]) -> GroupManifest:
+        """Parsed once for each generation. Raises ManifestError."""
+        key, metadata = Key.of(manifest), manifest["metadata"]
+        version = (metadata.get("uid", ""), metadata.get("generation", 0))
+        known = self._parsed.get(key)
+        if known is None or known[:2] != version or "deletionTimestamp" in metadata:
+            try:
+                parsed: GroupManifest | ManifestError = GroupManifest.parse(manifest)
+            except ManifestError as error:
+                parsed = error
+            known = self._parsed[key] = (*version, parsed)
+        if isinstance(known[2], ManifestError):
+            raise known[2]
+        return known[2]
+
+    def groups(self) -> Iterator[GroupManifest]:
+        """All that can be followed."""
+        for _, manifest in self.store.all(GROUP):
+            try:
+                yield self.group(manifest)
+            except ManifestError:
+                continue
+
+    def broker(self, key: Key) -> BrokerManifest | None:
+        """None for one that is not there, or is no more."""
+        manifest = self.store.get(BROKER, key)
+        if manifest is None or "deletionTimestamp" in manifest["metadata"]:
+            return None
+        try:
+            return BrokerManifest.parse(manifest)
+        except ManifestError:
+            return None
+
+    def forget(self, group: Key) -> None:
+        self._parsed.pop(group, None)
+        self.applied.forget(group)
+        self.looks.forget(group)
+
+
+def broker_key(group: GroupManifest) -> Key:
+    return Key(group.broker.namespace, group.broker.name)

@@ -1,0 +1,75 @@
+"""The status of a group as one object, and when it is worth writing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..children.naming import GROUP_LABEL, attributes_name, credentials_name
+from ..manifests import GroupManifest
+from .conditions import merged
+from .judging import Facts, conditions_of
+from .seen import seen_of
+
+QUIET_S = 30.0
+"""Numbers alone are written at most this often: a status that follows every message would be an event store."""
+
+_NUMBERS = frozenset({"lag", "observedTime"})
+_QUEUE_NUMBERS = frozenset({"ready", "unacked"})
+
+
+def status_of(
+    group: GroupManifest | None,
+    facts: Facts,
+    *,
+    former: Mapping[str, Any],
+    generation: int,
+    now: str,
+    observed: str | None = None,
+    handoffs: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """`group` is None for a manifest that could not be parsed; `observed`: when the broker was last read, RFC 3339."""
+    status: dict[str, Any] = {
+        "observedGeneration": generation,
+        "conditions": merged(
+            former.get("conditions", ()), conditions_of(group, facts), generation=generation, now=now
+        ),
+    }
+    if group is None:
+        return status
+    status["groupName"] = group.spec.name
+    status["secretName"] = credentials_name(group.metadata.name)
+    status["configMapName"] = attributes_name(group.metadata.name)
+    workload = facts.workload or {}
+    if group.consumer is not None:
+        status["replicas"] = workload.get("replicas", 0)
+        status["readyReplicas"] = workload.get("readyReplicas", 0)
+        status["selector"] = f"{GROUP_LABEL}={group.metadata.name}"
+    if facts.description is not None:
+        status |= seen_of(facts.description)
+        if observed is not None:
+            status["observedTime"] = observed
+    if handoffs:
+        status["lastHandoffs"] = [dict(one) for one in handoffs]
+    return status
+
+
+def is_worth_writing(wanted: Mapping[str, Any], former: Mapping[str, Any], *, since_last_s: float) -> bool:
+    """At once where anything but numbers changed, else after QUIET_S."""
+    if _without_numbers(wanted) != _without_numbers(former):
+        return True
+    return since_last_s >= QUIET_S and wanted != former
+
+
+def patch_of(wanted: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
+    """As a merge patch: what is gone is null."""
+    return {"status": {**dict.fromkeys(former.keys() - wanted.keys()), **wanted}}
+
+
+def _without_numbers(status: Mapping[str, Any]) -> dict[str, Any]:
+    told = {name: value for name, value in status.items() if name not in _NUMBERS}
+    told["queues"] = [
+        {name: value for name, value in queue.items() if name not in _QUEUE_NUMBERS}
+        for queue in status.get("queues", ())
+    ]
+    return told
