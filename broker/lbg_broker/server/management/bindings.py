@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -33,16 +33,15 @@ async def list_bindings(request: web.Request) -> web.Response:
 @ROUTES.get("/api/queues/{vhost}/{name}/bindings")
 async def list_of_queue(request: web.Request) -> web.Response:
     asked = Asked(request)
-    return listed(request, [found for found in _all(asked.vhost) if _leads_to(found, "queue", asked.name())])
+    return listed(request, list(_to_queue(asked.vhost, asked.name())))
 
 
 @ROUTES.get("/api/exchanges/{vhost}/{name}/bindings/{end:source|destination}")
 async def list_of_exchange(request: web.Request) -> web.Response:
     asked = Asked(request)
     name = exchange_name(asked.name())
-    if asked.name("end") == "source":
-        return listed(request, [found for found in _all(asked.vhost) if found["source"] == name])
-    return listed(request, [found for found in _all(asked.vhost) if _leads_to(found, "exchange", name)])
+    ends = _from if asked.name("end") == "source" else _to_exchange
+    return listed(request, list(ends(asked.vhost, name)))
 
 
 @ROUTES.get(BETWEEN)
@@ -50,12 +49,7 @@ async def list_between(request: web.Request) -> web.Response:
     asked = Asked(request)
     source, kind, destination = _ends(asked)
     return listed(
-        request,
-        [
-            found
-            for found in _all(asked.vhost)
-            if found["source"] == source and _leads_to(found, kind, destination)
-        ],
+        request, [found for found in _from(asked.vhost, source) if _leads_to(found, kind, destination)]
     )
 
 
@@ -107,8 +101,31 @@ def _all(vhost: Vhost) -> Iterator[Json]:
     for _, queue in sorted(vhost.queues.items()):
         yield default_binding_json(queue)
     for _, exchange in sorted(vhost.exchanges.items()):
-        for binding in sorted(exchange.bindings, key=lambda made: (made.destination, made.routing_key)):
-            yield binding_json(vhost, binding)
+        yield from _described(vhost, exchange.bindings)
+
+
+def _from(vhost: Vhost, source: str) -> Iterator[Json]:
+    if source == "":
+        for _, queue in sorted(vhost.queues.items()):
+            yield default_binding_json(queue)
+    elif source in vhost.exchanges:
+        yield from _described(vhost, vhost.exchanges[source].bindings)
+
+
+def _to_queue(vhost: Vhost, name: str) -> Iterator[Json]:
+    if name in vhost.queues:
+        yield default_binding_json(vhost.queues[name])
+        yield from _described(vhost, vhost.queues[name].bindings)
+
+
+def _to_exchange(vhost: Vhost, name: str) -> Iterator[Json]:
+    if name in vhost.exchanges:
+        yield from _described(vhost, vhost.exchanges[name].feeders)
+
+
+def _described(vhost: Vhost, bindings: Iterable[Binding]) -> Iterator[Json]:
+    for binding in sorted(bindings, key=lambda made: (made.source, made.destination, made.routing_key)):
+        yield binding_json(vhost, binding)
 
 
 def _leads_to(found: Json, kind: str, destination: str) -> bool:

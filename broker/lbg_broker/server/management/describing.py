@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -26,10 +26,12 @@ __all__ = [
     "channel_json",
     "connection_json",
     "consumer_json",
+    "counts_json",
     "default_binding_json",
     "exchange_json",
     "grant_json",
-    "queue_json",
+    "peer_json",
+    "plain",
     "user_json",
     "vhost_json",
 ]
@@ -50,7 +52,7 @@ def vhost_json(vhost: Vhost) -> Json:
         "default_queue_type": "undefined",
         "tracing": False,
         "cluster_state": {NODE: "running"},
-        **_counts(list(vhost.queues.values())),
+        **counts_json(vhost.queues.values()),
     }
 
 
@@ -78,40 +80,6 @@ def exchange_json(vhost: Vhost, exchange: Exchange) -> Json:
         "internal": exchange.internal,
         "arguments": plain(exchange.arguments),
     }
-
-
-def queue_json(queue: Queue) -> Json:
-    """A queue as of now. `policy` and its kin are null: policies do not exist here, so none is in effect."""
-    consumers = queue.policy.consumers
-    single = queue.rules.single_active_consumer and consumers
-    exclusive = next((consumer.tag for consumer in consumers if consumer.exclusive), None)
-    described = {
-        "name": queue.name,
-        "vhost": queue.vhost.name,
-        "type": queue.rules.queue_type,
-        "node": NODE,
-        "state": "running",
-        "durable": queue.declared_durable,
-        "auto_delete": queue.auto_delete,
-        "exclusive": queue.owner is not None,
-        "arguments": plain(queue.arguments),
-        "policy": None,
-        "operator_policy": None,
-        "effective_policy_definition": {},
-        "consumers": len(consumers),
-        "single_active_consumer_tag": consumers[0].tag if single else None,
-        "exclusive_consumer_tag": exclusive,
-        "message_bytes": queue.bytes_ready + queue.bytes_unacknowledged,
-        "message_bytes_ready": queue.bytes_ready,
-        "message_bytes_unacknowledged": queue.bytes_unacknowledged,
-        "head_message_timestamp": None,
-        **_counts([queue]),
-    }
-    if queue.owner is not None:
-        described["owner_pid_details"] = _peer_json(queue.owner)
-    if queue.rules.queue_type == "quorum":
-        described |= {"leader": NODE, "members": [NODE], "online": [NODE]}
-    return described
 
 
 def consumer_json(consumer: Consumer) -> Json:
@@ -144,7 +112,7 @@ def consumer_json(consumer: Consumer) -> Json:
 def connection_json(connection: Connection) -> Json:
     peer = connection.peer
     return {
-        **_peer_json(connection),
+        **peer_json(connection),
         "node": NODE,
         "type": "network",
         "protocol": "AMQP 0-9-1",
@@ -172,7 +140,7 @@ def channel_json(channel: Channel) -> Json:
         "messages_unacknowledged": len(channel.unsettled),
         "prefetch_count": channel.prefetch,
         "global_prefetch_count": channel.prefetch_total,
-        "connection_details": _peer_json(channel.connection),
+        "connection_details": peer_json(channel.connection),
     }
 
 
@@ -217,14 +185,14 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
-def _peer_json(connection: Connection) -> Json:
+def peer_json(connection: Connection) -> Json:
     peer = connection.peer
     return {"name": peer.name, "peer_host": peer.host, "peer_port": peer.port}
 
 
-def _counts(queues: list[Queue]) -> Json:
-    ready = sum(queue.messages_ready for queue in queues)
-    unacknowledged = sum(queue.messages_unacknowledged for queue in queues)
+def counts_json(queues: Iterable[Queue]) -> Json:
+    counted = [(queue.messages_ready, queue.messages_unacknowledged) for queue in queues]
+    ready, unacknowledged = sum(one for one, _ in counted), sum(one for _, one in counted)
     return {
         "messages": ready + unacknowledged,
         "messages_ready": ready,

@@ -4,38 +4,73 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from aiohttp import web
 
 from lbg_broker.server.management.errors import BadRequest
 
-__all__ = ["chosen", "listed"]
+__all__ = ["Columns", "chosen", "described", "listed"]
 
 Json = dict[str, Any]
+Columns: TypeAlias = frozenset[str] | None
+"""The columns that are asked for; None: all."""
+
+
+class Named(Protocol):
+    name: str
+
+
+_T = TypeVar("_T")
+_NamedT = TypeVar("_NamedT", bound=Named)
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
 
 
 def listed(request: web.Request, items: Sequence[Json]) -> web.Response:
     """All items, or the page that the query asks for. Raises BadRequest for a page that cannot be."""
+    return _shown(request, items, lambda item: str(item.get("name", "")), lambda item, _columns: item)
+
+
+def described(
+    request: web.Request, found: Sequence[_NamedT], describe: Callable[[_NamedT, Columns], Json]
+) -> web.Response:
+    """As `listed`, of what is described only where it is shown, and only in the columns that are asked for: of
+    thousands of queues as a rule a few are wanted, or two numbers of each. Raises BadRequest."""
+    return _shown(request, found, lambda one: one.name, describe)
+
+
+def _shown(
+    request: web.Request,
+    found: Sequence[_T],
+    name: Callable[[_T], str],
+    describe: Callable[[_T, Columns], Json],
+) -> web.Response:
     query = request.query
+    paths = [column.split(".") for column in query["columns"].split(",")] if query.get("columns") else None
+    columns = None if paths is None else frozenset(path[0] for path in paths)
+
+    def json_of(one: _T) -> Json:
+        item = describe(one, columns)
+        return item if paths is None else _copied(item, paths)
+
     if "page" not in query:
-        return web.json_response([chosen(request, item) for item in items])
+        return web.json_response([json_of(one) for one in found])
     page = _number(query.get("page"), "page", most=None)
     size = _number(query.get("page_size", str(PAGE_SIZE)), "page_size", most=PAGE_SIZE_MAX)
-    found = [item for item in items if _is_wanted(request, str(item.get("name", "")))]
-    pages = max(1, math.ceil(len(found) / size))
+    is_wanted = _filter(request)
+    wanted = [one for one in found if is_wanted(name(one))]
+    pages = max(1, math.ceil(len(wanted) / size))
     if page > pages:
         raise BadRequest(f"page {page} is beyond the last, {pages}", error="page_out_of_range")
-    shown = found[(page - 1) * size : page * size]
+    shown = wanted[(page - 1) * size : page * size]
     return web.json_response(
         {
-            "items": [chosen(request, item) for item in shown],
+            "items": [json_of(one) for one in shown],
             "item_count": len(shown),
-            "filtered_count": len(found),
-            "total_count": len(items),
+            "filtered_count": len(wanted),
+            "total_count": len(found),
             "page": page,
             "page_count": pages,
             "page_size": size,
@@ -48,9 +83,13 @@ def chosen(request: web.Request, item: Json) -> Json:
     columns = request.query.get("columns")
     if not columns:
         return item
+    return _copied(item, [column.split(".") for column in columns.split(",")])
+
+
+def _copied(item: Json, paths: Sequence[Sequence[str]]) -> Json:
     result: Json = {}
-    for column in columns.split(","):
-        _copy(item, result, column.split("."))
+    for path in paths:
+        _copy(item, result, path)
     return result
 
 
@@ -64,14 +103,17 @@ def _copy(source: Json, target: Json, path: Sequence[str]) -> None:
         _copy(source[name], target.setdefault(name, {}), rest)
 
 
-def _is_wanted(request: web.Request, name: str) -> bool:
+def _filter(request: web.Request) -> Callable[[str], bool]:
+    """What the query says of names. Raises BadRequest."""
     wanted = request.query.get("name", "")
     if request.query.get("use_regex") != "true":
-        return wanted.lower() in name.lower()
+        part = wanted.lower()
+        return lambda name: part in name.lower()
     try:
-        return re.search(wanted, name) is not None
+        pattern = re.compile(wanted)
     except re.error as error:
         raise BadRequest(f"name: {wanted!r} is no regular expression: {error}") from error
+    return lambda name: pattern.search(name) is not None
 
 
 def _number(text: str | None, name: str, *, most: int | None) -> int:

@@ -8,9 +8,10 @@ from lbg_broker.amqp.methods import ExchangeDeclare, ExchangeDelete, QueueDeclar
 from lbg_broker.server.core.exchange import Exchange
 from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.management.asking import Asked, Field
-from lbg_broker.server.management.describing import consumer_json, exchange_json, queue_json
+from lbg_broker.server.management.describing import consumer_json, exchange_json
+from lbg_broker.server.management.describing_queues import queue_json
 from lbg_broker.server.management.errors import NotFound
-from lbg_broker.server.management.listing import chosen, listed
+from lbg_broker.server.management.listing import chosen, described, listed
 
 __all__ = ["ROUTES", "exchange_name"]
 
@@ -71,9 +72,8 @@ async def delete_exchange(request: web.Request) -> web.Response:
 @ROUTES.get("/api/queues/{vhost}")
 async def list_queues(request: web.Request) -> web.Response:
     vhosts = Asked(request).visible_vhosts
-    return listed(
-        request, [queue_json(queue) for vhost in vhosts for _, queue in sorted(vhost.queues.items())]
-    )
+    found = [vhost.queues[name] for vhost in vhosts for name in sorted(vhost.queues)]
+    return described(request, found, queue_json)
 
 
 @ROUTES.get("/api/queues/{vhost}/{name}")
