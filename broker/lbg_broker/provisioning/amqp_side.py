@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
 from collections.abc import AsyncIterator, Sequence
 
 from lbg_broker.amqp import BasicProperties
@@ -45,14 +46,27 @@ class AmqpSide:
 
     async def counts(self, queue: str) -> QueueSeen | None:
         """Ready messages and consumers of a queue as the broker counts them now; None when there is none."""
-        try:
-            async with self.link.channel() as channel:
-                answer = await channel.queue_declare(queue, passive=True)
-        except Refused as error:
-            if isinstance(error.__cause__, NotFound):
-                return None
-            raise
-        return QueueSeen(ready=answer.message_count, consumers=answer.consumer_count)
+        return (await self.counts_of([queue]))[queue]
+
+    async def counts_of(self, queues: Sequence[str]) -> dict[str, QueueSeen | None]:
+        """As `counts`, asked for all at once."""
+        found: dict[str, QueueSeen | None] = {}
+        while len(found) < len(queues):
+            rest = queues[len(found) :]
+            try:
+                async with self.link.channel() as channel:
+                    asked = [channel.queue_declare(name, passive=True) for name in rest]
+                    for name, answer in zip(
+                        rest, await asyncio.gather(*asked, return_exceptions=True), strict=True
+                    ):
+                        if isinstance(answer, BaseException):
+                            raise answer
+                        found[name] = QueueSeen(ready=answer.message_count, consumers=answer.consumer_count)
+            except Refused as error:  # which closed the channel: the rest is asked for again
+                if not isinstance(error.__cause__, NotFound):
+                    raise
+                found[queues[len(found)]] = None
+        return found
 
     async def has_exchange(self, name: str) -> bool:
         try:
@@ -132,6 +146,18 @@ class AmqpSide:
             await publisher.publish(
                 "", Names(group).config, text.encode(), properties=properties, mandatory=True
             )
+
+    async def own_queue(self) -> str:
+        """A new queue for this connection alone, which goes with it; no group's name begins as its name does."""
+        name = f"lbg._{secrets.token_hex(8)}"
+        async with self.link.channel() as channel:
+            await channel.queue_declare(name, exclusive=True)
+        return name
+
+    async def bind_own(self, queue: str, exchanges: Sequence[str], *, key: str) -> None:
+        """Raises Refused for an exchange that is not there; those before it are bound."""
+        async with self.link.channel(within_s=None) as channel:
+            await asyncio.gather(*(channel.queue_bind(queue, exchange, key) for exchange in exchanges))
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
         """What members say to all within `seconds`: their beats."""

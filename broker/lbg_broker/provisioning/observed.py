@@ -78,7 +78,8 @@ class Observed:
     `record` is the text of the config record, None when the queue is missing or empty. `users` are all of the
     broker's, by name, and `connections` counts those of each user; they are only looked at while the group has more
     than one user. `permissions` are those of the user that the wanted or the recorded attributes name. `prefixes`
-    maps every other group to its hash prefix. `why` says, for what is UNKNOWN, why.
+    maps every other group to its hash prefix; they are only looked at for a group that is to be made and has no record.
+    `why` says, for what is UNKNOWN, why.
     """
 
     engine: Engine

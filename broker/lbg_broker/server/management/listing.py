@@ -61,8 +61,8 @@ def _shown(
     size = _number(query.get("page_size", str(PAGE_SIZE)), "page_size", most=PAGE_SIZE_MAX)
     is_wanted = _filter(request)
     wanted = [one for one in found if is_wanted(name(one))]
-    pages = max(1, math.ceil(len(wanted) / size))
-    if page > pages:
+    pages = math.ceil(len(wanted) / size)
+    if page > max(1, pages):
         raise BadRequest(f"page {page} is beyond the last, {pages}", error="page_out_of_range")
     shown = wanted[(page - 1) * size : page * size]
     return web.json_response(

@@ -1,0 +1,164 @@
+"""One round of reading of one group, by AMQP and by the management API where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from lbg_broker.group import GroupSpec, Names, Permissions, Topology, topology_of
+
+from .amqp_side import AmqpSide
+from .errors import AdminError
+from .management_side import ManagementSide
+from .observed import UNKNOWN, ExchangeSeen, Observed, QueueSeen, Unknown
+from .prefixes import Prefixes, recorded
+
+T = TypeVar("T")
+NO_API = "no management API was given"
+
+
+class Observing:
+    """`management` None: what AMQP alone cannot tell stays unknown."""
+
+    def __init__(self, amqp: AmqpSide, management: ManagementSide | None) -> None:
+        self._amqp = amqp
+        self._management = management
+        self._prefixes = Prefixes(amqp, management) if management is not None else None
+
+    async def observe(self, group: str, *, wanted: GroupSpec | None) -> Observed:
+        engine = await self._amqp.engine()
+        record = await self._amqp.record(group)
+        spec = wanted or recorded(record, group)
+        topology = topology_of(spec, engine) if spec is not None else None
+        why: dict[str, str] = {}
+        management = await self._reachable_management(why)
+        base = Observed(engine, record=record, why=why)
+        if management is None:
+            return await self._by_amqp(base, Names(group), topology)
+        seen = await self._by_both(
+            management, base, Names(group), spec, topology, is_wanted=wanted is not None
+        )
+        if wanted is not None and recorded(record, group) is None:
+            seen = await self._with_prefixes(seen, group)
+        return seen
+
+    async def _by_amqp(self, base: Observed, names: Names, topology: Topology | None) -> Observed:
+        exchanges = _exchange_names(names, topology)
+        return replace(
+            base,
+            exchanges={
+                name: ExchangeSeen() if await self._amqp.has_exchange(name) else None for name in exchanges
+            },
+            queues=await self._probed_queues(names, topology),
+        )
+
+    async def _by_both(
+        self,
+        management: ManagementSide,
+        base: Observed,
+        names: Names,
+        spec: GroupSpec | None,
+        topology: Topology | None,
+        *,
+        is_wanted: bool,
+    ) -> Observed:
+        why = dict(base.why)
+        needed = topology if is_wanted else None
+        asked = None if needed is None else [one.name for one in needed.exchanges]
+        listed = await _or_unknown("exchanges", management.exchanges(names, asked=asked), why)
+        exchanges: dict[str, ExchangeSeen | Unknown | None] = dict.fromkeys(_exchange_names(names, topology))
+        if listed is UNKNOWN:
+            exchanges = dict.fromkeys(exchanges, UNKNOWN)
+        else:
+            exchanges |= listed
+        present = [name for name, one in exchanges.items() if one is not None]
+        asked = None if needed is None else [one.name for one in needed.queues]
+        queues = await _or_unknown("queues", management.queues(names, asked=asked), why)
+        counted = await self._counted_queues(names, topology, queues)
+        bindings = await _or_unknown("bindings", management.bindings(present), why)
+        permissions: Permissions | Unknown | None = None
+        if spec is not None:
+            permissions = await _or_unknown("permissions", management.permissions(spec.client_username), why)
+        seen = replace(base, users=await _or_unknown("users", management.users(), why))
+        if len(users := seen.users_of(names.group)) > 1:
+            seen = replace(
+                seen, connections=await _or_unknown("connections", management.connections(users), why)
+            )
+        return replace(
+            seen,
+            exchanges=exchanges,
+            queues=counted,
+            bindings=bindings,
+            permissions=permissions,
+            policies=await _or_unknown("policies", management.policies(), why),
+            why=why,
+        )
+
+    async def _with_prefixes(self, seen: Observed, group: str) -> Observed:
+        assert self._prefixes is not None
+        why = dict(seen.why)
+        found = await _or_unknown("prefixes", self._prefixes.but(group), why)
+        if found is UNKNOWN:
+            return replace(seen, why=why)
+        prefixes, unread = found
+        if unread:
+            why["prefixes"] = f"the records of these groups are out of reach: {', '.join(unread)}"
+        return replace(seen, prefixes=prefixes, why=why)
+
+    async def _probed_queues(
+        self, names: Names, topology: Topology | None
+    ) -> dict[str, QueueSeen | Unknown | None]:
+        """Without a list, ask by name; queues beyond the known ones are found by counting up."""
+        asked = (
+            [queue.name for queue in topology.queues]
+            if topology
+            else [names.unrouted, names.dead, names.config]
+        )
+        found: dict[str, QueueSeen | Unknown | None] = {**await self._amqp.counts_of(asked)}
+        number = sum(name.startswith(names.queue(0)[:-1]) for name in asked)
+        while (seen := await self._amqp.counts(names.queue(number))) is not None:
+            found[names.queue(number)] = seen
+            number += 1
+        if (seen := await self._amqp.counts(names.validation)) is not None:
+            found[names.validation] = seen
+        return found
+
+    async def _counted_queues(
+        self, names: Names, topology: Topology | None, listed: Mapping[str, QueueSeen] | Unknown
+    ) -> dict[str, QueueSeen | Unknown | None]:
+        """The listed queues with the counts that AMQP gives now."""
+        if listed is UNKNOWN:
+            return await self._probed_queues(names, topology)
+        wanted = [queue.name for queue in topology.queues] if topology else [names.config]
+        found: dict[str, QueueSeen | Unknown | None] = dict.fromkeys(wanted)
+        for name, counts in (await self._amqp.counts_of(list(listed))).items():
+            found[name] = counts and replace(listed[name], ready=counts.ready, consumers=counts.consumers)
+        return found
+
+    async def _reachable_management(self, why: dict[str, str]) -> ManagementSide | None:
+        what = "users, permissions, bindings, policies, prefixes"
+        if self._management is None:
+            why[what] = NO_API
+            return None
+        try:
+            await self._management.check()
+        except AdminError as error:
+            why[what] = str(error)
+            return None
+        return self._management
+
+
+async def _or_unknown(what: str, reading: Awaitable[T], why: dict[str, str]) -> T | Unknown:
+    """The reading, or UNKNOWN with the reason noted."""
+    try:
+        return await reading
+    except AdminError as error:
+        why[what] = str(error)
+        return UNKNOWN
+
+
+def _exchange_names(names: Names, topology: Topology | None) -> list[str]:
+    if topology is not None:
+        return [exchange.name for exchange in topology.exchanges]
+    return [names.unrouted_exchange, names.exchange, names.dlx, names.members, names.validate]
