@@ -152,3 +152,16 @@ async def test_every_group_with_a_record_is_listed() -> None:
     other = GroupSpec("b", "b", hash_count=4, queue_count=2, queue_size_mb=1, client_username="b")
     await create_group(admin, other)
     assert [one.group for one in await list_groups(admin)] == ["b", "orders"]
+
+
+async def test_a_member_that_nothing_was_delivered_to_yet_is_known_by_its_consumers_tag() -> None:
+    admin = await made()
+    queue = admin.queues["lbg.orders.q.0"]
+    admin.queues["lbg.orders.q.0"] = replace(queue, consumers=2, active_consumer="lbg.orders.member.1")
+    admin.beats = [BEAT]
+    shown = await show_group(admin, "orders")
+    active = shown.active_member(0)
+    assert active is not None
+    assert active.name == "m1"
+    admin.queues["lbg.orders.q.0"] = replace(queue, consumers=1, active_consumer="lbg.orders.member.0")
+    assert (await show_group(admin, "orders")).active_member(0) is None, "nobody of that index is known"

@@ -23,6 +23,13 @@ class QueueLine:
     number: int | None
     seen: QueueSeen | Unknown | None
 
+    @property
+    def active_tag(self) -> str | None:
+        """The active consumer's tag; None when nobody knows of one."""
+        if self.seen is None or self.seen is UNKNOWN or self.seen.active_consumer is UNKNOWN:
+            return None
+        return self.seen.active_consumer
+
     def count(self, field: str) -> Count | None:
         if self.seen is None:
             return None
@@ -79,11 +86,17 @@ class Description:
         return _sum(line.count("unacked") for line in self.queues)
 
     def active_member(self, number: int) -> MemberLine | None:
-        """The member that says it is active on queue `number`."""
-        for member in () if self.members is UNKNOWN else self.members:
+        """The member that says it is active on queue `number`, or whose consumer the broker says is.
+
+        A member knows from the first delivery, the broker from the beginning, though RabbitMQ says it 5 s later.
+        """
+        members = () if self.members is UNKNOWN else self.members
+        for member in members:
             if any(one.queue == number and one.active for one in member.queues):
                 return member
-        return None
+        tag = next((line.active_tag for line in self.queues if line.number == number), None)
+        names = Names(self.group)
+        return next((member for member in members if tag == names.mailbox(member.index)), None)
 
     def progress(self, number: int) -> str | None:
         """How the members get on with queue `number`: `Stalled` or `Blocked` if one of them says so, or else what the

@@ -78,7 +78,8 @@ def deletion_costs(description: Description, pods: Iterable[str]) -> dict[str, i
     """How many queues each pod serves, so that those who stand by go first. Raises ValueError when nobody knows."""
     if description.members is UNKNOWN:
         raise ValueError("the members could not be asked")
-    serving = {member.name: len(queues_served(member)) for member in description.members}
+    served = queues_served(description)
+    serving = {member.name: len(served[member.index]) for member in description.members}
     return {pod: serving.get(pod, 0) for pod in pods}
 
 

@@ -22,12 +22,12 @@ def seen_of(description: Description) -> dict[str, Any]:
     if (lag := lag_of(description)) is not None:
         seen["lag"] = lag
     if description.members is not UNKNOWN:
-        serving = [queues_served(member) for member in description.members]
-        seen["memberCount"] = len(serving)
-        seen["activeCount"] = sum(bool(queues) for queues in serving)
+        served = queues_served(description)
+        seen["memberCount"] = len(description.members)
+        seen["activeCount"] = sum(map(bool, served.values()))
         seen["members"] = [
-            {"index": member.index, "name": member.name, "queues": queues}
-            for member, queues in zip(description.members, serving, strict=True)
+            {"index": member.index, "name": member.name, "queues": served[member.index]}
+            for member in description.members
         ]
     return seen
 
@@ -77,12 +77,19 @@ def _status(description: Description, number: int, active: MemberLine | None) ->
     """In the document's words: served, standing still for a handoff, not served though members are there, without a
     consumer."""
     if active is not None:
-        (own,) = (one for one in active.queues if one.queue == number)
-        return PAUSED if own.status == PAUSED else READY
+        is_paused = any(one.queue == number and one.status == PAUSED for one in active.queues)
+        return PAUSED if is_paused else READY
     if description.members is UNKNOWN:
         return UNKNOWN_STATUS
     return UNASSIGNED if description.members else UNBOUND
 
 
-def queues_served(member: MemberLine) -> list[int]:
-    return sorted(one.queue for one in member.queues if one.active)
+def queues_served(description: Description) -> dict[int, list[int]]:
+    """By the index of each member that is known."""
+    served: dict[int, list[int]] = {}
+    for member in () if description.members is UNKNOWN else description.members:
+        served[member.index] = []
+    for number in _numbers(description):
+        if (active := description.active_member(number)) is not None:
+            served[active.index].append(number)
+    return served

@@ -32,16 +32,22 @@ class QueueEvents(Protocol):
 
 
 class Attaching:
-    """`on_lost` is told when a channel is gone because the connection is."""
+    """`on_lost` is told when a channel is gone because the connection is.
+
+    Its consumers are tagged with the name of the member's mailbox: the broker tells of the active consumer of a queue
+    by its tag, also before anything was delivered to it.
+    """
 
     def __init__(
         self,
         work: ClientConnection,
         names: Names,
+        index: int,
         on_lost: Callable[[asyncio.Future[ClientError | None]], None],
     ) -> None:
         self._work = work
         self._names = names
+        self._index = index
         self._on_lost = on_lost
         self._channels: dict[Attachment, Channel] = {}
         self._attaching: dict[Attachment, asyncio.Task[None]] = {}
@@ -62,6 +68,7 @@ class Attaching:
                 self._names.queue(attachment.queue),
                 partial(events.on_deliveries, attachment),
                 prefetch_count=attachment.prefetch,
+                consumer_tag=self._names.mailbox(self._index),
                 on_cancelled=partial(self._cancelled, attachment),
             )
             events.on_attached(attachment)

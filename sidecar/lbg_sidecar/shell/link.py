@@ -60,7 +60,7 @@ class Link:
         self._looking: Channel | None = None
         self._looks: set[asyncio.Task[None]] = set()
         self._look_turn = asyncio.Lock()
-        self.attaching = Attaching(work, names, self._ended)
+        self.attaching = Attaching(work, names, index, self._ended)
         self._on_lost: Callable[[Link, str], None] | None = None
 
     @classmethod
