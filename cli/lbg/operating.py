@@ -51,16 +51,28 @@ def run(host: str, port: int) -> int:
 
 @operator.command(epilog="Example: lbg operator release")
 @click.option("--namespace", "namespaces", multiple=True, help="Only in this namespace; may be given again.")
-def release(namespaces: tuple[str, ...]) -> None:
+@click.option(
+    "--stop",
+    "selector",
+    metavar="LABELS",
+    help="First delete the operator's Deployment, which has these labels, in namespace $LBG_OPERATOR_NAMESPACE.",
+)
+def release(namespaces: tuple[str, ...], selector: str | None) -> None:
     """Take the operator's finalizer from every group: it is going for good, and nothing shall wait for it.
 
-    Groups, queues and consumers stay as they are. An operator that is installed again takes the groups up again.
+    Groups, queues and consumers stay as they are. An operator that is installed again takes the groups up again; one
+    that runs does so at once, and has to be stopped before.
     """
     from lbg_operator.cluster.seam import ClusterError
     from lbg_operator.process.releasing import release as release_groups
 
+    place = os.environ.get("LBG_OPERATOR_NAMESPACE", "")
+    if selector is not None and not place:
+        raise click.UsageError("--stop needs LBG_OPERATOR_NAMESPACE, the namespace of the operator")
     try:
-        released = asyncio.run(release_groups(namespaces))
+        released = asyncio.run(
+            release_groups(namespaces, operator=None if selector is None else (place, selector))
+        )
     except ClusterError as error:
         raise Failure(str(error)) from error
     for name in released:

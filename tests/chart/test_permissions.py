@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from lbg_operator.cluster.kinds import API_SERVICE, CONFIG_MAP, KINDS, SECRET, Kind
+from lbg_operator.cluster.kinds import API_SERVICE, CONFIG_MAP, DEPLOYMENT, KINDS, POD, SECRET, Kind
 from support.chart import LARGE, NAMESPACE, Object, of_kind, rendered
 
 Right = tuple[str, str, str]
 
 
 def used(kind: Kind) -> set[Right]:
-    rights = {(kind.api_group, kind.plural, verb) for verb in kind.verbs}
-    return rights | {(kind.api_group, f"{kind.plural}/status", verb) for verb in kind.status_verbs}
+    verbs = {"": kind.verbs, "/status": kind.status_verbs, "/finalizers": kind.finalizers_verbs}
+    return {(kind.api_group, kind.plural + part, verb) for part, some in verbs.items() for verb in some}
 
 
 def given(role: Object) -> set[Right]:
@@ -74,10 +74,12 @@ def test_the_rights_are_given_where_it_watches_and_nowhere_else(
         assert one["subjects"] == [{"kind": "ServiceAccount", "name": "lbg", "namespace": NAMESPACE}]
 
 
-def test_in_its_own_namespace_it_may_keep_its_certificate_wherever_it_watches() -> None:
+def test_in_its_own_namespace_it_may_keep_its_certificate_and_end_itself_wherever_it_watches() -> None:
     own = named(rendered({"watchNamespaces": ["shop"]}), "Role", "lbg")
     assert "namespace" not in own["metadata"]  # that of the release
-    assert given(own) == used(SECRET)
+    ending = {("apps", "deployments", "list"), ("apps", "deployments", "delete"), ("", "pods", "list")}
+    assert ending <= used(DEPLOYMENT) | used(POD)
+    assert given(own) == used(SECRET) | ending
 
 
 def test_it_may_read_how_the_api_server_shows_who_asks() -> None:

@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from lbg.__main__ import cli
 from lbg_operator.manifests import BrokerManifest, Embedded
 from lbg_operator.settings import OperatorSettings
 from support.chart import CHART, LARGE, NAMESPACE, NONE, Object, of_kind, pods_of, rendered
@@ -62,7 +63,8 @@ def test_every_pod_is_restricted(values: Mapping[str, Any]) -> None:
     pods = list(pods_of(rendered(values)))
     assert len(pods) == 3
     for name, pod in pods:
-        assert not {"hostNetwork", "hostPID", "hostIPC", "volumes"} & pod.keys(), name
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys(), name
+        assert all(one.keys() == {"name", "emptyDir"} for one in pod.get("volumes", ())), name
         security = pod["securityContext"]
         assert security["runAsNonRoot"] is True, name
         assert security["runAsUser"] > 0, name
@@ -133,6 +135,22 @@ def test_only_the_operator_is_behind_its_service() -> None:
     (job,), (pod,) = of_kind(objects, "Job"), of_kind(objects, "Pod")
     for one in (job["spec"]["template"], pod):
         assert not service["spec"]["selector"].items() <= one["metadata"]["labels"].items()
+
+
+def test_the_hook_that_releases_groups_stops_this_operator_and_looks_where_it_looked() -> None:
+    objects = rendered(LARGE)
+    (job,), (deployment,) = of_kind(objects, "Job"), of_kind(objects, "Deployment")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    command = cli.get_command(None, "operator").get_command(None, container["args"][0])  # type: ignore[arg-type,union-attr]
+    told = command.make_context("release", container["args"][1:]).params  # type: ignore[union-attr]
+    assert told["namespaces"] == tuple(LARGE["watchNamespaces"])
+    labels = dict(label.split("=") for label in told["selector"].split(","))
+    assert labels == deployment["spec"]["selector"]["matchLabels"]
+    assert labels.items() <= deployment["metadata"]["labels"].items()
+    assert (
+        not labels.items() <= job["spec"]["template"]["metadata"]["labels"].items()
+    )  # or it would wait for itself
+    assert {one["name"] for one in container["env"]} == {"LBG_OPERATOR_NAMESPACE"}
 
 
 def test_the_test_pod_may_read_what_others_may_not() -> None:

@@ -7,14 +7,16 @@ import re
 import subprocess
 from pathlib import PurePosixPath
 
+import click
 import pytest
 
 from lbg.__main__ import cli
 from support.build_context import DOCKERFILE, ROOT, copied, instructions, is_sent, rules, sent_files
 
 FILE = instructions(DOCKERFILE.read_text())
-IMAGES = ("broker", "sidecar")
+IMAGES = ("broker", "sidecar", "operator")
 RUN_STAGES = ("run", *IMAGES)
+BUILD_STAGES = ("dependencies", "build-operator", "build")
 
 
 def rests(word: str, *stages: str) -> list[str]:
@@ -22,8 +24,12 @@ def rests(word: str, *stages: str) -> list[str]:
 
 
 def test_every_target_runs_on_the_one_stage_that_runs_on_the_base_image() -> None:
-    assert rests("FROM", *RUN_STAGES) == ["${BASE_IMAGE} AS run", "run AS broker", "run AS sidecar"]
-    assert rests("FROM", "build") == ["${BUILD_IMAGE} AS build"]
+    assert rests("FROM", *RUN_STAGES) == ["${BASE_IMAGE} AS run", *(f"run AS {image}" for image in IMAGES)]
+    assert rests("FROM", *BUILD_STAGES) == [
+        "${BUILD_IMAGE} AS dependencies",
+        "dependencies AS build-operator",
+        "dependencies AS build",
+    ]
     assert [one.word for one in FILE[:2]] == ["ARG", "ARG"]
 
 
@@ -39,11 +45,20 @@ def test_the_entry_point_is_a_command_of_lbg_without_a_shell(image: str) -> None
     (arguments,) = map(json.loads, rests("CMD", image) or ["[]"])
     (prefix,) = {copied(one)[0][0] for one in FILE if one.word == "COPY" and one.stage == "run"}
     assert entry[0] == f"{prefix}/bin/lbg"
-    command = cli
-    for name in (words := entry[1:]):
-        command = command.get_command(None, name)  # type: ignore[attr-defined]  # click wants a context it does not use here
-    assert words
-    assert command.make_context("lbg", list(arguments)).params  # the options are there; nothing runs
+    command: click.Command = cli
+    words = [*entry[1:], *arguments]
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words.pop(0))
+        assert found is not None
+        command = found
+    assert command.make_context("lbg", words).params  # the options are there; nothing runs
+
+
+def test_what_only_the_operator_needs_is_in_its_image_alone() -> None:
+    """The others' are its layers, and so cost a node nothing that has them."""
+    copies = [(copied(one)[1], one.stage) for one in FILE if one.word == "COPY"]
+    whose = {stage for options, stage in copies if options.get("from") == "build-operator"}
+    assert whose == {"operator"}
 
 
 def test_what_runs_in_a_run_stage_needs_no_shell() -> None:
@@ -63,7 +78,7 @@ def test_every_source_that_is_copied_exists_and_is_sent() -> None:
         sources, options = copied(one)
         for source in sources:
             if "from" in options:
-                assert options["from"] == "build"
+                assert options["from"] in BUILD_STAGES
             elif source != ".":
                 assert (ROOT / source).is_file(), source
                 assert is_sent(PurePosixPath(source), rules()), source
@@ -93,11 +108,11 @@ def test_all_that_comes_from_an_index_has_the_pinned_version() -> None:
     """Also what builds: without --no-build-isolation pip would fetch the newest setuptools."""
     installs = [
         command
-        for rest in rests("RUN", "build")
+        for rest in rests("RUN", *BUILD_STAGES)
         for command in rest.split("&&")
         if re.search(r"/pip\b.* (install|wheel)\b", command)
     ]
-    assert len(installs) == 4
+    assert len(installs) == 5
     for command in installs:
         assert "-c constraints.txt" in command or "--no-index" in command, command
     assert any(

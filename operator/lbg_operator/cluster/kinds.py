@@ -12,6 +12,9 @@ READ, WRITE = frozenset({"get"}), frozenset({"patch", "create"})
 """Server-side apply is a patch, and a create where the object is not there yet (RBAC asks for both)."""
 WATCH = frozenset({"list", "watch"})
 DELETE = frozenset({"delete"})
+OWN = frozenset({"update"})
+"""On an owner's finalizers: what its objects need in a cluster whose admission asks who may block its deletion
+(Kubernetes: "OwnerReferencesPermissionEnforcement", which OpenShift has on)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Kind:
     plural: str
     verbs: frozenset[str]
     status_verbs: frozenset[str] = frozenset()
+    finalizers_verbs: frozenset[str] = frozenset()
     namespaced: bool = True
 
     @property
@@ -44,9 +48,14 @@ class Kind:
 
 
 GROUP = Kind(
-    "lbg.dev/v1alpha1", "LoadBalancedGroup", "loadbalancedgroups", WATCH | {"patch"}, frozenset({"patch"})
+    "lbg.dev/v1alpha1",
+    "LoadBalancedGroup",
+    "loadbalancedgroups",
+    WATCH | {"patch"},
+    frozenset({"patch"}),
+    OWN,
 )
-BROKER = Kind("lbg.dev/v1alpha1", "Broker", "brokers", WATCH, frozenset({"patch"}))
+BROKER = Kind("lbg.dev/v1alpha1", "Broker", "brokers", WATCH, frozenset({"patch"}), OWN)
 SECRET = Kind("v1", "Secret", "secrets", READ | WRITE)
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps", READ | WRITE | WATCH)
 SERVICE = Kind("v1", "Service", "services", WRITE | WATCH)
