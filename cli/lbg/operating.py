@@ -44,7 +44,7 @@ def run(host: str, port: int) -> int:
     set_up(settings)
     try:
         asyncio.run(run_operator(settings, host=host, port=port))
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         raise Failure(str(error)) from error
     return 0
 

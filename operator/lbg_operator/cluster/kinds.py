@@ -72,7 +72,7 @@ NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"
 API_SERVICE = Kind(
     "apiregistration.k8s.io/v1", "APIService", "apiservices", READ | {"patch"}, namespaced=False
 )
-SCALED_OBJECT = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", WRITE | DELETE)
+SCALED_OBJECT = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", READ | WRITE | DELETE)
 TRIGGER_AUTHENTICATION = Kind(
     "keda.sh/v1alpha1", "TriggerAuthentication", "triggerauthentications", WRITE | DELETE
 )

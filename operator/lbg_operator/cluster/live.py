@@ -52,6 +52,9 @@ class LiveCluster:
         found: Object | None = await self._asked("GET", kind, namespace, name)
         return found
 
+    async def serves(self, api_version: str) -> bool:
+        return await self._requested(f"ask for {api_version}", "GET", f"/apis/{api_version}") is not None
+
     async def select(self, kind: Kind, namespace: str | None, selector: str) -> Sequence[Object]:
         query = {"labelSelector": selector} if selector else {}
         found = await self._asked("GET", kind, namespace, None, query=query)
@@ -119,13 +122,24 @@ class LiveCluster:
         """The answer, None for what is not there."""
         what = _called(method.lower(), kind, namespace, name)
         path = kind.path(namespace, name, subresource)
-        headers = {"Accept": "application/json", "Content-Type": media}
+        return await self._requested(what, method, path, body=body, media=media, query=query)
+
+    async def _requested(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        body: Object | None = None,
+        media: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
         try:
             request = await self._client.param_serialize(
                 method=method,
                 resource_path=path,
                 query_params=list((query or {}).items()),
-                header_params=headers,
+                header_params={"Accept": "application/json", "Content-Type": media},
                 body=body,
                 auth_settings=_AUTHENTICATION,
             )

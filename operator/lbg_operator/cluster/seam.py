@@ -38,6 +38,10 @@ class Cluster(Protocol):
 
     async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None: ...
 
+    async def serves(self, api_version: str) -> bool:
+        """Whether the API server has this group and version."""
+        ...
+
     async def select(self, kind: Kind, namespace: str | None, selector: str) -> Sequence[Object]:
         """The objects that a label selector matches (empty: all), of one namespace, or of all for None."""
         ...

@@ -14,7 +14,10 @@ import kopf
 from ..brokers.pool import Pool
 from ..cluster.kinds import BROKER, GROUP, Kind
 from ..cluster.live import LiveCluster, connected
+from ..metrics_api import MetricsApi, Service, serve
+from ..metrics_api.serving import PORT as METRICS_PORT
 from ..reconciling.applied import Applied
+from ..reconciling.autoscaling import Autoscaling
 from ..reconciling.broker import Brokers
 from ..reconciling.group import Groups
 from ..reconciling.looks import Looks
@@ -22,6 +25,7 @@ from ..reconciling.store import Key, Object, Store
 from ..reconciling.world import World
 from ..settings import OperatorSettings
 from .announcing import Announcing
+from .counting import lag_reader
 from .metrics import Metrics
 from .observing import PORT, observed
 from .silence import SILENT_S, Silence
@@ -34,8 +38,15 @@ STUCK_S = 300.0
 """A round has limits of its own, all shorter: one that takes this long hangs for a bug of ours."""
 
 
-async def run(settings: OperatorSettings, *, host: str = "0.0.0.0", port: int = PORT) -> None:
-    """Until SIGTERM or SIGINT. Raises ClusterError when the API server cannot be asked at the start."""
+async def run(
+    settings: OperatorSettings,
+    *,
+    host: str = "0.0.0.0",
+    port: int = PORT,
+    metrics_port: int = METRICS_PORT,
+) -> None:
+    """Until SIGTERM or SIGINT. Raises ClusterError when the API server cannot be asked at the start, and OSError when
+    a port is taken."""
     async with AsyncExitStack() as stack:
         cluster = await connected()
         stack.push_async_callback(cluster.close)
@@ -46,6 +57,11 @@ async def run(settings: OperatorSettings, *, host: str = "0.0.0.0", port: int = 
                 process.metrics.registry, dead=process.dead, unready=process.unready, host=host, port=port
             )
         )
+        if settings.service and settings.namespace:
+            service = Service(settings.namespace, settings.service)
+            process.metrics_api = await stack.enter_async_context(
+                serve(lag_reader(process.world), cluster, service, host=host, port=metrics_port)
+            )
         await process.work()
 
 
@@ -62,35 +78,45 @@ class Process:
         self._looks = Looks(
             lambda key: self._groups.wake(key),
             now=time.monotonic,
-            timestamp=lambda: self._world.timestamp,
+            timestamp=lambda: self.world.timestamp,
         )
         self.metrics = Metrics(
             self._store, self._looks, lambda kind: self._silence.silent_s(kind, time.monotonic())
         )
-        self._world = World(
+        self._autoscaling = Autoscaling(
+            cluster,
+            settings,
+            standing=lambda: None if self.metrics_api is None else self.metrics_api.standing,
+        )
+        self.metrics_api: MetricsApi | None = None
+        self.world = World(
             cluster=cluster,
             settings=settings,
             store=self._store,
             applied=Applied(cluster, self._store),
             looks=self._looks,
+            autoscaling=self._autoscaling,
             announce=self._announcing,
             wake_group=lambda key: self._groups.wake(key),
             wrote=self._wrote,
         )
-        self._groups = Workers(Groups(self._world).round, name="group", done=self.metrics.done(GROUP))
+        self._groups = Workers(Groups(self.world).round, name="group", done=self.metrics.done(GROUP))
         self._brokers = Workers(
-            Brokers(self._world, self._pool).round, name="broker", done=self.metrics.done(BROKER)
+            Brokers(self.world, self._pool).round, name="broker", done=self.metrics.done(BROKER)
         )
         self._is_watching = asyncio.Event()
 
     async def work(self) -> None:
         """List everything, go through everything, and then follow what the watches tell."""
         await list_all(self._cluster, self._store, self.settings.watched)
-        announcing = asyncio.create_task(self._announcing.run(), name="events")
+        await self._autoscaling.try_look()
+        beside = [
+            asyncio.create_task(self._announcing.run(), name="events"),
+            asyncio.create_task(self._autoscaling.keep_looking(self._wake_all), name="provider of metrics"),
+        ]
         for key, _ in self._store.all(BROKER):
             self._brokers.wake(key)
-        for key, _ in self._store.all(GROUP):
-            self._groups.wake(key)
+        self._wake_all()
         try:
             await kopf.operator(
                 registry=registry_of(self._told),
@@ -101,8 +127,9 @@ class Process:
                 ready_flag=self._is_watching,
             )
         finally:
-            announcing.cancel()
-            await asyncio.gather(announcing, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     async def close(self) -> None:
         await self._groups.close()
@@ -124,6 +151,10 @@ class Process:
     def unready(self) -> str:
         return "" if self._is_watching.is_set() else "the watches have not begun yet"
 
+    def _wake_all(self) -> None:
+        for key, _ in self._store.all(GROUP):
+            self._groups.wake(key)
+
     def _told(self, kind: Kind, key: Key, seen: Object, is_gone: bool) -> None:
         take(self._store, kind, seen, is_gone=is_gone)
         if is_gone:
@@ -135,7 +166,7 @@ class Process:
             return
         (self._groups if owner[0] is GROUP else self._brokers).wake(owner[1])
         if kind is BROKER:
-            for group in self._world.groups():
+            for group in self.world.groups():
                 if (group.broker.namespace, group.broker.name) == key:
                     self._groups.wake(Key(group.metadata.namespace, group.metadata.name))
         elif kind not in (GROUP, BROKER):

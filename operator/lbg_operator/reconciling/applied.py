@@ -28,6 +28,7 @@ class Applied:
     cluster: Cluster
     store: Store
     _last: dict[Key, dict[tuple[Kind, str], _Last]] = field(default_factory=dict)
+    _removed: set[tuple[Key, Kind, str]] = field(default_factory=set)
 
     async def apply(self, owner: Key, wanted: Object, *, now: float) -> bool:
         """Whether anything was sent. Raises ClusterError."""
@@ -47,10 +48,15 @@ class Applied:
         return True
 
     async def remove(self, owner: Key, kind: Kind, name: str) -> None:
-        """Delete an object that is there by what the watches say, or that was applied. Raises ClusterError."""
+        """Delete an object that is there by what the watches say, or that was applied. What is not watched may be a
+        former operator's: it is deleted once. Raises ClusterError."""
         was_ours = self._last.get(owner, {}).pop((kind, name), None) is not None
-        if was_ours or self.store.get(kind, Key(owner.namespace, name)) is not None:
+        is_there = self.store.get(kind, Key(owner.namespace, name)) is not None
+        is_first = not kind.is_watched and (owner, kind, name) not in self._removed
+        if was_ours or is_there or is_first:
             await self.cluster.delete(kind, owner.namespace, name)
+            self._removed.add((owner, kind, name))
 
     def forget(self, owner: Key) -> None:
         self._last.pop(owner, None)
+        self._removed = {one for one in self._removed if one[0] != owner}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,7 @@ class Groups:
         self._burying = Burying(world)
         self._scaling = Scaling(world)
         self._reporting = Reporting(world)
+        self._keda: dict[Key, Mapping[str, Any] | None] = {}
 
     async def round(self, key: Key) -> float | None:
         """Raises ClusterError: the round is to be made again later."""
@@ -74,6 +76,7 @@ class Groups:
                 facts = replace(facts, refusal=Refusal(Reason.INVALID, str(error)))
             except Forbidden as error:
                 facts = replace(facts, forbidden=str(error))
+            self._keda[key] = await world.autoscaling.keda_status(group)
             facts = self._observed(key, facts)
         again_s = min(again_s, await self._reporting.write(key, group, facts))
         return 0.0 if facts.failure is not None and facts.failure.retryable else again_s
@@ -88,7 +91,10 @@ class Groups:
         reach = world.reach.get(broker_key(group))
         try:
             children = children_of(
-                group, world.settings, has_ca=reach is not None and reach.access.ca is not None
+                group,
+                world.settings,
+                has_ca=reach is not None and reach.access.ca is not None,
+                scalers=world.autoscaling.scalers_of(group),
             )
         except ManifestError as error:
             return Facts(refusal=Refusal(Reason.INVALID, str(error))), []
@@ -98,12 +104,14 @@ class Groups:
         """With what the watches and the last look show."""
         store, look = self._world.store, self._world.looks.latest(key)
         workload, autoscaler = store.get(DEPLOYMENT, key), store.get(AUTOSCALER, key)
+        keda = self._keda.get(key)
         return replace(
             facts,
             description=None if look is None else look.description,
             unread="" if look is None else look.why,
             workload=None if workload is None else workload["status"],
-            autoscaler=None if autoscaler is None else autoscaler["status"],
+            autoscaler=keda if autoscaler is None else autoscaler["status"],
+            metrics=self._world.autoscaling.ailment,
             **more,
         )
 
@@ -115,7 +123,7 @@ class Groups:
                 child, wait_s = await self._scaling.paced(key, child)
                 again_s = min(again_s, wait_s)
             await world.applied.apply(key, child, now=world.now())
-        for kind, name in obsolete(group, children):
+        for kind, name in obsolete(group, children, has_keda=world.autoscaling.has_keda):
             await world.applied.remove(key, kind, name)
         return again_s
 
@@ -124,3 +132,4 @@ class Groups:
         self._provisioning.forget(key)
         self._reporting.forget(key)
         self._scaling.forget(key)
+        self._keda.pop(key, None)

@@ -8,11 +8,19 @@ from typing import Any
 from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.observed import UNKNOWN
 
-from ..children.autoscaler import autoscaler_of
+from ..children.keda import authentication_name
 from ..children.network import network_policy_of
 from ..children.sharing import attributes_of
 from ..children.workload import budget_of, deployment_of
-from ..cluster.kinds import AUTOSCALER, BUDGET, DEPLOYMENT, NETWORK_POLICY, Kind
+from ..cluster.kinds import (
+    AUTOSCALER,
+    BUDGET,
+    DEPLOYMENT,
+    NETWORK_POLICY,
+    SCALED_OBJECT,
+    TRIGGER_AUTHENTICATION,
+    Kind,
+)
 from ..manifests import BrokerManifest, GroupManifest
 from ..settings import OperatorSettings
 from ..status.conditions import Reason
@@ -51,27 +59,31 @@ def refusal_of(
     return None
 
 
-def children_of(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) -> list[Object]:
-    """The group's objects in the cluster, in the order in which they are applied. Raises ManifestError."""
+def children_of(
+    group: GroupManifest, settings: OperatorSettings, *, has_ca: bool, scalers: Sequence[Object]
+) -> list[Object]:
+    """The group's objects in the cluster, in the order in which they are applied. Raises ManifestError.
+
+    `scalers`: what changes its replicas, see `autoscaling`.
+    """
     children = [attributes_of(group)]
     if group.consumer is not None:
         children += [budget_of(group), deployment_of(group, settings, has_ca=has_ca)]
     if (policy := network_policy_of(group)) is not None:
         children.insert(1, policy)
-    if (autoscaler := autoscaler_of(group)) is not None:
-        children.append(autoscaler)
-    return children
+    return [*children, *scalers]
 
 
-def obsolete(group: GroupManifest, children: Sequence[Mapping[str, Any]]) -> list[tuple[Kind, str]]:
-    """What a former manifest may have asked for and this one does not."""
+def obsolete(
+    group: GroupManifest, children: Sequence[Mapping[str, Any]], *, has_keda: bool
+) -> list[tuple[Kind, str]]:
+    """What a former manifest, or a former provider of metrics, may have asked for and this one does not."""
     wanted = {(child["kind"], child["metadata"]["name"]) for child in children}
     name = group.metadata.name
-    return [
-        (kind, name)
-        for kind in (AUTOSCALER, DEPLOYMENT, BUDGET, NETWORK_POLICY)
-        if (kind.kind, name) not in wanted
-    ]
+    possible = [(kind, name) for kind in (AUTOSCALER, DEPLOYMENT, BUDGET, NETWORK_POLICY)]
+    if has_keda:
+        possible += [(SCALED_OBJECT, name), (TRIGGER_AUTHENTICATION, authentication_name(name))]
+    return [(kind, called) for kind, called in possible if (kind.kind, called) not in wanted]
 
 
 def deletion_costs(description: Description, pods: Iterable[str]) -> dict[str, int]:

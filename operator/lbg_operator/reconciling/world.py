@@ -17,6 +17,7 @@ from ..errors import ManifestError
 from ..manifests import BrokerManifest, GroupManifest
 from ..settings import OperatorSettings
 from .applied import Applied
+from .autoscaling import Autoscaling
 from .looks import Looks
 from .store import Key, Object, Store
 
@@ -45,6 +46,7 @@ class World:
     store: Store
     applied: Applied
     looks: Looks
+    autoscaling: Autoscaling
     announce: Announce
     wake_group: Callable[[Key], None]
     wrote: Callable[[Kind, Object], None] = lambda kind, answer: None

@@ -39,7 +39,7 @@ class Facts:
 
     `refusal`: the manifest is not accepted. `failure`: provisioning ended with this. `autoscaler` is the status of the
     HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment. `forbidden`: what the cluster
-    does not let the operator do.
+    does not let the operator do; `metrics`: what keeps lag from autoscalers in this cluster.
     """
 
     refusal: Refusal | None = None
@@ -48,6 +48,7 @@ class Facts:
     description: Description | None = None
     unread: str = ""
     forbidden: str = ""
+    metrics: str = ""
     workload: Mapping[str, Any] | None = field(default=None, hash=False)
     autoscaler: Mapping[str, Any] | None = field(default=None, hash=False)
 
@@ -120,6 +121,8 @@ def scaling_active(group: GroupManifest, facts: Facts) -> Condition:
     active = said.get("ScalingActive")
     if active is None or active["status"] == "Unknown":
         return Condition(Reason.SCALING_NOT_OBSERVED)
+    if group.scaling.target_lag is not None and facts.metrics:
+        return Condition(Reason.METRICS_MISSING, facts.metrics)
     if active["status"] == "True":
         return Condition(Reason.SCALING)
     return Condition(Reason.METRICS_MISSING, f"{active.get('reason', '')}: {active.get('message', '')}")

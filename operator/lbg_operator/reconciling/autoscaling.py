@@ -1,0 +1,95 @@
+"""Who tells autoscalers the lag in this cluster, looked at now and then, and what follows from it for each group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..children.autoscaler import autoscaler_of
+from ..children.keda import KEDA_API_VERSION, authentication_of, scaled_object_of, token_secret_of
+from ..cluster.kinds import API_SERVICE, SCALED_OBJECT
+from ..cluster.seam import Cluster, ClusterError, Object
+from ..manifests import GroupManifest
+from ..metrics_api import Keda, Missing, Provider, Service, Standing, provider_of, token_for
+from ..metrics_api.keeping import API_SERVICE_NAME
+from ..metrics_api.serving import PORT as METRICS_PORT
+from ..settings import OperatorSettings
+
+log = logging.getLogger("lbg.operator")
+
+LOOK_EVERY_S = 30.0
+
+
+class Autoscaling:
+    """`standing`: of the metrics API, None until it has a certificate."""
+
+    def __init__(
+        self, cluster: Cluster, settings: OperatorSettings, *, standing: Callable[[], Standing | None]
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._standing = standing
+        self.provider: Provider = Missing("nobody has looked yet who provides metrics")
+        self.has_keda = False
+
+    @property
+    def ailment(self) -> str:
+        """What keeps lag from autoscalers, empty for nothing."""
+        return self.provider.message
+
+    async def look(self) -> bool:
+        """Whether the provider is another one than before. Raises ClusterError."""
+        ours = Service(self._settings.namespace, self._settings.service)
+        before = self.provider
+        self.has_keda = await self._cluster.serves(KEDA_API_VERSION)
+        api_service = await self._cluster.read(API_SERVICE, None, API_SERVICE_NAME)
+        self.provider = provider_of(
+            self._settings.metrics, ours=ours, api_service=api_service, has_keda=self.has_keda
+        )
+        return self.provider != before
+
+    async def try_look(self) -> bool:
+        """The same; a look that fails changes nothing."""
+        try:
+            is_new = await self.look()
+        except ClusterError as error:
+            log.warning("who provides metrics is not known: %s", error)
+            return False
+        if is_new:
+            log.info("metrics: %s %s", type(self.provider).__name__, self.provider.message)
+        return is_new
+
+    async def keep_looking(self, changed: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if await self.try_look():
+                changed()
+
+    def scalers_of(self, group: GroupManifest) -> list[Object]:
+        """The objects that change the group's replicas: a HorizontalPodAutoscaler, or KEDA's in its place."""
+        if not isinstance(self.provider, Keda):
+            autoscaler = autoscaler_of(group)
+            return [] if autoscaler is None else [autoscaler]
+        standing = self._standing()
+        url = f"https://{self._settings.service}.{self._settings.namespace}.svc:{METRICS_PORT}"
+        scaled = scaled_object_of(group, url=url)
+        if scaled is None or standing is None:
+            return []
+        metadata = group.metadata
+        token = token_for(standing.token_key, metadata.namespace, metadata.name)
+        secret = token_secret_of(group, token=token, ca_pem=standing.certificate.ca_pem)
+        return [secret, authentication_of(group), scaled]
+
+    async def keda_status(self, group: GroupManifest) -> Mapping[str, Any] | None:
+        """What KEDA says of its ScaledObject, in a HorizontalPodAutoscaler's words; None without one.
+
+        Raises ClusterError.
+        """
+        if group.scaling is None or not isinstance(self.provider, Keda):
+            return None
+        scaled = await self._cluster.read(SCALED_OBJECT, group.metadata.namespace, group.metadata.name)
+        said = {one["type"]: one for one in (scaled or {}).get("status", {}).get("conditions", ())}
+        ready = said.get("Ready")
+        return None if ready is None else {"conditions": [{**ready, "type": "ScalingActive"}]}
