@@ -29,7 +29,14 @@ def main() -> int:
     parser.add_argument("--without-inbox", action="store_true", help="insert whatever comes")
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1_000_000)
-    sizes = Sizes(messages=arguments.messages, members=arguments.members, kills=arguments.kills)
+    queue_size_mb = sizes.queue_size_mb if arguments.messages >= sizes.messages else 1
+    sizes = Sizes(
+        messages=arguments.messages,
+        members=arguments.members,
+        kills=arguments.kills,
+        queue_size_mb=queue_size_mb,
+        body_bytes=max(sizes.body_bytes, 4 * sizes.queues * queue_size_mb * 2**20 // arguments.messages),
+    )
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lbg-once-") as directory:
         print(

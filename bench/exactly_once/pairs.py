@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.chaos.processes import Process
+from lbg_broker.publishing.state_layout import MARK_AT, MARK_BYTES, unpacked_mark
 
 CONCURRENCY = {"http": 16, "http-batch": 400, "stream": 400}
 LEAVE_WITHIN_S = 60.0
@@ -112,9 +113,21 @@ class Pair:
 class PublisherSlot:
     """`lbg publish` with a state file: started again after a kill, it goes on where it was."""
 
-    def __init__(self, argv: list[str], log: Path) -> None:
+    def __init__(self, argv: list[str], state: Path, log: Path) -> None:
         self._process = Process(argv, log)
+        self._state = state
         self._life = asyncio.Event()
+
+    @property
+    def sent(self) -> int:
+        """Messages that were sent once at least, as its state file says."""
+        try:
+            with self._state.open("rb") as file:
+                file.seek(MARK_AT)
+                mark = unpacked_mark(file.read(MARK_BYTES))
+        except FileNotFoundError:
+            return 0
+        return mark[0] if mark is not None else 0
 
     @property
     def is_done(self) -> bool:

@@ -36,7 +36,8 @@ class Failed(Exception):
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """`queues` of `queue_size_mb` hold a part of the run only, so that publishers wait for members and are there to be
-    killed. `linger_s`: how long a call goes on after its commit; it makes each kill of a small run repeat something.
+    killed; they are, until this part of everything is published. `linger_s`: how long a call goes on after its commit;
+    it makes each kill of a small run repeat something.
     `longest_pause_s`: how long what was killed stays away, at most."""
 
     messages: int = 1_000_000
@@ -47,6 +48,7 @@ class Sizes:
     body_bytes: int = 100
     queues: int = 8
     queue_size_mb: int = 4
+    publishers_killed_until: float = 0.95
     linger_s: float = 0.0
     longest_pause_s: float = 1.0
 
@@ -123,8 +125,9 @@ class Run:
         rows = self.directory / f"{name}.jsonl.gz"
         write_input(rows, self._keys[number], body_bytes=self.sizes.body_bytes)
         argv = ["-m", "lbg", "publish", "--broker", self._url, "--group", GROUP, "--key", "key"]
-        argv += ["--name", name, "--state", str(self.directory / f"{name}.state"), str(rows)]
-        return PublisherSlot(argv, self.directory / f"{name}.log")
+        state = self.directory / f"{name}.state"
+        argv += ["--name", name, "--state", str(state), str(rows)]
+        return PublisherSlot(argv, state, self.directory / f"{name}.log")
 
     def _member(self, number: int, at: str) -> Pair:
         told: dict[str, Any] = {
@@ -145,20 +148,32 @@ class Run:
 
     async def _kill_at_random(self) -> None:
         """Each kill at a random point of the work, so that there is always something in hand to be repeated; of every
-        kind as many as of any other."""
-        points = sorted(self._chance.random() * 0.95 * self.sizes.messages for _ in range(self.sizes.kills))
-        victims = [list(Victim)[number % len(Victim)] for number in range(self.sizes.kills)]
-        self._chance.shuffle(victims)
-        for point, victim in zip(points, victims, strict=True):
-            await self._until(lambda point=point: self._table.inserted_about() > point)
-            await self._kill(victim)
+        kind as many as of any other. Publishers are ahead of members, and have points of their own work."""
+        victims = Counter(list(Victim)[number % len(Victim)] for number in range(self.sizes.kills))
+        of_publishers = [Victim.PUBLISHER] * victims.pop(Victim.PUBLISHER, 0)
+        of_others = list(victims.elements())
+        self._chance.shuffle(of_others)
+        until = self.sizes.publishers_killed_until
+        await asyncio.gather(
+            self._kill_each(of_others, self._table.inserted_about, until=0.95),
+            self._kill_each(of_publishers, self._published, until=until),
+        )
 
-    async def _kill(self, victim: Victim) -> None:
+    async def _kill_each(self, victims: list[Victim], done: Callable[[], int], *, until: float) -> None:
+        plan = [(self._chance.random() * until * self.sizes.messages, self._chance.random()) for _ in victims]
+        for victim, (point, pause) in zip(victims, sorted(plan), strict=True):
+            await self._until(lambda point=point: done() > point)
+            await self._kill(victim, pause * self.sizes.longest_pause_s)
+
+    def _published(self) -> int:
+        """Messages that were sent once at least."""
+        return sum(each.sent for each in self._publishers)
+
+    async def _kill(self, victim: Victim, pause_s: float) -> None:
         publishing = [each for each in self._publishers if not each.is_done]
         if victim is Victim.PUBLISHER and not publishing:
-            victim = Victim.APPLICATION
+            return  # nobody is there to be killed
         self.kills[victim] += 1
-        pause_s = self._chance.random() * self.sizes.longest_pause_s
         if victim is Victim.BROKER:
             await self._place.kill(0)
             await asyncio.sleep(pause_s)
@@ -169,8 +184,7 @@ class Run:
             Victim.APPLICATION: member.application,
             Victim.SIDECAR: member.sidecar,
             Victim.BOTH: member,
-            Victim.PUBLISHER: self._chance.choice(publishing or self._publishers),
-        }[victim]
+        }.get(victim) or self._chance.choice(publishing)
         await process.kill()
         await asyncio.sleep(pause_s)
         await process.start()

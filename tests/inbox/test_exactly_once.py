@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from bench.exactly_once import Run, Sizes, Victim
 
-PUBLISHER_FIRST = 48
-"""A seed by which the publisher is killed before it is done."""
+SEED = 48
 
 SMALL = Sizes(
     messages=1_500,
@@ -18,6 +17,7 @@ SMALL = Sizes(
     body_bytes=6_000,
     queues=4,
     queue_size_mb=1,
+    publishers_killed_until=0.4,
     linger_s=0.02,
     longest_pause_s=0.2,
 )
@@ -28,6 +28,6 @@ SMALL = Sizes(
 async def test_a_table_without_unique_index_has_every_message_once_and_in_order_after_kills_of_everything(
     database: str, tmp_path: Path
 ) -> None:
-    outcome = await Run(PUBLISHER_FIRST, SMALL, tmp_path, database=database).play()
+    outcome = await Run(SEED, SMALL, tmp_path, database=database).play()
     assert outcome.holds, str(outcome)
     assert outcome.kills == dict.fromkeys(Victim, 1)
