@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lbg.backup import backup, restore
 from lbg.options import FILE
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group(no_args_is_help=True)
 def broker() -> None:
-    """Run the embedded broker: AMQP 0-9-1 on one node, durable in one directory."""
+    """Run the embedded broker (AMQP 0-9-1 on one node, durable in one directory), and copy what it holds."""
 
 
 @broker.command(epilog="Example: lbg broker serve --data-dir ./data")
@@ -110,6 +111,10 @@ def serve(
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     serve_broker(settings, on_ready=lambda server: _tell_ready(server, as_json=as_json))
+
+
+broker.add_command(backup)
+broker.add_command(restore)
 
 
 def _address(option: str, text: str) -> Address:

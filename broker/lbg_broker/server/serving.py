@@ -27,13 +27,12 @@ from lbg_broker.server.session import Session
 from lbg_broker.server.settings import ServerSettings
 from lbg_broker.server.store import Store, StoreError
 from lbg_broker.server.store.locking import DirectoryLock
+from lbg_broker.server.store.schema import STORE_FILE
 from lbg_broker.server.tls import ServerTls
 
 __all__ = ["Server"]
 
 log = logging.getLogger("lbg.broker")
-
-STORE_FILE = "broker.sqlite3"
 
 
 class Server:

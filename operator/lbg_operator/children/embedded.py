@@ -20,16 +20,20 @@ AMQPS_PORT, HTTPS_PORT = 5671, 15671
 def embedded_of(
     broker: BrokerManifest, settings: OperatorSettings, *, login: Login, certificate: Certificate | None
 ) -> list[dict[str, Any]]:
-    """In the order in which they are to be applied. `certificate` is None where the manifest names a Secret."""
+    """In the order in which they are to be applied. `certificate` is None where the manifest names a Secret.
+
+    The volume comes last: a storage class may refuse to let it grow, and that is to hold nothing else up. A new pod
+    waits for its volume by itself.
+    """
     secrets = [administrator_of(broker, login)]
     if certificate is not None:
         secrets.append(tls_of(broker, certificate))
     return [
         *secrets,
-        volume_of(broker),
         service_of(broker),
         broker_policy_of(broker, settings, amqps_port=AMQPS_PORT, https_port=HTTPS_PORT),
         stateful_set_of(broker, settings, amqps_port=AMQPS_PORT, https_port=HTTPS_PORT),
+        volume_of(broker),
     ]
 
 

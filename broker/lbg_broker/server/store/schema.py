@@ -12,7 +12,10 @@ from typing import Final
 
 from lbg_broker.server.store.errors import NewerStoreError, StoreError, store_error
 
-__all__ = ["POSITION_BITS", "SCHEMA_VERSION", "open_database"]
+__all__ = ["POSITION_BITS", "SCHEMA_VERSION", "STORE_FILE", "check_version", "open_database"]
+
+STORE_FILE: Final = "broker.sqlite3"
+"""In the data directory."""
 
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x4C424731  # "LBG1"
@@ -57,6 +60,15 @@ def open_database(path: Path) -> sqlite3.Connection:
         raise store_error(error, path) from error
 
 
+def check_version(version: int, path: Path) -> None:
+    """Raises `NewerStoreError`."""
+    if version > SCHEMA_VERSION:
+        raise NewerStoreError(
+            f"{path} was written by a newer version (store schema {version}, this one knows up to "
+            f"{SCHEMA_VERSION}): run that version, or a newer one"
+        )
+
+
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
     database.execute("PRAGMA auto_vacuum=INCREMENTAL")  # counts only before the first table
     (mode,) = database.execute("PRAGMA journal_mode=WAL").fetchone()
@@ -73,11 +85,7 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
     (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if owner != APPLICATION_ID and (tables or owner):
         raise StoreError(f"{path} is an SQLite file, but no broker's store")
-    if version > SCHEMA_VERSION:
-        raise NewerStoreError(
-            f"{path} was written by a newer version (store schema {version}, this one knows up to "
-            f"{SCHEMA_VERSION}): run that version, or a newer one"
-        )
+    check_version(version, path)
     if not tables:
         database.executescript(
             f"BEGIN; {_TABLES} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"
