@@ -60,6 +60,7 @@ class Brokers:
             broker = BrokerManifest.parse(manifest)
         except ManifestError as error:
             await self._lose(key)
+            self._tried(key)
             await self._report(
                 key, None, [Condition(Reason.INVALID, str(error)), Condition(Reason.NOT_CHECKED)]
             )
@@ -67,10 +68,12 @@ class Brokers:
         try:
             version, ready = await self._checked(key, broker)
         except Invalid as error:
+            self._tried(key)
             await self._report(
                 key, broker, [Condition(Reason.INVALID, str(error)), Condition(Reason.NOT_CHECKED)]
             )
             return CHECK_EVERY_S
+        self._tried(key)
         await self._report(key, broker, [Condition(Reason.ACCEPTED), ready], version=version)
         return CHECK_EVERY_S if ready.reason is Reason.REACHABLE else RETRY_S
 
@@ -149,6 +152,11 @@ class Brokers:
             certificate.ca_pem.decode(),
         )
 
+    def _tried(self, key: Key) -> None:
+        if key not in self._world.checked:
+            self._world.checked.add(key)
+            self._wake_groups(key)
+
     def _win(self, key: Key, reach: Reach) -> None:
         if self._world.reach.get(key) == reach:
             return
@@ -166,6 +174,7 @@ class Brokers:
         await self._world.looks.end(key)
         await self._pool.drop(key)
         self._world.applied.forget(key)
+        self._world.checked.discard(key)
         self._wake_groups(key)
 
     def _wake_groups(self, key: Key) -> None:

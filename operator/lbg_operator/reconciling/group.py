@@ -15,11 +15,12 @@ from ..status.conditions import Reason
 from ..status.judging import Facts, Refusal
 from .burying import Burying
 from .finalizing import has_finalizer, with_finalizer
-from .planning import Object, children_of, obsolete, refusal_of
+from .planning import Object as Child
+from .planning import children_of, obsolete, refusal_of
 from .provisioning import Provisioning
 from .reporting import Reporting
 from .scaling import Scaling
-from .store import Key
+from .store import Key, Object
 from .world import World, broker_key
 
 log = logging.getLogger("lbg.operator")
@@ -61,7 +62,12 @@ class Groups:
         if not has_finalizer(manifest):
             await world.cluster.merge(GROUP, key.namespace, key.name, with_finalizer(manifest))
         facts, children = self._judged(group)
-        reach = world.reach.get(broker_key(group))
+        broker = broker_key(group)
+        if facts.refusal is None and broker not in world.checked:
+            return (
+                AGAIN_S  # woken when the broker was tried: until then what is known is what the status says
+            )
+        reach = world.reach.get(broker)
         if facts.refusal is None and reach is not None:
             failure = await self._provisioning.bring_about(group, reach)
             facts = self._observed(key, facts, failure=failure)
@@ -69,7 +75,7 @@ class Groups:
             facts = self._observed(key, facts, broker_ready=False)
         again_s = AGAIN_S
         if facts.refusal is None and self._provisioning.is_done(key):
-            world.looks.watch(key, broker_key(group), group.spec)
+            world.looks.watch(key, broker, group.spec)
             try:
                 again_s = min(again_s, await self._apply(key, group, children))
             except Invalid as error:
@@ -78,10 +84,17 @@ class Groups:
                 facts = replace(facts, forbidden=str(error))
             self._keda[key] = await world.autoscaling.keda_status(group)
             facts = self._observed(key, facts)
+        if facts.refusal is None and reach is not None and self._waits_for_a_look(key, manifest):
+            return again_s
         again_s = min(again_s, await self._reporting.write(key, group, facts))
         return 0.0 if facts.failure is not None and facts.failure.retryable else again_s
 
-    def _judged(self, group: GroupManifest) -> tuple[Facts, list[Object]]:
+    def _waits_for_a_look(self, key: Key, manifest: Object) -> bool:
+        """An operator that has just begun knows less than the status that the former one left."""
+        is_known = manifest.get("status", {}).get("observedGeneration") == manifest["metadata"]["generation"]
+        return is_known and self._provisioning.is_done(key) and self._world.looks.latest(key) is None
+
+    def _judged(self, group: GroupManifest) -> tuple[Facts, list[Child]]:
         """Whether the manifest is followed, and what it asks for in the cluster."""
         world = self._world
         others = (one for one in world.groups() if one.metadata.uid != group.metadata.uid)
@@ -115,7 +128,7 @@ class Groups:
             **more,
         )
 
-    async def _apply(self, key: Key, group: GroupManifest, children: list[Object]) -> float:
+    async def _apply(self, key: Key, group: GroupManifest, children: list[Child]) -> float:
         """Returns in how many seconds there is more to do."""
         world, again_s = self._world, AGAIN_S
         for child in children:

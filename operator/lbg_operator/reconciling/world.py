@@ -53,6 +53,8 @@ class World:
     """Told of each status written, with what the API server answered."""
     reach: dict[Key, Reach] = field(default_factory=dict)
     """By Broker; a broker that cannot be reached has none."""
+    checked: set[Key] = field(default_factory=set)
+    """The Brokers that were tried since the operator began: before that nothing is known of them."""
     now: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _parsed: dict[Key, tuple[str, int, GroupManifest | ManifestError]] = field(default_factory=dict)
