@@ -15,9 +15,19 @@ LAG_GAUGE = "lbg_operator_group_lag_messages"
 """Of the operator's /metrics: where another server of external metrics can take the lag from."""
 
 
+PORT = 6443
+
+
 class Service(NamedTuple):
+    """Of the operator itself, or of whoever is registered."""
+
     namespace: str
     name: str
+
+    @property
+    def url(self) -> str:
+        """Of our API, for KEDA."""
+        return f"https://{self.name}.{self.namespace}.svc:{PORT}"
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -39,7 +49,7 @@ class Keda:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Somebody else's API: a HorizontalPodAutoscaler scales on CPU, and on lag if `name` is taught it."""
+    """Somebody else's API: a HorizontalPodAutoscaler as with ours, which gets the lag if `name` is taught it."""
 
     name: Service
     message: str
@@ -47,7 +57,7 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Nobody: a HorizontalPodAutoscaler scales on CPU only."""
+    """Nobody: a HorizontalPodAutoscaler as with ours; it scales out on CPU, and not in while it lacks the lag."""
 
     message: str
 

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from ..cluster.seam import Cluster, ClusterError
 from .doors import Door, Standing
 from .keeping import kept
-from .providing import Service
+from .providing import PORT, Service
 from .reading import READ_WITHIN_S, LagReader
-from .serving import PORT, listening
+from .serving import listening
 
 log = logging.getLogger("lbg.operator.metrics_api")
 

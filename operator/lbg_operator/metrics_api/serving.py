@@ -15,17 +15,17 @@ from aiohttp.typedefs import Handler
 from ..errors import GroupNotFound, LagUnknown
 from .answers import API_PATH, DOCUMENTS, Answer, failed, refused
 from .doors import Door, shown
+from .providing import PORT
 from .reading import READ_WITHIN_S, LagReader, lag_within, metric_values
 from .tokens import is_bearer
 
 log = logging.getLogger("lbg.operator.metrics_api")
 
-PORT = 6443
 KEDA_PATH = "/v1/lag/{namespace}/{group}"
 HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 HEADER_MAX_BYTES = 8190
-IDLE_S = 120.0
-"""Longer than the 30 s between the API server's looks at us: it keeps its connection."""
+IDLE_S = 45.0
+"""Longer than the 30 s between the API server's looks at us, which keeps its connection; the silent lose theirs."""
 SHUTDOWN_S = 1.0
 
 Now = Callable[[], datetime]

@@ -1,0 +1,50 @@
+"""docs/autoscaling.md says of the metrics API what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from lbg_operator.children.autoscaler import LAG_METRIC
+from lbg_operator.errors import GroupNotFound, LagUnknown, SelectorError
+from lbg_operator.metrics_api.answers import API_PATH
+from lbg_operator.metrics_api.keeping import API_SERVICE_NAME, secret_name
+from lbg_operator.metrics_api.providing import LAG_GAUGE, Service
+from lbg_operator.metrics_api.reading import lag_within
+from lbg_operator.metrics_api.selecting import groups_asked
+from support.lag_reader import HANGS, Lags
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "autoscaling.md").read_text()
+
+
+def test_the_request_is_one_that_is_answered() -> None:
+    (url,) = re.findall(r"--raw '(.*)'", PAGE)
+    asked = urlsplit(url)
+    assert asked.path == f"{API_PATH}/namespaces/shop/{LAG_METRIC}"
+    assert groups_asked(parse_qs(asked.query)["labelSelector"][0]) == ["orders"]
+
+
+def test_what_it_names_is_called_so() -> None:
+    assert set(re.findall(r"apiservice (\S+?)`?\s", PAGE)) == {API_SERVICE_NAME}
+    for name in (LAG_GAUGE, secret_name(Service("", "<service>"))):
+        assert f"`{name}`" in PAGE
+
+
+async def test_the_messages_are_those_of_the_code() -> None:
+    told = re.findall(r"^\| `(.*?)(?: …)?` \|", PAGE, re.M)
+    with pytest.raises(LagUnknown) as late:
+        await lag_within(Lags({("shop", "orders"): HANGS}), "shop", "orders", within_s=0.01)
+    with pytest.raises(SelectorError) as unnamed:
+        groups_asked("")
+    said = [
+        str(late.value).replace("0.01 s", "2 s"),
+        str(GroupNotFound("shop", "orders")),
+        str(unnamed.value),
+    ]
+    *ours, api_servers = told
+    assert "unable to handle the request" in api_servers
+    for part, message in zip(ours, said, strict=True):
+        assert part in message
