@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from lbg_operator.cluster.kinds import Kind, kind_of
+from lbg_operator.cluster.kinds import API_SERVICE, Kind, kind_of
 from lbg_operator.cluster.seam import ClusterError, Object
 
 CONFLICT = 409
 
 
 class FakeCluster:
-    """`written` says what was changed, in order. `failing`: the verbs that fail, as after a lost connection."""
+    """`written` says what was changed, in order. `failing`: the verbs that fail, as after a lost connection. `served`:
+    the API versions that custom resources have brought."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[Kind, str | None, str], Object] = {}
         self.written: list[tuple[str, str, str]] = []
         self.failing: set[str] = set()
+        self.served: set[str] = set()
         self._version = 0
 
     async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         self._require("read", kind)
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
-    async def select(self, kind: Kind, namespace: str, labels: Mapping[str, str]) -> Sequence[Object]:
+    async def serves(self, api_version: str) -> bool:
+        self._require("read", API_SERVICE)
+        return api_version in self.served
+
+    async def select(self, kind: Kind, namespace: str | None, selector: str) -> Sequence[Object]:
+        """`selector` has signs of equality only."""
         self._require("select", kind)
+        wanted = dict(one.split("=") for one in selector.split(",") if one)
         return [
             copy.deepcopy(one)
             for (held, place, _), one in self.objects.items()
-            if (held, place) == (kind, namespace)
-            and labels.items() <= one["metadata"].get("labels", {}).items()
+            if held == kind and namespace in (None, place)
+            if wanted.items() <= one["metadata"].get("labels", {}).items()
         ]
 
     async def apply(self, wanted: Object) -> Object:

@@ -7,12 +7,13 @@ A request is answered by pure functions (`selecting`, `answers`, `callers`, `tok
 
 from ..errors import GroupNotFound, LagUnknown
 from .doors import Standing
-from .providing import Keda, Missing, Other, Ours, Provider, Service, provider_of
+from .providing import PORT, Keda, Missing, Other, Ours, Provider, Service, provider_of
 from .reading import LagReader
 from .running import MetricsApi, serve
 from .tokens import token_for
 
 __all__ = [
+    "PORT",
     "GroupNotFound",
     "Keda",
     "LagReader",

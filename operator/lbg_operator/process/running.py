@@ -14,8 +14,8 @@ import kopf
 from ..brokers.pool import Pool
 from ..cluster.kinds import BROKER, GROUP, Kind
 from ..cluster.live import LiveCluster, connected
+from ..metrics_api import PORT as METRICS_PORT
 from ..metrics_api import MetricsApi, Service, serve
-from ..metrics_api.serving import PORT as METRICS_PORT
 from ..reconciling.applied import Applied
 from ..reconciling.autoscaling import Autoscaling
 from ..reconciling.broker import Brokers

@@ -14,7 +14,6 @@ from ..cluster.seam import Cluster, ClusterError, Object
 from ..manifests import GroupManifest
 from ..metrics_api import Keda, Missing, Provider, Service, Standing, provider_of, token_for
 from ..metrics_api.keeping import API_SERVICE_NAME
-from ..metrics_api.serving import PORT as METRICS_PORT
 from ..settings import OperatorSettings
 
 log = logging.getLogger("lbg.operator")
@@ -30,6 +29,7 @@ class Autoscaling:
     ) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._ours = Service(settings.namespace, settings.service)
         self._standing = standing
         self.provider: Provider = Missing("nobody has looked yet who provides metrics")
         self.has_keda = False
@@ -41,12 +41,11 @@ class Autoscaling:
 
     async def look(self) -> bool:
         """Whether the provider is another one than before. Raises ClusterError."""
-        ours = Service(self._settings.namespace, self._settings.service)
         before = self.provider
         self.has_keda = await self._cluster.serves(KEDA_API_VERSION)
         api_service = await self._cluster.read(API_SERVICE, None, API_SERVICE_NAME)
         self.provider = provider_of(
-            self._settings.metrics, ours=ours, api_service=api_service, has_keda=self.has_keda
+            self._settings.metrics, ours=self._ours, api_service=api_service, has_keda=self.has_keda
         )
         return self.provider != before
 
@@ -72,12 +71,13 @@ class Autoscaling:
         if not isinstance(self.provider, Keda):
             autoscaler = autoscaler_of(group)
             return [] if autoscaler is None else [autoscaler]
-        standing = self._standing()
-        url = f"https://{self._settings.service}.{self._settings.namespace}.svc:{METRICS_PORT}"
-        scaled = scaled_object_of(group, url=url)
-        if scaled is None or standing is None:
+        scaled = scaled_object_of(group, url=self._ours.url)
+        if scaled is None:
             return []
-        metadata = group.metadata
+        # While the operator has no certificate yet, a Secret of its former life stays as it is.
+        standing, metadata = self._standing(), group.metadata
+        if standing is None:
+            return [authentication_of(group), scaled]
         token = token_for(standing.token_key, metadata.namespace, metadata.name)
         secret = token_secret_of(group, token=token, ca_pem=standing.certificate.ca_pem)
         return [secret, authentication_of(group), scaled]

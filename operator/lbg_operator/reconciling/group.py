@@ -131,13 +131,14 @@ class Groups:
     async def _apply(self, key: Key, group: GroupManifest, children: list[Child]) -> float:
         """Returns in how many seconds there is more to do."""
         world, again_s = self._world, AGAIN_S
+        # First, since KEDA takes no ScaledObject beside a HorizontalPodAutoscaler of the same group.
+        for kind, name in obsolete(group, children, has_keda=world.autoscaling.has_keda):
+            await world.applied.remove(key, kind, name)
         for child in children:
             if child["kind"] == DEPLOYMENT.kind:
                 child, wait_s = await self._scaling.paced(key, child)
                 again_s = min(again_s, wait_s)
             await world.applied.apply(key, child, now=world.now())
-        for kind, name in obsolete(group, children, has_keda=world.autoscaling.has_keda):
-            await world.applied.remove(key, kind, name)
         return again_s
 
     def _forget(self, key: Key) -> None:
