@@ -12,6 +12,7 @@ from pathlib import Path
 import kopf
 
 from ..brokers.pool import Pool
+from ..children.naming import MANAGER
 from ..cluster.kinds import BROKER, GROUP, Kind
 from ..cluster.live import LiveCluster, connected
 from ..metrics_api import PORT as METRICS_PORT
@@ -122,6 +123,8 @@ class Process:
                 registry=registry_of(self._told),
                 settings=settings_of(),
                 standalone=True,
+                # A name of its own kopf would make of the user's, and the image's user has none.
+                identity=MANAGER,  # type: ignore[arg-type]  # a NewType that kopf does not export
                 clusterwide=not self.settings.watched,
                 namespaces=self.settings.watched,
                 ready_flag=self._is_watching,
