@@ -38,6 +38,7 @@ def environment_of(group: GroupManifest, *, grace_s: int, has_ca: bool) -> list[
         "LBG_LOCAL": f"127.0.0.1:{LOCAL_PORT}",
         "LBG_OBSERVED": f"0.0.0.0:{OBSERVED_PORT}",
         "LBG_LOG_FORMAT": group.consumer.sidecar.log_format.lower(),
+        "LBG_REPUBLISH": "true" if group.consumer.sidecar.republish else None,
         **_of_app(app),
     }
     pod_name = {"fieldRef": {"fieldPath": "metadata.name"}}

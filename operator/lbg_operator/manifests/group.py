@@ -62,6 +62,7 @@ class Sidecar:
     image: str | None
     resources: Mapping[str, Any] | None
     log_format: str
+    republish: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,10 @@ def _consumer(told: Mapping[str, Any]) -> Consumer:
         ),
         guarantee=told["guarantee"],
         sidecar=Sidecar(
-            image=sidecar.get("image"), resources=sidecar.get("resources"), log_format=sidecar["logFormat"]
+            image=sidecar.get("image"),
+            resources=sidecar.get("resources"),
+            log_format=sidecar["logFormat"],
+            republish=sidecar["republish"],
         ),
     )
 
