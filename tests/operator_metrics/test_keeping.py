@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from lbg_operator.certificates import renewal_due
-from lbg_operator.cluster.kinds import API_SERVICE, SECRET
+from lbg_operator.cluster.kinds import API_SERVICE, SECRET, Kind
 from lbg_operator.cluster.seam import ClusterError, Object
 from lbg_operator.metrics_api import Service, Standing
 from lbg_operator.metrics_api.keeping import kept, names_of
@@ -153,3 +153,17 @@ async def test_two_operators_that_start_together_end_with_one_certificate(cluste
 
 async def test_callers_are_nobody_where_the_api_server_does_not_tell_them() -> None:
     assert (await kept(FakeCluster(), OURS, now=NOW)).callers is None
+
+
+async def test_an_api_service_that_is_pointed_elsewhere_in_between_is_not_touched() -> None:
+    class Overtaken(FakeCluster):
+        async def merge(self, kind: Kind, *place: Any, **more: Any) -> Object | None:
+            if kind is API_SERVICE:
+                self.put(api_service(Service("keda", "keda-metrics"), caBundle="dGhlaXJz"))
+            return await super().merge(kind, *place, **more)
+
+    cluster = Overtaken()
+    cluster.put(api_service(OURS))
+    with pytest.raises(ClusterError, match="has been modified"):
+        await kept(cluster, OURS, now=NOW)
+    assert spec_of(cluster)["caBundle"] == "dGhlaXJz"

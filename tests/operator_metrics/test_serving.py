@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -217,6 +218,36 @@ async def test_a_new_authority_of_the_api_server_takes_the_place_of_the_former(
         await api_server.get("/apis")
     successor = await place.client(api, name="front-proxy-client", authority=new)
     assert (await successor.get(VALUES))[0] == 200
+
+
+async def test_an_authority_may_be_one_that_another_has_signed(place: Place) -> None:
+    """As the API server takes it: any certificate of the list is an authority."""
+    signed = trustme.CA().create_child_ca()
+    place.trust(signed)
+    client = await place.client(await place.start(), name="front-proxy-client", authority=signed)
+    assert (await client.get("/apis"))[0] == 200
+
+
+async def test_no_session_is_resumed_past_the_judgement_of_its_client(place: Place, api: MetricsApi) -> None:
+    await until(lambda: api.standing is not None)
+    assert api.standing is not None
+    tls = ssl.create_default_context(cadata=api.standing.certificate.ca_pem.decode())
+    place.front.issue_cert("front@example.org", common_name="front-proxy-client").configure_cert(tls)
+
+    def visit(session: ssl.SSLSession | None) -> ssl.SSLSession | None:
+        with (
+            socket.create_connection(("127.0.0.1", api.port)) as plain,
+            tls.wrap_socket(plain, server_hostname="lbg-operator.lbg.svc", session=session) as secure,
+        ):
+            secure.sendall(b"GET /apis HTTP/1.1\r\nHost: lbg-operator\r\nConnection: close\r\n\r\n")
+            assert b" 200 " in secure.recv(100)
+            while secure.recv(10_000):
+                pass
+            assert secure.version() == "TLSv1.3"
+            assert not secure.session_reused
+            return secure.session
+
+    await asyncio.to_thread(visit, await asyncio.to_thread(visit, None))
 
 
 async def test_a_name_that_is_allowed_no_more_is_refused_on_its_connection(
