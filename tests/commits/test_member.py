@@ -74,3 +74,56 @@ async def test_without_a_commit_log_it_is(place: Place, tmp_path: Path) -> None:
 def test_a_commit_log_needs_a_name_that_comes_back(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="name is '', but commits need one"):
         MemberSettings(group="g", commits=tmp_path)
+
+
+LINGERS_AFTER_ITS_COMMIT = """
+import asyncio, json, os, sys
+from pathlib import Path
+from lbg_sidecar import Member, MemberSettings
+from lbg_sidecar.shell.attaching import Attaching
+
+Attaching.ack = lambda *_, **__: None  # so that the broker gives everything again: the log alone knows better
+
+told = json.loads(sys.argv[1])
+told["commits"] = Path(told["commits"])
+calls = os.open(told.pop("calls"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+async def handle(message):
+    os.write(calls, f"{message.hash}-{message.seq}\\n".encode())
+    await asyncio.sleep(0.02)
+
+async def run():
+    async with Member(MemberSettings(**told), handle) as member:
+        await member.run()
+
+asyncio.run(run())
+"""
+
+
+async def test_each_kill_between_the_applications_commit_and_ours_repeats_what_was_in_hand_and_no_more(
+    place: Place, tmp_path: Path
+) -> None:
+    calls, commits = tmp_path / "calls", tmp_path / "commits"
+    concurrency, kills, count = 4, 3, 200
+    calls.touch()
+
+    def called() -> list[str]:
+        return calls.read_text().split()
+
+    async with load_on(place.url, place.spec.name) as load:
+        await load.publish(count)
+        told = place.told(name="m", calls=str(calls), commits=str(commits), concurrency=concurrency)
+        told["prefetch"] = count
+        command = (sys.executable, "-c", LINGERS_AFTER_ITS_COMMIT, json.dumps(told))
+        for kill in range(1, kills + 1):
+            process = await asyncio.create_subprocess_exec(*command)
+            # A handler that has noted its call lingers: its commit, and not yet ours.
+            await until(lambda kill=kill: len(called()) >= kill * count // (kills + 1))
+            process.kill()
+            await process.wait()
+        process = await asyncio.create_subprocess_exec(*command)
+        await until(lambda: len(set(called())) == count)
+        process.kill()
+        await process.wait()
+    repeats = len(called()) - count
+    assert 1 <= repeats <= kills * concurrency

@@ -10,7 +10,13 @@ import logging
 
 import pytest
 
+from lbg_broker.client import Delivery, Publisher, connect
 from lbg_sidecar import Member, Message, Verdict, drop
+from lbg_sidecar.consuming.held import Attachment, Held
+from lbg_sidecar.membership.messages import Identity
+from lbg_sidecar.patience import Patience
+from lbg_sidecar.shell.link import Link
+from lbg_sidecar.shell.outgoing import Outgoing
 from support.balance import active
 from support.group_load import Judge, Load
 from support.member_place import Place
@@ -130,3 +136,37 @@ async def test_members_that_met_during_an_alarm_know_each_other_and_share_after_
             await member.__aexit__(None, None, None)
     assert not judge.inversions
     assert not judge.repeats
+
+
+async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_takes_is_there_once(
+    rabbitmq: RabbitNode, place: Place
+) -> None:
+    answer_s = 0.2
+    talk = await connect(place.url)
+    posting, republished = await talk.open_channel(), await talk.open_channel()
+    await republished.confirm_select()
+    dead = await Publisher.open(talk)
+    link = Link(talk, talk, place.names, 0, posting=posting, dead=dead, republished=republished)
+    buried: list[Held] = []
+    outgoing = Outgoing(
+        place.names,
+        Identity(0, "a", ""),
+        link,
+        on_confirmed=lambda held, _: buried.append(held),
+        wall_us=lambda _: 0,
+        patience=Patience(answer_s=answer_s),
+    )
+    delivery = Delivery.__new__(Delivery)
+    delivery.header, delivery.body, delivery.routing_key = b"\x00\x00", b"x", f"{place.spec.hash_prefix}.0"
+    held = Held(Attachment(0, 1), 1, delivery=delivery)
+    async with alarm(rabbitmq, "memory"):
+        outgoing.dead_letter(held)
+        await until(lambda: talk.is_blocked)
+        # One that did not look at the alarm would have published it five times by then.
+        await asyncio.sleep(5 * answer_s)
+        assert not buried
+    await until(lambda: buried)
+    assert buried == [held]
+    assert await place.count(place.names.dead) == 1
+    outgoing.close()
+    await talk.close()
