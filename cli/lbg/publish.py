@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ from lbg.progress import PublishingProgress
 if TYPE_CHECKING:
     from lbg_broker.client import BrokerAddress
     from lbg_broker.publishing import GroupPublisher, PublishingReport, RowOptions
+
+SETTLE_S = 5.0
+"""How long SIGTERM waits for confirms: less than what a container is given to end."""
 
 
 @click.command(
@@ -168,15 +172,26 @@ async def _publish(
         with open_source(file) as source:
             async with publisher:
                 with progress.shown(publisher, source):
-                    await publish_rows(
-                        publisher,
-                        source,
-                        options,
-                        on_bad_row=progress.count_bad_row if skips_bad_rows else None,
-                        rate_per_s=rate,
-                    )
+                    try:
+                        await publish_rows(
+                            publisher,
+                            source,
+                            options,
+                            on_bad_row=progress.count_bad_row if skips_bad_rows else None,
+                            rate_per_s=rate,
+                        )
+                    except asyncio.CancelledError:
+                        await _settle(publisher)
+                        raise
     except asyncio.CancelledError:
         raise Failure("stopped by SIGTERM") from None
+
+
+async def _settle(publisher: GroupPublisher) -> None:
+    """Let what is on its way be confirmed, so that the next run, on another broker perhaps, repeats nothing."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SETTLE_S):
+            await publisher.flush()
 
 
 def reading_of(options: RowOptions) -> dict[str, object]:

@@ -155,11 +155,13 @@ def test_sigterm_ends_it_in_order_and_the_state_goes_on(broker: Where, group: st
     assert b"goes on from" in errors
     done = json.loads(report_file.read_text())
     assert 0 < done["confirmed"] < 24_951
+    assert done["confirmed"] == done["published"], "what was on its way is waited for"
     assert b"messages confirmed" in output
     command[command.index("--rate") : command.index("--rate") + 2] = []
     subprocess.run(command, env=environment, check=True, capture_output=True)
     again = json.loads(report_file.read_text())
     assert (again["confirmed"], again["publisher"], again["runs"]) == (24_951, done["publisher"], 2)
+    assert again["maybe_twice"] == 0
 
 
 @pytest.mark.parametrize(
