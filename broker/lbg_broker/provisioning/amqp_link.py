@@ -48,7 +48,7 @@ class AmqpLink:
 
     async def connection(self) -> ClientConnection:
         """The open connection. Raises AdminError."""
-        with self._told_plainly():
+        with self.told_plainly():
             return await self._connected()
 
     @contextlib.asynccontextmanager
@@ -65,7 +65,7 @@ class AmqpLink:
         self, count: int, *, within_s: float | None = REQUEST_S
     ) -> AsyncIterator[Sequence[Channel]]:
         """As `channel`; up to `count` of them, as there is room."""
-        with self._told_plainly(within_s):
+        with self.told_plainly(within_s):
             async with asyncio.timeout(within_s), self._room:
                 connection = await self._connected()
                 borrowed = await self._borrowed(connection, count)
@@ -131,7 +131,7 @@ class AmqpLink:
                 channel.close_soon()
 
     @contextlib.contextmanager
-    def _told_plainly(self, within_s: float | None = None) -> Iterator[None]:
+    def told_plainly(self, within_s: float | None = None) -> Iterator[None]:
         """What the client raises becomes an AdminError that names the broker; its connect errors do so themselves."""
         try:
             yield

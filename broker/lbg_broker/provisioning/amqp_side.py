@@ -1,19 +1,17 @@
-"""The half of `BrokerAdmin` that AMQP can do: declare, bind, delete, count, read the record, listen to beats."""
+"""The half of `BrokerAdmin` that AMQP can do: declare, bind, delete, count, read the record."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 from collections.abc import AsyncIterator, Sequence
 
 from lbg_broker.amqp import BasicProperties
-from lbg_broker.client import Channel, ConnectionSettings, Delivery, NotFound, Publisher
-from lbg_broker.group import TO_ALL, Engine, Names, SpecError
+from lbg_broker.client import Channel, ConnectionSettings, NotFound, Publisher
+from lbg_broker.group import Engine, Names, SpecError
 from lbg_broker.group.topology import Binding, Exchange, Queue
 
-from .admin import Beat
 from .amqp_link import AmqpLink
 from .errors import GroupNotFound, Refused, StillInUse, Unsupported
 from .locking import Locks
@@ -154,29 +152,32 @@ class AmqpSide:
             await channel.queue_declare(name, exclusive=True)
         return name
 
-    async def bind_own(self, queue: str, exchanges: Sequence[str], *, key: str) -> None:
-        """Raises Refused for an exchange that is not there; those before it are bound."""
+    async def bind_own(self, queue: str, exchanges: Sequence[str], *, key: str) -> dict[str, Refused]:
+        """All at once; returns those that cannot be bound to, and why. The first of them closes the channel: what comes
+        after it is asked for again."""
+        refused: dict[str, Refused] = {}
+        rest = list(exchanges)
+        while rest:
+            bound = 0
+            try:
+                async with self.link.channel(within_s=None) as channel:
+                    asked = [channel.queue_bind(queue, name, key) for name in rest]
+                    for answer in await asyncio.gather(*asked, return_exceptions=True):
+                        if isinstance(answer, BaseException):
+                            raise answer
+                        bound += 1
+            except Refused as error:
+                refused[rest[bound]] = error
+            rest = rest[bound + 1 :]
+        return refused
+
+    async def unbind_own(self, queue: str, exchanges: Sequence[str], *, key: str) -> None:
         async with self.link.channel(within_s=None) as channel:
-            await asyncio.gather(*(channel.queue_bind(queue, exchange, key) for exchange in exchanges))
+            await asyncio.gather(*(channel.queue_unbind(queue, name, key) for name in exchanges))
 
-    async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
-        """What members say to all within `seconds`: their beats."""
-        beats: list[Beat] = []
-
-        def hear(deliveries: list[Delivery]) -> None:
-            for delivery in deliveries:
-                with contextlib.suppress(ValueError):
-                    message = json.loads(bytes(delivery.body))
-                    if isinstance(message, dict) and message.get("type") == "beat":
-                        beats.append(message)
-
-        async with self.link.channel(within_s=None) as channel:
-            queue = (await channel.queue_declare(exclusive=True, auto_delete=True)).queue
-            await channel.queue_bind(queue, Names(group).members, TO_ALL)
-            tag = await channel.consume(queue, hear, no_ack=True)
-            await asyncio.sleep(seconds)
-            await channel.cancel(tag)
-        return beats
+    async def delete_own(self, queue: str) -> None:
+        async with self.link.channel() as channel:
+            await channel.queue_delete(queue)
 
     async def close(self) -> None:
         await self.link.close()

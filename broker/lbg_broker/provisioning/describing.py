@@ -160,7 +160,7 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat] | Unknown)
         if name.startswith(stem) and name.removeprefix(stem).isdecimal()
     ]
     lines.sort(key=lambda line: line.number or 0)
-    members = UNKNOWN if beats is UNKNOWN else _members(beats)
+    members = UNKNOWN if beats is UNKNOWN else members_of(beats)
     problems += _poisoned(names, members)
     return Description(
         group=group,
@@ -185,7 +185,7 @@ def _poisoned(names: Names, members: tuple[MemberLine, ...] | Unknown) -> Iterat
                 )
 
 
-def _members(beats: Iterable[Beat]) -> tuple[MemberLine, ...]:
+def members_of(beats: Iterable[Beat]) -> tuple[MemberLine, ...]:
     """The last beat of each member; what is no beat of this version is passed over."""
     last: dict[int, MemberLine] = {}
     for beat in beats:

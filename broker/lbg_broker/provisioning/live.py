@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from lbg_broker.client import ConnectionSettings
-from lbg_broker.group import Engine, GroupSpec, Names, Topology
+from lbg_broker.group import Engine, GroupSpec, Topology
 
 from .actions import (
     Action,
@@ -25,11 +25,14 @@ from .actions import (
 )
 from .admin import Beat
 from .amqp_side import AmqpSide
-from .errors import Unsupported, would_lose
+from .errors import Refused, Unsupported, would_lose
+from .hearing import listen_to
+from .lagging import Lags
 from .management import ManagementApi
 from .management_side import ManagementSide
-from .observed import Observed
+from .observed import Observed, Unknown
 from .observing import NO_API, Observing
+from .observing_many import observe_many
 from .policies import losses
 
 
@@ -44,6 +47,7 @@ class LiveAdmin:
         self.amqp = AmqpSide(places)
         self._management = ManagementSide(api, vhost=places[0].vhost) if api is not None else None
         self._observing = Observing(self.amqp, self._management)
+        self._lags = Lags(self.amqp, self._management)
 
     def lock(self, group: str) -> AbstractAsyncContextManager[None]:
         return self.amqp.lock(group)
@@ -63,10 +67,27 @@ class LiveAdmin:
         return await self._require_management("groups can only be listed").groups()
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
-        return await self.amqp.listen(group, seconds=seconds)
+        heard = (await listen_to(self.amqp, [group], seconds=seconds))[group]
+        if isinstance(heard, Refused):
+            raise heard
+        return heard
 
     async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Observed:
         return await self._observing.observe(group, wanted=wanted)
+
+    async def observe_many(self, specs: Sequence[GroupSpec]) -> Mapping[str, Observed]:
+        """What lists show of each group, by its name; see `observing_many`."""
+        return await observe_many(self.amqp, self._require_management("groups can only be surveyed"), specs)
+
+    async def listen_many(
+        self, groups: Sequence[str], *, seconds: float
+    ) -> Mapping[str, Sequence[Beat] | Refused]:
+        """The beats of each group within `seconds`, or why nobody could listen to it."""
+        return await listen_to(self.amqp, groups, seconds=seconds)
+
+    async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:
+        """How far each group is behind, counted at most `max_age_s` ago; see `lagging`."""
+        return await self._lags.of(specs, max_age_s=max_age_s)
 
     async def perform(self, action: Action) -> None:
         amqp = self.amqp
@@ -102,8 +123,9 @@ class LiveAdmin:
         policies = await management.policies()
         if not policies:
             return
-        queues = await management.queues(Names(group))
-        seen = Observed(await self.amqp.engine(), queues=queues, policies=policies)
+        engine = await self.amqp.engine()
+        queues = await management.queues_of([group], is_sampled=engine.is_rabbitmq)
+        seen = Observed(engine, queues=queues[group], policies=policies)
         if losing := losses(topology, seen):
             raise would_lose(group, losing)
 

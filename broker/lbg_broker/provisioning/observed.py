@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from lbg_broker.group import Engine, Permissions
+from lbg_broker.group import Engine, Names, Permissions
 from lbg_broker.group.topology import Argument, Binding
 
 
@@ -99,6 +99,17 @@ class Observed:
         """Whether the broker said of every name that it is free."""
         seen = [*self.exchanges.values(), *self.queues.values()]
         return self.record is None and all(one is None for one in seen)
+
+    def is_served(self, group: str) -> bool:
+        """Whether somebody consumes from the group's queues, as far as is known. Who has just read the record counts as
+        its consumer for a moment, and is none."""
+        stem = Names(group).queue(0)[:-1]
+        numbered = (one for name, one in self.queues.items() if name.startswith(stem))
+        return any(
+            one is UNKNOWN or one.consumers is UNKNOWN or one.consumers > 0
+            for one in numbered
+            if one is not None
+        )
 
     def user(self, name: str) -> UserSeen | Unknown | None:
         return UNKNOWN if self.users is UNKNOWN else self.users.get(name)

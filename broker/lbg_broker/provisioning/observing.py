@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from lbg_broker.group import GroupSpec, Names, Permissions, Topology, topology_of
+from lbg_broker.group import Engine, GroupSpec, Names, Permissions, Topology, topology_of
 
 from .amqp_side import AmqpSide
 from .errors import AdminError
 from .management_side import ManagementSide
-from .observed import UNKNOWN, ExchangeSeen, Observed, QueueSeen, Unknown
+from .observed import UNKNOWN, ExchangeSeen, Observed, Policy, QueueSeen, Unknown
 from .prefixes import Prefixes, recorded
 
 T = TypeVar("T")
 NO_API = "no management API was given"
+
+BY_NAME_MAX = 64
+"""Up to so many queues are asked for one by one before they are listed."""
 
 
 class Observing:
@@ -65,25 +68,24 @@ class Observing:
     ) -> Observed:
         why = dict(base.why)
         needed = topology if is_wanted else None
-        asked = None if needed is None else [one.name for one in needed.exchanges]
-        listed = await _or_unknown("exchanges", management.exchanges(names, asked=asked), why)
+        listed = await or_unknown("exchanges", _exchanges(management, names, needed), why)
         exchanges: dict[str, ExchangeSeen | Unknown | None] = dict.fromkeys(_exchange_names(names, topology))
         if listed is UNKNOWN:
             exchanges = dict.fromkeys(exchanges, UNKNOWN)
         else:
             exchanges |= listed
         present = [name for name, one in exchanges.items() if one is not None]
-        asked = None if needed is None else [one.name for one in needed.queues]
-        queues = await _or_unknown("queues", management.queues(names, asked=asked), why)
+        policies = await or_unknown("policies", management.policies(), why)
+        queues = await or_unknown("queues", _queues(management, base.engine, names, needed, policies), why)
         counted = await self._counted_queues(names, topology, queues)
-        bindings = await _or_unknown("bindings", management.bindings(present), why)
+        bindings = await or_unknown("bindings", management.bindings(present), why)
         permissions: Permissions | Unknown | None = None
         if spec is not None:
-            permissions = await _or_unknown("permissions", management.permissions(spec.client_username), why)
-        seen = replace(base, users=await _or_unknown("users", management.users(), why))
+            permissions = await or_unknown("permissions", management.permissions(spec.client_username), why)
+        seen = replace(base, users=await or_unknown("users", management.users(), why))
         if len(users := seen.users_of(names.group)) > 1:
             seen = replace(
-                seen, connections=await _or_unknown("connections", management.connections(users), why)
+                seen, connections=await or_unknown("connections", management.connections(users), why)
             )
         return replace(
             seen,
@@ -91,14 +93,14 @@ class Observing:
             queues=counted,
             bindings=bindings,
             permissions=permissions,
-            policies=await _or_unknown("policies", management.policies(), why),
+            policies=policies,
             why=why,
         )
 
     async def _with_prefixes(self, seen: Observed, group: str) -> Observed:
         assert self._prefixes is not None
         why = dict(seen.why)
-        found = await _or_unknown("prefixes", self._prefixes.but(group), why)
+        found = await or_unknown("prefixes", self._prefixes.but(group), why)
         if found is UNKNOWN:
             return replace(seen, why=why)
         prefixes, unread = found
@@ -149,13 +151,37 @@ class Observing:
         return self._management
 
 
-async def _or_unknown(what: str, reading: Awaitable[T], why: dict[str, str]) -> T | Unknown:
+async def or_unknown(what: str, reading: Awaitable[T], why: dict[str, str]) -> T | Unknown:
     """The reading, or UNKNOWN with the reason noted."""
     try:
         return await reading
     except AdminError as error:
         why[what] = str(error)
         return UNKNOWN
+
+
+async def _exchanges(
+    management: ManagementSide, names: Names, needed: Topology | None
+) -> dict[str, ExchangeSeen]:
+    """All of the group's, or those that are `needed`."""
+    if needed is None:
+        return (await management.exchanges_of([names.group]))[names.group]
+    return await management.exchanges_named([one.name for one in needed.exchanges])
+
+
+async def _queues(
+    management: ManagementSide,
+    engine: Engine,
+    names: Names,
+    needed: Topology | None,
+    policies: Sequence[Policy] | Unknown,
+) -> dict[str, QueueSeen]:
+    """All of the group's; where some are `needed` and a list is dear, those of them, unless a policy is on them."""
+    if engine.is_rabbitmq and needed is not None and len(needed.queues) <= BY_NAME_MAX:
+        found = await management.queues_named([one.name for one in needed.queues])
+        if not found or policies == ():
+            return found
+    return (await management.queues_of([names.group], is_sampled=engine.is_rabbitmq))[names.group]
 
 
 def _exchange_names(names: Names, topology: Topology | None) -> list[str]:

@@ -8,7 +8,7 @@ from lbg_broker.client import ClientConnection
 from lbg_broker.group import GroupSpec, Names, SpecError
 
 from .amqp_side import AmqpSide
-from .errors import RecordUnavailable, Refused
+from .errors import RecordUnavailable
 from .management_side import ManagementSide
 from .sharing import SharedReading
 
@@ -73,18 +73,15 @@ class Prefixes:
 
     async def _prefix(self, group: str, room: asyncio.Semaphore) -> str | None:
         async with room:
-            try:
-                await self._amqp.bind_own(self._marker, [Names(group).members], key="nothing")
-                is_marked = True
-            except Refused:  # deleted meanwhile, or in part; or we may not
-                is_marked = False
+            # Refused where it was deleted meanwhile, or in part; or we may not.
+            refused = await self._amqp.bind_own(self._marker, [Names(group).members], key="nothing")
             try:
                 async with asyncio.timeout(READ_S):
                     spec = recorded(await self._amqp.record(group), group)
             except (TimeoutError, RecordUnavailable):
                 self._unread[group] = asyncio.get_running_loop().time() + READ_AGAIN_S
                 return None
-            if spec is not None and is_marked:
+            if spec is not None and not refused:
                 self._known[group] = spec.hash_prefix
             return None if spec is None else spec.hash_prefix
 

@@ -13,7 +13,7 @@ from .admin import BrokerAdmin
 from .applying import apply, apply_all
 from .describing import Description, describe
 from .errors import GroupNotFound, Refused
-from .observed import UNKNOWN, QueueSeen
+from .observed import UNKNOWN
 from .planning import UserWish, plan_create, plan_delete
 from .rotating import plan_finish, plan_rotate
 
@@ -115,12 +115,7 @@ async def show_group(admin: BrokerAdmin, group: str, *, listen_s: float = LISTEN
     observed = await admin.observe(group)
     if observed.is_empty:
         raise GroupNotFound(group)
-    # Members consume from all numbered queues; who has just read the record counts as its consumer for a moment.
-    stem = Names(group).queue(0)[:-1]
-    seen = [
-        one for name, one in observed.queues.items() if isinstance(one, QueueSeen) and name.startswith(stem)
-    ]
-    if all(one.consumers is not UNKNOWN and one.consumers == 0 for one in seen):
+    if not observed.is_served(group):
         return describe(group, observed, beats=())
     try:
         return describe(group, observed, beats=await admin.listen(group, seconds=listen_s))

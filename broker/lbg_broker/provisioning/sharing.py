@@ -21,7 +21,7 @@ class SharedReading(Generic[T]):
     async def __call__(self) -> T:
         if self._next is None:
             self._next = asyncio.create_task(self._after(self._under_way))
-            self._next.add_done_callback(_seen)
+            self._next.add_done_callback(seen)
         return await asyncio.shield(self._next)
 
     async def _after(self, before: asyncio.Task[T] | None) -> T:
@@ -31,7 +31,7 @@ class SharedReading(Generic[T]):
         return await self._read()
 
 
-def _seen(task: asyncio.Task[object]) -> None:
+def seen(task: asyncio.Task[object]) -> None:
     """Its error is told to who waits; that nobody does is no fault."""
     if not task.cancelled():
         task.exception()

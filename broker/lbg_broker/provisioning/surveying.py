@@ -2,56 +2,61 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from lbg_broker.group import GroupSpec, Names
+from lbg_broker.group import GroupSpec
 
-from .admin import BrokerAdmin
-from .describing import Description
-from .errors import ProvisioningError
-from .observed import UNKNOWN, QueueSeen, Unknown
-from .provisioner import LISTEN_S, show_group
-
-AT_A_TIME = 16
+from .admin import Beat
+from .describing import Description, describe
+from .errors import GroupNotFound, ProvisioningError, Refused
+from .live import LiveAdmin
+from .observed import UNKNOWN, Observed, Unknown
+from .provisioner import LISTEN_S
 
 
 async def survey(
-    admin: BrokerAdmin, specs: Mapping[str, GroupSpec], *, listen_s: float = LISTEN_S
+    admin: LiveAdmin, specs: Mapping[str, GroupSpec], *, listen_s: float = LISTEN_S
 ) -> dict[str, Description | ProvisioningError]:
-    """What `show_group` tells of each group, under the same keys; what went wrong with one is said in its place.
+    """What `show_group` tells of each group, under the same keys, from a few lists for all of them.
 
-    Raises ProvisioningError when the broker cannot be asked at all.
+    What went wrong with one group is said in its place. Messages are counted as the management API counts them, on
+    RabbitMQ up to 5 s ago. Records and bindings are not looked at, so nothing is said of what is wrong with them.
+
+    Raises AdminError when the broker cannot be asked at all, and Unsupported without a management API.
     """
-    room = asyncio.Semaphore(AT_A_TIME)
-
-    async def shown(spec: GroupSpec) -> Description | ProvisioningError:
-        async with room:
-            try:
-                return await show_group(admin, spec.name, listen_s=listen_s)
-            except ProvisioningError as error:
-                return error
-
-    found = await asyncio.gather(*map(shown, specs.values()))
-    return dict(zip(specs, found, strict=True))
+    observed = await admin.observe_many(list(specs.values()))
+    served = [name for name, one in observed.items() if one.is_served(name)]
+    beats: Mapping[str, Sequence[Beat] | Refused] = {}
+    if served:
+        try:
+            beats = await admin.listen_many(served, seconds=listen_s)
+        except Refused as error:  # a user who may not make a queue to listen with
+            beats = dict.fromkeys(served, error)
+    return {
+        key: _described(spec.name, observed[spec.name], beats.get(spec.name, ()))
+        for key, spec in specs.items()
+    }
 
 
 async def lags(
-    admin: BrokerAdmin, specs: Mapping[str, GroupSpec], *, max_age_s: float = 0.5
+    admin: LiveAdmin, specs: Mapping[str, GroupSpec], *, max_age_s: float = 0.5
 ) -> dict[str, int | Unknown]:
-    """What waits in each group's queues, delivered or not, at most about `max_age_s` ago, under the same keys.
+    """What waits in each group's queues, delivered or not, under the same keys: as counted at most `max_age_s` before
+    now. UNKNOWN if one queue of the group could not be counted. See `lagging` for how, and how old parts of it may be.
 
-    UNKNOWN if one queue of the group could not be counted. Raises ProvisioningError when the broker cannot be asked.
+    Raises AdminError when the broker cannot be asked at all.
     """
-    return {key: await _lag(admin, spec) for key, spec in specs.items()}
+    found = await admin.lags(list(specs.values()), max_age_s=max_age_s)
+    return dict(zip(specs, found, strict=True))
 
 
-async def _lag(admin: BrokerAdmin, spec: GroupSpec) -> int | Unknown:
-    observed = await admin.observe(spec.name, wanted=spec)
-    total = 0
-    for number in range(spec.queue_count):
-        seen = observed.queues.get(Names(spec.name).queue(number))
-        if not isinstance(seen, QueueSeen) or seen.ready is UNKNOWN or seen.unacked is UNKNOWN:
-            return UNKNOWN
-        total += seen.ready + seen.unacked
-    return total
+def _described(
+    group: str, observed: Observed, beats: Sequence[Beat] | Refused
+) -> Description | ProvisioningError:
+    if observed.is_empty:
+        return GroupNotFound(group)
+    if isinstance(beats, Refused):
+        why = {**observed.why, "members": str(beats)}
+        return describe(group, replace(observed, why=why), beats=UNKNOWN)
+    return describe(group, observed, beats=beats)

@@ -1,0 +1,114 @@
+"""What the members of many groups say of themselves, heard on one queue of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+
+from lbg_broker.client import ClientConnection, Delivery
+from lbg_broker.group import TO_ALL, Names
+
+from .admin import Beat
+from .amqp_side import AmqpSide
+from .errors import AdminError, Refused
+
+Hear = Callable[[str, Beat], None]
+"""Gets each beat, with the group that it came from."""
+
+KEPT_S = 120.0
+"""Whom nobody asked about for so long is no longer listened to. Autoscalers ask every 15 s by default."""
+
+FRESH_S = 2.0
+"""Members send a beat every second, 1.2 s apart at most; what one said longer ago may not be so any more."""
+
+
+async def listen_to(
+    amqp: AmqpSide, groups: Sequence[str], *, seconds: float
+) -> dict[str, list[Beat] | Refused]:
+    """The beats of each group within `seconds`, or why nobody could listen to it."""
+    heard: dict[str, list[Beat]] = {group: [] for group in groups}
+    queue = await amqp.own_queue()
+    try:
+        async with amqp.link.channel(within_s=None) as channel:
+            tag = await channel.consume(
+                queue, _hearing(lambda group, beat: heard[group].append(beat)), no_ack=True
+            )
+            exchanges = {Names(group).members: group for group in groups}
+            refused = await amqp.bind_own(queue, list(exchanges), key=TO_ALL)
+            await asyncio.sleep(seconds)
+            await channel.cancel(tag)
+    finally:
+        # If it cannot be deleted, its connection is lost, and the queue with it.
+        with contextlib.suppress(AdminError):
+            await amqp.delete_own(queue)
+    return {**heard, **{exchanges[name]: error for name, error in refused.items()}}
+
+
+class Ear:
+    """Listens on and on to the groups that are asked about, and keeps the last beat of each of their members."""
+
+    def __init__(self, amqp: AmqpSide) -> None:
+        self._amqp = amqp
+        self._connection: ClientConnection | None = None
+        self._queue = ""
+        self._asked_at: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        self._beats: dict[str, dict[object, tuple[float, Beat]]] = {}
+        self._turn = asyncio.Lock()
+
+    async def attend(self, group: str) -> float:
+        """Since when `group` is listened to, from now on at the latest. Raises AdminError."""
+        async with self._turn:
+            now = asyncio.get_running_loop().time()
+            await self._open()
+            self._asked_at[group] = now
+            if group not in self._since:
+                exchange = Names(group).members
+                refused = await self._amqp.bind_own(self._queue, [exchange], key=TO_ALL)
+                if refused:
+                    raise refused[exchange]
+                self._since[group] = asyncio.get_running_loop().time()
+            await self._leave([one for one in self._since if self._asked_at[one] < now - KEPT_S])
+            return self._since[group]
+
+    def heard(self, group: str) -> list[Beat]:
+        """What each member of `group` said last, unless that was too long ago."""
+        now = asyncio.get_running_loop().time()
+        return [beat for at, beat in self._beats.get(group, {}).values() if at > now - FRESH_S]
+
+    async def _open(self) -> None:
+        connection = await self._amqp.link.connection()
+        if connection is self._connection:
+            return
+        self._since.clear()
+        self._beats.clear()
+        self._queue = await self._amqp.own_queue()
+        with self._amqp.link.told_plainly():
+            channel = await connection.open_channel()
+            await channel.consume(self._queue, _hearing(self._hear), no_ack=True)
+        self._connection = connection
+
+    async def _leave(self, groups: Sequence[str]) -> None:
+        if groups:
+            await self._amqp.unbind_own(self._queue, [Names(group).members for group in groups], key=TO_ALL)
+        for group in groups:
+            for known in (self._since, self._beats, self._asked_at):
+                known.pop(group, None)
+
+    def _hear(self, group: str, beat: Beat) -> None:
+        now = asyncio.get_running_loop().time()
+        beats = self._beats.setdefault(group, {})
+        beats[beat.get("index")] = now, beat
+
+
+def _hearing(hear: Hear) -> Callable[[list[Delivery]], None]:
+    def take(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            with contextlib.suppress(ValueError):
+                message = json.loads(bytes(delivery.body))
+                if isinstance(message, dict) and message.get("type") == "beat":
+                    hear(delivery.exchange.split(".")[1], message)
+
+    return take

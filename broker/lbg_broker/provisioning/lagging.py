@@ -1,0 +1,148 @@
+"""How far groups are behind, as of now: what waits in their queues, delivered or not.
+
+The embedded broker counts both when it is asked. RabbitMQ counts what is ready when a queue is declared passively; what
+is delivered and not acknowledged it tells of a quorum queue every five seconds, whichever of its doors one asks at
+(tests/rabbitmq/test_facts_of_counting.py). So there the members are listened to: each says every second what it has
+in flight. Where they do not say it all, the broker's older count is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lbg_broker.group import GroupSpec, Names
+
+from .amqp_side import AmqpSide
+from .describing import MemberLine, members_of
+from .errors import Refused
+from .hearing import Ear
+from .management_lists import Counts
+from .management_side import ManagementSide
+from .observed import UNKNOWN, Unknown
+from .sharing import seen
+
+Lag = int | Unknown
+
+FIRST_S = 1.3
+"""Whoever listens for so long has heard every member once."""
+
+STEP_S = 0.2
+
+READ_S = 10.0
+"""For one group, of which a queue may have no node to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    begun_at: float
+    task: asyncio.Task[Lag]
+
+
+class Lags:
+    """Whoever asks about a group while a reading of it is young enough shares that one."""
+
+    def __init__(self, amqp: AmqpSide, management: ManagementSide | None) -> None:
+        self._amqp = amqp
+        self._management = management
+        self._ear = Ear(amqp)
+        self._readings: dict[GroupSpec, _Reading] = {}
+
+    async def of(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> list[Lag]:
+        """In their order; UNKNOWN for a group of which one queue cannot be counted.
+
+        Raises AdminError when the broker cannot be asked at all.
+        """
+        engine = await self._amqp.engine()
+        now = asyncio.get_running_loop().time()
+        self._readings = {
+            spec: one
+            for spec, one in self._readings.items()
+            if now - one.begun_at <= max_age_s or not one.task.done()
+        }
+        old = [
+            spec
+            for spec in specs
+            if spec not in self._readings or now - self._readings[spec].begun_at > max_age_s
+        ]
+        if self._management is not None and not engine.is_rabbitmq:
+            counts = (
+                asyncio.create_task(self._management.counts([spec.name for spec in old])) if old else None
+            )
+            begun = {spec: self._counted(spec, counts) for spec in old if counts is not None}
+        else:
+            begun = {spec: self._counted_and_heard(spec) for spec in old}
+        for spec, reading in begun.items():
+            task = asyncio.create_task(_in_time(reading))
+            task.add_done_callback(seen)
+            self._readings[spec] = _Reading(now, task)
+        return await asyncio.gather(*(asyncio.shield(self._readings[spec].task) for spec in specs))
+
+    async def _counted(self, spec: GroupSpec, counts: asyncio.Task[dict[str, Counts]]) -> Lag:
+        found = await asyncio.shield(counts)
+        total = 0
+        for name in _queues(spec):
+            ready, unacked = found.get(name, (UNKNOWN, UNKNOWN))
+            if ready is UNKNOWN or unacked is UNKNOWN:
+                return UNKNOWN
+            total += ready + unacked
+        return total
+
+    async def _counted_and_heard(self, spec: GroupSpec) -> Lag:
+        loop = asyncio.get_running_loop()
+        try:
+            until = await self._ear.attend(spec.name) + FIRST_S
+        except Refused:  # who may not listen has the broker's count
+            until = loop.time()
+        while True:
+            counted = await self._amqp.counts_of(_queues(spec))
+            ready, consumers = 0, {}
+            for number, seen_now in enumerate(counted.values()):
+                if seen_now is None or seen_now.ready is UNKNOWN or seen_now.consumers is UNKNOWN:
+                    return UNKNOWN
+                ready += seen_now.ready
+                consumers[number] = seen_now.consumers
+            unacked = in_flight(members_of(self._ear.heard(spec.name)), consumers)
+            if unacked is not UNKNOWN:
+                return ready + unacked
+            if loop.time() >= until:
+                break
+            await asyncio.sleep(STEP_S)
+        unacked = await self._unacked_at_last_sample(spec)
+        return UNKNOWN if unacked is UNKNOWN else ready + unacked
+
+    async def _unacked_at_last_sample(self, spec: GroupSpec) -> Lag:
+        if self._management is None:
+            return UNKNOWN
+        counts = await self._management.counts([spec.name])
+        total = 0
+        for name in _queues(spec):
+            _, unacked = counts.get(name, (UNKNOWN, UNKNOWN))
+            if unacked is UNKNOWN:
+                return UNKNOWN
+            total += unacked
+        return total
+
+
+def in_flight(members: Sequence[MemberLine], consumers: Mapping[int, int]) -> Lag:
+    """What `members` have in flight, UNKNOWN unless each consumer of each queue is one of them."""
+    told: dict[int, list[int]] = {}
+    for member in members:
+        for one in member.queues:
+            told.setdefault(one.queue, []).append(one.in_flight)
+    if any(len(told.get(queue, ())) < count for queue, count in consumers.items()):
+        return UNKNOWN
+    return sum(sum(told.get(queue, ())) for queue, count in consumers.items() if count)
+
+
+def _queues(spec: GroupSpec) -> list[str]:
+    return [Names(spec.name).queue(number) for number in range(spec.queue_count)]
+
+
+async def _in_time(reading: Awaitable[Lag]) -> Lag:
+    try:
+        async with asyncio.timeout(READ_S):
+            return await reading
+    except (TimeoutError, Refused):
+        return UNKNOWN

@@ -1,0 +1,245 @@
+"""Many groups of one broker at a time, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from lbg_broker.client import Channel, ClientConnection, Delivery, Publisher, connect
+from lbg_broker.group import TO_ALL, GroupSpec, Names, routing_key
+from lbg_broker.provisioning import GroupNotFound, ProvisioningError, Unreachable, Unsupported
+from lbg_broker.provisioning.actions import DeleteExchange, DeleteQueue
+from lbg_broker.provisioning.describing import Description
+from lbg_broker.provisioning.live import LiveAdmin
+from lbg_broker.provisioning.observed import UNKNOWN
+from lbg_broker.provisioning.provisioner import create_group, show_group
+from lbg_broker.provisioning.surveying import lags, survey
+from support.provisioning_place import Place
+
+LISTEN_S = 0.3
+
+
+def spec_of(name: str, *, queues: int = 2) -> GroupSpec:
+    return GroupSpec(
+        name, name, hash_count=8, queue_count=queues, queue_size_mb=10, client_username=f"user-{name}"
+    )
+
+
+@dataclass
+class FakedMember:
+    """Consumes all queues of a group and says so every tenth of a second; it acknowledges nothing by itself."""
+
+    spec: GroupSpec
+    connection: ClientConnection
+    channel: Channel
+    index: int = 0
+    held: dict[int, list[Delivery]] = field(default_factory=dict)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(map(len, self.held.values()))
+
+    def ack_all(self) -> None:
+        for deliveries in self.held.values():
+            for one in deliveries:
+                self.channel.ack(one.delivery_tag)
+            deliveries.clear()
+
+    def beat(self) -> dict[str, Any]:
+        queues = [
+            {"queue": number, "role": "primary", "active": True, "status": "Ready", "in_flight": len(held)}
+            | {"delivered": len(held), "progress": "Working"}
+            for number, held in self.held.items()
+        ]
+        return {
+            "v": 1,
+            "type": "beat",
+            "index": self.index,
+            "name": f"m{self.index}",
+            "incarnation": "x",
+            "queues": queues,
+            "rebalance": "Ready",
+            "counts": {},
+        }
+
+    async def talk(self) -> None:
+        while True:
+            body = json.dumps(self.beat()).encode()
+            self.channel.publish(Names(self.spec.name).members, TO_ALL, body)
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def member(place: Place, spec: GroupSpec, *, silent: bool = False) -> AsyncIterator[FakedMember]:
+    connection = await connect(place.settings, name="member")
+    faked = FakedMember(spec, connection, await connection.open_channel())
+
+    def take(number: int) -> Callable[[list[Delivery]], None]:
+        return lambda deliveries: faked.held[number].extend(deliveries)
+
+    for number in range(spec.queue_count):
+        faked.held[number] = []
+        await faked.channel.consume(Names(spec.name).queue(number), take(number), prefetch_count=30)
+    talking = [] if silent else [asyncio.create_task(faked.talk())]
+    try:
+        yield faked
+    finally:
+        for one in talking:
+            one.cancel()
+        await connection.close()
+
+
+async def publish(place: Place, spec: GroupSpec, count: int) -> None:
+    connection = await connect(place.settings, name="publisher")
+    publisher = await Publisher.open(connection)
+    key = routing_key(spec.hash_prefix, 0, "")
+    await asyncio.gather(*(publisher.publish(Names(spec.name).exchange, key, b"{}") for _ in range(count)))
+    await connection.close()
+
+
+async def create_all(admin: LiveAdmin, *specs: GroupSpec) -> None:
+    await asyncio.gather(*(create_group(admin, spec, with_user=False) for spec in specs))
+
+
+def described(found: Description | ProvisioningError) -> Description:
+    assert isinstance(found, Description), found
+    return found
+
+
+async def test_many_groups_are_made_through_one_admin_at_a_time(admin: LiveAdmin) -> None:
+    specs = [spec_of(f"g{number}", queues=1) for number in range(12)]
+    await create_all(admin, *specs)
+    found = await survey(admin, {spec.name: spec for spec in specs}, listen_s=LISTEN_S)
+    assert {name for name, one in found.items() if described(one).problems == ()} == {
+        spec.name for spec in specs
+    }
+
+
+async def test_a_survey_says_of_each_group_what_a_look_at_it_alone_says(
+    admin: LiveAdmin, place: Place
+) -> None:
+    served, broken, idle = map(spec_of, ("served", "broken", "idle"))
+    await create_all(admin, served, broken, idle)
+    await admin.perform(DeleteQueue("lbg.broken.q.1"))
+    await admin.perform(DeleteExchange("lbg.broken.dlx"))
+    specs = {f"of {spec.name}": spec for spec in (served, broken, idle, spec_of("nobody"))}
+    async with member(place, served):
+        await publish(place, served, 40)
+        found = await survey(admin, specs, listen_s=LISTEN_S)
+        assert isinstance(found["of nobody"], GroupNotFound)
+        async with asyncio.timeout(20):  # RabbitMQ's counts and consumers are a sample behind
+            while True:
+                found = await survey(admin, specs, listen_s=LISTEN_S)
+                alone = [
+                    await show_group(admin, spec.name, listen_s=LISTEN_S) for spec in (served, broken, idle)
+                ]
+                if [_steady(described(found[f"of {one.group}"])) for one in alone] == list(
+                    map(_steady, alone)
+                ):
+                    break
+        shown = described(found["of served"])
+        assert [one.name for one in shown.members or ()] == ["m0"]
+        assert (shown.ready, shown.unacked) == (10, 30)
+        assert [line.seen is None for line in described(found["of broken"]).queues] == [False, True]
+        assert "lbg.broken.dlx is missing" in described(found["of broken"]).problems
+
+
+def _steady(one: Description) -> Description:
+    """Without what differs between two engines' doors: a tag that one of them has sampled and the other not."""
+    return replace(one, problems=tuple(sorted(one.problems)))
+
+
+async def test_a_survey_without_a_management_api_is_refused_and_one_of_a_broker_that_is_away_fails(
+    place: Place,
+) -> None:
+    specs = {"a": spec_of("a")}
+    admin = LiveAdmin(place.settings)
+    with pytest.raises(Unsupported, match="no management API was given"):
+        await survey(admin, specs, listen_s=LISTEN_S)
+    await admin.close()
+    away = LiveAdmin(replace(place.settings, port=1))
+    for asked in (survey(away, specs, listen_s=LISTEN_S), lags(away, specs)):
+        with pytest.raises((Unreachable, Unsupported)):
+            await asked
+    await away.close()
+
+
+async def test_the_lag_counts_what_is_delivered_and_follows_within_a_second(
+    admin: LiveAdmin, place: Place
+) -> None:
+    spec = spec_of("served")
+    await create_all(admin, spec)
+
+    async def lag() -> object:
+        return (await lags(admin, {"it": spec}, max_age_s=0.0))["it"]
+
+    async def seen_after(wanted: int) -> float:
+        begun = time.monotonic()
+        while (found := await lag()) != wanted:
+            assert time.monotonic() - begun < 3, found
+        return time.monotonic() - begun
+
+    assert await lag() == 0
+    await publish(place, spec, 40)
+    assert await lag() == 40
+    async with member(place, spec) as faked:
+        await seen_after(40)  # whom nobody heard yet is listened to first
+        async with asyncio.timeout(5):
+            while faked.in_flight < 30:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert await seen_after(40) < 1
+        faked.ack_all()
+        assert await seen_after(10) < 1
+        await publish(place, spec, 5)
+        assert await seen_after(15) < 1
+
+
+async def test_a_lag_with_a_queue_missing_is_unknown_and_that_of_others_is_known(
+    admin: LiveAdmin, place: Place
+) -> None:
+    whole, broken = spec_of("whole"), spec_of("broken")
+    await create_all(admin, whole, broken)
+    await publish(place, whole, 3)
+    await admin.perform(DeleteQueue("lbg.broken.q.1"))
+    nobody = spec_of("nobody")
+    found = await lags(admin, {"a": whole, "b": broken, "c": nobody}, max_age_s=0.0)
+    assert found == {"a": 3, "b": UNKNOWN, "c": UNKNOWN}
+
+
+async def test_where_a_consumer_does_not_speak_the_brokers_own_count_is_taken(
+    admin: LiveAdmin, place: Place
+) -> None:
+    spec = spec_of("silent")
+    await create_all(admin, spec)
+    await publish(place, spec, 7)
+    async with member(place, spec, silent=True), asyncio.timeout(20):
+        while (await lags(admin, {"it": spec}, max_age_s=0.0)) != {"it": 7}:
+            pass
+
+
+async def test_callers_share_a_reading_that_is_young_enough(
+    admin: LiveAdmin, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of("shared")
+    await create_all(admin, spec)
+    asked = 0
+
+    async def counted(self: object, *rest: object) -> int:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.05)
+        return asked
+
+    for way in ("_counted", "_counted_and_heard"):
+        monkeypatch.setattr(f"lbg_broker.provisioning.lagging.Lags.{way}", counted)
+    together = await asyncio.gather(*(lags(admin, {"it": spec}, max_age_s=5) for _ in range(20)))
+    assert together == [{"it": 1}] * 20
+    assert await lags(admin, {"it": spec}, max_age_s=5) == {"it": 1}
+    assert await lags(admin, {"it": spec}, max_age_s=0.0) == {"it": 2}

@@ -1,0 +1,20 @@
+"""Where groups of a test are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lbg_broker.client import ConnectionSettings
+from lbg_broker.provisioning.live import LiveAdmin
+from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
+
+
+@dataclass(frozen=True)
+class Place:
+    """A broker with nothing of a group on it."""
+
+    settings: ConnectionSettings
+    management: ManagementSettings
+
+    def admin(self) -> LiveAdmin:
+        return LiveAdmin(self.settings, ManagementApi(self.management))
