@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
+from lbg_broker.server.accounts import administrator_accounts
+from lbg_broker.server.administrator import read_administrator
 from lbg_broker.server.errors import StartError
 from lbg_broker.server.serving import Server
 from lbg_broker.server.settings import Address, AdministratorFiles, ServerSettings, TlsSettings
@@ -24,13 +27,10 @@ async def running(settings: ServerSettings) -> AsyncIterator[Server]:
         stack.push_async_callback(server.stop)
         if settings.management is not None:
             server.management_port = await _manage(server, settings.management, stack)
-        for watched, take_up in (
-            (certificate, server.renew_certificate),
-            (login, server.renew_administrator),
-        ):
+        for watched, renew in ((certificate, _renew_certificate), (login, _renew_login)):
             if watched.files:
-                following = asyncio.ensure_future(watched.follow(take_up, every_s=settings.files_check_s))
-                stack.callback(following.cancel)
+                following = watched.follow(partial(renew, server), every_s=settings.files_check_s)
+                stack.callback(asyncio.ensure_future(following).cancel)
         yield server
 
 
@@ -55,3 +55,15 @@ def _certificate_files(tls: TlsSettings | None) -> list[Path]:
 
 def _login_files(administrator: AdministratorFiles | None) -> list[Path]:
     return [] if administrator is None else [administrator.username_file, administrator.password_file]
+
+
+async def _renew_certificate(server: Server) -> None:
+    if server.tls is not None:
+        await asyncio.to_thread(server.tls.read_again)
+
+
+async def _renew_login(server: Server) -> None:
+    if server.settings.administrator is not None:
+        login = await asyncio.to_thread(read_administrator, server.settings.administrator)
+        for account in administrator_accounts(server.users, login):
+            await server.define(account)

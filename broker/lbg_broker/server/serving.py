@@ -6,28 +6,26 @@ written in one piece, and if the store is idle everything that changed goes to i
 
 import asyncio
 import logging
-import secrets
 import time
 from dataclasses import replace
 
 from lbg_broker.amqp import Event
 from lbg_broker.amqp.methods import Method
-from lbg_broker.server.accounts import administrator_accounts, first_accounts, load_users
 from lbg_broker.server.administrator import Administrator, read_administrator
 from lbg_broker.server.core.broker import Broker, Output
-from lbg_broker.server.core.changes import Definition, StoredState
+from lbg_broker.server.core.changes import Definition
 from lbg_broker.server.core.commands import CloseConnection, Command, Received
 from lbg_broker.server.core.errors import RestoreError
 from lbg_broker.server.core.state import State
 from lbg_broker.server.core.users import Users
 from lbg_broker.server.errors import StartError
+from lbg_broker.server.opening import open_broker
 from lbg_broker.server.pacing import Pacing
 from lbg_broker.server.persisting import Persistence
 from lbg_broker.server.session import Session
 from lbg_broker.server.settings import ServerSettings
-from lbg_broker.server.store import Store, StoreError
+from lbg_broker.server.store import StoreError
 from lbg_broker.server.store.locking import DirectoryLock
-from lbg_broker.server.store.schema import STORE_FILE
 from lbg_broker.server.tls import ServerTls
 
 __all__ = ["Server"]
@@ -151,18 +149,6 @@ class Server:
             return f"the disk has not answered for {silent_s:.0f} s"
         return None
 
-    async def renew_certificate(self) -> None:
-        """Take up what the files hold now. Raises `StartError`."""
-        if self.tls is not None:
-            await asyncio.to_thread(self.tls.read_again)
-
-    async def renew_administrator(self) -> None:
-        """The same for the administrator's login. Raises `StartError` and `StoreError`."""
-        if self.settings.administrator is not None:
-            login = await asyncio.to_thread(read_administrator, self.settings.administrator)
-            for account in administrator_accounts(self.users, login):
-                await self.define(account)
-
     async def define(self, definition: Definition) -> None:
         """Keep somebody else's definition (a user, a permission); durable when this returns.
 
@@ -246,17 +232,11 @@ class Server:
             session.abort()
 
     async def _open(self, administrator: Administrator | None) -> None:
-        path = self.settings.data_dir / STORE_FILE
-        store = await self.loop.run_in_executor(None, Store, path)
-        try:
-            stored = await self.loop.run_in_executor(None, store.load)
-            self._restore(stored, administrator)
-        except BaseException:
-            store.close()
-            raise
+        opened = await open_broker(self.settings.data_dir, administrator)
+        self.broker, self.users = opened.broker, opened.users
         self._persistence = Persistence(
             self.broker,
-            store,
+            opened.store,
             pacing=self._pacing,
             apply=self.apply,
             on_full=self._disk_full,
@@ -264,13 +244,6 @@ class Server:
             retry_s=self.settings.disk_retry_s,
         )
         self.commit_soon()
-
-    def _restore(self, stored: StoredState, administrator: Administrator | None) -> None:
-        self.users = load_users(stored.definitions)
-        accounts = first_accounts(self.users, administrator)
-        self.broker = Broker(self.users, new_token=_new_token, stored=stored)
-        for account in accounts:
-            self.broker.define(account.kind, account.key, account.value)
 
     def _new_session(self) -> Session:
         session = Session(self, self._next_number)
@@ -281,7 +254,3 @@ class Server:
         if hasattr(self, "_persistence"):
             await self._persistence.close(timeout_s=self.settings.close_timeout_s)
         self._lock.release()
-
-
-def _new_token() -> str:
-    return secrets.token_urlsafe(16)
