@@ -27,6 +27,7 @@ from ..errors import ManifestError
 from ..manifests import BrokerManifest, Embedded
 from ..status.conditions import Condition, Reason, merged
 from .store import Key
+from .volume import volume_applied
 from .world import Reach, World, broker_key
 
 CHECK_EVERY_S = 30.0
@@ -49,6 +50,7 @@ class Brokers:
     def __init__(self, world: World, pool: Pool) -> None:
         self._world = world
         self._pool = pool
+        self._degraded: dict[Key, Condition] = {}
 
     async def round(self, key: Key) -> float | None:
         """Raises ClusterError: the round is to be made again later."""
@@ -74,7 +76,8 @@ class Brokers:
             )
             return CHECK_EVERY_S
         self._tried(key)
-        await self._report(key, broker, [Condition(Reason.ACCEPTED), ready], version=version)
+        degraded = self._degraded.get(key, Condition(Reason.AS_EXPECTED))
+        await self._report(key, broker, [Condition(Reason.ACCEPTED), ready, degraded], version=version)
         return CHECK_EVERY_S if ready.reason is Reason.REACHABLE else RETRY_S
 
     async def _checked(self, key: Key, broker: BrokerManifest) -> tuple[str, Condition]:
@@ -142,8 +145,10 @@ class Brokers:
                 ours = issue(hosts, now=now, days=CERTIFICATE_DAYS, former=certificate)
             certificate = ours
         assert certificate is not None
-        for child in embedded_of(broker, world.settings, login=login, certificate=ours):
+        *others, volume = embedded_of(broker, world.settings, login=login, certificate=ours)
+        for child in others:
             await world.applied.apply(key, child, now=world.now())
+        self._degraded[key] = await volume_applied(world.applied, key, volume, now=world.now())
         return Access(
             uris_of(broker),
             management_uris_of(broker),
@@ -170,6 +175,7 @@ class Brokers:
             self._wake_groups(key)
 
     async def _forget(self, key: Key) -> None:
+        self._degraded.pop(key, None)
         await self._lose(key)
         await self._world.looks.end(key)
         await self._pool.drop(key)

@@ -136,6 +136,12 @@ class Reason(enum.Enum):
         State.TRUE,
         "The cluster forbids one of the group's objects: a quota, a policy, or the operator's own rules.",
     )
+    VOLUME_REFUSED = (
+        Type.DEGRADED,
+        State.TRUE,
+        "The cluster refuses the volume as the manifest has it, and the message says why. The broker goes on with the "
+        "volume that it has.",
+    )
     NOT_KNOWN = (Type.DEGRADED, State.UNKNOWN, "The broker could not be read, so nobody knows.")
 
     @property
