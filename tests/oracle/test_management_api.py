@@ -311,6 +311,37 @@ def test_columns_and_pages_are_cut_alike(rabbit_engine: Engine, embedded_engine:
     assert answers[1] == answers[0]
 
 
+def test_names_are_chosen_by_pattern_alike(
+    rabbit_engine: Engine, embedded_engine: Engine, unique: str
+) -> None:
+    """As provisioning asks for one group of many: queues and exchanges by pattern, and none where none matches."""
+    answers = []
+    for engine in (rabbit_engine, embedded_engine):
+        names = [f"lbg.{unique}{rest}" for rest in (".q.0", ".q.1", ".config", "-2.q.0")]
+        for name in names:
+            engine.ask("PUT", f"/queues/%2F/{name}", {"durable": True})
+            engine.ask("PUT", f"/exchanges/%2F/{name}", {"type": "topic", "durable": True})
+        asked = [
+            engine.ask(
+                "GET",
+                f"/{kind}/%2F?page=1&page_size=500&name={quote(pattern, safe='')}&use_regex=true&columns=name",
+            )[1]
+            for kind in ("queues", "exchanges")
+            for pattern in (
+                rf"^lbg\.({unique}){dot}"
+                for dot in (r"\.", r"(\.|$)", r"\.q\.", r"-2\.", r"\.nothing", "(-2)?[^a-z]*$")
+            )
+        ]
+        for page in asked:
+            del page["total_count"]
+        answers.append(asked)
+        for name in names:
+            engine.ask("DELETE", f"/queues/%2F/{name}")
+            engine.ask("DELETE", f"/exchanges/%2F/{name}")
+    assert answers[1] == answers[0]
+    assert [page["item_count"] for page in answers[0][:3]] == [3, 3, 2]
+
+
 def _filled(steps: list[Step], unique: str) -> list[Step]:
     return [(verb, path.replace("{u}", unique), _fill(body, unique)) for verb, path, body in steps]
 

@@ -29,6 +29,7 @@ CHANNELS_MAX = 512
 """At most so many callers are served at a time: RabbitMQ allows 2,047 channels by default."""
 
 IDLE_CHANNELS_MAX = 64
+CLOSE_S = 5.0
 
 
 class AmqpLink:
@@ -78,14 +79,14 @@ class AmqpLink:
                     raise
                 self._give_back(connection, borrowed)
 
-    async def close(self) -> None:
-        """Whoever waits gets Unreachable."""
+    async def close(self, *, timeout_s: float = CLOSE_S) -> None:
+        """Whoever waits gets Unreachable; a broker that does not answer is waited for `timeout_s`."""
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
         if self._connection is not None:
-            await self._connection.close()
+            await self._connection.close(timeout_s=timeout_s)
 
     async def _connected(self) -> ClientConnection:
         if self._connection is not None and self._connection.is_open:

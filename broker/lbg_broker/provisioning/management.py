@@ -70,6 +70,7 @@ class ManagementApi:
         self.places = [where] if isinstance(where, ManagementSettings) else list(where)
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
 
     async def get(self, where: str) -> Any:
         """The JSON at `where`, or None when the API says there is no such object (404)."""
@@ -83,6 +84,8 @@ class ManagementApi:
         await self._ask("DELETE", where, None)
 
     async def close(self) -> None:
+        """Whoever waits, or asks later, gets Unreachable."""
+        self._is_closed = True
         if self._session is not None:
             await self._session.close()
 
@@ -99,6 +102,10 @@ class ManagementApi:
     async def _ask_at(
         self, place: ManagementSettings, verb: str, where: str, body: Mapping[str, object] | None
     ) -> Any:
+        if self._is_closed:
+            raise Unreachable(
+                f"the management API at {place.url} cannot be asked: this session was closed for good"
+            )
         headers = {"Authorization": place.basic_authentication()}
         url = _verbatim(place.url + where)
         try:
