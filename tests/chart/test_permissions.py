@@ -37,8 +37,8 @@ def test_the_rules_are_the_verbs_that_the_code_uses() -> None:
     objects = rendered()
     namespaced = set().union(*(used(kind) for kind in KINDS if kind.namespaced))
     clusterwide = set().union(*(used(kind) for kind in KINDS if not kind.namespaced))
-    assert given(named(objects, "ClusterRole", "lbg-lbg-system")) == namespaced
-    assert given(named(objects, "ClusterRole", "lbg-lbg-system-metrics")) == clusterwide
+    assert given(named(objects, "ClusterRole", "lbg-operator-lbg-system")) == namespaced
+    assert given(named(objects, "ClusterRole", "lbg-operator-lbg-system-metrics")) == clusterwide
 
 
 def test_no_rule_has_a_wildcard_or_repeats_another() -> None:
@@ -49,7 +49,7 @@ def test_no_rule_has_a_wildcard_or_repeats_another() -> None:
 
 
 def test_of_api_services_only_the_one_of_external_metrics_is_the_operators() -> None:
-    (rule,) = named(rendered(), "ClusterRole", "lbg-lbg-system-metrics")["rules"]
+    (rule,) = named(rendered(), "ClusterRole", "lbg-operator-lbg-system-metrics")["rules"]
     assert rule["resources"] == [API_SERVICE.plural]
     assert rule["resourceNames"] == ["v1beta1.external.metrics.k8s.io"]
 
@@ -67,15 +67,15 @@ def test_the_rights_are_given_where_it_watches_and_nowhere_else(
     found = {
         (one["kind"], one["metadata"].get("namespace"))
         for one in bindings
-        if one["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lbg-lbg-system"}
-    }  # fmt: skip
+        if (one["roleRef"]["kind"], one["roleRef"]["name"]) == ("ClusterRole", "lbg-operator-lbg-system")
+    }
     assert found == places
     for one in bindings:
-        assert one["subjects"] == [{"kind": "ServiceAccount", "name": "lbg", "namespace": NAMESPACE}]
+        assert one["subjects"] == [{"kind": "ServiceAccount", "name": "lbg-operator", "namespace": NAMESPACE}]
 
 
 def test_in_its_own_namespace_it_may_keep_its_certificate_and_end_itself_wherever_it_watches() -> None:
-    own = named(rendered({"watchNamespaces": ["shop"]}), "Role", "lbg")
+    own = named(rendered({"watchNamespaces": ["shop"]}), "Role", "lbg-operator")
     assert "namespace" not in own["metadata"]  # that of the release
     ending = {("apps", "deployments", "list"), ("apps", "deployments", "delete"), ("", "pods", "list")}
     assert ending <= used(DEPLOYMENT) | used(POD)
@@ -92,8 +92,8 @@ def test_it_may_read_how_the_api_server_shows_who_asks() -> None:
 
 def test_who_may_edit_a_namespace_may_have_groups_there_and_scale_them() -> None:
     objects = rendered()
-    view = named(objects, "ClusterRole", "lbg-lbg-system-view")
-    edit = named(objects, "ClusterRole", "lbg-lbg-system-edit")
+    view = named(objects, "ClusterRole", "lbg-operator-lbg-system-view")
+    edit = named(objects, "ClusterRole", "lbg-operator-lbg-system-edit")
     aggregate = "rbac.authorization.k8s.io/aggregate-to-"
     assert {name for name in view["metadata"]["labels"] if name.startswith(aggregate)} == {
         f"{aggregate}view",

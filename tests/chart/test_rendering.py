@@ -89,7 +89,7 @@ def test_the_operator_takes_the_settings_that_it_is_given() -> None:
         sidecar_resources={"requests": {"cpu": "50m"}},
         broker_resources={"limits": {"memory": "1Gi"}},
         namespace=NAMESPACE,
-        service="lbg",
+        service="lbg-operator",
         watched=("shop", "lbg-system"),
         metrics="external",
     )
@@ -102,7 +102,10 @@ def test_every_default_of_the_chart_is_one_of_the_operator() -> None:
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     told = {one["name"]: one.get("value", NAMESPACE) for one in container["env"]}
     assert OperatorSettings.from_environment(told) == OperatorSettings(
-        sidecar_image="lbg-sidecar:0.1.0", broker_image="lbg-broker:0.1.0", namespace=NAMESPACE, service="lbg"
+        sidecar_image="lbg-sidecar:0.1.0",
+        broker_image="lbg-broker:0.1.0",
+        namespace=NAMESPACE,
+        service="lbg-operator",
     )
 
 
@@ -195,17 +198,17 @@ def test_who_renders_without_a_cluster_takes_no_metrics_api_over(provider: str, 
     for one in services:
         # Not set: it is the operator's, and server-side apply leaves it alone.
         assert "caBundle" not in one["spec"]
-        assert one["spec"]["service"] == {"name": "lbg", "namespace": NAMESPACE, "port": 6443}
+        assert one["spec"]["service"] == {"name": "lbg-operator", "namespace": NAMESPACE, "port": 6443}
 
 
-@pytest.mark.parametrize("release", ["x", "my-lbg", "a" * 53])
+@pytest.mark.parametrize("release", ["x", "my-lbg", "lbg-operator", "a" * 53])
 def test_names_fit_with_any_name_of_a_release(release: str) -> None:
     for one in rendered(LARGE, release=release):
         if one["kind"] != "CustomResourceDefinition":
             limit = 63 if one["kind"] in ("Service", "Job", "Pod") else 253
             assert len(one["metadata"]["name"]) <= limit
         if one["kind"] not in ("CustomResourceDefinition", "APIService", "Broker"):
-            assert release[:52] in one["metadata"]["name"]
+            assert release[:40] in one["metadata"]["name"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,13 @@
+{{- /* Of a release lbg: lbg-operator. */ -}}
 {{- define "lbg.name" -}}
-{{- $name := ternary .Release.Name (printf "%s-lbg" .Release.Name) (contains "lbg" .Release.Name) -}}
-{{- $name | trunc 52 | trimSuffix "-" -}}
+{{- $release := .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- if contains "lbg-operator" $release -}}
+{{- $release -}}
+{{- else if contains "lbg" $release -}}
+{{- $release }}-operator
+{{- else -}}
+{{- $release }}-lbg-operator
+{{- end -}}
 {{- end -}}
 
 {{- define "lbg.selector" -}}
