@@ -63,6 +63,10 @@ class LiveAdmin:
         await self._require_management("the login can only be checked").check()
         return engine
 
+    async def alarms(self) -> tuple[str, ...]:
+        """What is wrong with the broker's nodes, a sentence each. Raises AdminError, and Unsupported."""
+        return await self._require_management("alarms can only be read").alarms()
+
     async def groups(self) -> Sequence[str]:
         return await self._require_management("groups can only be listed").groups()
 

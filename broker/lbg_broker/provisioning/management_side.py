@@ -25,6 +25,12 @@ class ManagementSide(ManagementLists):
         """Raises Unreachable or Denied unless the API lets us in."""
         await self._api.get(path("whoami"))
 
+    async def alarms(self) -> tuple[str, ...]:
+        """What is wrong with the broker's nodes, as sentences: short of memory or of disk, or down."""
+        columns = "name,running,mem_alarm,disk_free_alarm"
+        nodes = await self._list(path("nodes") + f"?columns={columns}")
+        return tuple(f"{node['name']} {what}" for node in nodes for what in _wrong_with(node))
+
     async def users(self) -> dict[str, UserSeen]:
         """Every user of the broker."""
         users = (self._user(one) for one in await self._list(path("users") + "?columns=name,tags"))
@@ -104,3 +110,10 @@ def _policy(found: Mapping[str, Any], *, of_operator: bool) -> Policy:
         definition=found.get("definition", {}),
         of_operator=of_operator,
     )
+
+
+def _wrong_with(node: Mapping[str, Any]) -> list[str]:
+    if node.get("running") is False:
+        return ["is down"]
+    kinds = {"mem_alarm": "memory", "disk_free_alarm": "disk"}
+    return [f"is short of {kind}" for field, kind in kinds.items() if node.get(field) is True]

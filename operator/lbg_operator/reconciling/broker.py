@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,8 +26,9 @@ from ..cluster.seam import Invalid
 from ..errors import ManifestError
 from ..manifests import BrokerManifest, Embedded
 from ..status.conditions import Condition, Reason, merged
+from ..status.judging_brokers import degraded_broker
 from .store import Key
-from .volume import volume_applied
+from .volume import refusal_of_volume
 from .world import Reach, World, broker_key
 
 CHECK_EVERY_S = 30.0
@@ -50,7 +51,8 @@ class Brokers:
     def __init__(self, world: World, pool: Pool) -> None:
         self._world = world
         self._pool = pool
-        self._degraded: dict[Key, Condition] = {}
+        self._volumes: dict[Key, str] = {}
+        self._alarms: dict[Key, Sequence[str]] = {}
 
     async def round(self, key: Key) -> float | None:
         """Raises ClusterError: the round is to be made again later."""
@@ -76,16 +78,18 @@ class Brokers:
             )
             return CHECK_EVERY_S
         self._tried(key)
-        degraded = self._degraded.get(key, Condition(Reason.AS_EXPECTED))
+        degraded = degraded_broker(self._volumes.get(key), self._alarms.get(key))
         await self._report(key, broker, [Condition(Reason.ACCEPTED), ready, degraded], version=version)
         return CHECK_EVERY_S if ready.reason is Reason.REACHABLE else RETRY_S
 
     async def _checked(self, key: Key, broker: BrokerManifest) -> tuple[str, Condition]:
+        self._alarms.pop(key, None)
         try:
             access = await self._access(key, broker)
             admin = await self._pool.admin(key, access)
             async with asyncio.timeout(LIMIT_S):
                 engine = await admin.check()
+                self._alarms[key] = await admin.alarms()
         except NotReachable as error:
             await self._lose(key)
             return "", Condition(Reason.SECRET_MISSING, str(error))
@@ -148,7 +152,7 @@ class Brokers:
         *others, volume = embedded_of(broker, world.settings, login=login, certificate=ours)
         for child in others:
             await world.applied.apply(key, child, now=world.now())
-        self._degraded[key] = await volume_applied(world.applied, key, volume, now=world.now())
+        self._volumes[key] = await refusal_of_volume(world.applied, key, volume, now=world.now())
         return Access(
             uris_of(broker),
             management_uris_of(broker),
@@ -175,7 +179,8 @@ class Brokers:
             self._wake_groups(key)
 
     async def _forget(self, key: Key) -> None:
-        self._degraded.pop(key, None)
+        self._volumes.pop(key, None)
+        self._alarms.pop(key, None)
         await self._lose(key)
         await self._world.looks.end(key)
         await self._pool.drop(key)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ..cluster.seam import Forbidden, Invalid, Object
-from ..status.conditions import Condition, Reason
 from .applied import Applied
 from .store import Key
 
 
-async def volume_applied(applied: Applied, owner: Key, volume: Object, *, now: float) -> Condition:
-    """Whether the broker has the volume that its manifest asks for. Raises ClusterError for what may pass by itself.
+async def refusal_of_volume(applied: Applied, owner: Key, volume: Object, *, now: float) -> str:
+    """Why the broker cannot have the volume that its manifest asks for; empty if it can. Raises ClusterError for what
+    may pass by itself.
 
     A storage class that cannot grow volumes refuses (403), and so does the API server where one is to shrink (422). The
     broker runs on with the volume that it has, and has to be looked after all the same.
@@ -17,5 +17,5 @@ async def volume_applied(applied: Applied, owner: Key, volume: Object, *, now: f
     try:
         await applied.apply(owner, volume, now=now)
     except (Forbidden, Invalid) as error:
-        return Condition(Reason.VOLUME_REFUSED, str(error))
-    return Condition(Reason.AS_EXPECTED)
+        return str(error)
+    return ""

@@ -136,6 +136,12 @@ class Reason(enum.Enum):
         State.TRUE,
         "The cluster forbids one of the group's objects: a quota, a policy, or the operator's own rules.",
     )
+    BROKER_ALARM = (
+        Type.DEGRADED,
+        State.TRUE,
+        "A node of the broker is down, or short of memory or disk, and then publishers wait until there is room; the "
+        "message says which.",
+    )
     VOLUME_REFUSED = (
         Type.DEGRADED,
         State.TRUE,
