@@ -17,7 +17,7 @@ ORDER = ("lbg.dev_loadbalancedgroups.yaml", "lbg.dev_brokers.yaml")
 HEAD = """# LoadBalancedGroup and Broker
 
 Made by `python docs/crd_reference.py > docs/crds.md` from crds/. The rules below the tables are the API server's to
-hold. The operator that will follow these objects is being built: nothing acts on them yet.
+hold. [kubernetes.md](kubernetes.md) shows both kinds at work.
 """
 
 

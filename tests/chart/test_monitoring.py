@@ -11,41 +11,20 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client.core import Metric
 
 from lbg_operator.children.environment import OBSERVED_PORT
 from lbg_operator.children.naming import GROUP_LABEL, selector_of
-from lbg_operator.process.metrics import Metrics
-from lbg_operator.reconciling.looks import Looks
-from lbg_operator.reconciling.store import Store
 from lbg_sidecar.process.metrics import SERIES as OF_SIDECAR
-from lbg_sidecar.process.metrics import Series
 from support.chart import CHART, LARGE, Object, of_kind, rendered
+from support.operator_metrics import series_of_operator
 
 ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
 RULES = {rule["alert"]: rule for group in ALERTS["groups"] for rule in group["rules"]}
 CASES = Path(__file__).with_name("alerts.test.yaml")
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in (CHART / "files" / "dashboards").iterdir()}
+OF_OPERATOR = series_of_operator()
 OF_SCRAPES = {"namespace", "pod", "group", "le"}
 """Labels that come with a scrape: a target's, as the PodMonitor and the ServiceMonitor give them, and a histogram's."""
-
-
-def of_operator() -> dict[str, Series]:
-    looks = Looks(lambda key: None, now=lambda: 0.0, timestamp=lambda: "")
-    families = Metrics(Store(), looks, lambda kind: 0.0).registry.collect()
-    return {
-        f"{one.name}_total" if one.type == "counter" else one.name: Series(one.type, "", labels_of(one))
-        for one in families
-    }
-
-
-def labels_of(family: Metric) -> tuple[str, ...]:
-    """Of a family without samples too, which is what the client knows of it."""
-    told: tuple[str, ...] = getattr(family, "_labelnames", ())
-    return tuple(set(told) | {label for sample in family.samples for label in sample.labels})
-
-
-OF_OPERATOR = of_operator()
 
 
 def promtool(*arguments: str | Path, cwd: Path | None = None) -> str:

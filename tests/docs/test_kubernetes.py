@@ -1,0 +1,102 @@
+"""The quick start of docs/kubernetes.md: its manifests are followed, its values are the chart's, its app runs."""
+
+from __future__ import annotations
+
+import copy
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import kubernetes_validate
+import yaml
+
+from lbg_operator.children.workload import deployment_of
+from lbg_operator.manifests import BrokerManifest, GroupManifest, RabbitMQ
+from lbg_operator.settings import OperatorSettings
+from support.chart import of_kind, rendered
+from support.manifests import fill_in, schema_of
+from support.ports import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
+GROUP = yaml.safe_load((ROOT / "examples" / "flights-group.yaml").read_text())
+SETTINGS = OperatorSettings(sidecar_image="lbg-sidecar:0.1.0", broker_image="lbg-broker:0.1.0")
+
+
+def parsed_group() -> GroupManifest:
+    told = copy.deepcopy(GROUP)
+    fill_in(told["spec"], schema_of("loadbalancedgroups")["properties"]["spec"])
+    told["metadata"]["namespace"] = "default"
+    return GroupManifest.parse(told)
+
+
+def container() -> dict[str, Any]:
+    (found,) = GROUP["spec"]["consumer"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def test_the_group_is_followed_and_its_pods_are_what_kubernetes_takes() -> None:
+    group = parsed_group()
+    deployment = deployment_of(group, SETTINGS, has_ca=True)
+    kubernetes_validate.validate(deployment, "1.29", strict=True)
+    assert f"--group {group.spec.name}" in PAGE
+    assert f"deploy/{deployment['metadata']['name']}" in PAGE
+
+
+def test_its_broker_is_the_one_that_the_chart_makes_as_the_page_installs_it() -> None:
+    install = re.search(r"helm install lbg charts/lbg --namespace (\S+) (.*?)--wait", PAGE, re.S)
+    assert install is not None
+    sets = re.findall(r"--set '?([^\s']+)'?", install[2])
+    (broker,) = of_kind(rendered(helm.parse_set_string(",".join(sets)), namespace=install[1]), "Broker")
+    fill_in(broker["spec"], schema_of("brokers")["properties"]["spec"])
+    broker["metadata"]["namespace"] = install[1]
+    group = parsed_group()
+    assert (group.broker.namespace, group.broker.name) == (install[1], broker["metadata"]["name"])
+    assert BrokerManifest.parse(broker).allows("default")
+
+
+def test_the_broker_that_it_shows_is_followed() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    told = yaml.safe_load(text)
+    fill_in(told["spec"], schema_of("brokers")["properties"]["spec"])
+    told["metadata"]["namespace"] = "shop"
+    engine = BrokerManifest.parse(told).engine
+    assert isinstance(engine, RabbitMQ)
+    assert engine.ca_secret == "rabbitmq-ca"
+
+
+def test_its_application_acknowledges_a_flight_and_ends_when_it_is_asked_to() -> None:
+    port = free_port()
+    (script,) = container()["args"]
+    command = [sys.executable, *container()["command"][1:], script.replace("8080", str(port))]
+    flight = b'{"tailnum": "N554JB", "dest": "BQN", "time_hour": "2013-02-01T10:00:00Z"}'
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as app:
+        try:
+            assert posted(f"http://127.0.0.1:{port}/flights", flight) == 204
+            assert app.stdout is not None
+            assert app.stdout.readline() == "N554JB to BQN at 2013-02-01T10:00:00Z\n"
+        finally:
+            app.terminate()
+        assert app.wait(timeout=10) == 0
+
+
+def posted(url: str, body: bytes) -> int:
+    """The status of the first answer."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            with urllib.request.urlopen(url, body, timeout=5) as answer:
+                return int(answer.status)
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_every_page_that_it_leads_to_is_there() -> None:
+    for link in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", PAGE):
+        assert (ROOT / "docs" / link).resolve().is_file(), link
