@@ -219,6 +219,7 @@ class Brokers:
         answer = await world.cluster.merge(BROKER, key.namespace, key.name, patch, subresource="status")
         if answer is None:
             return
+        world.store.update(BROKER, answer)
         world.wrote(BROKER, answer)
         before = {one["type"]: one["reason"] for one in former.get("conditions", ())}
         for one in wanted["conditions"]:

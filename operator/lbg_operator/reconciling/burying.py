@@ -65,10 +65,13 @@ class Burying:
         if manifest is None:
             return None
         log.info("%s: deleted; %s", key, message)
-        self._world.announce(manifest, type="Normal", reason="Deleted", message=message)
         self._told = {one for one in self._told if one[0] != key}
         if has_finalizer(manifest):
-            await self._world.cluster.merge(GROUP, key.namespace, key.name, without_finalizer(manifest))
+            cluster = self._world.cluster
+            answer = await cluster.merge(GROUP, key.namespace, key.name, without_finalizer(manifest))
+            if answer is not None:
+                self._world.store.update(GROUP, answer)
+            self._world.announce(manifest, type="Normal", reason="Deleted", message=message)
         return None
 
     async def _is_drained(self, key: Key, group: GroupManifest, reach: Reach) -> bool:

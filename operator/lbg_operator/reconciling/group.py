@@ -39,6 +39,7 @@ class Groups:
         self._scaling = Scaling(world)
         self._reporting = Reporting(world)
         self._keda: dict[Key, Mapping[str, Any] | None] = {}
+        self._uids: dict[Key, str] = {}
 
     async def round(self, key: Key) -> float | None:
         """Raises ClusterError: the round is to be made again later."""
@@ -47,6 +48,10 @@ class Groups:
         if manifest is None:
             self._forget(key)
             return None
+        uid = manifest["metadata"].get("uid", "")
+        if self._uids.setdefault(key, uid) != uid:  # deleted and made again before a round saw it gone
+            self._forget(key)
+            self._uids[key] = uid
         try:
             group = world.group(manifest)
         except ManifestError as error:
@@ -60,7 +65,9 @@ class Groups:
         if group.metadata.deleting:
             return await self._burying.round(key, group)
         if not has_finalizer(manifest):
-            await world.cluster.merge(GROUP, key.namespace, key.name, with_finalizer(manifest))
+            answer = await world.cluster.merge(GROUP, key.namespace, key.name, with_finalizer(manifest))
+            if answer is not None:
+                world.store.update(GROUP, answer)
         facts, children = self._judged(group)
         broker = broker_key(group)
         if facts.refusal is None and broker not in world.checked:
@@ -147,3 +154,4 @@ class Groups:
         self._reporting.forget(key)
         self._scaling.forget(key)
         self._keda.pop(key, None)
+        self._uids.pop(key, None)

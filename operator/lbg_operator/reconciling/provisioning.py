@@ -67,6 +67,7 @@ class Provisioning:
         self._world.looks.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)
         changes = [str(one) for one in created.changes if not isinstance(one, PutUser) or one.is_new]
         if changes:
+            self._world.looks.soon(key)
             self._tell(key, was_there=created.was_there, changes=changes)
         return None
 

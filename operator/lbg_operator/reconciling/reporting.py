@@ -50,7 +50,7 @@ class Reporting:
             observed=None if look is None or look.description is None else look.time,
             handoffs=self._seen_handoffs(key, former),
         )
-        since_s = float("inf") if last is None else world.now() - last.at
+        since_s = 0.0 if last is None else world.now() - last.at
         if not is_worth_writing(wanted, former, since_last_s=since_s):
             if last is None:
                 self._written[key] = _Written(dict(former), world.now())
@@ -58,6 +58,7 @@ class Reporting:
         patch = patch_of(wanted, former)
         answer = await world.cluster.merge(GROUP, key.namespace, key.name, patch, subresource="status")
         if answer is not None:
+            world.store.update(GROUP, answer)
             world.wrote(GROUP, answer)
             self._written[key] = _Written(wanted, world.now())
             self._announce(manifest, former, wanted)

@@ -34,12 +34,20 @@ class Store:
     _pods: dict[Key, dict[str, Object]] = field(default_factory=dict)
 
     def put(self, kind: Kind, seen: Object) -> None:
+        """Unless it is older than what is known: what a request was answered comes before the watch tells of it."""
         key = Key.of(seen)
         if kind is POD:
             if (group := group_of(seen)) is not None:
                 self._pods.setdefault(group, {})[key.name] = _trimmed(seen)
             return
-        self._seen.setdefault(kind, {})[key] = seen if kind in (GROUP, BROKER) else _trimmed(seen)
+        known = self._seen.setdefault(kind, {})
+        if key not in known or not _is_older(seen, known[key]):
+            known[key] = seen if kind in (GROUP, BROKER) else _trimmed(seen)
+
+    def update(self, kind: Kind, answer: Object) -> None:
+        """The same with what a request was answered, unless the watch told meanwhile that the object is gone."""
+        if self.get(kind, Key.of(answer)) is not None:
+            self.put(kind, answer)
 
     def drop(self, kind: Kind, seen: Object) -> None:
         key = Key.of(seen)
@@ -50,7 +58,9 @@ class Store:
                 if not pods:
                     self._pods.pop(group, None)
             return
-        self._seen.get(kind, {}).pop(key, None)
+        known = self._seen.get(kind, {})
+        if key in known and not _is_older(seen, known[key]):
+            del known[key]
 
     def get(self, kind: Kind, key: Key) -> Object | None:
         return self._seen.get(kind, {}).get(key)
@@ -78,10 +88,19 @@ def version_of(seen: Object) -> str:
     return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
 
 
+def _is_older(seen: Object, known: Object) -> bool:
+    """Versions of one kind can be compared (Kubernetes: "API Concepts", resource versions)."""
+    return _age_of(seen) < _age_of(known)
+
+
+def _age_of(seen: Object) -> int:
+    return int(seen["metadata"].get("resourceVersion", 0))
+
+
 def _trimmed(seen: Object) -> Object:
     """Without what nobody asks for: five hundred Deployments with their templates are memory."""
     metadata = seen["metadata"]
-    kept = ("namespace", "name", "uid", "labels", "annotations", "deletionTimestamp")
+    kept = ("namespace", "name", "uid", "resourceVersion", "labels", "annotations", "deletionTimestamp")
     return {
         "metadata": {name: metadata[name] for name in kept if name in metadata},
         "version": version_of(seen),
