@@ -1,30 +1,57 @@
-"""The Kubernetes API as `Cluster` sees it, in memory: versions and conflicts as the real one has them."""
+"""The Kubernetes API as `Cluster` sees it, in memory: versions, conflicts, finalizers and owners as the real one has
+them."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from lbg_operator.cluster.kinds import API_SERVICE, Kind, kind_of
+from lbg_operator.cluster.kinds import (
+    API_SERVICE,
+    BROKER,
+    BUDGET,
+    DEPLOYMENT,
+    GROUP,
+    NETWORK_POLICY,
+    SCALED_OBJECT,
+    STATEFUL_SET,
+    Kind,
+    kind_of,
+)
 from lbg_operator.cluster.seam import ClusterError, Object
 
 CONFLICT = 409
+WITH_GENERATION = frozenset({GROUP, BROKER, BUDGET, DEPLOYMENT, NETWORK_POLICY, SCALED_OBJECT, STATEFUL_SET})
+WITH_STATUS = frozenset({GROUP, BROKER})
+"""Kinds whose status only its subresource changes."""
+
+Place = tuple[Kind, str | None, str]
 
 
 class FakeCluster:
-    """`written` says what was changed, in order. `failing`: the verbs that fail, as after a lost connection. `served`:
-    the API versions that custom resources have brought."""
+    """`written` says what the operator asked to be changed, in order, and `changed` what of that changed anything.
 
-    def __init__(self) -> None:
-        self.objects: dict[tuple[Kind, str | None, str], Object] = {}
+    `failing`: the verbs that fail, as after a lost connection; `fail` may raise for a single request, or tell how many
+    seconds it takes. `served`: the API versions that custom resources have brought. `watchers` are told of each change:
+    kind, object, whether it is gone.
+    """
+
+    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.objects: dict[Place, Object] = {}
         self.written: list[tuple[str, str, str]] = []
+        self.changed: list[tuple[str, str, str]] = []
         self.failing: set[str] = set()
+        self.fail: Callable[[str, Kind, str], None] = lambda verb, kind, name: None
         self.served: set[str] = set()
+        self.watchers: list[Callable[[Kind, Object, bool], None]] = []
+        self._clock = clock
+        self._applied: dict[Place, Object] = {}
         self._version = 0
 
     async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
-        self._require("read", kind)
+        self._require("read", kind, name)
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
     async def serves(self, api_version: str) -> bool:
@@ -32,69 +59,151 @@ class FakeCluster:
         return api_version in self.served
 
     async def select(self, kind: Kind, namespace: str | None, selector: str) -> Sequence[Object]:
-        """`selector` has signs of equality only."""
         self._require("select", kind)
-        wanted = dict(one.split("=") for one in selector.split(",") if one)
         return [
             copy.deepcopy(one)
             for (held, place, _), one in self.objects.items()
-            if held == kind and namespace in (None, place)
-            if wanted.items() <= one["metadata"].get("labels", {}).items()
+            if held == kind and namespace in (None, place) and matches(selector, one)
         ]
 
     async def apply(self, wanted: Object) -> Object:
-        kind = kind_of(wanted["apiVersion"], wanted["kind"])
-        self._require("apply", kind)
-        former = self.objects.get(self._place(wanted), {})
-        return self._keep("apply", _merged(former, wanted))
+        kind, _, name = place = _place_of(wanted)
+        self._require("apply", kind, name)
+        former = _without(self.objects.get(place, {}), self._applied.get(place, {}), wanted)
+        self._applied[place] = copy.deepcopy(wanted)
+        return self._write("apply", place, _merged(former, wanted))
 
     async def merge(
         self, kind: Kind, namespace: str | None, name: str, patch: Object, *, subresource: str = ""
     ) -> Object | None:
-        self._require("merge", kind)
+        self._require("merge", kind, name)
         former = self.objects.get((kind, namespace, name))
         if former is None:
             return None
         version = patch.get("metadata", {}).get("resourceVersion")
         if version not in (None, former["metadata"]["resourceVersion"]):
             raise ClusterError(f"patch {kind.kind} {name}", "the object has been modified", status=CONFLICT)
-        return self._keep("merge", _merged(former, patch))
+        if subresource == "status":
+            patch = {"status": patch["status"]}
+        elif kind in WITH_STATUS:
+            patch = {field: value for field, value in patch.items() if field != "status"}
+        return self._write("merge", (kind, namespace, name), _merged(former, patch))
 
     async def create(self, new: Object) -> Object:
         kind = kind_of(new["apiVersion"], new["kind"])
         self._require("create", kind)
-        if self._place(new) in self.objects:
-            raise ClusterError(
-                f"create {kind.kind} {new['metadata']['name']}", "already exists", status=CONFLICT
-            )
-        return self._keep("create", new)
+        new = copy.deepcopy(new)
+        new["metadata"].setdefault("name", f"{new['metadata'].get('generateName')}{self._version}")
+        place = _place_of(new)
+        if place in self.objects:
+            raise ClusterError(f"create {kind.kind} {place[2]}", "already exists", status=CONFLICT)
+        return self._write("create", place, new)
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        self._require("delete", kind)
-        if self.objects.pop((kind, namespace, name), None) is not None:
+        self._require("delete", kind, name)
+        if (kind, namespace, name) in self.objects:
             self.written.append(("delete", kind.kind, name))
+            self.changed.append(("delete", kind.kind, name))
+            self.take_away(kind, namespace, name)
+
+    # What others do, and the cluster itself
 
     def put(self, wanted: Object) -> None:
-        """Somebody else's doing."""
-        self._keep("put", wanted)
-        self.written.pop()
+        self._keep(_place_of(wanted), wanted)
 
-    def _keep(self, verb: str, wanted: Object) -> Object:
+    def edit(self, kind: Kind, namespace: str, name: str, patch: Object) -> None:
+        """A merge patch of somebody else, of the status too."""
+        place = (kind, namespace, name)
+        self._keep(place, _merged(self.objects[place], patch))
+
+    def take_away(self, kind: Kind, namespace: str | None, name: str) -> None:
+        """Delete: an object that has finalizers is kept until they are gone, one that has dependents takes them along
+        (Kubernetes: "Garbage Collection")."""
+        place = (kind, namespace, name)
+        there = self.objects[place]
+        if there["metadata"].get("finalizers"):
+            if "deletionTimestamp" not in there["metadata"]:
+                at = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+                self._keep(place, _merged(there, {"metadata": {"deletionTimestamp": at}}), is_news=True)
+            return
+        del self.objects[place]
+        self._applied.pop(place, None)
         self._version += 1
-        kept = copy.deepcopy(wanted)
-        kept["metadata"]["resourceVersion"] = str(self._version)
-        self.objects[self._place(wanted)] = kept
-        self.written.append((verb, wanted["kind"], wanted["metadata"]["name"]))
-        return copy.deepcopy(kept)
+        self._tell(kind, _merged(there, {"metadata": {"resourceVersion": str(self._version)}}), is_gone=True)
+        uid = there["metadata"].get("uid")
+        for dependent, one in list(self.objects.items()):
+            owners = one["metadata"].get("ownerReferences", ())
+            if uid and any(owner["uid"] == uid for owner in owners) and dependent in self.objects:
+                self.take_away(*dependent)
 
-    def _require(self, verb: str, kind: Kind) -> None:
+    def _write(self, verb: str, place: Place, wanted: Object) -> Object:
+        kind, _, name = place
+        self.written.append((verb, kind.kind, name))
+        if self._keep(place, wanted):
+            self.changed.append((verb, kind.kind, name))
+        return copy.deepcopy(self.objects.get(place, wanted))
+
+    def _keep(self, place: Place, wanted: Object, *, is_news: bool = False) -> bool:
+        """Whether anything changed."""
+        kind, there = place[0], self.objects.get(place)
+        kept = copy.deepcopy(wanted)
+        metadata = kept["metadata"]
+        if there is None:
+            metadata.setdefault("uid", f"uid-{self._version + 1}")
+            metadata.setdefault("creationTimestamp", self._clock().strftime("%Y-%m-%dT%H:%M:%SZ"))
+            if kind in WITH_GENERATION:
+                metadata.setdefault("generation", 1)
+        else:
+            metadata["resourceVersion"] = there["metadata"]["resourceVersion"]
+            if kept == there:
+                return False
+            if kind in WITH_GENERATION and (is_news or _wanted_of(kept) != _wanted_of(there)):
+                metadata["generation"] = there["metadata"]["generation"] + 1
+        self._version += 1
+        metadata["resourceVersion"] = str(self._version)
+        self.objects[place] = kept
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+            self.take_away(*place)
+        else:
+            self._tell(kind, kept, is_gone=False)
+        return True
+
+    def _tell(self, kind: Kind, seen: Object, *, is_gone: bool) -> None:
+        for told in self.watchers:
+            told(kind, copy.deepcopy(seen), is_gone)
+
+    def _require(self, verb: str, kind: Kind, name: str = "") -> None:
         if verb in self.failing:
             raise ClusterError(f"{verb} {kind.kind}", "connection refused")
+        self.fail(verb, kind, name)
 
-    @staticmethod
-    def _place(one: Object) -> tuple[Kind, str | None, str]:
-        metadata = one["metadata"]
-        return kind_of(one["apiVersion"], one["kind"]), metadata.get("namespace"), metadata["name"]
+
+def matches(selector: str, seen: Object) -> bool:
+    """Signs of equality, and labels that have to be there."""
+    labels = seen["metadata"].get("labels", {})
+    told = (one.partition("=") for one in selector.split(",") if one)
+    return all(labels.get(name) == value if sign else name in labels for name, sign, value in told)
+
+
+def _place_of(one: Object) -> Place:
+    metadata = one["metadata"]
+    return kind_of(one["apiVersion"], one["kind"]), metadata.get("namespace"), metadata["name"]
+
+
+def _wanted_of(one: Object) -> Object:
+    return {name: value for name, value in one.items() if name not in ("metadata", "status")}
+
+
+def _without(there: Any, applied: Any, wanted: Any) -> Any:
+    """`there` without the fields that the same manager applied before and does not any more (Kubernetes: "Server-Side
+    Apply")."""
+    if not (isinstance(there, dict) and isinstance(applied, dict) and isinstance(wanted, dict)):
+        return there
+    return {
+        name: _without(value, applied.get(name), wanted.get(name))
+        for name, value in there.items()
+        if name in wanted or name not in applied
+    }
 
 
 def _merged(former: Any, patch: Any) -> Any:

@@ -1,0 +1,207 @@
+"""The operator on a cluster and a broker in memory: its rounds, looks and workers as the process wires them, with
+watches whose delay a test sets, and in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self, cast
+
+from lbg_operator.brokers.pool import Pool
+from lbg_operator.cluster.kinds import BROKER, GROUP, Kind
+from lbg_operator.cluster.seam import Object
+from lbg_operator.process.watching import SELECTORS, list_all, owner_of, take
+from lbg_operator.process.working import Workers
+from lbg_operator.reconciling.applied import Applied
+from lbg_operator.reconciling.autoscaling import Autoscaling
+from lbg_operator.reconciling.broker import Brokers
+from lbg_operator.reconciling.group import Groups
+from lbg_operator.reconciling.looks import Looks
+from lbg_operator.reconciling.store import Key, Store
+from lbg_operator.reconciling.store import Object as Seen
+from lbg_operator.reconciling.world import World
+from lbg_operator.settings import OperatorSettings
+from support.fake_cluster import FakeCluster, matches
+from support.manifests import broker_manifest, consumer, group_manifest
+from support.operated_broker import OperatedBroker, OperatedPool
+from support.operated_pods import Pods
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+SETTINGS = OperatorSettings(
+    sidecar_image="lbg-sidecar:1", broker_image="lbg-broker:1", namespace="lbg", service="lbg-operator"
+)
+MAIN = Key("shop", "main")
+ORDERS = Key("shop", "orders")
+
+
+def wall_clock() -> datetime:
+    return BEGAN + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+@dataclass
+class Told:
+    """An event that the operator announced."""
+
+    about: str
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass
+class Place:
+    """`delay_s`: how late the watches tell. `events`: what was announced, also by former lives of the operator."""
+
+    cluster: FakeCluster = field(default_factory=lambda: FakeCluster(wall_clock))
+    broker: OperatedBroker = field(default_factory=OperatedBroker)
+    settings: OperatorSettings = SETTINGS
+    delay_s: float = 0.02
+    events: list[Told] = field(default_factory=list)
+    operator: Operator | None = None
+    brokers: dict[Any, OperatedBroker] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pods = Pods(self.cluster)
+        self.broker.members_of = self.pods.members
+        self.brokers[MAIN] = self.broker
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        self.operator = Operator(self)
+        await self.operator.start()
+
+    async def stop(self) -> None:
+        if self.operator is not None:
+            await self.operator.close()
+            self.operator = None
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    def apply_broker(self, name: str = "main", namespace: str = "shop", **spec: Any) -> None:
+        """A RabbitMQ, and its administrator's Secret."""
+        self.give_secret("main-admin", namespace, username="admin", password="admin")
+        told = {"rabbitmq": {"uris": ["amqp://rabbit"], "adminSecretName": "main-admin"}, **spec}
+        manifest = broker_manifest(told, name=name, namespace=namespace)
+        self.cluster.put(manifest | {"metadata": manifest["metadata"] | {"uid": f"uid-of-broker-{name}"}})
+
+    def apply_group(
+        self, name: str = "orders", namespace: str = "shop", *, consumes: bool = True, **spec: Any
+    ) -> None:
+        """With a consumer of two replicas."""
+        told = {"replicas": 2, **({"consumer": consumer()} if consumes else {}), **spec}
+        manifest = group_manifest(told, name=name, namespace=namespace)
+        manifest["metadata"].update(uid=f"uid-of-{namespace}-{name}-{wall_clock():%H%M%S%f}")
+        self.cluster.put(manifest)
+
+    def edit_group(self, spec: Mapping[str, Any], key: Key = ORDERS) -> None:
+        self.cluster.edit(GROUP, *key, {"spec": dict(spec)})
+
+    def delete_group(self, key: Key = ORDERS) -> None:
+        self.cluster.take_away(GROUP, *key)
+
+    def give_secret(self, name: str, namespace: str = "shop", **told: str) -> None:
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in told.items()}
+        metadata = {"name": name, "namespace": namespace}
+        self.cluster.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+
+    def has(self, kind: Kind, name: str = "orders", namespace: str = "shop") -> bool:
+        return (kind, namespace, name) in self.cluster.objects
+
+    def seen(self, kind: Kind, name: str = "orders", namespace: str = "shop") -> Object:
+        return self.cluster.objects[kind, namespace, name]
+
+    def status(self, key: Key = ORDERS, kind: Kind = GROUP) -> Object:
+        return cast(Object, self.seen(kind, key.name, key.namespace).get("status", {}))
+
+    def conditions(self, key: Key = ORDERS, kind: Kind = GROUP) -> dict[str, tuple[str, str]]:
+        """Status and reason, by type."""
+        told = self.status(key, kind).get("conditions", ())
+        return {one["type"]: (one["status"], one["reason"]) for one in told}
+
+    def message(self, condition: str, key: Key = ORDERS) -> str:
+        (found,) = (one for one in self.status(key)["conditions"] if one["type"] == condition)
+        return str(found["message"])
+
+    def reasons(self, about: str = "orders") -> list[str]:
+        return [one.reason for one in self.events if one.about == about]
+
+
+class Operator:
+    """One life of it. `process.running.Process` wires the same parts, to kopf."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._store = Store()
+        loop = asyncio.get_running_loop()
+        cluster = place.cluster
+        looks = Looks(
+            lambda key: self._groups.wake(key), now=loop.time, timestamp=lambda: self.world.timestamp
+        )
+        self.world = World(
+            cluster=cluster,
+            settings=place.settings,
+            store=self._store,
+            applied=Applied(cluster, self._store),
+            looks=looks,
+            autoscaling=Autoscaling(cluster, place.settings, standing=lambda: None),
+            announce=self._announce,
+            wake_group=lambda key: self._groups.wake(key),
+            now=loop.time,
+            wall_clock=wall_clock,
+        )
+        self.failures: list[str] = []
+        self._groups = Workers(Groups(self.world).round, name="group", done=self._done)
+        pool = cast(Pool, OperatedPool(place.brokers))
+        self._brokers = Workers(Brokers(self.world, pool).round, name="broker", done=self._done)
+
+    async def start(self) -> None:
+        self._place.cluster.watchers.append(self._told)
+        await list_all(self._place.cluster, self._store, ())
+        await self.world.autoscaling.try_look()
+        for key, _ in self._store.all(BROKER):
+            self._brokers.wake(key)
+        self.wake_groups()
+
+    async def close(self) -> None:
+        self._place.cluster.watchers.remove(self._told)
+        await self._groups.close()
+        await self._brokers.close()
+        await self.world.looks.close()
+
+    def wake_groups(self) -> None:
+        for key, _ in self._store.all(GROUP):
+            self._groups.wake(key)
+
+    def _announce(self, about: Seen, *, type: str, reason: str, message: str) -> None:
+        self._place.events.append(Told(about["metadata"]["name"], type, reason, message))
+
+    def _done(self, outcome: str, seconds: float) -> None:
+        if outcome == "error":
+            self.failures.append(outcome)
+
+    def _told(self, kind: Kind, seen: Object, is_gone: bool) -> None:
+        if kind in SELECTORS and matches(SELECTORS[kind], seen):
+            asyncio.get_running_loop().call_later(self._place.delay_s, self._hear, kind, seen, is_gone)
+
+    def _hear(self, kind: Kind, seen: Object, is_gone: bool) -> None:
+        take(self._store, kind, seen, is_gone=is_gone)
+        owner = owner_of(kind, seen)
+        if owner is None:
+            return
+        (self._groups if owner[0] is GROUP else self._brokers).wake(owner[1])
+        if kind is BROKER:
+            for group in self.world.groups():
+                if (group.broker.namespace, group.broker.name) == Key.of(seen):
+                    self._groups.wake(Key(group.metadata.namespace, group.metadata.name))
+        elif kind not in (GROUP, BROKER):
+            self.world.looks.soon(owner[1])
