@@ -1,0 +1,1 @@
+"""The whole of LBG on a real cluster: `make e2e`."""

@@ -1,0 +1,48 @@
+"""A cluster with the chart installed, and a namespace for each test."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import helm_python as helm
+import pytest
+
+from e2e.kubectl import Kubectl, until
+from e2e.stage import HERE, broker, files, image, is_condition
+
+CHART = HERE.parent / "charts" / "lbg"
+RELEASE, SYSTEM = "lbg", "lbg-e2e-system"
+
+
+@pytest.fixture(scope="session")
+def release() -> Iterator[helm.Config]:
+    """The chart, installed for the time of all tests."""
+    if not os.environ.get("KUBECONFIG"):
+        pytest.exit("e2e needs a cluster: set KUBECONFIG, or run `make e2e` where docker and kind are", 2)
+    system = Kubectl(SYSTEM)
+    if not system.is_there("namespace", SYSTEM):
+        system("create", "namespace", SYSTEM)
+    system("label", "namespace", SYSTEM, "pod-security.kubernetes.io/enforce=restricted", "--overwrite")
+    values = {"images": {name: image(name) for name in ("operator", "sidecar", "broker")}}
+    with helm.Config(namespace=SYSTEM) as config:
+        config.install(CHART, RELEASE, values, namespace=SYSTEM, wait="watcher", timeout=180)
+        try:
+            yield config
+        finally:
+            config.uninstall(RELEASE, wait="watcher", timeout=120, ignore_not_found=True)
+            system("delete", "namespace", SYSTEM, "--wait=false")
+
+
+@pytest.fixture
+def shop(release: helm.Config) -> Iterator[Kubectl]:
+    """A namespace with a broker that is ready; it is deleted with all that is in it."""
+    name = f"lbg-e2e-{uuid.uuid4().hex[:6]}"
+    shop = Kubectl(name)
+    shop("create", "namespace", name)
+    shop("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    shop.apply(files(), broker())
+    until(lambda: is_condition(shop, "broker", "main", "Ready"), what="the broker to be ready")
+    yield shop
+    shop("delete", "namespace", name, "--timeout=150s", timeout_s=160)

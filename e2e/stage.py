@@ -1,0 +1,153 @@
+"""The objects that the tests apply: a broker, groups with an application, publishers and validators."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from e2e.kubectl import Kubectl, Object, until
+
+HERE = Path(__file__).parent
+SAMPLE = HERE.parent / "examples" / "flights-sample.csv.gz"
+REGISTRY = os.environ.get("LBG_E2E_REGISTRY", "")
+TAG = os.environ.get("LBG_E2E_TAG", "0.1.0")
+BROKER = "main"
+CREDENTIALS = "/credentials"
+ENDED = ("Succeeded", "Failed")
+RESTRICTED: Object = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def image(name: str) -> str:
+    return f"{REGISTRY}/lbg-{name}:{TAG}" if REGISTRY else f"lbg-{name}:{TAG}"
+
+
+def broker() -> Object:
+    return _object("lbg.dev/v1alpha1", "Broker", BROKER, spec={"embedded": {"storage": {"size": "1Gi"}}})
+
+
+def files() -> Object:
+    """The application's program and the sample of flights."""
+    sample = base64.b64encode(SAMPLE.read_bytes()).decode()
+    text = {"app.py": (HERE / "app.py").read_text()}
+    return {**_object("v1", "ConfigMap", "files"), "data": text, "binaryData": {SAMPLE.name: sample}}
+
+
+def group(name: str, *, delay_ms: int = 0, queues: int = 8, concurrency: int = 8, **spec: Any) -> Object:
+    container: Object = {
+        "name": "app",
+        "image": image("sidecar"),
+        "command": ["python3", "/files/app.py"],
+        "env": [{"name": "DELAY_MS", "value": str(delay_ms)}],
+        "resources": {"requests": {"cpu": "20m", "memory": "32Mi"}},
+        "volumeMounts": [{"name": "files", "mountPath": "/files", "readOnly": True}],
+        "securityContext": RESTRICTED,
+    }
+    told: Object = {
+        "brokerRef": {"name": BROKER},
+        "queues": {"count": queues, "size": "100M"},
+        "hash": {"count": 64},
+        "rebalanceDelaySeconds": 3,
+        "consumer": {
+            "app": {"channel": "HTTP", "port": 8080, "concurrency": concurrency},
+            "sidecar": {"republish": True, "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}},
+            "template": {
+                "spec": {
+                    "containers": [container],
+                    "volumes": [{"name": "files", "configMap": {"name": "files"}}],
+                }
+            },
+        },
+        **spec,
+    }
+    return _object("lbg.dev/v1alpha1", "LoadBalancedGroup", name, spec=told)
+
+
+def publisher(
+    group: str, *, rows: int | None = None, rate_hz: int | None = None, name: str = "publisher"
+) -> Object:
+    """A pod that publishes the sample, or its first rows, and says at its end what it did."""
+    source = f"/files/{SAMPLE.name}"
+    rate = f"--rate {rate_hz}" if rate_hz else ""
+    take = f"zcat {source} | head -n {rows + 1}" if rows else f"zcat {source}"
+    publish = f"lbg publish --group $(cat {CREDENTIALS}/username) --key tailnum {rate} --cafile {CREDENTIALS}/ca.crt"
+    return _client(group, name, ["sh", "-c", f"{take} | {publish} --format csv --report /tmp/report -"])
+
+
+def validator(group: str, *, idle_s: int, name: str = "validator") -> Object:
+    """A pod that judges what is delivered, until nothing came for so long."""
+    judge = f"lbg validate --group $(cat {CREDENTIALS}/username) --json --no-shards --idle-timeout {idle_s}"
+    return _client(group, name, ["sh", "-c", f"{judge} --cafile {CREDENTIALS}/ca.crt"])
+
+
+def verdict(kubectl: Kubectl, *, timeout_s: float, name: str = "validator") -> Object:
+    """The validator's report, when it has ended."""
+    until(lambda: _phase(kubectl, name) in ENDED, what="the verdict", timeout_s=timeout_s)
+    report: Object = json.loads(kubectl("logs", name).splitlines()[-1])
+    return report
+
+
+def published(kubectl: Kubectl, *, timeout_s: float = 300, name: str = "publisher") -> None:
+    """Wait for a publisher's end, which must be a good one."""
+    until(lambda: _phase(kubectl, name) in ENDED, what=f"{name}'s end", timeout_s=timeout_s)
+    phase = _phase(kubectl, name)
+    assert phase == "Succeeded", kubectl("logs", name)
+
+
+def is_listening(kubectl: Kubectl, group: str) -> bool:
+    """Whether the validator's queue is there: what is delivered from now on is judged."""
+    return _phase(kubectl, "validator") == "Running"
+
+
+def condition(group: Object, type_: str) -> Object:
+    return next((one for one in group.get("status", {}).get("conditions", ()) if one["type"] == type_), {})
+
+
+def is_condition(kubectl: Kubectl, kind: str, name: str, type_: str, status: str = "True") -> bool:
+    return bool(condition(kubectl.get(kind, name), type_).get("status") == status)
+
+
+def _phase(kubectl: Kubectl, pod: str) -> str:
+    return str(kubectl.get("pod", pod)["status"].get("phase"))
+
+
+def _client(group: str, name: str, command: list[str]) -> Object:
+    secret = f"{group}-lbg"
+    uris = {"secretKeyRef": {"name": secret, "key": "uris"}}
+    container = {
+        "name": "client",
+        "image": image("sidecar"),
+        "command": command,
+        "env": [
+            {"name": "LBG_BROKER", "valueFrom": uris},
+            {"name": "LBG_USERNAME_FILE", "value": f"{CREDENTIALS}/username"},
+            {"name": "LBG_PASSWORD_FILE", "value": f"{CREDENTIALS}/password"},
+        ],
+        "volumeMounts": [
+            {"name": "credentials", "mountPath": CREDENTIALS, "readOnly": True},
+            {"name": "files", "mountPath": "/files", "readOnly": True},
+        ],
+        "securityContext": RESTRICTED,
+    }
+    volumes = [
+        {"name": "credentials", "secret": {"secretName": secret}},
+        {"name": "files", "configMap": {"name": "files"}},
+    ]
+    spec = {
+        "containers": [container],
+        "volumes": volumes,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 5,
+    }
+    return _object("v1", "Pod", name, spec=spec)
+
+
+def _object(api_version: str, kind: str, name: str, **more: Any) -> Object:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **more}

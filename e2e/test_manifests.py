@@ -1,0 +1,84 @@
+"""What people do with manifests: mistakes, drift, deletion."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e import stage
+from e2e.kubectl import CommandFailed, Kubectl, until
+
+
+def reason(shop: Kubectl, name: str, type_: str) -> str:
+    return str(stage.condition(shop.get("lbg", name), type_).get("reason"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"queues": {"count": 200}}, "HC >= QC"),
+        ({"replicas": 9}, "QC >= CC"),
+        ({"scaling": {"maxReplicas": 9, "targetLag": 1}}, "QC >= CC"),
+        ({"scaling": {"maxReplicas": 2}}, "scaling needs a target"),
+    ],
+)
+def test_the_api_server_refuses_what_cannot_be_and_says_what_to_do(
+    shop: Kubectl, spec: dict[str, object], said: str
+) -> None:
+    group = stage.group("orders")
+    group["spec"] |= spec
+    with pytest.raises(CommandFailed) as refused:
+        shop.apply(group)
+    assert said in refused.value.said
+
+
+def test_what_cannot_change_cannot_be_changed(shop: Kubectl) -> None:
+    shop.apply(stage.group("orders", replicas=0))
+    for patch in (
+        '{"spec":{"hash":{"count":32}}}',
+        '{"spec":{"queues":{"count":4}}}',
+        '{"spec":{"groupName":"x"}}',
+    ):
+        with pytest.raises(CommandFailed, match="cannot be changed"):
+            shop("patch", "lbg", "orders", "--type=merge", "-p", patch)
+
+
+def test_a_missing_broker_is_told_and_taken_when_it_comes(shop: Kubectl) -> None:
+    group = stage.group("orders", replicas=0)
+    group["spec"]["brokerRef"]["name"] = "other"
+    shop.apply(group)
+    until(lambda: reason(shop, "orders", "Accepted") == "BrokerNotFound", what="the mistake to be told")
+    other = stage.broker()
+    other["metadata"]["name"] = "other"
+    shop.apply(other)
+    until(lambda: reason(shop, "orders", "Provisioned") == "Provisioned", what="the group on its broker")
+
+
+def test_drift_is_repaired(shop: Kubectl) -> None:
+    shop.apply(stage.group("orders", replicas=1))
+    until(lambda: stage.is_condition(shop, "lbg", "orders", "Ready"), what="a group that is served")
+    shop("scale", "deployment/orders", "--replicas=3")
+    until(
+        lambda: shop.get("deployment", "orders")["spec"]["replicas"] == 1, what="the replicas to be put right"
+    )
+    shop("delete", "deployment", "orders", "configmap/orders-lbg", "networkpolicy/orders")
+    until(lambda: shop.is_there("deployment", "orders"), what="the Deployment to be back")
+    until(lambda: shop.is_there("configmap", "orders-lbg"), what="the ConfigMap to be back")
+    until(lambda: shop.is_there("networkpolicy", "orders"), what="the NetworkPolicy to be back")
+
+
+def test_a_deleted_group_works_off_what_waits(shop: Kubectl) -> None:
+    shop.apply(stage.group("orders", delay_ms=10, replicas=1))
+    until(lambda: stage.is_condition(shop, "lbg", "orders", "Ready"), what="a group that is served")
+    shop.apply(stage.validator("orders", idle_s=20), stage.publisher("orders", rows=3000))
+    stage.published(shop)
+    shop("delete", "lbg", "orders", "--timeout=120s")
+    said = stage.verdict(shop, timeout_s=60)
+    assert (said["distinct"], said["lost"], said["order_errors"]) == (3000, 0, 0), said
+    until(lambda: not shop.is_there("deployment", "orders"), what="the consumers to be gone")
+
+
+def test_a_group_whose_broker_is_gone_can_be_deleted(shop: Kubectl) -> None:
+    shop.apply(stage.group("orders", replicas=0))
+    until(lambda: stage.is_condition(shop, "lbg", "orders", "Provisioned"), what="the group on its broker")
+    shop("delete", "broker", "main")
+    shop("delete", "lbg", "orders", "--timeout=60s")
