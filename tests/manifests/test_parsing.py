@@ -98,3 +98,14 @@ def test_a_broker_is_for_its_namespace_and_those_it_allows(
 ) -> None:
     broker = BrokerManifest.parse(broker_manifest({"embedded": {}, "allowedNamespaces": allowed}))
     assert broker.allows(namespace) is expected
+
+
+def test_a_manifest_that_an_older_crd_filled_in_is_told_from_one_that_is_wrong() -> None:
+    manifest = group_manifest({"consumer": consumer()})
+    del manifest["spec"]["consumer"]["sidecar"]["republish"]
+    parsed = GroupManifest.parse(manifest).consumer
+    assert parsed is not None
+    assert not parsed.sidecar.republish
+    del manifest["spec"]["assignment"]
+    with pytest.raises(ManifestError, match="'assignment' is not there: the cluster's CRDs are older"):
+        GroupManifest.parse(manifest)

@@ -106,6 +106,15 @@ class GroupManifest:
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:
         """From an object as the API server gives it. Raises ManifestError."""
+        try:
+            return cls._parse(manifest)
+        except KeyError as error:  # the API server fills in what its CRD knows
+            raise ManifestError(
+                "spec", f"{error} is not there: the cluster's CRDs are older than this operator, upgrade them"
+            ) from None
+
+    @classmethod
+    def _parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:
         metadata, told = Metadata.of(manifest), manifest["spec"]
         scaling = _scaling(told["scaling"]) if "scaling" in told else None
         return cls(
@@ -178,7 +187,7 @@ def _consumer(told: Mapping[str, Any]) -> Consumer:
             image=sidecar.get("image"),
             resources=sidecar.get("resources"),
             log_format=sidecar["logFormat"],
-            republish=sidecar["republish"],
+            republish=sidecar.get("republish", False),
         ),
     )
 

@@ -46,6 +46,9 @@ class Burying:
             )
         is_late = gone_s >= group.drain_timeout_s
         reach = self._world.reach.get(broker_key(group))
+        is_there = self._world.store.get(BROKER, broker_key(group)) is not None
+        if is_there and broker_key(group) not in self._world.checked:
+            return STEP_S
         if reach is None:
             if is_late:
                 return await self.let_go(

@@ -1,0 +1,181 @@
+"""Hundreds of groups on one operator: how soon each is on its broker, and what the operator takes when all is quiet.
+
+On any cluster that KUBECONFIG names, with the CRDs in it (`kubectl apply --server-side -f crds/`) and no other operator
+of ours. The operator runs here as a process of its own, for one namespace that is made and deleted; the broker is an
+embedded one of this machine. The groups have no pods, as 500 of these would measure the cluster. From the answer of
+the API server to each manifest until its condition Provisioned is True in a watch; CPU in percent of a core over a time
+in which nothing changes (proc(5), stat), memory resident at its end. `python -m bench.operator_scale --groups 500`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+
+from support.embedded import PASSWORD, USER, EmbeddedBroker
+
+GROUP, VERSION, PLURAL = "lbg.dev", "v1alpha1", "loadbalancedgroups"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--groups", type=int, default=500)
+    parser.add_argument("--queues", type=int, default=8)
+    parser.add_argument("--rate", type=float, default=10, help="manifests applied in a second")
+    parser.add_argument("--quiet-s", type=float, default=120, help="how long CPU is measured")
+    asked = parser.parse_args()
+    if not os.environ.get("KUBECONFIG"):
+        print("operator_scale: set KUBECONFIG to a cluster that has the CRDs", file=sys.stderr)
+        return 2
+    kubernetes.config.load_kube_config()
+    return measured(asked)
+
+
+def measured(asked: argparse.Namespace) -> int:
+    name = f"lbg-bench-{uuid.uuid4().hex[:6]}"
+    core, custom = kubernetes.client.CoreV1Api(), kubernetes.client.CustomObjectsApi()
+    core.create_namespace({"metadata": {"name": name}})
+    try:
+        with tempfile.TemporaryDirectory() as directory, EmbeddedBroker(Path(directory) / "data") as broker:
+            _make_broker(core, custom, name, broker)
+            with _operator(name) as process:
+                waits = _provisioned(custom, name, asked)
+                time.sleep(30)
+                cpu = _cpu_percent(process.pid, asked.quiet_s)
+                memory = _resident_mb(process.pid)
+                _delete_groups(custom, name)
+    finally:
+        core.delete_namespace(name)
+    waits.sort()
+    p99 = waits[min(len(waits) - 1, round(len(waits) * 0.99))]
+    print(f"{len(waits)} groups of {asked.queues} queues, {asked.rate:g} applied a second")
+    print(
+        f"apply to Provisioned: p50 {statistics.median(waits):.2f} s  p99 {p99:.2f} s  max {waits[-1]:.2f} s"
+    )
+    print(f"when quiet: {cpu:.1f} % of a core, {memory:.0f} MB")
+    return 0
+
+
+def _make_broker(core: Any, custom: Any, namespace: str, broker: EmbeddedBroker) -> None:
+    login = {"username": USER, "password": PASSWORD}
+    core.create_namespaced_secret(namespace, {"metadata": {"name": "admin"}, "stringData": login})
+    where = {
+        "uris": [f"amqp://127.0.0.1:{broker.port}"],
+        "managementURIs": [f"http://127.0.0.1:{broker.management_port}"],
+        "adminSecretName": "admin",
+    }
+    _create(custom, namespace, "Broker", "brokers", "main", {"rabbitmq": where})
+
+
+@contextmanager
+def _operator(namespace: str) -> Iterator[subprocess.Popen[bytes]]:
+    told = {
+        "LBG_OPERATOR_SIDECAR_IMAGE": "lbg-sidecar",
+        "LBG_OPERATOR_BROKER_IMAGE": "lbg-broker",
+        "LBG_OPERATOR_WATCH_NAMESPACES": namespace,
+        "LBG_OPERATOR_LOG_LEVEL": "WARNING",
+    }
+    command = [sys.executable, "-m", "lbg", "operator", "run", "--host", "127.0.0.1", "--port", "0"]
+    process = subprocess.Popen(command, env={**os.environ, **told})
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+
+
+def _provisioned(custom: Any, namespace: str, asked: argparse.Namespace) -> list[float]:
+    """Seconds for each group, in the order in which they were provisioned."""
+    applied: dict[str, float] = {}
+    waits: dict[str, float] = {}
+
+    def watch() -> None:
+        stream = kubernetes.watch.Watch().stream(
+            custom.list_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, timeout_seconds=600
+        )
+        for event in stream:
+            seen = event["object"]
+            name = seen["metadata"]["name"]
+            said = seen.get("status", {}).get("conditions", ())
+            if name not in waits and any(
+                one["type"] == "Provisioned" and one["status"] == "True" for one in said
+            ):
+                waits[name] = time.monotonic()
+                if len(waits) == asked.groups:
+                    return
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    begun = time.monotonic()
+    for number in range(asked.groups):
+        time.sleep(max(0.0, begun + number / asked.rate - time.monotonic()))
+        spec = {
+            "brokerRef": {"name": "main"},
+            "hash": {"count": 32},
+            "queues": {"count": asked.queues, "size": "1M"},
+            "replicas": 0,
+            "drainTimeoutSeconds": 0,
+            "consumer": {
+                "app": {"channel": "Stream"},
+                "template": {"spec": {"containers": [{"name": "app", "image": "app"}]}},
+            },
+        }
+        _create(custom, namespace, "LoadBalancedGroup", PLURAL, f"group-{number}", spec)
+        applied[f"group-{number}"] = time.monotonic()
+    watching.join(timeout=600)
+    missing = asked.groups - len(waits)
+    if missing:
+        raise SystemExit(f"operator_scale: {missing} groups were not provisioned within 600 s")
+    return [at - applied[name] for name, at in waits.items()]
+
+
+def _create(custom: Any, namespace: str, kind: str, plural: str, name: str, spec: dict[str, Any]) -> None:
+    body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    custom.create_namespaced_custom_object(GROUP, VERSION, namespace, plural, body)
+
+
+def _delete_groups(custom: Any, namespace: str) -> None:
+    """While there is an operator that takes their finalizers away."""
+    custom.delete_collection_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL)
+    deadline = time.monotonic() + 300
+    while custom.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, limit=1)["items"]:
+        if time.monotonic() > deadline:
+            raise SystemExit("operator_scale: the groups were not deleted within 300 s")
+        time.sleep(1)
+
+
+def _cpu_percent(pid: int, seconds: float) -> float:
+    before = _cpu_s(pid)
+    time.sleep(seconds)
+    return (_cpu_s(pid) - before) / seconds * 100
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (kib,) = (line.split()[1] for line in lines if line.startswith("VmRSS"))
+    return int(kib) * 1024 / 1e6
+
+
+if __name__ == "__main__":
+    sys.exit(main())
