@@ -8,6 +8,7 @@ import os
 import pty
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,9 @@ from lbg_broker.deadletters.windows import FIRST_MESSAGES, HELD_MAX_BYTES, LARGE
 from lbg_broker.group import Names, binding_key
 from support.command_line import Lbg, Said, Where, start_lbg
 from support.dead_letters import dead, ids, listed, put, refused
+from support.embedded import EmbeddedBroker
+from support.group_load import group_spec
+from support.group_on_broker import declare_group
 from support.waiting import until
 
 DEEP = 4 * FIRST_MESSAGES
@@ -160,6 +164,29 @@ def test_a_replay_that_takes_longer_than_the_broker_lets_it_hold_messages_begins
         b"%d" % number for number in range(1, 300, 3)
     ]
     assert ids(listed(lbg, broker, group)) == [f"p-3-{number}" for number in range(300) if number % 3 != 1]
+
+
+def test_a_broker_that_is_busy_with_acks_for_long_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_broker.deadletters.queue.ANSWER_S", 0.2)
+
+    async def taken_at_the_first_page(broker: EmbeddedBroker) -> tuple[int, int]:
+        await declare_group(broker.url, group_spec("g"))
+        await put(Where(broker.url, ""), Names("g").dlx, refused("g", DEEP))
+        taken = 0
+        async with open_dead_queue([ConnectionSettings.parse(broker.url)], "g") as queue:
+            async for page in queue.pages(Selection()):
+                if not taken:
+                    broker.freeze()
+                    asyncio.get_running_loop().call_later(1.0, broker.thaw)
+                for _, message in page:
+                    queue.ack(message)
+                taken += len(page)
+            return taken, queue.not_looked_at
+
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        assert asyncio.run(taken_at_the_first_page(broker)) == (DEEP, 0)
 
 
 @pytest.mark.parametrize(("answer", "left"), [("n", 3), ("", 3), ("y", 0)])
