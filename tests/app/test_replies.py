@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lbg_sidecar import ACK, drop, retry
-from lbg_sidecar.app.replies import retry_after_s, verdict_of_reply
+from lbg_sidecar.app.replies import retry_after_s, verdict_of_reply, verdicts_of_reply
 from lbg_sidecar.app.targets import parse_target
 from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.verdict import Kind, Verdict
@@ -43,6 +43,24 @@ def test_a_word_nobody_knows_is_no_ack(body: bytes) -> None:
     verdict = verdict_of_reply(200, body, None, now_s=NOW_S)
     assert verdict.kind is Kind.RETRY
     assert "must be ack, retry or drop" in verdict.reason
+
+
+@pytest.mark.parametrize("body", [b'{"verdict": "drop", "reason": "', b' {"text": "'])
+def test_an_object_that_is_cut_is_no_ack_for_a_verdict_may_be_behind_the_cut(body: bytes) -> None:
+    verdict = verdict_of_reply(200, body, "3", now_s=NOW_S, is_cut=True)
+    assert (verdict.kind, verdict.after_s) == (Kind.RETRY, 3.0)
+    assert f"longer than {len(body)} bytes" in verdict.reason
+
+
+def test_a_long_reply_that_is_no_object_says_what_its_status_says() -> None:
+    assert verdict_of_reply(200, b"<html>", None, now_s=NOW_S, is_cut=True) == ACK
+    assert verdict_of_reply(422, b"no", None, now_s=NOW_S, is_cut=True) == drop("no")
+
+
+def test_a_reply_to_a_batch_that_is_cut_acknowledges_nothing() -> None:
+    verdicts = verdicts_of_reply(200, b'{"verdicts": [', None, now_s=NOW_S, is_cut=True)
+    assert verdicts.of("any").kind is Kind.RETRY
+    assert "longer than 14 bytes" in verdicts.of("any").reason
 
 
 def test_a_reason_is_cut_off() -> None:

@@ -76,6 +76,7 @@ def test_what_is_longer_than_the_limit_is_cut_and_its_connection_is_not_used_aga
     found = reader.receive(reply)
     assert found is not None
     assert found.body == b"hel"
+    assert found.is_cut
     assert not reader.reusable
 
 

@@ -182,7 +182,9 @@ class BatchChannel:
             log.exception("a batch could not be sent")
             return BatchVerdicts(retry(f"the sidecar could not send it: {type(error).__name__}: {error}"))
         health.answered()
-        return verdicts_of_reply(reply.status, reply.body, reply.retry_after, now_s=self._wall_s())
+        return verdicts_of_reply(
+            reply.status, reply.body, reply.retry_after, now_s=self._wall_s(), is_cut=reply.is_cut
+        )
 
     def _over(self, request: _Request, task: asyncio.Task[BatchVerdicts]) -> None:
         """Nothing of it runs any more: only now may its messages go elsewhere."""

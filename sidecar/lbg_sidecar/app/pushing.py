@@ -82,4 +82,6 @@ class PushChannel:
             health.unreachable(str(error))
             return retry(f"the application cannot be reached: {error}")
         health.answered()
-        return verdict_of_reply(reply.status, reply.body, reply.retry_after, now_s=self._wall_s())
+        return verdict_of_reply(
+            reply.status, reply.body, reply.retry_after, now_s=self._wall_s(), is_cut=reply.is_cut
+        )

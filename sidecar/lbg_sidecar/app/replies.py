@@ -29,13 +29,18 @@ class BatchVerdicts:
         return self.named.get(name, self.rest)
 
 
-def verdict_of_reply(status: int, body: bytes, retry_after: str | None, *, now_s: float) -> Verdict:
-    """`now_s`: seconds since 1970, for a Retry-After that is a date.
+def verdict_of_reply(
+    status: int, body: bytes, retry_after: str | None, *, now_s: float, is_cut: bool = False
+) -> Verdict:
+    """`now_s`: seconds since 1970, for a Retry-After that is a date. `is_cut`: the body is longer than what is here.
 
-    Only 422 and an explicit word drop a message: a wrong path (404) or a login page (302) must lose nothing.
+    Only 422 and an explicit word drop a message: a wrong path (404) or a login page (302) must lose nothing. A JSON
+    object that is cut may say anything where it is cut: that is a retry, for an acknowledgement cannot be taken back.
     """
     after_s = retry_after_s(retry_after, now_s=now_s)
     if 200 <= status < 300:
+        if is_cut and _is_object(body):
+            return retry(_too_long(body), after_s=after_s)
         return _said(body, after_s)
     if status == 422:
         return drop(_shown(body) or "HTTP 422")
@@ -43,7 +48,9 @@ def verdict_of_reply(status: int, body: bytes, retry_after: str | None, *, now_s
     return retry(f"HTTP {status}: {shown}" if shown else f"HTTP {status}", after_s=after_s)
 
 
-def verdicts_of_reply(status: int, body: bytes, retry_after: str | None, *, now_s: float) -> BatchVerdicts:
+def verdicts_of_reply(
+    status: int, body: bytes, retry_after: str | None, *, now_s: float, is_cut: bool = False
+) -> BatchVerdicts:
     """For a batch. Only an explicit word drops a message: a 422 may be about one of them, or about the batch's form.
 
     A 2xx without a body (or with `null`, which frameworks send for a handler that returns nothing) acknowledges all.
@@ -52,6 +59,8 @@ def verdicts_of_reply(status: int, body: bytes, retry_after: str | None, *, now_
     shown = _shown(body)
     if not 200 <= status < 300:
         return BatchVerdicts(retry(f"HTTP {status}: {shown}" if shown else f"HTTP {status}", after_s=after_s))
+    if is_cut:
+        return BatchVerdicts(retry(_too_long(body), after_s=after_s))
     if body.strip() in (b"", b"null"):
         return BatchVerdicts(ACK)
     try:
@@ -111,7 +120,7 @@ def retry_after_s(value: str | None, *, now_s: float) -> float | None:
 
 
 def _said(body: bytes, after_s: float | None) -> Verdict:
-    if not body.lstrip().startswith(b"{"):
+    if not _is_object(body):
         return ACK
     try:
         fields = json.loads(body)
@@ -120,6 +129,14 @@ def _said(body: bytes, after_s: float | None) -> Verdict:
     if "verdict" in fields or "status" in fields:
         return verdict_of_fields(fields, after_s)
     return ACK
+
+
+def _is_object(body: bytes) -> bool:
+    return body.lstrip().startswith(b"{")
+
+
+def _too_long(body: bytes) -> str:
+    return f"the reply is longer than {len(body)} bytes, so that its verdict cannot be read: answer 204 or a verdict"
 
 
 def _is_named(item: object) -> bool:

@@ -26,6 +26,7 @@ class Reply:
     status: int
     body: bytes  # as much of it as the limit lets through
     retry_after: str | None
+    is_cut: bool = False  # at the limit
 
 
 class ReplyReader:
@@ -86,7 +87,7 @@ class ReplyReader:
 
     def _cut(self) -> Reply:
         body = b"".join(self._body)[: self._body_max_bytes]
-        return Reply(self._status, body, self._retry_after)
+        return Reply(self._status, body, self._retry_after, self._body_bytes > self._body_max_bytes)
 
     # What the parser says. An exception in here would come out of it as another one.
 
