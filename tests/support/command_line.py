@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -43,14 +43,16 @@ _started: list[subprocess.Popen[str]] = []
 
 def start_lbg(
     *arguments: str,
+    under: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     stdin: int | None = None,
     stdout: int | IO[str] = subprocess.PIPE,
     stderr: int | IO[str] = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
-    """`lbg ARGUMENTS` as a process, with pipes by default; `end_started` ends it if the test does not."""
+    """`lbg ARGUMENTS` as a process, with pipes by default; `end_started` ends it if the test does not. `under`: a
+    command that becomes it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "lbg", *arguments],
+        [*under, sys.executable, "-m", "lbg", *arguments],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,

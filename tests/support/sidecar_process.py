@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,14 @@ class SidecarProcess:
     a file that says where the broker is, in place of `url`."""
 
     def __init__(
-        self, url: str, directory: Path, group: str, *, config: Path | None = None, **settings: str
+        self,
+        url: str,
+        directory: Path,
+        group: str,
+        *,
+        config: Path | None = None,
+        under: Sequence[str] = (),
+        **settings: str,
     ) -> None:
         name = settings.get("LBG_NAME", group)
         self.log = directory / f"{name}.log"
@@ -65,7 +73,7 @@ class SidecarProcess:
         }
         with self.log.open("a") as log:
             arguments = ("sidecar", "--config", str(config)) if config else ("sidecar",)
-            self.process = start_lbg(*arguments, environment=environment, stdout=log, stderr=log)
+            self.process = start_lbg(*arguments, under=under, environment=environment, stdout=log, stderr=log)
 
     @property
     def text(self) -> str:

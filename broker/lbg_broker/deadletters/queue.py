@@ -125,7 +125,8 @@ class DeadQueue:
         self._window_began_at = 0
         self._consumer: str | None = None
         self._looked_at = 0
-        self._acked = self._acks_taken = 0
+        self._acked = 0
+        self._acks_taken = 0
         self._turn_began_at = asyncio.get_running_loop().time()
         channel.closed.add_done_callback(lambda _: self._came.set())
 

@@ -50,6 +50,7 @@ class CommitLog:
         self._streams_max = streams_max
         self._slots: dict[tuple[str, int], _Slot] = {}
         self._found: list[StreamRuns] = []
+        self._is_disk_full = False
         try:
             self._descriptor = self._opened()
         except OSError as error:
@@ -208,11 +209,17 @@ class CommitLog:
             self._grow(self._descriptor, grown)
             self._map.resize(grown)
         except OSError as error:
-            log.warning(
-                "commit log %s cannot grow: %s; it forgets its oldest stream instead",
-                *(self.path, error.strerror or error),
-            )
+            if not self._is_disk_full:
+                self._is_disk_full = True
+                log.warning(
+                    "commit log %s cannot grow: %s; until it can, it forgets its oldest streams, which lets repeats "
+                    "through: make room on its disk",
+                    *(self.path, error.strerror or error),
+                )
             return
+        if self._is_disk_full:
+            self._is_disk_full = False
+            log.info("commit log %s grows again", self.path)
         self._free = list(range(size, grown - layout.SLOT_BYTES + 1, layout.SLOT_BYTES))
 
     def _grow(self, descriptor: int, size: int) -> None:
