@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lbg_broker.group import GroupSpec
@@ -25,6 +25,8 @@ SOON_S = 1.0
 """How long a look that somebody asked for waits for others to be asked for with it."""
 LIMIT_S = 20.0
 """Of one look at all groups of a broker."""
+
+NOT_ANY_MORE = "it is not looked at any more"
 
 Found = Mapping[str, Description | ProvisioningError]
 Survey = Callable[[Mapping[str, GroupSpec]], Awaitable[Found]]
@@ -81,10 +83,15 @@ class Looks:
             one.task = asyncio.create_task(self._run(one), name=f"looks at {broker}")
 
     async def end(self, broker: Key) -> None:
+        """What was seen there counts no longer; whoever waits for a look is told that there will be none."""
         one = self._rounds.pop(broker, None)
-        if one is not None and one.task is not None:
+        if one is None:
+            return
+        if one.task is not None:
             one.task.cancel()
             await asyncio.gather(one.task, return_exceptions=True)
+        for group in one.specs:
+            self._latest.pop(group, None)
 
     async def close(self) -> None:
         for broker in tuple(self._rounds):
@@ -142,16 +149,22 @@ class Looks:
                     all_at = self._now() + INTERVAL_S * random.uniform(0.9, 1.1)
                 groups = set(one.specs) if is_all else one.asked & one.specs.keys()
                 one.asked = set()
-                waiting, one.waiting = one.waiting, []
-                await self._look(one, groups)
-                for group, future in waiting:
+                begun, one.waiting = one.waiting, []
+                try:
+                    await self._look(one, groups)
+                except asyncio.CancelledError:  # they wait, whatever becomes of this task
+                    self._disappoint(begun)
+                    raise
+                for group, future in begun:
                     if not future.done():
-                        future.set_result(
-                            self._latest.get(group) or self._seen(group, None, "it was forgotten")
-                        )
+                        future.set_result(self._latest.get(group) or self._seen(group, None, NOT_ANY_MORE))
         finally:
-            for _, future in one.waiting:
-                future.cancel()
+            self._disappoint(one.waiting)
+
+    def _disappoint(self, waiting: Iterable[tuple[Key, asyncio.Future[Look]]]) -> None:
+        for group, future in waiting:
+            if not future.done():
+                future.set_result(self._seen(group, None, NOT_ANY_MORE))
 
     async def _look(self, one: _Round, groups: set[Key]) -> None:
         if not groups:
