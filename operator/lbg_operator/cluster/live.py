@@ -153,7 +153,12 @@ class LiveCluster:
             return None
         if response.status >= 400:
             raise _refused(what, response.status, told)
-        return json.loads(told) if told else {}
+        try:
+            return json.loads(told) if told else {}
+        except ValueError:
+            raise ClusterError(
+                what, f"the answer is no JSON: {told[:200].decode(errors='replace')}"
+            ) from None
 
 
 def _place_of(wanted: Mapping[str, Any]) -> tuple[Kind, str | None, str]:

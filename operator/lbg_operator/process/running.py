@@ -176,4 +176,6 @@ class Process:
             self._looks.soon(owner[1])
 
     def _wrote(self, kind: Kind, answer: Object) -> None:
-        self._silence.wrote(kind, Key.of(answer), answer["metadata"]["resourceVersion"], time.monotonic())
+        key = Key.of(answer)
+        if self._store.get(kind, key) is not None:  # of what is gone the watch has told the last
+            self._silence.wrote(kind, key, answer["metadata"]["resourceVersion"], time.monotonic())
