@@ -6,13 +6,17 @@ import asyncio
 import logging
 from datetime import datetime
 
+from lbg_broker.group import differences
 from lbg_broker.provisioning import GroupNotFound, ProvisioningError, StillInUse
+from lbg_broker.provisioning.planning import recorded
 from lbg_broker.provisioning.provisioner import delete_group
 
 from ..cluster.kinds import AUTOSCALER, BROKER, DEPLOYMENT, GROUP
 from ..manifests import GroupManifest
+from ..status.conditions import Reason
 from ..status.seen import lag_of
 from .finalizing import has_finalizer, without_finalizer
+from .planning import refusal_of
 from .store import Key
 from .world import Reach, World, broker_key
 
@@ -39,6 +43,8 @@ class Burying:
             return await self.let_go(
                 key, f"queues and user of {group.spec.name} stay on the broker, as deletionPolicy says"
             )
+        if (anothers := self._anothers(group)) is not None:
+            return await self.let_go(key, f"nothing of it is on the broker: {anothers}")
         gone_s = self._since_deletion_s(manifest["metadata"]["deletionTimestamp"])
         if self._world.store.get(BROKER, broker_key(group)) is None and gone_s >= BROKER_GONE_S:
             return await self.let_go(
@@ -77,6 +83,20 @@ class Burying:
             self._world.announce(manifest, type="Normal", reason="Deleted", message=message)
         return None
 
+    def _anothers(self, group: GroupManifest) -> str | None:
+        """Why the group of this name on the broker is not this one's, None where it is."""
+        refusal = refusal_of(group, self._world.broker(broker_key(group)), self._world.others(group))
+        is_never_made = refusal is not None and refusal.reason in (
+            Reason.NAME_TAKEN,
+            Reason.BROKER_NOT_ALLOWED,
+        )
+        return refusal.message if refusal is not None and is_never_made else None
+
+    async def _differs(self, group: GroupManifest, reach: Reach) -> str:
+        """How the group on the broker differs: one that was never taken over is not to be deleted either."""
+        there = recorded(group.spec.name, await reach.admin.observe(group.spec.name))
+        return "" if there is None else "; ".join(map(str, differences(there, group.spec)))
+
     async def _is_drained(self, key: Key, group: GroupManifest, reach: Reach) -> bool:
         """Whether nothing waits any more, or nobody is there who could work it off."""
         self._tell(key, "Draining", f"members have {group.drain_timeout_s} s to work off what waits")
@@ -99,6 +119,11 @@ class Burying:
         left = None if look is None or look.description is None else lag_of(look.description)
         try:
             async with asyncio.timeout(LIMIT_S):
+                if diff := await self._differs(group, reach):
+                    return await self.let_go(
+                        key,
+                        f"{group.spec.name} stays on the broker, as it is not what the manifest says: {diff}",
+                    )
                 await delete_group(reach.admin, group.spec.name, force=is_late)
         except GroupNotFound:
             pass

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from lbg_broker.provisioning import ProvisioningError
+
 from ..cluster.kinds import AUTOSCALER, DEPLOYMENT, GROUP
 from ..cluster.seam import Forbidden, Invalid
 from ..errors import ManifestError
@@ -27,6 +29,10 @@ log = logging.getLogger("lbg.operator")
 
 AGAIN_S = 600.0
 """A round without any cause, after which whatever was missed is seen."""
+
+
+FORBIDDEN_S = 60.0
+"""A quota may have room again, and a policy may be changed: nothing tells of it."""
 
 
 class Groups:
@@ -66,8 +72,9 @@ class Groups:
             return await self._burying.round(key, group)
         if not has_finalizer(manifest):
             answer = await world.cluster.merge(GROUP, key.namespace, key.name, with_finalizer(manifest))
-            if answer is not None:
-                world.store.update(GROUP, answer)
+            if answer is None:  # gone by now: what was made for it would stay
+                return None
+            world.store.update(GROUP, answer)
         facts, children = self._judged(group)
         broker = broker_key(group)
         if facts.refusal is None and broker not in world.checked:
@@ -76,7 +83,11 @@ class Groups:
             )
         reach = world.reach.get(broker)
         if facts.refusal is None and reach is not None:
-            failure = await self._provisioning.bring_about(group, reach)
+            try:
+                failure = await self._provisioning.bring_about(group, reach)
+            except Forbidden as error:
+                failure = ProvisioningError(str(error))
+                facts = replace(facts, forbidden=str(error))
             facts = self._observed(key, facts, failure=failure)
         elif facts.refusal is None:
             facts = self._observed(key, facts, broker_ready=False)
@@ -94,6 +105,8 @@ class Groups:
         if facts.refusal is None and reach is not None and self._waits_for_a_look(key, manifest):
             return again_s
         again_s = min(again_s, await self._reporting.write(key, group, facts))
+        if facts.forbidden:
+            again_s = min(again_s, FORBIDDEN_S)
         return 0.0 if facts.failure is not None and facts.failure.retryable else again_s
 
     def _waits_for_a_look(self, key: Key, manifest: Object) -> bool:
@@ -104,8 +117,7 @@ class Groups:
     def _judged(self, group: GroupManifest) -> tuple[Facts, list[Child]]:
         """Whether the manifest is followed, and what it asks for in the cluster."""
         world = self._world
-        others = (one for one in world.groups() if one.metadata.uid != group.metadata.uid)
-        refusal = refusal_of(group, world.broker(broker_key(group)), others)
+        refusal = refusal_of(group, world.broker(broker_key(group)), world.others(group))
         if refusal is not None:
             return Facts(refusal=refusal), []
         reach = world.reach.get(broker_key(group))

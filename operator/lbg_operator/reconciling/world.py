@@ -79,6 +79,9 @@ class World:
             raise known[2]
         return known[2]
 
+    def others(self, group: GroupManifest) -> Iterator[GroupManifest]:
+        return (one for one in self.groups() if one.metadata.uid != group.metadata.uid)
+
     def groups(self) -> Iterator[GroupManifest]:
         """All that can be followed."""
         for _, manifest in self.store.all(GROUP):
@@ -98,7 +101,12 @@ class World:
             return None
 
     def forget(self, group: Key) -> None:
-        self._parsed.pop(group, None)
+        """It is gone; who was refused for having its name may have the name now."""
+        _, _, former = self._parsed.pop(group, ("", 0, None))
+        if isinstance(former, GroupManifest):
+            for other in self.groups():
+                if (other.broker, other.spec.name) == (former.broker, former.spec.name):
+                    self.wake_group(Key(other.metadata.namespace, other.metadata.name))
         self.applied.forget(group)
         self.looks.forget(group)
 
