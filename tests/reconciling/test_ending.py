@@ -1,0 +1,301 @@
+"""The end of a group, which always comes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lbg_broker.provisioning.actions import DeclareExchange, DeleteQueue
+from lbg_broker.provisioning.errors import Refused
+from lbg_operator.cluster.kinds import BROKER, DEPLOYMENT, GROUP, SECRET
+from lbg_operator.cluster.seam import Forbidden
+from lbg_operator.reconciling.finalizing import FINALIZER
+from lbg_operator.reconciling.store import Key
+from support.operated import MAIN, ORDERS, Place
+from support.virtual_time import in_virtual_time
+
+SETTLED_S = 10.0
+DRAIN_S = 300
+QUEUE = "lbg.shop-orders.q.0"
+
+
+async def ready(place: Place, **spec: Any) -> None:
+    place.apply_broker()
+    await place.start()
+    place.apply_group(drainTimeoutSeconds=DRAIN_S, **spec)
+    await asyncio.sleep(SETTLED_S)
+
+
+def last_words(place: Place) -> str:
+    (deleted,) = (one.message for one in place.events if one.reason == "Deleted")
+    return deleted
+
+
+@in_virtual_time
+async def test_members_work_off_what_waits_before_consumers_and_queues_go() -> None:
+    async with Place() as place:
+        await ready(place)
+        place.broker.waiting[QUEUE] = 7
+        place.delete_group()
+        await asyncio.sleep(60)
+        assert place.has(GROUP)
+        assert len(place.pods.of("orders")) == 2
+        assert QUEUE in place.broker.queues
+        place.broker.waiting[QUEUE] = 0
+        await asyncio.sleep(SETTLED_S)
+        assert not place.has(GROUP)
+        assert not place.has(DEPLOYMENT)
+        assert place.broker.holds_nothing()
+        assert place.reasons()[-2:] == ["Draining", "Deleted"]
+
+
+@in_virtual_time
+async def test_retain_leaves_everything_on_the_broker() -> None:
+    async with Place() as place:
+        await ready(place, deletionPolicy="Retain")
+        place.broker.waiting[QUEUE] = 7
+        before = dict(place.broker.queues)
+        place.delete_group()
+        await asyncio.sleep(2)
+        assert not place.has(GROUP)
+        assert place.broker.queues == before
+        assert "shop-orders" in place.broker.users
+        assert "stay on the broker" in last_words(place)
+
+
+@in_virtual_time
+async def test_a_group_whose_broker_is_deleted_too_waits_for_nobody() -> None:
+    async with Place() as place:
+        await ready(place)
+        place.cluster.take_away(BROKER, *MAIN)
+        place.delete_group()
+        await asyncio.sleep(15)
+        assert not place.has(GROUP)
+        assert "is gone" in last_words(place)
+
+
+@in_virtual_time
+async def test_a_broker_that_stays_away_is_waited_for_as_long_as_a_drain_may_take() -> None:
+    async with Place() as place:
+        await ready(place)
+        place.broker.is_down = True
+        place.delete_group()
+        await asyncio.sleep(DRAIN_S - 5)
+        assert place.has(GROUP)
+        await asyncio.sleep(15)
+        assert not place.has(GROUP)
+        assert "could not be reached" in last_words(place) or "could not be deleted" in last_words(place)
+
+
+@in_virtual_time
+async def test_an_administrator_whose_secret_is_gone_does_not_keep_a_group() -> None:
+    async with Place() as place:
+        await ready(place)
+        place.cluster.take_away(SECRET, "shop", "main-admin")
+        await asyncio.sleep(40)
+        place.delete_group()
+        await asyncio.sleep(DRAIN_S + SETTLED_S)
+        assert not place.has(GROUP)
+
+
+@in_virtual_time
+async def test_a_group_that_does_not_drain_is_deleted_when_its_time_is_over_and_its_messages_are_counted() -> (
+    None
+):
+    async with Place() as place:
+        await ready(place)
+        place.broker.waiting[QUEUE] = 7
+        place.delete_group()
+        await asyncio.sleep(DRAIN_S + SETTLED_S)
+        assert not place.has(GROUP)
+        assert place.broker.holds_nothing()
+        assert "7 messages" in last_words(place)
+
+
+@in_virtual_time
+async def test_a_broker_that_refuses_to_delete_does_not_keep_a_group_for_ever() -> None:
+    async with Place() as place:
+        await ready(place)
+        place.broker.fail_on = lambda action: (
+            Refused("no", status=403) if isinstance(action, DeleteQueue) else None
+        )
+        place.delete_group()
+        await asyncio.sleep(DRAIN_S - 5)
+        assert place.reasons().count("DeletionWaits") == 1
+        await asyncio.sleep(DRAIN_S)
+        assert not place.has(GROUP)
+
+
+@in_virtual_time
+async def test_finalizers_of_others_are_kept() -> None:
+    async with Place() as place:
+        await ready(place)
+        place.cluster.edit(
+            GROUP,
+            *ORDERS,
+            {"metadata": {"finalizers": ["other.example/first", FINALIZER, "other.example/last"]}},
+        )
+        await asyncio.sleep(1)
+        place.delete_group()
+        await asyncio.sleep(SETTLED_S)
+        assert place.seen(GROUP)["metadata"]["finalizers"] == ["other.example/first", "other.example/last"]
+        assert place.broker.holds_nothing()
+        await asyncio.sleep(60)
+        assert place.reasons().count("Deleted") == 1
+        assert place.broker.holds_nothing(), "a group that is going is not made again"
+
+
+@in_virtual_time
+async def test_an_operator_that_is_restarted_in_the_middle_goes_on() -> None:
+    async with Place() as place:
+        await ready(place)
+        place.broker.waiting[QUEUE] = 7
+        place.delete_group()
+        for _ in range(4):
+            await asyncio.sleep(3)
+            await place.restart()
+        assert place.has(GROUP)
+        place.broker.waiting[QUEUE] = 0
+        await asyncio.sleep(SETTLED_S)
+        assert not place.has(GROUP)
+        assert place.broker.holds_nothing()
+
+
+@in_virtual_time
+async def test_a_group_that_is_deleted_while_no_operator_runs_is_finished_by_the_next() -> None:
+    async with Place() as place:
+        await ready(place)
+        await place.stop()
+        place.delete_group()
+        await asyncio.sleep(3600)
+        await place.start()
+        await asyncio.sleep(SETTLED_S)
+        assert not place.has(GROUP)
+        assert place.broker.holds_nothing()
+
+
+@in_virtual_time
+async def test_a_namespace_that_is_going_takes_its_groups_along() -> None:
+    """It takes no new objects, and its objects are deleted in any order."""
+    async with Place() as place:
+        await ready(place)
+        for kind, namespace, name in list(place.cluster.objects):
+            if kind is not GROUP and (kind, namespace, name) in place.cluster.objects:
+                place.cluster.take_away(kind, namespace, name)
+        place.delete_group()
+
+        def refuse(verb: str, kind: Any, name: str) -> None:
+            if verb in ("create", "apply"):
+                raise Forbidden(verb, "the namespace is being terminated", status=403)
+
+        place.cluster.fail = refuse
+        await asyncio.sleep(30)
+        assert not place.has(GROUP)
+
+
+@in_virtual_time
+async def test_an_invalid_manifest_can_be_deleted() -> None:
+    async with Place() as place:
+        await ready(place)
+        place.edit_group({"queues": {"size": "many"}})
+        await asyncio.sleep(1)
+        assert place.conditions()["Accepted"] == ("False", "Invalid")
+        place.delete_group()
+        await asyncio.sleep(2)
+        assert not place.has(GROUP)
+        assert "cannot be followed" in last_words(place)
+
+
+@in_virtual_time
+async def test_a_group_that_never_had_the_name_takes_nothing_of_who_has_it() -> None:
+    async with Place() as place:
+        await ready(place)
+        place.broker.waiting[QUEUE] = 7
+        place.apply_group("copy", groupName="shop-orders", drainTimeoutSeconds=5)
+        await asyncio.sleep(2)
+        assert place.conditions(Key("shop", "copy"))["Accepted"] == ("False", "NameTaken")
+        place.delete_group(Key("shop", "copy"))
+        await asyncio.sleep(60)
+        assert not place.has(GROUP, "copy")
+        assert not any(isinstance(one, DeleteQueue) for one in place.broker.performed)
+        assert "shop-orders" in place.broker.users
+        assert place.conditions()["Ready"] == ("True", "Served")
+
+
+@in_virtual_time
+async def test_a_namespace_that_a_broker_does_not_allow_deletes_nothing_there() -> None:
+    async with Place() as place:
+        await ready(place)
+        place.apply_group(
+            "thief",
+            "alley",
+            groupName="shop-orders",
+            brokerRef={"name": "main", "namespace": "shop"},
+            drainTimeoutSeconds=5,
+        )
+        await asyncio.sleep(2)
+        thief = Key("alley", "thief")
+        assert place.conditions(thief)["Accepted"] == ("False", "BrokerNotAllowed")
+        place.delete_group(thief)
+        await asyncio.sleep(60)
+        assert not place.has(GROUP, "thief", "alley")
+        assert not any(isinstance(one, DeleteQueue) for one in place.broker.performed)
+
+
+@in_virtual_time
+async def test_a_group_that_differs_from_the_one_on_the_broker_does_not_delete_it() -> None:
+    async with Place() as place:
+        await ready(place, deletionPolicy="Retain")
+        place.delete_group()
+        await asyncio.sleep(2)
+        place.apply_group(queues={"count": 4}, drainTimeoutSeconds=5)
+        await asyncio.sleep(SETTLED_S)
+        assert place.conditions()["Provisioned"] == ("False", "GroupDiffers")
+        place.delete_group()
+        await asyncio.sleep(60)
+        assert not place.has(GROUP)
+        assert QUEUE in place.broker.queues
+
+
+@in_virtual_time
+async def test_a_group_that_was_never_on_its_broker_is_gone_at_once() -> None:
+    async with Place() as place:
+        place.apply_broker()
+        place.broker.fail_on = lambda action: (
+            Refused("no", status=403) if isinstance(action, DeclareExchange) else None
+        )
+        place.broker.exchanges.clear()
+        await place.start()
+        place.apply_group()
+        await asyncio.sleep(SETTLED_S)
+        assert place.conditions()["Provisioned"][0] == "False"
+        place.delete_group()
+        await asyncio.sleep(SETTLED_S)
+        assert not place.has(GROUP)
+
+
+@in_virtual_time
+async def test_somebody_elses_finalizer_that_comes_in_between_is_not_lost() -> None:
+    async with Place(delay_s=2.0) as place:
+        await ready(place)
+        place.cluster.edit(GROUP, *ORDERS, {"metadata": {"finalizers": [FINALIZER, "other.example/hold"]}})
+        place.delete_group()
+        await asyncio.sleep(30)
+        assert place.seen(GROUP)["metadata"]["finalizers"] == ["other.example/hold"]
+
+
+@pytest.mark.parametrize("after_s", [0.01, 0.1, 0.3, 1.0])
+@in_virtual_time
+async def test_a_group_that_is_deleted_while_it_is_being_made_leaves_nothing(after_s: float) -> None:
+    async with Place(delay_s=0.2) as place:
+        place.apply_broker()
+        await place.start()
+        await asyncio.sleep(1)
+        place.apply_group()
+        await asyncio.sleep(after_s)
+        place.delete_group()
+        await asyncio.sleep(60)
+        assert not place.has(GROUP)
+        assert place.broker.holds_nothing()
