@@ -18,8 +18,9 @@ CHAOS_ARGS ?=
 EXACTLY_ONCE_ARGS ?=
 SOAK_ARGS ?=
 IMAGE_ARGS ?=
+E2E_ARGS ?=
 
-.PHONY: help install dev demo test test-cluster test-rabbitmq4 check lint types imports format bench chaos soak exactly-once images clean
+.PHONY: help install dev demo test test-cluster test-rabbitmq4 e2e check lint types imports format bench chaos soak exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majo
 test-rabbitmq4: $(VENV)/.dev  ## run what touches RabbitMQ on 4.0.5 from Debian trixie, in a folder (as root)
 	@.ci/rabbitmq4 $(RABBITMQ4)
 	LBG_RABBITMQ_ROOT=$(RABBITMQ4) $(VENV)/bin/python -m pytest $(RABBITMQ_TESTS)
+
+e2e: $(VENV)/.dev  ## the whole on a cluster: KUBECONFIG's, or kind's where docker is; E2E_ARGS="-k rollout"
+	@.ci/e2e $(E2E_ARGS)
 
 check: lint types imports  ## lint, types and import contracts
 
