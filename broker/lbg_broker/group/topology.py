@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from .engines import Engine
 from .names import TO_ALL, Names, binding_key
@@ -64,7 +65,9 @@ class Topology:
     permissions: Permissions
 
 
+@lru_cache(maxsize=1024)
 def topology_of(spec: GroupSpec, engine: Engine) -> Topology:
+    """Remembered: who keeps hundreds of groups asks for the same ones again and again."""
     names = Names(spec.name)
     return Topology(exchanges_of(names), queues_of(spec, engine), bindings_of(spec), permissions_of(names))
 

@@ -187,14 +187,16 @@ def _poisoned(names: Names, members: tuple[MemberLine, ...] | Unknown) -> Iterat
 
 def members_of(beats: Iterable[Beat]) -> tuple[MemberLine, ...]:
     """The last beat of each member; what is no beat of this version is passed over."""
-    last: dict[int, MemberLine] = {}
-    for beat in beats:
+    last: dict[object, MemberLine] = {}
+    for beat in reversed(tuple(beats)):
+        if beat.get("index") in last:
+            continue
         try:
             member = _member(beat)
         except (KeyError, TypeError, ValueError):
             continue
         last[member.index] = member
-    return tuple(last[index] for index in sorted(last))
+    return tuple(sorted(last.values(), key=lambda member: member.index))
 
 
 def _member(beat: Beat) -> MemberLine:

@@ -165,6 +165,7 @@ class Users:
 
     def put(self, user: User) -> None:
         self._users[user.name] = user
+        self._proven.pop(user.name, None)
         self._changed()
 
     def drop(self, name: str) -> bool:
@@ -172,6 +173,7 @@ class Users:
         for key in [key for key in self._grants if key[0] == name]:
             del self._grants[key]
         there = self._users.pop(name, None) is not None
+        self._proven.pop(name, None)
         self._changed()
         return there
 
@@ -224,7 +226,7 @@ class Users:
         return answer
 
     def _is_password(self, user: User, password: str) -> bool:
-        # The costly hash is paid once per process; afterwards a keyed digest, kept in memory only, will do.
+        # The costly hash is paid once per process and login; afterwards a keyed digest, in memory only, will do.
         digest = hmac.digest(self._key, password.encode(), "sha256")
         if hmac.compare_digest(self._proven.get(user.name, b""), digest):
             return True
@@ -236,4 +238,3 @@ class Users:
     def _changed(self) -> None:
         self.generation += 1
         self._answers.clear()
-        self._proven.clear()

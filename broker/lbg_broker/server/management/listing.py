@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from aiohttp import web
@@ -19,7 +20,8 @@ Columns: TypeAlias = frozenset[str] | None
 
 
 class Named(Protocol):
-    name: str
+    @property
+    def name(self) -> str: ...
 
 
 _T = TypeVar("_T")
@@ -36,9 +38,9 @@ def listed(request: web.Request, items: Sequence[Json]) -> web.Response:
 def described(
     request: web.Request, found: Sequence[_NamedT], describe: Callable[[_NamedT, Columns], Json]
 ) -> web.Response:
-    """As `listed`, of what is described only where it is shown, and only in the columns that are asked for: of
-    thousands of queues as a rule a few are wanted, or two numbers of each. Raises BadRequest."""
-    return _shown(request, found, lambda one: one.name, describe)
+    """As `listed`, in the order of their names, of what is described only where it is shown and only in the columns
+    that are asked for: of thousands of queues as a rule a few are wanted, or two numbers of each. Raises BadRequest."""
+    return _shown(request, found, attrgetter("name"), describe, is_sorted=False)
 
 
 def _shown(
@@ -46,6 +48,8 @@ def _shown(
     found: Sequence[_T],
     name: Callable[[_T], str],
     describe: Callable[[_T, Columns], Json],
+    *,
+    is_sorted: bool = True,
 ) -> web.Response:
     query = request.query
     paths = [column.split(".") for column in query["columns"].split(",")] if query.get("columns") else None
@@ -56,11 +60,13 @@ def _shown(
         return item if paths is None else _copied(item, paths)
 
     if "page" not in query:
-        return web.json_response([json_of(one) for one in found])
+        return web.json_response([json_of(one) for one in (found if is_sorted else sorted(found, key=name))])
     page = _number(query.get("page"), "page", most=None)
     size = _number(query.get("page_size", str(PAGE_SIZE)), "page_size", most=PAGE_SIZE_MAX)
     is_wanted = _filter(request)
     wanted = [one for one in found if is_wanted(name(one))]
+    if not is_sorted:
+        wanted.sort(key=name)
     pages = math.ceil(len(wanted) / size)
     if page > max(1, pages):
         raise BadRequest(f"page {page} is beyond the last, {pages}", error="page_out_of_range")

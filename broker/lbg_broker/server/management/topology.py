@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from aiohttp import web
 
 from lbg_broker.amqp.methods import ExchangeDeclare, ExchangeDelete, QueueDeclare, QueueDelete, QueuePurge
 from lbg_broker.server.core.exchange import Exchange
 from lbg_broker.server.core.queue import Queue
+from lbg_broker.server.core.vhost import Vhost
 from lbg_broker.server.management.asking import Asked, Field
 from lbg_broker.server.management.describing import consumer_json, exchange_json
 from lbg_broker.server.management.describing_queues import queue_json
 from lbg_broker.server.management.errors import NotFound
-from lbg_broker.server.management.listing import chosen, described, listed
+from lbg_broker.server.management.listing import chosen, described
 
 __all__ = ["ROUTES", "exchange_name"]
 
 ROUTES = web.RouteTableDef()
 DEFAULT_EXCHANGE = "amq.default"
+
+
+class _Placed(NamedTuple):
+    name: str
+    vhost: Vhost
+    exchange: Exchange
 
 
 def exchange_name(part: str) -> str:
@@ -27,14 +36,12 @@ def exchange_name(part: str) -> str:
 @ROUTES.get("/api/exchanges")
 @ROUTES.get("/api/exchanges/{vhost}")
 async def list_exchanges(request: web.Request) -> web.Response:
-    return listed(
-        request,
-        [
-            exchange_json(vhost, exchange)
-            for vhost in Asked(request).visible_vhosts
-            for _, exchange in sorted(vhost.exchanges.items())
-        ],
-    )
+    found = [
+        _Placed(exchange.name, vhost, exchange)
+        for vhost in Asked(request).visible_vhosts
+        for exchange in vhost.exchanges.values()
+    ]
+    return described(request, found, lambda one, _columns: exchange_json(one.vhost, one.exchange))
 
 
 @ROUTES.get("/api/exchanges/{vhost}/{name}")
@@ -72,7 +79,7 @@ async def delete_exchange(request: web.Request) -> web.Response:
 @ROUTES.get("/api/queues/{vhost}")
 async def list_queues(request: web.Request) -> web.Response:
     vhosts = Asked(request).visible_vhosts
-    found = [vhost.queues[name] for vhost in vhosts for name in sorted(vhost.queues)]
+    found = [queue for vhost in vhosts for queue in vhost.queues.values()]
     return described(request, found, queue_json)
 
 
