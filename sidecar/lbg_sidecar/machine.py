@@ -162,7 +162,7 @@ class MemberMachine:
             return
         binding = self.bindings.all[attachment.queue]
         if not binding.active:
-            self.takeovers.activated(binding, now)
+            self.takeovers.activated(binding, now, redelivered=arrivals[0].redelivered)
         self.consumption.deliver(attachment, arrivals, now)
 
     def looked(self, queue: int, ready: int | None, now: float) -> None:

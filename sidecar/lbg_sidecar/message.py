@@ -124,6 +124,7 @@ def held_of(attachment: Attachment, delivery: Delivery, prefix: str) -> Held:
             identity = (publisher, hash_, seq)
     held = Held(attachment, delivery.delivery_tag, key=key, identity=identity, delivery=delivery)
     held.published_at_us = published_at_us or 0
+    held.redelivered = delivery.redelivered
     return held
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from lbg_sidecar.balancing.rules import BalancingRules
 from lbg_sidecar.consuming.consumption import Rules
 from lbg_sidecar.consuming.held import Attachment, Held
@@ -19,20 +21,26 @@ DONE = Positions((("p", 0, ((0, 1),)),))
 ANSWERS_S = BalancingRules(queue_count=1).answers_s
 
 
+def machine_of_one_queue() -> MemberMachine:
+    """Joined as index 1; it knows nobody."""
+    ids = itertools.count()
+    machine = MemberMachine(
+        "successor",
+        balancing=BalancingRules(queue_count=1, client_count=2),
+        rules=Rules(concurrency=4),
+        timings=Timings(),
+        uniform=lambda: 0.5,
+        incarnation=lambda: f"1-{next(ids)}",
+    )
+    machine.connected(1, 0.0)
+    return machine
+
+
 class Successor:
     """A member with index 1 and one queue, beside the mover, from the announcement on."""
 
     def __init__(self) -> None:
-        ids = itertools.count()
-        self.machine = MemberMachine(
-            "successor",
-            balancing=BalancingRules(queue_count=1, client_count=2),
-            rules=Rules(concurrency=4),
-            timings=Timings(),
-            uniform=lambda: 0.5,
-            incarnation=lambda: f"1-{next(ids)}",
-        )
-        self.machine.connected(1, 0.0)
+        self.machine = machine_of_one_queue()
         self.machine.message(Hello(MOVER), 0.0)
         (self.attachment,) = (effect.attachment for effect in self.run() if isinstance(effect, Attach))
         self.machine.attached(self.attachment, 0.1)
@@ -69,6 +77,20 @@ def held(attachment: Attachment, first: int, seqs: tuple[int, ...]) -> list[Held
 def taken_over(effects: list[object]) -> TakenOver:
     (event,) = (effect for effect in effects if isinstance(effect, TakenOver))
     return event
+
+
+@pytest.mark.parametrize(("redelivered", "why"), [(True, "lost"), (False, "unserved")])
+def test_who_served_a_queue_and_was_gone_before_it_was_heard_of_has_lost_it(
+    redelivered: bool, why: str
+) -> None:
+    machine = machine_of_one_queue()
+    (attachment,) = (effect.attachment for effect in machine.effects if isinstance(effect, Attach))
+    machine.attached(attachment, 0.1)
+    arrivals = held(attachment, 1, (1, 2))
+    arrivals[0].redelivered = redelivered
+    machine.deliver(attachment, arrivals, 0.2)
+    event = taken_over(machine.effects)
+    assert (event.former, event.why, event.planned) == (None, why, False)
 
 
 def test_first_deliveries_wait_for_a_handover_that_is_late_and_a_second_copy_is_known() -> None:

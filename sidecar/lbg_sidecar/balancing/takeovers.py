@@ -14,6 +14,7 @@ from ..consuming.held import Attachment
 from ..consuming.lanes import Lanes
 from ..effects import Effect, TakenOver
 from ..membership.messages import Handover, Move
+from ..membership.peer import LOST, UNSERVED
 from ..membership.roster import Roster
 from .binding import Binding
 from .handoff import Stage
@@ -81,11 +82,12 @@ class Takeovers:
             coming.told_at, coming.paused_s, coming.waited = now, handover.paused_s, handover.waiting
             self._go_on(handover.queue, now)
 
-    def activated(self, binding: Binding, now: float) -> None:
-        """The first deliveries of a queue are here: this member is the active consumer."""
+    def activated(self, binding: Binding, now: float, *, redelivered: bool) -> None:
+        """The first deliveries of a queue are here: this member is the active consumer. `redelivered`: the first of
+        them was with somebody before."""
         binding.active = True
         binding.activated_at = now
-        former = self._receive(binding, now)
+        former = self._receive(binding, now, redelivered=redelivered)
         for index in self._suspects(binding.queue, former):
             self._effects.extend(self._roster.suspect(index, now))
         self._roster.changed(now)
@@ -126,11 +128,13 @@ class Takeovers:
             suspects.append(former)  # it said that it would tell something first
         return suspects
 
-    def _receive(self, binding: Binding, now: float) -> int | None:
+    def _receive(self, binding: Binding, now: float, *, redelivered: bool) -> int | None:
         """Returns who announced to give the queue to us, if anybody did."""
         coming = self._coming.pop(binding.queue, None)
         if coming is None or (coming.told_at is None and now > coming.until):
             former, why = self._roster.last_server(binding.queue)
+            if why == UNSERVED and redelivered:
+                why = LOST  # by somebody who was gone before we heard of it
             self._effects.append(TakenOver(binding.queue, former, why, planned=False, pause_s=None))
             return None
         attachment = binding.attachment

@@ -24,7 +24,8 @@ class Outcome(enum.StrEnum):
 class Held:
     """One delivery, from its arrival until it is settled or forgotten.
 
-    `delivery` is the client's object and stays opaque in here. `number` counts the member's deliveries.
+    `delivery` is the client's object and stays opaque in here. `redelivered`: the broker says that somebody had it
+    before (AMQP 0-9-1, basic.deliver). `number` counts the member's deliveries.
     `calls` counts those of the application through this attachment, the running one included, `earlier` those that
     were made before, as far as is known. Times are the clock that the
     machine is driven with, in seconds: `started_at` of the last call, `first_started_at` of the first one
@@ -47,6 +48,7 @@ class Held:
         "published_at_us",
         "reason",
         "received_at",
+        "redelivered",
         "started_at",
         "tag",
     )
@@ -65,6 +67,7 @@ class Held:
         self.key = key
         self.identity = identity
         self.delivery = delivery
+        self.redelivered = False
         self.lane: Hashable = None
         self.calls = 0
         self.earlier = 0
