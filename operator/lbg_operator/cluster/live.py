@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,15 @@ class LiveCluster:
     async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         found: Object | None = await self._asked("GET", kind, namespace, name)
         return found
+
+    async def version(self) -> tuple[int, int]:
+        """Kubernetes' major and minor version. Raises ClusterError."""
+        told = await self._requested("ask for the version", "GET", "/version") or {}
+        digits = [
+            re.match(r"\d+", told.get(part, "")) for part in ("major", "minor")
+        ]  # "33+" at some providers
+        major, minor = (int(found[0]) if found else 0 for found in digits)
+        return major, minor
 
     async def serves(self, api_version: str) -> bool:
         return await self._requested(f"ask for {api_version}", "GET", f"/apis/{api_version}") is not None

@@ -7,6 +7,7 @@ import logging
 import tempfile
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import kopf
@@ -35,6 +36,8 @@ from .working import Workers
 
 log = logging.getLogger("lbg.operator")
 
+NATIVE_SIDECARS_SINCE = (1, 29)
+"""The first version of Kubernetes that starts them without a feature gate."""
 STUCK_S = 300.0
 """A round has limits of its own, all shorter: one that takes this long hangs for a bug of ours."""
 
@@ -51,6 +54,7 @@ async def run(
     async with AsyncExitStack() as stack:
         cluster = await connected()
         stack.push_async_callback(cluster.close)
+        settings = replace(settings, native_sidecars=await cluster.version() >= NATIVE_SIDECARS_SINCE)
         process = Process(settings, cluster, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         stack.push_async_callback(process.close)
         await stack.enter_async_context(
