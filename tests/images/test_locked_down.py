@@ -1,4 +1,4 @@
-"""The broker and the sidecar as containers run them: not root, no privileges, and a root that cannot be written to."""
+"""Broker, sidecar and operator as containers run them: not root, no privileges, and a read-only root."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ import pytest
 from support.command_line import clean_environment
 from support.installation import Installed
 from support.locked_down import UID, locked_down
+from support.ports import free_port
+from support.quiet_cluster import quiet_cluster
 
 pytestmark = pytest.mark.timeout(300)  # the wheel is built and installed within the first one
 PROBE = """
@@ -173,6 +175,33 @@ def test_broker_and_sidecar_need_no_folder_but_those_that_are_documented(
     assert broker.end() == 0, broker.text
     assert {path.name for path in kept.iterdir()} == {"commits", "journal"}
     assert {path.name for path in data.iterdir()} == {"broker.sqlite3", "lock"}
+
+
+def test_the_operator_needs_a_folder_for_temporary_files_and_no_user_with_a_name(
+    installed: Installed, data: Path, tmp_path: Path
+) -> None:
+    with quiet_cluster() as kubeconfig:
+        (tmp_path / "kubeconfig").write_text(kubeconfig)
+        port = free_port()
+        told = {
+            "KUBECONFIG": str(tmp_path / "kubeconfig"),
+            "TMPDIR": str(data),
+            "LBG_OPERATOR_SIDECAR_IMAGE": "lbg-sidecar:0.1.0",
+            "LBG_OPERATOR_BROKER_IMAGE": "lbg-broker:0.1.0",
+        }
+        run = [installed.lbg, "operator", "run", "--host", "127.0.0.1", "--port", str(port)]
+        with Running(locked_down(run, writable=[data]), tmp_path / "operator.log", told) as operator:
+            operator.until(lambda: is_ready(port))
+            assert "lbg_operator_watch_silence_seconds" in metrics(f"127.0.0.1:{port}")
+            assert operator.end() == 0, operator.text
+
+
+def is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def test_a_store_puts_nothing_into_temporary_files(installed: Installed, data: Path) -> None:
