@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ CRDS = Path(__file__).resolve().parents[2] / "crds"
 Manifest = dict[str, Any]
 
 
+@functools.cache
 def schema_of(plural: str) -> Manifest:
     (version,) = yaml.safe_load((CRDS / f"lbg.dev_{plural}.yaml").read_text())["spec"]["versions"]
     schema: Manifest = version["schema"]["openAPIV3Schema"]
