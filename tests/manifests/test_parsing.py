@@ -36,7 +36,7 @@ def test_a_group_can_be_told_everything() -> None:
     group = GroupManifest.parse(manifest)
     assert group.broker == BrokerRef("messaging", "rabbit")
     assert (group.spec.name, group.spec.hash_prefix) == ("orders-of-all", "o")
-    assert (group.spec.queue_size_mb, group.spec.max_clients, group.replicas_max) == (2147, 12, 12)
+    assert (group.spec.queue_size_mb, group.spec.max_clients, group.replicas_max) == (2147, 16, 12)
     assert group.consumer is not None
     assert group.consumer.app.batch is not None
     assert (group.consumer.app.batch.size, group.consumer.app.batch.linger_ms) == (500, 5)

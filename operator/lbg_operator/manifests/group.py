@@ -20,7 +20,6 @@ _FIELDS = {
     "hash_function": "spec.hash.function",
     "queue_count": "spec.queues.count",
     "queue_size_mb": "spec.queues.size",
-    "max_clients": "spec.scaling.maxReplicas",
     "mode": "spec.mode",
 }
 """Where a manifest says the attribute of a group."""
@@ -122,7 +121,7 @@ class GroupManifest:
             broker=BrokerRef(
                 told["brokerRef"].get("namespace", metadata.namespace), told["brokerRef"]["name"]
             ),
-            spec=_spec(metadata, told, scaling),
+            spec=_spec(metadata, told),
             assignment=told["assignment"],
             rebalance_delay_s=told["rebalanceDelaySeconds"],
             max_handoff_s=told["maxHandoffSeconds"],
@@ -137,10 +136,12 @@ class GroupManifest:
     @property
     def replicas_max(self) -> int:
         """The most consumer pods that there may be: as many as can have a queue."""
-        return self.spec.queue_count if self.scaling is None else self.scaling.max_replicas
+        most = self.spec.queue_count
+        return most if self.scaling is None else min(most, self.scaling.max_replicas)
 
 
-def _spec(metadata: Metadata, told: Mapping[str, Any], scaling: Scaling | None) -> GroupSpec:
+def _spec(metadata: Metadata, told: Mapping[str, Any]) -> GroupSpec:
+    """Without maxReplicas: the group's record cannot be changed, and scaling can."""
     name = told.get("groupName", f"{metadata.namespace}-{metadata.name}")
     size_bytes = bytes_in("spec.queues.size", told["queues"]["size"])
     try:
@@ -153,7 +154,6 @@ def _spec(metadata: Metadata, told: Mapping[str, Any], scaling: Scaling | None) 
             client_username=name,
             hash_function=told["hash"]["function"],
             mode=told["mode"],
-            max_clients=None if scaling is None else scaling.max_replicas,
         )
     except SpecError as error:
         where = _FIELDS.get(error.field, error.field)
