@@ -73,7 +73,7 @@ async def test_a_manifest_that_is_mended_is_followed_again() -> None:
         await ready(place)
         place.edit_group({"queues": {"size": "many"}})
         await asyncio.sleep(5)
-        place.edit_group({"queues": {"size": "100Mi"}, "replicas": 3})
+        place.edit_group({"queues": {"size": "1G"}, "replicas": 3})
         await asyncio.sleep(SETTLED_S)
         assert place.conditions()["Ready"] == ("True", "Served")
         assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 3
@@ -382,3 +382,16 @@ async def test_costs_that_cannot_be_written_are_tried_again_before_anybody_goes(
         place.cluster.fail = lambda verb, kind, name: None
         await asyncio.sleep(70)
         assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 1
+
+
+@in_virtual_time
+async def test_scaling_can_be_changed_at_any_time() -> None:
+    async with Place() as place:
+        await ready(place)
+        for most in (4, 2, 8):
+            place.edit_group({"scaling": {"maxReplicas": most, "targetLag": 100}, "replicas": 8})
+            await asyncio.sleep(SETTLED_S)
+            assert place.seen(DEPLOYMENT)["spec"]["replicas"] == most
+            await place.restart()
+            await asyncio.sleep(SETTLED_S)
+            assert place.conditions()["Provisioned"] == ("True", "Provisioned")

@@ -71,7 +71,7 @@ class FakeCluster:
         self._require("apply", kind, name)
         former = _without(self.objects.get(place, {}), self._applied.get(place, {}), wanted)
         self._applied[place] = copy.deepcopy(wanted)
-        return self._write("apply", place, _merged(former, wanted))
+        return self._write("apply", place, merged(former, wanted))
 
     async def merge(
         self, kind: Kind, namespace: str | None, name: str, patch: Object, *, subresource: str = ""
@@ -87,7 +87,7 @@ class FakeCluster:
             patch = {"status": patch["status"]}
         elif kind in WITH_STATUS:
             patch = {field: value for field, value in patch.items() if field != "status"}
-        return self._write("merge", (kind, namespace, name), _merged(former, patch))
+        return self._write("merge", (kind, namespace, name), merged(former, patch))
 
     async def create(self, new: Object) -> Object:
         kind = kind_of(new["apiVersion"], new["kind"])
@@ -114,7 +114,7 @@ class FakeCluster:
     def edit(self, kind: Kind, namespace: str, name: str, patch: Object) -> None:
         """A merge patch of somebody else, of the status too."""
         place = (kind, namespace, name)
-        self._keep(place, _merged(self.objects[place], patch))
+        self._keep(place, merged(self.objects[place], patch))
 
     def take_away(self, kind: Kind, namespace: str | None, name: str) -> None:
         """Delete: an object that has finalizers is kept until they are gone, one that has dependents takes them along
@@ -124,12 +124,12 @@ class FakeCluster:
         if there["metadata"].get("finalizers"):
             if "deletionTimestamp" not in there["metadata"]:
                 at = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-                self._keep(place, _merged(there, {"metadata": {"deletionTimestamp": at}}), is_news=True)
+                self._keep(place, merged(there, {"metadata": {"deletionTimestamp": at}}), is_news=True)
             return
         del self.objects[place]
         self._applied.pop(place, None)
         self._version += 1
-        self._tell(kind, _merged(there, {"metadata": {"resourceVersion": str(self._version)}}), is_gone=True)
+        self._tell(kind, merged(there, {"metadata": {"resourceVersion": str(self._version)}}), is_gone=True)
         uid = there["metadata"].get("uid")
         for dependent, one in list(self.objects.items()):
             owners = one["metadata"].get("ownerReferences", ())
@@ -206,14 +206,14 @@ def _without(there: Any, applied: Any, wanted: Any) -> Any:
     }
 
 
-def _merged(former: Any, patch: Any) -> Any:
+def merged(former: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
-    merged = dict(former) if isinstance(former, dict) else {}
+    result = dict(former) if isinstance(former, dict) else {}
     for name, value in patch.items():
         if value is None:
-            merged.pop(name, None)
+            result.pop(name, None)
         else:
-            merged[name] = _merged(merged.get(name), value)
-    return merged
+            result[name] = merged(result.get(name), value)
+    return result

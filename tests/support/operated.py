@@ -24,8 +24,8 @@ from lbg_operator.reconciling.store import Key, Store
 from lbg_operator.reconciling.store import Object as Seen
 from lbg_operator.reconciling.world import World
 from lbg_operator.settings import OperatorSettings
-from support.fake_cluster import FakeCluster, matches
-from support.manifests import broker_manifest, consumer, group_manifest
+from support.fake_cluster import FakeCluster, matches, merged
+from support.manifests import broker_manifest, consumer, fill_in, group_manifest, schema_of
 from support.operated_broker import OperatedBroker, OperatedPool
 from support.operated_pods import Pods
 
@@ -33,6 +33,7 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = OperatorSettings(
     sidecar_image="lbg-sidecar:1", broker_image="lbg-broker:1", namespace="lbg", service="lbg-operator"
 )
+SPEC = schema_of("loadbalancedgroups")["properties"]["spec"]
 MAIN = Key("shop", "main")
 ORDERS = Key("shop", "orders")
 
@@ -104,7 +105,9 @@ class Place:
         self.cluster.put(manifest)
 
     def edit_group(self, spec: Mapping[str, Any], key: Key = ORDERS) -> None:
-        self.cluster.edit(GROUP, *key, {"spec": dict(spec)})
+        """As the API server takes it: with the defaults of what is new."""
+        fill_in(patched := merged(self.seen(GROUP, key.name, key.namespace)["spec"], dict(spec)), SPEC)
+        self.cluster.edit(GROUP, *key, {"spec": {**dict(spec), **patched}})
 
     def delete_group(self, key: Key = ORDERS) -> None:
         self.cluster.take_away(GROUP, *key)

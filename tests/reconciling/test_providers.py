@@ -1,0 +1,145 @@
+"""Who provides metrics in the cluster, and so who changes replicas: one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from lbg_operator.cluster.kinds import AUTOSCALER, SCALED_OBJECT, TRIGGER_AUTHENTICATION
+from lbg_operator.metrics_api import Service
+from lbg_operator.reconciling.autoscaling import LOOK_EVERY_S
+from support.operated import SETTINGS, Place
+from support.virtual_time import in_virtual_time
+
+OURS = Service(SETTINGS.namespace, SETTINGS.service)
+KEDAS = Service("keda", "keda-operator-metrics-apiserver")
+KEDA = "keda.sh/v1alpha1"
+SCALING = {"minReplicas": 1, "maxReplicas": 4, "targetLag": 100}
+
+
+def register(place: Place, service: Service) -> None:
+    place.cluster.put(
+        {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": "v1beta1.external.metrics.k8s.io"},
+            "spec": {"service": {"namespace": service.namespace, "name": service.name}},
+            "status": {"conditions": [{"type": "Available", "status": "True"}]},
+        }
+    )
+
+
+async def begun(place: Place) -> None:
+    place.apply_broker()
+    await place.start()
+    place.apply_group(scaling=SCALING)
+    await asyncio.sleep(10)
+
+
+def says(place: Place, status: str, reason: str = "") -> None:
+    """The autoscaler's controller."""
+    one = {"type": "ScalingActive", "status": status, "reason": reason, "message": "m"}
+    place.cluster.edit(AUTOSCALER, "shop", "orders", {"status": {"conditions": [one]}})
+
+
+def writers(place: Place) -> set[Any]:
+    return {kind for kind, _, _ in place.cluster.objects if kind in (AUTOSCALER, SCALED_OBJECT)}
+
+
+@in_virtual_time
+async def test_our_own_api_has_a_horizontal_pod_autoscaler() -> None:
+    async with Place() as place:
+        register(place, OURS)
+        await begun(place)
+        assert writers(place) == {AUTOSCALER}
+        assert place.conditions()["ScalingActive"] == ("Unknown", "ScalingNotObserved")
+        says(place, "True")
+        await asyncio.sleep(5)
+        assert place.conditions()["ScalingActive"] == ("True", "Scaling")
+        says(place, "False", "FailedGetExternalMetric")
+        await asyncio.sleep(5)
+        assert place.conditions()["ScalingActive"] == ("False", "MetricsMissing")
+        assert "FailedGetExternalMetric" in place.message("ScalingActive")
+
+
+@in_virtual_time
+async def test_a_cluster_without_an_api_is_told_what_is_missing() -> None:
+    async with Place() as place:
+        await begun(place)
+        says(place, "True")
+        await asyncio.sleep(5)
+        assert place.conditions()["ScalingActive"] == ("False", "MetricsMissing")
+        assert "install the chart with its APIService, or KEDA" in place.message("ScalingActive")
+
+
+@in_virtual_time
+async def test_somebody_elses_api_is_named() -> None:
+    async with Place() as place:
+        register(place, Service("monitoring", "prometheus-adapter"))
+        await begun(place)
+        says(place, "True")
+        await asyncio.sleep(5)
+        assert place.conditions()["ScalingActive"] == ("False", "MetricsMissing")
+        assert "monitoring/prometheus-adapter" in place.message("ScalingActive")
+
+
+@in_virtual_time
+async def test_keda_takes_over_and_hands_back_with_one_writer_of_replicas_at_a_time() -> None:
+    async with Place() as place:
+        register(place, OURS)
+        await begun(place)
+        both: list[object] = []
+        place.cluster.watchers.append(
+            lambda kind, seen, is_gone: both.append(kind) if len(writers(place)) > 1 else None
+        )
+        assert place.operator is not None
+
+        async def looked() -> None:
+            await asyncio.sleep(LOOK_EVERY_S)
+            assert place.operator is not None
+            assert await place.operator.world.autoscaling.try_look()
+            place.operator.wake_groups()
+            await asyncio.sleep(5)
+
+        place.cluster.served.add(KEDA)
+        register(place, KEDAS)
+        await looked()
+        assert writers(place) == {SCALED_OBJECT}
+        assert place.has(TRIGGER_AUTHENTICATION, "orders-lbg") or any(
+            kind is TRIGGER_AUTHENTICATION for kind, _, _ in place.cluster.objects
+        )
+        said = {"conditions": [{"type": "Ready", "status": "True"}]}
+        place.cluster.edit(SCALED_OBJECT, "shop", "orders", {"status": said})
+        place.edit_group({"replicas": 3})
+        await asyncio.sleep(5)
+        assert place.conditions()["ScalingActive"] == ("True", "Scaling")
+
+        register(place, OURS)
+        await looked()
+        assert writers(place) == {AUTOSCALER}
+        assert not any(kind is TRIGGER_AUTHENTICATION for kind, _, _ in place.cluster.objects)
+        assert both == []
+
+
+@in_virtual_time
+async def test_a_provider_that_cannot_be_looked_at_stays_what_it_was() -> None:
+    async with Place() as place:
+        register(place, OURS)
+        await begun(place)
+        assert place.operator is not None
+        place.cluster.failing = {"read"}
+        assert not await place.operator.world.autoscaling.try_look()
+        place.operator.wake_groups()
+        await asyncio.sleep(5)
+        assert writers(place) == {AUTOSCALER}
+
+
+@in_virtual_time
+async def test_scaling_that_is_taken_out_of_the_manifest_takes_the_autoscaler_along() -> None:
+    async with Place() as place:
+        register(place, OURS)
+        await begun(place)
+        place.edit_group({"scaling": None, "replicas": 3})
+        await asyncio.sleep(5)
+        assert writers(place) == set()
+        assert place.conditions()["ScalingActive"] == ("False", "NotAsked")
