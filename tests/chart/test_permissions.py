@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lbg_operator.children.autoscaler import LAG_METRIC
 from lbg_operator.cluster.kinds import API_SERVICE, CONFIG_MAP, DEPLOYMENT, KINDS, POD, SECRET, Kind
 from support.chart import LARGE, NAMESPACE, Object, of_kind, rendered
 
@@ -102,5 +103,6 @@ def test_who_may_edit_a_namespace_may_have_groups_there_and_scale_them() -> None
     }
     assert f"{aggregate}view" not in edit["metadata"]["labels"]
     assert {verb for _, _, verb in given(view)} == {"get", "list", "watch"}
+    assert ("external.metrics.k8s.io", LAG_METRIC, "list") in given(view)
     assert ("lbg.dev", "loadbalancedgroups/scale", "patch") in given(edit)
     assert not any("status" in resource for _, resource, _ in given(edit))

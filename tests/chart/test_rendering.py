@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import helm_python as helm
@@ -173,6 +174,13 @@ def test_the_crds_are_those_of_the_repository_and_stay_at_an_uninstall() -> None
         metadata = crd.pop("metadata")
         assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
         assert {**crd, "metadata": {"name": metadata["name"]}} == source
+
+
+def test_the_packed_chart_holds_what_its_link_leads_to(tmp_path: Path) -> None:
+    packed = helm.package(CHART, destination=tmp_path)
+    with helm.Chart.load(packed) as chart, helm.Chart.load(CHART) as source:
+        assert chart.render(name="lbg", namespace=NAMESPACE) == source.render(name="lbg", namespace=NAMESPACE)
+        assert not any("__pycache__" in one["name"] for one in chart.files)
 
 
 def test_the_broker_to_begin_with_is_one_that_the_operator_can_follow() -> None:
