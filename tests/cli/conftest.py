@@ -17,7 +17,7 @@ import pytest
 from lbg.__main__ import cli
 from lbg.failing import run
 from lbg_broker.group import GroupSpec
-from support.command_line import Lbg, Said, Where, clean_environment, end_started
+from support.command_line import Lbg, Said, Where, clean_environment
 from support.group_on_broker import declare_group
 from support.rabbitmq import RabbitNode
 
@@ -66,12 +66,6 @@ def serving(directory: Path) -> Iterator[Where]:
     process.terminate()
     assert process.wait(timeout=20) == 0
     process.stdout.close()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    yield
-    end_started()
 
 
 @pytest.fixture

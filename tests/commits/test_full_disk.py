@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from support.command_line import end_started
 from support.embedded import EmbeddedBroker
 from support.noting_process import NotingApp, exit_status, until_so
 from support.sidecar_load import new_group, publish
@@ -56,13 +52,6 @@ print(len(found), found["q", 7], all(runs == ((0, hash_),) for (name, hash_), ru
 """
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path / "data") as broker:
-        yield broker
-    end_started()
-
-
 def test_it_says_once_that_the_disk_is_full_forgets_the_oldest_and_grows_again_when_there_is_room(
     tmp_path: Path,
 ) -> None:
@@ -77,16 +66,16 @@ def test_it_says_once_that_the_disk_is_full_forgets_the_oldest_and_grows_again_w
 
 
 async def test_a_sidecar_whose_commit_log_has_no_room_says_so_once_and_processes_everything(
-    broker: EmbeddedBroker, tmp_path: Path
+    own_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    await new_group(broker.url, "g")
+    await new_group(own_broker.url, "g")
     app, disk = NotingApp(tmp_path), tmp_path / "disk"
     disk.mkdir()
     told = {"LBG_NAME": "a", "LBG_COMMAND": app.command, "LBG_COMMITS": str(disk)}
-    sidecar = SidecarProcess(broker.url, tmp_path, "g", under=on_small_disk(disk, 64), **told)
+    sidecar = SidecarProcess(own_broker.url, tmp_path, "g", under=on_small_disk(disk, 64), **told)
     await until_so(sidecar, sidecar.ready)
     assert [file.name for file in seen_by(sidecar.process.pid, disk).iterdir()] == ["g-a.commits"]
-    await publish(broker.url, "g", COUNT)
+    await publish(own_broker.url, "g", COUNT)
     await until_so(sidecar, lambda: app.notes.ended() == set(range(COUNT)))
     sidecar.process.terminate()
     assert await exit_status(sidecar) == 0

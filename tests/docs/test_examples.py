@@ -7,13 +7,12 @@ import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lbg_broker.publishing import GroupPublisher
-from support.command_line import clean_environment, end_started, start_lbg
+from support.command_line import clean_environment, start_lbg
 from support.embedded import EmbeddedBroker, free_port
 from support.group_load import group_spec
 from support.group_on_broker import declare_group
@@ -37,18 +36,6 @@ APPLICATIONS = {
 LANGUAGES = {"js": "js", "py": "python", "sh": "sh"}
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    yield
-    end_started()
-
-
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_the_page_shows_the_file(name: str) -> None:
     language = LANGUAGES[name.partition(".")[2]]
@@ -58,15 +45,15 @@ def test_the_page_shows_the_file(name: str) -> None:
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", APPLICATIONS)
 async def test_it_gets_its_messages_in_order_and_acknowledges_them(
-    name: str, broker: EmbeddedBroker, unique: str, tmp_path: Path
+    name: str, embedded: EmbeddedBroker, unique: str, tmp_path: Path
 ) -> None:
-    await declare_group(broker.url, group_spec(unique))
+    await declare_group(embedded.url, group_spec(unique))
     environment, command = APPLICATIONS[name]
     file = ROOT / "examples" / name
     ports = {"port": str(free_port()), "local": str(free_port())}
     log = tmp_path / "log"
     settings = {
-        "LBG_BROKER": broker.url,
+        "LBG_BROKER": embedded.url,
         "LBG_GROUP": unique,
         "LBG_LOCAL": f"127.0.0.1:{ports['local']}",
         "LBG_OBSERVED": "127.0.0.1:0",
@@ -84,7 +71,7 @@ async def test_it_gets_its_messages_in_order_and_acknowledges_them(
                 env={**clean_environment(), "NODE_PATH": DEBIANS_NODE_MODULES},
             )
     try:
-        async with GroupPublisher(broker.url, group=unique) as publisher:
+        async with GroupPublisher(embedded.url, group=unique) as publisher:
             for body in (b"one", b"two"):
                 await publisher.publish(key="order 1", body=body)
         await until(lambda: acked(ports["local"]) == 2, timeout_s=60, what=name)

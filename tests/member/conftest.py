@@ -1,19 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
-from support.embedded import EmbeddedBroker
 from support.group_load import Load, group_spec, load_on
 from support.group_on_broker import declare_group
 from support.member_place import Place
-
-
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
 
 
 @pytest.fixture(params=["embedded", "rabbitmq"])

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from lbg_broker.client import connect
 from lbg_broker.group import Names
@@ -21,19 +18,15 @@ COUNT = 500
 FILL = 'head -c "$0" /dev/zero > "$1/filler"; shift; exec "$@"'
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path / "data") as broker:
-        yield broker
-
-
-def published(broker: EmbeddedBroker, directory: Path, *, free_kb: int) -> subprocess.CompletedProcess[str]:
+def published(
+    own_broker: EmbeddedBroker, directory: Path, *, free_kb: int
+) -> subprocess.CompletedProcess[str]:
     """With a state file on a disk that has so much room."""
     disk, rows = directory / "disk", directory / "rows.jsonl"
     disk.mkdir()
     rows.write_text("".join(json.dumps({"k": str(n % 7), "n": n}) + "\n" for n in range(COUNT)))
     fill = ("sh", "-c", FILL, str((200 - free_kb) * 1024), str(disk))
-    command = ("-m", "lbg", "publish", "--broker", broker.url, "--group", "g", "--key", "k")
+    command = ("-m", "lbg", "publish", "--broker", own_broker.url, "--group", "g", "--key", "k")
     state = ("--state", str(disk / "state"), str(rows))
     return subprocess.run(
         [*on_small_disk(disk, 200), *fill, sys.executable, *command, *state],
@@ -45,8 +38,8 @@ def published(broker: EmbeddedBroker, directory: Path, *, free_kb: int) -> subpr
     )
 
 
-async def waiting(broker: EmbeddedBroker) -> int:
-    connection = await connect(broker.url)
+async def waiting(own_broker: EmbeddedBroker) -> int:
+    connection = await connect(own_broker.url)
     channel = await connection.open_channel()
     queues = [Names("g").queue(number) for number in range(4)]
     count = sum([(await channel.queue_declare(each, passive=True)).message_count for each in queues])
@@ -55,19 +48,21 @@ async def waiting(broker: EmbeddedBroker) -> int:
 
 
 async def test_a_state_file_that_has_no_room_ends_it_in_one_line_before_anything_is_published(
-    broker: EmbeddedBroker, tmp_path: Path
+    own_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    await new_group(broker.url, "g")
-    ended = published(broker, tmp_path, free_kb=4)
+    await new_group(own_broker.url, "g")
+    ended = published(own_broker, tmp_path, free_kb=4)
     assert ended.returncode != 0
     (line,) = [line for line in ended.stderr.splitlines() if "error" in line]
     assert "state" in line
     assert "No space left on device" in line
-    assert await waiting(broker) == 0
+    assert await waiting(own_broker) == 0
 
 
-async def test_a_state_file_has_all_its_space_from_the_start(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    await new_group(broker.url, "g")
-    ended = published(broker, tmp_path, free_kb=24)
+async def test_a_state_file_has_all_its_space_from_the_start(
+    own_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    await new_group(own_broker.url, "g")
+    ended = published(own_broker, tmp_path, free_kb=24)
     assert ended.returncode == 0, ended.stderr
-    assert await waiting(broker) == COUNT
+    assert await waiting(own_broker) == COUNT

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.command_line import end_started
 from support.embedded import EmbeddedBroker
 from support.noting_pair import CHANNELS, Pair
 from support.noting_process import until_so
@@ -16,18 +14,6 @@ from support.rabbitmq import RabbitNode
 from support.sidecar_load import publish
 
 COUNT = 500
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    yield
-    end_started()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
 
 
 async def kill_and_return(pair: Pair) -> None:

@@ -7,12 +7,12 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from support.command_line import end_started, start_lbg
+from support.command_line import start_lbg
 from support.embedded import EmbeddedBroker, free_port
 from support.noting_pair import Pair, delivered_again
 from support.noting_process import exit_status, until_so
@@ -23,12 +23,6 @@ from support.waiting import until
 LOAD = 900
 LOAD_PER_S = 450
 HANGS = {"LBG_CONCURRENCY": "2", "LBG_SHUTDOWN_GRACE_S": "60"}
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
 
 
 @pytest.fixture
@@ -42,12 +36,6 @@ async def pairs(broker: EmbeddedBroker, tmp_path: Path) -> AsyncIterator[Callabl
     yield make
     for pair in made:
         pair.end()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    yield
-    end_started()
 
 
 async def hanging(pair: Pair) -> set[int]:

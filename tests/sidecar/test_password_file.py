@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.command_line import end_started
 from support.embedded import PASSWORD, USER, EmbeddedBroker
 from support.noting_process import NotingApp, exit_status, until_so
 from support.sidecar_load import new_group, publish
 from support.sidecar_process import SidecarProcess
 
 ADVICE = "correct LBG_USERNAME_FILE or LBG_PASSWORD_FILE, or mount the Secret there"
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path / "data") as broker:
-        yield broker
-    end_started()
 
 
 def gone(_: Path) -> None:
@@ -37,23 +29,23 @@ def no_text(file: Path) -> None:
     ids=["gone", "no-text"],
 )
 async def test_one_that_cannot_be_read_while_it_runs_keeps_it_out_with_one_line_until_it_is_back(
-    broker: EmbeddedBroker, tmp_path: Path, put: Callable[[Path], None], why: str
+    own_broker: EmbeddedBroker, tmp_path: Path, put: Callable[[Path], None], why: str
 ) -> None:
-    await new_group(broker.url, "g")
+    await new_group(own_broker.url, "g")
     app, file = NotingApp(tmp_path), tmp_path / "password"
     file.write_text(PASSWORD)
     told = {"LBG_COMMAND": app.command, "LBG_USERNAME": USER, "LBG_PASSWORD_FILE": str(file)}
-    sidecar = SidecarProcess(f"amqp://127.0.0.1:{broker.port}/", tmp_path, "g", **told)
+    sidecar = SidecarProcess(f"amqp://127.0.0.1:{own_broker.port}/", tmp_path, "g", **told)
     await until_so(sidecar, sidecar.ready)
-    await publish(broker.url, "g", 100)
+    await publish(own_broker.url, "g", 100)
     file.unlink()
     put(file)
-    await publish(broker.url, "g", 100, first=100)
+    await publish(own_broker.url, "g", 100, first=100)
     await until_so(sidecar, lambda: app.notes.ended() == set(range(200)))
     assert sidecar.ready(), "a connection that lives needs no password"
     before = len(sidecar.text)
-    broker.kill()
-    broker.start()
+    own_broker.kill()
+    own_broker.start()
     await until_so(sidecar, lambda: ADVICE in sidecar.get("/readyz")[1])
     assert why in sidecar.get("/readyz")[1]
     assert not sidecar.ready()
@@ -61,7 +53,7 @@ async def test_one_that_cannot_be_read_while_it_runs_keeps_it_out_with_one_line_
     assert said, "and in the log"
     assert all(why in line and ADVICE in line for line in said), "each attempt is one line that says it all"
     assert "Traceback" not in sidecar.text
-    await publish(broker.url, "g", 100, first=200)
+    await publish(own_broker.url, "g", 100, first=200)
     file.write_text(PASSWORD)
     await until_so(sidecar, sidecar.ready)
     await until_so(sidecar, lambda: app.notes.ended() == set(range(300)))
@@ -71,12 +63,12 @@ async def test_one_that_cannot_be_read_while_it_runs_keeps_it_out_with_one_line_
 
 
 async def test_one_that_is_not_there_yet_at_the_start_is_waited_for(
-    broker: EmbeddedBroker, tmp_path: Path
+    own_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    await new_group(broker.url, "g")
+    await new_group(own_broker.url, "g")
     app, file = NotingApp(tmp_path), tmp_path / "password"
     told = {"LBG_COMMAND": app.command, "LBG_USERNAME": USER, "LBG_PASSWORD_FILE": str(file)}
-    sidecar = SidecarProcess(f"amqp://127.0.0.1:{broker.port}/", tmp_path, "g", **told)
+    sidecar = SidecarProcess(f"amqp://127.0.0.1:{own_broker.port}/", tmp_path, "g", **told)
     await until_so(sidecar, lambda: sidecar.observed and ADVICE in sidecar.get("/readyz")[1])
     file.write_text(PASSWORD)
     await until_so(sidecar, sidecar.ready)

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,13 @@ import aiohttp
 import pytest
 
 from lbg_sidecar.stream_client import consume
-from support.command_line import end_started, start_lbg
+from support.command_line import start_lbg
 from support.embedded import EmbeddedBroker
 from support.sidecar_process import PROMPT, Sidecar, create, publish
 from support.waiting import until
 
 HTTP_APP = Path(__file__).parents[1] / "support" / "http_app.py"
 STUCK = "import sys\nfor line in sys.stdin: pass"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    yield
-    end_started()
 
 
 def test_it_waits_for_a_group_and_says_so_then_serves_and_leaves_at_sigterm(
@@ -79,7 +66,7 @@ def test_the_observed_listener_tells_when_the_member_has_left_and_makes_nobody_l
     assert sidecar.get("/drained?wait=soon")[0] == 400
     assert sidecar.ready()
     with ThreadPoolExecutor() as threads:
-        hook = threads.submit(sidecar.get, "/drained?wait=4")
+        hook = threads.submit(sidecar.get, "/drained?wait=60", timeout_s=65)
         start_lbg("drain", "--local", f"unix:{sidecar.socket}")
         assert hook.result() == (200, '{"left": true}\n')
     assert sidecar.get("/drained")[0] == 200

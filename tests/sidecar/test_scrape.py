@@ -5,30 +5,20 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lbg_sidecar.process.metrics import SERIES
-from support.command_line import end_started
 from support.embedded import EmbeddedBroker
 from support.sidecar_process import PROMPT, Sidecar, create
 
 SLOW = PROMPT.replace("print(", "import time; time.sleep(0.02); print(")
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path / "data") as broker:
-        yield broker
-    end_started()
-
-
-def test_a_scrape_under_load_is_clean_and_tells_the_lag(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    create(broker, "scraped")
-    sidecar = Sidecar(broker, tmp_path, "scraped", SLOW, LBG_PREFETCH="40")
+def test_a_scrape_under_load_is_clean_and_tells_the_lag(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+    create(own_broker, "scraped")
+    sidecar = Sidecar(own_broker, tmp_path, "scraped", SLOW, LBG_PREFETCH="40")
     sidecar.until(sidecar.ready)
     sidecar.publish("scraped", 2000)
     # Queues are counted one after the other: the first may have been before there was anything.
@@ -57,6 +47,6 @@ def test_a_scrape_under_load_is_clean_and_tells_the_lag(broker: EmbeddedBroker, 
     assert 0 < value("lbg_prefetch_used_ratio") <= 1
     assert value("lbg_messages_poisoned") == 0
 
-    broker.kill()
+    own_broker.kill()
     sidecar.until(lambda: "\nlbg_messages_lag " not in sidecar.get("/metrics")[1])
     assert "\nlbg_broker_heard_timestamp_seconds " not in sidecar.get("/metrics")[1]

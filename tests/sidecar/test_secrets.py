@@ -14,7 +14,7 @@ import pytest
 
 from lbg_sidecar.process.configuring import configure
 from lbg_sidecar.process.errors import ConfigurationError
-from support.command_line import clean_environment, end_started, start_lbg
+from support.command_line import clean_environment, start_lbg
 from support.embedded import EmbeddedBroker
 from support.planted import Planted
 from support.sidecar_process import PROMPT, Sidecar, create
@@ -25,13 +25,6 @@ IN_TOML = Planted('Rt8=pla"nted;Nm2$third_')
 IN_KEY = Planted("MIIPlantedKeyContentsWq4")
 ALL = (IN_URL, IN_FILE, IN_TOML, IN_KEY)
 SEEN = ("/metrics", "/healthz", "/readyz", "/v1/state")
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path / "data") as broker:
-        yield broker
-    end_started()
 
 
 def assert_clean(text: str) -> None:
@@ -62,17 +55,17 @@ def test_the_search_finds_a_secret_in_each_shape() -> None:
 
 
 def test_nothing_shows_through_a_wrong_login_a_kill_publishing_and_draining(
-    broker: EmbeddedBroker, tmp_path: Path
+    own_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    create(broker, "planted")
-    broker.put("users/planted", password=IN_FILE.text, tags="")
-    broker.put("permissions/%2F/planted", **dict.fromkeys(("configure", "write", "read"), ".*"))
+    create(own_broker, "planted")
+    own_broker.put("users/planted", password=IN_FILE.text, tags="")
+    own_broker.put("permissions/%2F/planted", **dict.fromkeys(("configure", "write", "read"), ".*"))
     file, config = tmp_path / "password", tmp_path / "sidecar.toml"
     file.write_text(IN_URL.text + "\n")
-    toml = json.dumps(f"amqp://planted:{IN_TOML.in_url}@127.0.0.1:{broker.port}/")
+    toml = json.dumps(f"amqp://planted:{IN_TOML.in_url}@127.0.0.1:{own_broker.port}/")
     config.write_text(f"broker = {toml}\nlog_format = 'json'\n")
     sidecar = Sidecar(
-        broker,
+        own_broker,
         tmp_path,
         "planted",
         PROMPT,
@@ -88,10 +81,10 @@ def test_nothing_shows_through_a_wrong_login_a_kill_publishing_and_draining(
     sidecar.publish("planted", 20)
     sidecar.until(lambda: sidecar.acked() >= 20)
     seen.append(all_to_be_seen(sidecar))
-    broker.kill()
+    own_broker.kill()
     sidecar.until(lambda: "Connection refused" in sidecar.get("/readyz")[1])
     seen.append(all_to_be_seen(sidecar))
-    broker.start()
+    own_broker.start()
     sidecar.until(sidecar.ready)
     hook = start_lbg("drain", "--local", f"unix:{sidecar.socket}")
     seen += hook.communicate(timeout=60)

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from support.command_line import end_started
 from support.embedded import EmbeddedBroker
 from support.noting_process import NotingApp, exit_status, until_so
 from support.sidecar_load import new_group, publish
 from support.sidecar_process import SidecarProcess
 from support.waiting import until
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    yield
-    end_started()
 
 
 async def test_it_waits_unready_for_its_broker_then_for_its_application_and_begins(

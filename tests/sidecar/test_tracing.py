@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from aiohttp import web
 
 from lbg_broker.client import connect
 from lbg_broker.group import Names
 from lbg_sidecar.stream_client import consume
-from support.command_line import end_started
 from support.embedded import EmbeddedBroker
 from support.group_load import group_spec
 from support.group_on_broker import declare_group
@@ -35,18 +33,6 @@ for line in sys.stdin:
     open(sys.argv[1], "a").write(line)
     print(json.dumps({"id": message["id"], "verdict": "ack"}), flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    yield
-    end_started()
 
 
 @asynccontextmanager

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from support.command_line import end_started
 from support.embedded import EmbeddedBroker
 from support.noting_process import until_so
 from support.sidecar_load import new_group, publish
@@ -26,18 +25,6 @@ BRISK = {
     "LBG_RETRY_FIRST_S": "0.05",
     "LBG_RETRY_MAX_S": "0.2",
 }
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    yield
-    end_started()
 
 
 class Application:

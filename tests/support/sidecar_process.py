@@ -85,9 +85,9 @@ class SidecarProcess:
         found = re.findall(OBSERVED, self.text)
         return found[-1] if found else ""
 
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path: str, *, timeout_s: float = 5) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://{self.observed}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self.observed}{path}", timeout=timeout_s) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

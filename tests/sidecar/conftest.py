@@ -1,0 +1,12 @@
+"""Where the sidecar's tests have their broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.embedded import EmbeddedBroker
+
+
+@pytest.fixture(scope="module")
+def broker(embedded: EmbeddedBroker) -> EmbeddedBroker:
+    return embedded
