@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lbg_broker.provisioning.describing import Count, Description, MemberLine, QueueLine
+from lbg_broker.provisioning.describing import Count, Description, QueueLine
+from lbg_broker.provisioning.members import MemberLine
 from lbg_broker.provisioning.observed import UNKNOWN
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from lbg_broker.group import GroupSpec
-from lbg_broker.provisioning.describing import Description, MemberLine, MemberQueue, QueueLine
+from lbg_broker.provisioning.describing import Description, QueueLine
+from lbg_broker.provisioning.members import MemberLine, MemberQueue
 from lbg_broker.provisioning.observed import UNKNOWN, QueueSeen, Unknown
 from lbg_operator.status.conditions import Condition, Reason, State, Type, merged
 from lbg_operator.status.seen import lag_of, rebalance_of, seen_of, unserved

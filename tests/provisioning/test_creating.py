@@ -11,6 +11,7 @@ from lbg_broker.group import Engine, GroupSpec, topology_of
 from lbg_broker.group.topology import Binding
 from lbg_broker.provisioning.actions import (
     Action,
+    Bind,
     DeclareQueue,
     DeleteQueue,
     PutPermissions,
@@ -161,6 +162,50 @@ async def test_a_queue_that_listens_in_is_no_difference() -> None:
     await create_group(admin, ORDERS)
     admin.bindings.add(Binding("lbg.orders", "audit", "#"))
     assert (await create_group(admin, ORDERS)).changes == ()
+
+
+@pytest.mark.parametrize("left", range(1, 21))
+async def test_what_an_interrupted_create_left_is_finished_by_who_owns_the_name(left: int) -> None:
+    admin = FakeAdmin()
+    await create_group(admin, ORDERS)
+    actions = tuple(admin.performed)
+    interrupted = FakeAdmin()
+    for action in actions[:left]:
+        await interrupted.perform(action)
+    if any(isinstance(action, Bind) for action in actions[left:]):
+        with pytest.raises(Taken):
+            await create_group(interrupted, ORDERS)
+    created = await create_group(interrupted, ORDERS, finish=True)
+    assert created.was_there
+    for what in ("exchanges", "queues", "bindings", "permissions", "records"):
+        assert getattr(interrupted, what) == getattr(admin, what), what
+
+
+async def test_parts_that_hold_something_or_are_in_use_or_are_otherwise_are_not_finished() -> None:
+    queue = "lbg.orders.q.1"
+    arguments = next(
+        one.arguments for one in topology_of(ORDERS, FakeAdmin().engine).queues if one.name == queue
+    )
+    for seen in (
+        QueueSeen(1, 0, 0, None, arguments),
+        QueueSeen(0, 1, 0, None, arguments),
+        QueueSeen(0, 0, 1, None, arguments),
+        QueueSeen(0, 0, 0, None, {}),
+        QueueSeen(0, 0, 0),
+    ):
+        admin = FakeAdmin()
+        admin.queues[queue] = seen
+        with pytest.raises(Taken, match=r"queue lbg\.orders\.q\.1 exists"):
+            await create_group(admin, ORDERS, finish=True)
+    admin = FakeAdmin()
+    admin.queues[queue] = QueueSeen(0, 0, 0, None, arguments)
+    admin.bindings.add(Binding("lbg.orders", queue, "orders.0.#"))
+    with pytest.raises(Taken):
+        await create_group(admin, ORDERS, finish=True)
+    admin = FakeAdmin()
+    admin.queues["lbg.orders.q.4"] = QueueSeen(0, 0, 0, None, arguments)
+    with pytest.raises(Taken):
+        await create_group(admin, ORDERS, finish=True)
 
 
 async def test_every_name_that_is_taken_is_listed_with_what_takes_it() -> None:

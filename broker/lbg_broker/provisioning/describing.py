@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from lbg_broker.group import GroupSpec, Names, SpecError
 
 from .admin import Beat
 from .checking import problems as found_problems
+from .members import MemberLine, member_json, members_of
 from .observed import UNKNOWN, Observed, QueueSeen, Unknown
 
 Count = int | Unknown
@@ -34,31 +35,6 @@ class QueueLine:
         if self.seen is None:
             return None
         return UNKNOWN if self.seen is UNKNOWN else getattr(self.seen, field)
-
-
-@dataclass(frozen=True, slots=True)
-class MemberQueue:
-    queue: int
-    role: str
-    active: bool
-    status: str
-    in_flight: int
-    delivered: int
-    progress: str = "Idle"
-    poisoned: int = 0
-    poisoned_keys: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class MemberLine:
-    """A member as its last beat described it."""
-
-    index: int
-    name: str
-    incarnation: str
-    rebalance: str
-    queues: tuple[MemberQueue, ...]
-    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +92,7 @@ class Description:
             "attributes": _attributes(self.spec),
             "queues": [self._queue_json(line) for line in self.queues],
             "members": (
-                "unknown" if self.members is UNKNOWN else [_member_json(member) for member in self.members]
+                "unknown" if self.members is UNKNOWN else [member_json(member) for member in self.members]
             ),
             "ready": _plain(self.ready),
             "unacked": _plain(self.unacked),
@@ -183,55 +159,6 @@ def _poisoned(names: Names, members: tuple[MemberLine, ...] | Unknown) -> Iterat
                     f"{names.queue(one.queue)} has {one.poisoned} poisoned messages at {member.name}, which fail again "
                     f"and again and hold up what follows; keys: {keys}{more}"
                 )
-
-
-def members_of(beats: Iterable[Beat]) -> tuple[MemberLine, ...]:
-    """The last beat of each member; what is no beat of this version is passed over."""
-    last: dict[object, MemberLine] = {}
-    for beat in reversed(tuple(beats)):
-        if beat.get("index") in last:
-            continue
-        try:
-            member = _member(beat)
-        except (KeyError, TypeError, ValueError):
-            continue
-        last[member.index] = member
-    return tuple(sorted(last.values(), key=lambda member: member.index))
-
-
-def _member(beat: Beat) -> MemberLine:
-    return MemberLine(
-        index=int(beat["index"]),
-        name=str(beat["name"]),
-        incarnation=str(beat["incarnation"]),
-        rebalance=str(beat["rebalance"]),
-        queues=tuple(
-            MemberQueue(
-                queue=int(one["queue"]),
-                role=str(one["role"]),
-                active=bool(one["active"]),
-                status=str(one["status"]),
-                in_flight=int(one["in_flight"]),
-                delivered=int(one["delivered"]),
-                progress=str(one.get("progress", "Idle")),
-                poisoned=int(one.get("poisoned", 0)),
-                poisoned_keys=tuple(map(str, one.get("poisoned_keys", ()))),
-            )
-            for one in beat["queues"]
-        ),
-        counts={str(name): int(value) for name, value in beat["counts"].items()},
-    )
-
-
-def _member_json(member: MemberLine) -> dict[str, Any]:
-    return {
-        "index": member.index,
-        "name": member.name,
-        "incarnation": member.incarnation,
-        "rebalance": member.rebalance,
-        "queues": [{name: getattr(one, name) for name in MemberQueue.__slots__} for one in member.queues],
-        "counts": dict(member.counts),
-    }
 
 
 def _attributes(spec: GroupSpec | None) -> dict[str, Any] | None:

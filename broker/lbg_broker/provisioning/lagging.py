@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from lbg_broker.group import GroupSpec, Names
 
 from .amqp_side import AmqpSide
-from .describing import MemberLine, members_of
 from .errors import Refused
 from .hearing import Ear
 from .management_lists import Counts
 from .management_side import ManagementSide
+from .members import MemberLine, members_of
 from .observed import UNKNOWN, Unknown
 from .sharing import seen
 

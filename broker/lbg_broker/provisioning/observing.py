@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from lbg_broker.group import Engine, GroupSpec, Names, Permissions, Topology, to
 from .amqp_side import AmqpSide
 from .errors import AdminError
 from .management_side import ManagementSide
-from .observed import UNKNOWN, ExchangeSeen, Observed, Policy, QueueSeen, Unknown
+from .observed import UNKNOWN, ExchangeSeen, Observed, QueueSeen, Unknown
 from .prefixes import Prefixes, recorded
 
 T = TypeVar("T")
@@ -76,7 +76,10 @@ class Observing:
             exchanges |= listed
         present = [name for name, one in exchanges.items() if one is not None]
         policies = await or_unknown("policies", management.policies(), why)
-        queues = await or_unknown("queues", _queues(management, base.engine, names, needed, policies), why)
+        is_plain = base.record is not None and policies == ()
+        queues = await or_unknown(
+            "queues", _queues(management, base.engine, names, needed, is_plain=is_plain), why
+        )
         counted = await self._counted_queues(names, topology, queues)
         bindings = await or_unknown("bindings", management.bindings(present), why)
         permissions: Permissions | Unknown | None = None
@@ -174,12 +177,16 @@ async def _queues(
     engine: Engine,
     names: Names,
     needed: Topology | None,
-    policies: Sequence[Policy] | Unknown,
+    *,
+    is_plain: bool,
 ) -> dict[str, QueueSeen]:
-    """All of the group's; where some are `needed` and a list is dear, those of them, unless a policy is on them."""
+    """All of the group's; where some are `needed` and a list is dear, those of them.
+
+    `is_plain`: no policy can be on them, and no others are looked for.
+    """
     if engine.is_rabbitmq and needed is not None and len(needed.queues) <= BY_NAME_MAX:
         found = await management.queues_named([one.name for one in needed.queues])
-        if not found or policies == ():
+        if not found or is_plain:
             return found
     return (await management.queues_of([names.group], is_sampled=engine.is_rabbitmq))[names.group]
 

@@ -25,8 +25,9 @@ from .actions import (
 )
 from .checking import deviations
 from .errors import GroupDiffers, GroupNotFound, StillInUse, Taken, Unsupported, would_lose
-from .observed import UNKNOWN, Observed, QueueSeen, Unknown, UserSeen
+from .observed import UNKNOWN, Observed
 from .policies import losses
+from .taking import contents_of, is_left_over, lacks_only_its_record, taken_names, taken_prefix, taken_user
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,13 @@ class UserWish:
     given: bool = True
 
 
-def plan_create(spec: GroupSpec, observed: Observed, *, user: UserWish | None) -> tuple[Action, ...]:
+def plan_create(
+    spec: GroupSpec, observed: Observed, *, user: UserWish | None, finish: bool = False
+) -> tuple[Action, ...]:
     """The actions that make what is there into `spec`; none when it is all there. `user` None: make no user.
+
+    `finish`: parts without a record that are as wanted, hold nothing and are used by nobody are what an interrupted
+    create or delete left, and are made whole; otherwise they are taken.
 
     Raises Unsupported, GroupDiffers (a group of this name has other attributes) and Taken (something else has
     a name or the prefix that the group needs).
@@ -52,13 +58,16 @@ def plan_create(spec: GroupSpec, observed: Observed, *, user: UserWish | None) -
         raise GroupDiffers(spec.name, diff)
     differing = list(deviations(topology, observed))
     is_there = existing is not None or (
-        not observed.is_empty and _lacks_only_its_record(Names(spec.name).config, topology, observed)
+        not observed.is_empty and lacks_only_its_record(Names(spec.name).config, topology, observed)
     )
     if is_there and differing:
         raise GroupDiffers(spec.name, differing)
-    taken = [] if is_there else [*_taken_names(observed), *_taken_prefix(spec, observed)]
+    taken: list[str] = []
+    if not is_there:
+        may_finish = finish and not differing and is_left_over(topology, observed)
+        taken = [*(() if may_finish else taken_names(observed)), *taken_prefix(spec, observed)]
     if user is not None:
-        taken += _taken_user(spec, observed)
+        taken += taken_user(spec, observed)
     if taken:
         raise Taken(spec.name, taken)
     return tuple(_creating(spec, topology, observed, user))
@@ -133,39 +142,6 @@ def recorded(group: str, observed: Observed) -> GroupSpec | None:
         return None
 
 
-def _lacks_only_its_record(record: str, topology: Topology, observed: Observed) -> bool:
-    """Whether all but the record's queue is there, and known to be as wanted."""
-    return (
-        all(observed.exchanges.get(one.name) is not None for one in topology.exchanges)
-        and all(observed.queues.get(one.name) is not None for one in topology.queues if one.name != record)
-        and observed.bindings is not UNKNOWN
-        and observed.bindings >= set(topology.bindings)
-        and not list(deviations(topology, observed))
-    )
-
-
-def _taken_names(observed: Observed) -> Iterator[str]:
-    for kind, seen in (("exchange", observed.exchanges), ("queue", observed.queues)):
-        for name, one in seen.items():
-            if one is not None and one is not UNKNOWN:
-                held = f" ({_contents(one)})" if isinstance(one, QueueSeen) else ""
-                yield f"{kind} {name} exists{held}"
-
-
-def _taken_prefix(spec: GroupSpec, observed: Observed) -> Iterator[str]:
-    if observed.prefixes is not UNKNOWN:
-        for group, prefix in sorted(observed.prefixes.items()):
-            if prefix == spec.hash_prefix and group != spec.name:
-                yield f"prefix {prefix!r} is that of group {group!r}"
-
-
-def _taken_user(spec: GroupSpec, observed: Observed) -> Iterator[str]:
-    user = observed.user(spec.client_username)
-    if isinstance(user, UserSeen) and user.made_for != spec.name:
-        by = f"is that of group {user.made_for!r}" if user.made_for else "exists"
-        yield f"user {spec.client_username!r} {by}"
-
-
 def _creating(
     spec: GroupSpec, topology: Topology, observed: Observed, user: UserWish | None
 ) -> Iterator[Action]:
@@ -223,16 +199,4 @@ def _uses(names: Names, observed: Observed) -> Iterator[str]:
         if seen is UNKNOWN or seen.ready is UNKNOWN or seen.consumers is UNKNOWN:
             yield f"{name} could not be asked"
         elif seen.ready or seen.consumers or (seen.unacked is not UNKNOWN and seen.unacked):
-            yield f"{name} has {_contents(seen)}"
-
-
-def _contents(seen: QueueSeen) -> str:
-    def count(value: int | Unknown, unit: str) -> str:
-        if value is UNKNOWN:
-            return f"{unit}s unknown"
-        return f"{value} {unit}{'' if value == 1 else 's'}"
-
-    parts = [count(seen.ready, "message")]
-    if seen.unacked is not UNKNOWN and seen.unacked:
-        parts.append(f"{seen.unacked} unacked")
-    return ", ".join([*parts, count(seen.consumers, "consumer")])
+            yield f"{name} has {contents_of(seen)}"

@@ -35,17 +35,25 @@ class Created:
 
 
 async def create_group(
-    admin: BrokerAdmin, spec: GroupSpec, *, password: str | None = None, with_user: bool = True
+    admin: BrokerAdmin,
+    spec: GroupSpec,
+    *,
+    password: str | None = None,
+    with_user: bool = True,
+    finish: bool = False,
 ) -> Created:
     """Have `spec` on the broker, all of it or nothing; a group that is there is repaired.
 
-    A user's password is `password`, or generated where the user is new. Raises ProvisioningError.
+    `finish`: go on from what an interrupted create or delete left, which otherwise is refused as taken. For who knows
+    that the name is its own. A user's password is `password`, or generated where the user is new.
+
+    Raises ProvisioningError.
     """
     generated = secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
     wish = UserWish(password or generated, given=password is not None) if with_user else None
     async with admin.lock(spec.name):
         observed = await admin.observe(spec.name, wanted=spec)
-        actions = plan_create(spec, observed, user=wish)
+        actions = plan_create(spec, observed, user=wish, finish=finish)
         await apply(admin, actions)
     is_generated = password is None and any(isinstance(action, PutUser) for action in actions)
     changes = tuple(action for action in actions if not isinstance(action, CheckPolicies))

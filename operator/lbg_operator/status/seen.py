@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from lbg_broker.provisioning.describing import Description, MemberLine
+from lbg_broker.provisioning.describing import Description
+from lbg_broker.provisioning.members import MemberLine
 from lbg_broker.provisioning.observed import UNKNOWN
 
 PAUSED, READY = "Paused", "Ready"

@@ -109,17 +109,16 @@ def _copy(source: Json, target: Json, path: Sequence[str]) -> None:
         _copy(source[name], target.setdefault(name, {}), rest)
 
 
-def _filter(request: web.Request) -> Callable[[str], bool]:
-    """What the query says of names. Raises BadRequest."""
+def _filter(request: web.Request) -> Callable[[str], object]:
+    """What the query says of names: true of those that are wanted. Raises BadRequest."""
     wanted = request.query.get("name", "")
     if request.query.get("use_regex") != "true":
         part = wanted.lower()
         return lambda name: part in name.lower()
     try:
-        pattern = re.compile(wanted)
+        return re.compile(wanted).search
     except re.error as error:
         raise BadRequest(f"name: {wanted!r} is no regular expression: {error}") from error
-    return lambda name: pattern.search(name) is not None
 
 
 def _number(text: str | None, name: str, *, most: int | None) -> int:
