@@ -37,10 +37,9 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
+{{- /* The user is the image's, 65532: OpenShift gives one of its own where a pod names none, and refuses what is named. */ -}}
 {{- define "lbg.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
