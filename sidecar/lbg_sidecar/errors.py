@@ -43,7 +43,7 @@ class MessageError(MemberError):
 
 
 class AppError(MemberError):
-    """The application's channel cannot do its work."""
+    """The application's channel cannot do its work; raised by its `start`, and so by entering the member."""
 
 
 class CommandFailed(AppError):

@@ -14,7 +14,7 @@ from .tracing import trace_of
 
 
 class Message:
-    """What is read of it is decoded when it is asked for. `attempt` counts this member's calls, from 1."""
+    """One message, as a handler gets it. What is read of it is decoded when it is asked for."""
 
     __slots__ = ("_group", "held")
 
@@ -32,26 +32,33 @@ class Message:
 
     @property
     def group(self) -> str:
+        """Its group's name."""
         return self._group
 
     @property
     def queue(self) -> int:
+        """Its queue's number, from 0: `hash` mod the group's queue count."""
         return self.held.attachment.queue
 
     @property
     def key(self) -> str | None:
+        """Header `lbg-key`: within it messages are in order. None: it has no key, and no order."""
         return self.held.key
 
     @property
     def publisher(self) -> str | None:
+        """Header `lbg-publisher`: name and incarnation of who published it; None for one that is not ours."""
         return self.held.identity[0] if self.held.identity else None
 
     @property
     def hash(self) -> int | None:
+        """The key's, from the routing key; None without an identity, that is of a publisher that is not ours."""
         return self.held.identity[1] if self.held.identity else None
 
     @property
     def seq(self) -> int | None:
+        """Header `lbg-seq`: from 0, of this publisher and hash ("Achieving Exactly-Once Message Delivery Guarantees
+        with Sequence Numbers"); None without an identity."""
         return self.held.identity[2] if self.held.identity else None
 
     @property
@@ -62,6 +69,7 @@ class Message:
 
     @property
     def attempt(self) -> int:
+        """The number of this call, from 1; over handoffs, as far as is known."""
         return self.held.attempts
 
     @property
@@ -71,18 +79,22 @@ class Message:
 
     @property
     def data(self) -> bytes:
+        """The body."""
         return bytes(self.delivery.body)
 
     @property
     def headers(self) -> dict[str, Any]:
+        """A copy of all of them (AMQP 0-9-1, section 4.2.5.5: field tables), ours among them."""
         return dict(self.delivery.headers)
 
     @property
     def content_type(self) -> str | None:
+        """As its publisher said it; None when it did not."""
         return content_type_of(self.held.delivery.header)
 
     @property
     def delivery(self) -> Delivery:
+        """As it came from the broker."""
         delivery: Delivery = self.held.delivery
         return delivery
 

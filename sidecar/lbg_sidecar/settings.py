@@ -139,6 +139,7 @@ class MemberSettings:
 
     @property
     def addresses(self) -> tuple[Broker, ...]:
+        """`broker` as one or several, in the order to be tried."""
         if isinstance(self.broker, str | ConnectionSettings):
             return (self.broker,)
         return tuple(self.broker)

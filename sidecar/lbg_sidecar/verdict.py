@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 
 class Kind(enum.StrEnum):
+    """The three answers of an application, and one that stands for none."""
+
     ACK = "ack"
     RETRY = "retry"
     DROP = "drop"
@@ -15,7 +17,8 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One answer. `after_s` (of a retry) is the least time to wait; None leaves it to the member's backoff."""
+    """One answer; made by `ACK`, `retry` and `drop`. `reason` is for people: in the log, in the state, and, of a drop,
+    in header `lbg-reason`. `after_s` (of a retry): seconds to wait at least; None leaves it to the backoff."""
 
     kind: Kind
     reason: str = ""
@@ -23,11 +26,13 @@ class Verdict:
 
 
 ACK = Verdict(Kind.ACK)
+"""Processed: it is acknowledged to the broker and never given again. A handler that returns None says the same."""
+
 INTERRUPTED = Verdict(Kind.INTERRUPTED)
 
 
 def retry(reason: str = "", *, after_s: float | None = None) -> Verdict:
-    """Give the message again later; its lane waits, so nothing of its key overtakes it."""
+    """Give the message again later; its lane waits, so nothing of its key overtakes it. An attempt that counts."""
     return Verdict(Kind.RETRY, reason, after_s)
 
 

@@ -32,19 +32,19 @@ class Unroutable(PublishingError):
 
 
 class GroupGone(PublishingError):
-    pass
+    """The group is not there any more, or its attributes changed under the publisher: sequences cannot go on."""
 
 
 class BrokerRefused(PublishingError):
-    pass
+    """The broker closed the channel (AMQP 0-9-1, channel.close) for what does not pass: permissions, a size limit."""
 
 
 class PublisherClosed(PublishingError):
-    pass
+    """Something was asked of a publisher before it was open, or after `close`."""
 
 
 class InputError(PublishingError):
-    pass
+    """The input cannot be read: no such file, a compression or a format that is none."""
 
 
 class BadRow(InputError):
@@ -60,8 +60,8 @@ class BadRow(InputError):
 
 
 class InputChanged(InputError):
-    pass
+    """The input differs, where it was published, from the one that the state file speaks of, or is read otherwise."""
 
 
 class StateError(PublishingError):
-    pass
+    """The state file cannot be used: not one, damaged, in use, of another group, or without room on its disk."""

@@ -18,8 +18,8 @@ class Identity:
     """A publisher's name and incarnation, and the seed of its hashes for messages without a key.
 
     A new incarnation begins its sequences at 0; a publisher that goes on from a state file keeps its
-    incarnation. `input` says how the input is read (fields, topic, format), as far as it decides keys, topics
-    and bodies.
+    incarnation. `name`: up to 101 letters, digits, dots, dashes and underscores, else ValueError. `input` says how
+    the input is read (fields, topic, format), as far as it decides keys, topics and bodies.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Identity:
         return f"{self.name}-{self.incarnation}"
 
     def to_json(self, spec: GroupSpec) -> bytes:
+        """The head of a state file."""
         return json.dumps({"publisher": asdict(self), "group": group_facts(spec)}).encode()
 
 

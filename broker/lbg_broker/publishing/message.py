@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """What one message carries beside key and body: its own headers and content type."""
+    """What one message carries beside key and body: its own headers, and a content type in place of its publisher's."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     content_type: str | None = None
 
     @property
     def size_bytes(self) -> int:
+        """Of names and values, in characters: it counts towards `PublishingSettings.read_ahead_bytes`."""
         return sum(len(name) + len(value) for name, value in self.headers.items())
 
 

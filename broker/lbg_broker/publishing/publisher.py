@@ -50,6 +50,9 @@ class GroupPublisher:
     own death; it is for inputs that can be read again from their start, see `feeding`. `journal`: a directory
     for records of what was confirmed. `on_event` is told of connections, full queues and the like.
 
+    Every message is stamped with publisher, hash and the next sequence of both ("Achieving Exactly-Once Message
+    Delivery Guarantees with Sequence Numbers"), and keeps them however often it is sent.
+
     A lost connection, a full queue and a broker that blocks publishers are waited for. What cannot pass by
     itself is raised by whichever of `publish`, `flush` and the `async with` meets it: a PublishingError, a
     ProvisioningError (no such group), a ConnectError (no first connection, or a refused login), a
@@ -167,7 +170,8 @@ class GroupPublisher:
         self._opened().machine.stamper.require_usable(key, topic)
 
     async def flush(self) -> None:
-        """Wait until everything accepted is confirmed. Raises what ended the publisher."""
+        """Wait until everything accepted is confirmed (rabbitmq.com, "Publisher Confirms"). Raises what ended the
+        publisher."""
         machine = self._opened().machine
         while not machine.is_settled or self._failure is not None:
             await self._wait_for_progress()
@@ -213,7 +217,7 @@ class GroupPublisher:
 
     @property
     def full_queues(self) -> list[str]:
-        """The queues that take nothing for now."""
+        """Names of the queues that take nothing for now: they are at their limit and refuse (basic.nack)."""
         return [self._names.queue(queue) for queue in sorted(self._opened().machine.full_queues)]
 
     def report(self, *, bad_rows: int = 0) -> PublishingReport:

@@ -9,6 +9,9 @@ from lbg_broker.group import balanced_primaries, static_primaries
 
 
 class Assignment(enum.StrEnum):
+    """Which member should serve which queue. `static`: queue mod clients == index, the rule of "Sticky Load
+    Balancing"; `balanced`: computed from who is there, so that loads differ by at most one."""
+
     BALANCED = "balanced"
     STATIC = "static"
 
