@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import yaml
 from lbg.__main__ import cli
 from lbg_operator.manifests import BrokerManifest, Embedded
 from lbg_operator.settings import OperatorSettings
-from support.chart import CHART, LARGE, NAMESPACE, NONE, Object, of_kind, pods_of, rendered
+from support.chart import CHART, LARGE, NAMESPACE, NONE, of_kind, pods_of, rendered
 from support.manifests import CRDS, fill_in, schema_of
 
 KUBERNETES = ("1.29", kubernetes_validate.latest_version().removesuffix(".0"))
@@ -217,50 +216,3 @@ def test_names_fit_with_any_name_of_a_release(release: str) -> None:
             assert len(one["metadata"]["name"]) <= limit
         if one["kind"] not in ("CustomResourceDefinition", "APIService", "Broker"):
             assert release[:40] in one["metadata"]["name"]
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"image": "x"}, "at '': additional properties 'image' not allowed"),
-        ({"metrics": {"provider": "prometheus"}}, "at '/metrics/provider': value must be one of 'auto', 'external'"),
-        ({"watchNamespaces": ["Shop"]}, "at '/watchNamespaces/0': 'Shop' does not match pattern"),
-        ({"watchNamespaces": "shop"}, "at '/watchNamespaces': got string, want array"),
-        ({"operator": {"log": {"level": "loud"}}}, "at '/operator/log/level': value must be one of 'debug', 'info'"),
-        ({"operator": {"replicas": 2}}, "at '/operator': additional properties 'replicas' not allowed"),
-        ({"defaults": {"sidecarResources": {"request": {}}}}, "additional properties 'request' not allowed"),
-        ({"operator": {"resources": {"limits": {"memory": "lots"}}}}, "'lots' does not match pattern"),
-        ({"broker": {"storage": 10}}, "at '/broker/storage': got number, want string"),
-        ({"images": {"sidecar": "a b"}}, "at '/images/sidecar': 'a b' does not match pattern"),
-        ({"monitoring": {"objects": True}}, "at '/monitoring/objects': value must be one of 'auto', 'always'"),
-        (
-            {"broker": {"create": True}, "watchNamespaces": ["shop"]},
-            "broker.create makes a Broker in namespace lbg-system, which watchNamespaces leaves out",
-        ),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_wrong_value_is_one_clear_line(values: Mapping[str, Any], says: str) -> None:
-    with pytest.raises(helm.HelmError) as caught:
-        rendered(values)
-    (line,) = [line for line in str(caught.value).splitlines() if says in line]
-    assert len([line for line in str(caught.value).splitlines() if line.startswith("- ")]) in (0, 1)
-    assert line
-
-
-def test_every_value_is_in_the_schema_and_explained() -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    assert _unknown(values, schema) == []
-    assert schema["properties"].keys() - values.keys() == {"global"}
-
-
-def _unknown(values: Object, schema: Object, where: str = "") -> list[str]:
-    """Values without a schema, and schemas without a value."""
-    named = schema.get("properties")
-    if named is None or not isinstance(values, dict):
-        return []
-    found = [f"{where}/{name}" for name in named.keys() ^ values.keys() if name not in ("global", "claims")]
-    for name in named.keys() & values.keys():
-        found += _unknown(values[name], named[name], f"{where}/{name}")
-    return found
