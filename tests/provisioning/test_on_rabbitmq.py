@@ -17,9 +17,10 @@ from lbg_broker.provisioning.actions import Bind, DeclareQueue, DeleteQueue, Unb
 from lbg_broker.provisioning.errors import ApplyFailed, Taken, Unsupported
 from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.management import ManagementApi, ManagementSettings, path
-from lbg_broker.provisioning.observed import Policy
+from lbg_broker.provisioning.observed import UNKNOWN, Policy
 from lbg_broker.provisioning.policies import policies_over
 from lbg_broker.provisioning.provisioner import create_group, delete_group, show_group
+from lbg_broker.provisioning.surveying import lags
 from lbg_sidecar import Member, MemberSettings
 from support.rabbitmq import RabbitNode
 
@@ -142,6 +143,18 @@ async def test_a_policy_that_only_the_broker_can_match_is_found_once_the_queues_
     observed = await admin.observe("orders", wanted=orders)
     assert observed.is_empty
     assert observed.user(orders.client_username) is None
+
+
+async def test_the_lag_with_a_queue_that_does_not_answer_is_unknown_and_not_0(
+    admin: LiveAdmin, orders: GroupSpec, rabbitmq: RabbitNode, settings: ConnectionSettings
+) -> None:
+    await create_group(admin, orders)
+    assert await lags(admin, {"it": orders}, max_age_s=0.0) == {"it": 0}
+    name = f'rabbit_misc:r(<<"{settings.vhost}">>, queue, <<"lbg.orders.q.1">>)'
+    found = f"{{ok, Q}} = rabbit_amqqueue:lookup({name})"
+    rabbitmq.evaluate(f"{found}, ra:stop_server(quorum_queues, amqqueue:get_pid(Q))")
+    assert await lags(admin, {"it": orders}, max_age_s=0.0) == {"it": UNKNOWN}
+    rabbitmq.evaluate(f"{found}, ra:restart_server(quorum_queues, amqqueue:get_pid(Q))")
 
 
 async def test_a_policy_with_a_setting_that_quorum_queues_do_not_know_is_not_applied_to_them(

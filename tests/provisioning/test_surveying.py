@@ -224,6 +224,30 @@ async def test_where_a_consumer_does_not_speak_the_brokers_own_count_is_taken(
             pass
 
 
+async def test_without_a_management_api_members_are_heard_and_heard_again_when_the_ear_was_cut_off(
+    place: Place,
+) -> None:
+    spec = spec_of("heard")
+    admin = LiveAdmin(place.settings)
+    await create_all(admin, spec)
+    await publish(place, spec, 5)
+
+    async def lag() -> object:
+        return (await lags(admin, {"it": spec}, max_age_s=0.0))["it"]
+
+    assert await lag() == 5
+    async with member(place, spec, silent=True):
+        assert await lag() is UNKNOWN, "somebody may hold some, and nobody says how many"
+    async with member(place, spec) as faked:
+        for wanted in (6, 7):
+            await publish(place, spec, 1)
+            async with asyncio.timeout(5):
+                while faked.in_flight < wanted or await lag() != wanted:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await admin.amqp.delete_own(admin._lags._ear._queue)  # as an administrator may
+    await admin.close()
+
+
 async def test_callers_share_a_reading_that_is_young_enough(
     admin: LiveAdmin, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

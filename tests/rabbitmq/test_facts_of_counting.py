@@ -142,6 +142,31 @@ async def test_a_passive_declare_tells_what_is_ready_at_once_and_no_door_of_the_
     pytest.fail(f"the API told at once what is delivered: {told}")
 
 
+async def test_a_passive_declare_counts_0_of_a_queue_that_does_not_answer_and_the_api_tells_who_is_not_online(
+    rabbitmq: RabbitNode, rabbit_vhost: str
+) -> None:
+    """As without a majority of its nodes; here the one server that it has is stopped."""
+    vhost = rabbit_vhost.rpartition("/")[2]
+    where = f"/api/queues/{vhost}/q?columns=members,online&disable_stats=true"
+
+    def server(do: str) -> str:
+        find = f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, <<"q">>))'
+        return rabbitmq.evaluate(f"{find}, ra:{do}(quorum_queues, amqqueue:get_pid(Q))")
+
+    async with queue_on(rabbit_vhost, QUORUM, holding=range(7)) as queue:
+        channel = await queue.connection.open_channel()
+        assert (await channel.queue_declare("q", passive=True)).message_count == 7
+        assert rabbitmq.ask("GET", where) == {"members": [rabbitmq.name], "online": [rabbitmq.name]}
+        server("stop_server")
+        counted = await channel.queue_declare("q", passive=True)
+        assert (counted.message_count, counted.consumer_count) == (0, 0)
+        assert rabbitmq.ask("GET", where) == {"members": [rabbitmq.name], "online": []}
+        server("restart_server")
+        async with asyncio.timeout(20):
+            while (await channel.queue_declare("q", passive=True)).message_count != 7:  # noqa: ASYNC110 (it says nothing)
+                await asyncio.sleep(0.1)
+
+
 async def test_a_delivery_may_be_held_for_half_an_hour_by_default(rabbitmq: RabbitNode) -> None:
     """And what becomes of it then, test_consumer_timeout.py shows."""
     assert rabbitmq.evaluate("application:get_env(rabbit, consumer_timeout)").strip() == "{ok,1800000}"

@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import Callable, Sequence
 
-from lbg_broker.client import ClientConnection, Delivery
+from lbg_broker.client import Channel, ClientConnection, Delivery
 from lbg_broker.group import TO_ALL, Names
 
 from .admin import Beat
@@ -52,6 +52,7 @@ class Ear:
     def __init__(self, amqp: AmqpSide) -> None:
         self._amqp = amqp
         self._connection: ClientConnection | None = None
+        self._channel: Channel | None = None
         self._queue = ""
         self._asked_at: dict[str, float] = {}
         self._since: dict[str, float] = {}
@@ -80,15 +81,17 @@ class Ear:
 
     async def _open(self) -> None:
         connection = await self._amqp.link.connection()
-        if connection is self._connection:
+        if connection is self._connection and self._channel is not None and self._channel.is_open:
             return
         self._since.clear()
         self._beats.clear()
         self._queue = await self._amqp.own_queue()
         with self._amqp.link.told_plainly():
             channel = await connection.open_channel()
-            await channel.consume(self._queue, _hearing(self._hear), no_ack=True)
-        self._connection = connection
+            await channel.consume(
+                self._queue, _hearing(self._hear), no_ack=True, on_cancelled=channel.close_soon
+            )
+        self._connection, self._channel = connection, channel
 
     async def _leave(self, groups: Sequence[str]) -> None:
         if groups:

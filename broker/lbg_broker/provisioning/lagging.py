@@ -20,7 +20,7 @@ from .hearing import Ear
 from .management_lists import Counts
 from .management_side import ManagementSide
 from .members import MemberLine, members_of
-from .observed import UNKNOWN, Unknown
+from .observed import UNKNOWN, QueueSeen, Unknown
 from .sharing import seen
 
 Lag = int | Unknown
@@ -66,11 +66,10 @@ class Lags:
             for spec in specs
             if spec not in self._readings or now - self._readings[spec].begun_at > max_age_s
         ]
-        if self._management is not None and not engine.is_rabbitmq:
-            counts = (
-                asyncio.create_task(self._management.counts([spec.name for spec in old])) if old else None
-            )
-            begun = {spec: self._counted(spec, counts) for spec in old if counts is not None}
+        if self._management is not None and not engine.is_rabbitmq and old:
+            counts = asyncio.create_task(self._management.counts([spec.name for spec in old]))
+            counts.add_done_callback(seen)
+            begun = {spec: self._counted(spec, counts) for spec in old}
         else:
             begun = {spec: self._counted_and_heard(spec) for spec in old}
         for spec, reading in begun.items():
@@ -103,6 +102,8 @@ class Lags:
                     return UNKNOWN
                 ready += seen_now.ready
                 consumers[number] = seen_now.consumers
+            if not await self._all_answer([name for name, one in counted.items() if _is_bare(one)]):
+                return UNKNOWN
             unacked = in_flight(members_of(self._ear.heard(spec.name)), consumers)
             if unacked is not UNKNOWN:
                 return ready + unacked
@@ -111,6 +112,11 @@ class Lags:
             await asyncio.sleep(STEP_S)
         unacked = await self._unacked_at_last_sample(spec)
         return UNKNOWN if unacked is UNKNOWN else ready + unacked
+
+    async def _all_answer(self, queues: Sequence[str]) -> bool:
+        """Whether these count nothing because there is nothing: a queue without a majority counts 0 too. A group that
+        is served has none of them, for its members are consumers."""
+        return not queues or self._management is None or await self._management.all_answer(queues)
 
     async def _unacked_at_last_sample(self, spec: GroupSpec) -> Lag:
         if self._management is None:
@@ -138,6 +144,10 @@ def in_flight(members: Sequence[MemberLine], consumers: Mapping[int, int]) -> La
 
 def _queues(spec: GroupSpec) -> list[str]:
     return [Names(spec.name).queue(number) for number in range(spec.queue_count)]
+
+
+def _is_bare(seen_now: QueueSeen | None) -> bool:
+    return seen_now is not None and seen_now.ready == 0 and seen_now.consumers == 0
 
 
 async def _in_time(reading: Awaitable[Lag]) -> Lag:

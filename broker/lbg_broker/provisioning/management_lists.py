@@ -86,6 +86,13 @@ class ManagementLists:
             for _, one in await self._of_groups("queues", groups, "\\.q\\.", columns)
         }
 
+    async def all_answer(self, queues: Sequence[str]) -> bool:
+        """Whether most of the nodes of each of these quorum queues are up. RabbitMQ counts 0 where they are not."""
+        found = await self._named("queues", queues, "members,online&disable_stats=true")
+        return len(found) == len(queues) and all(
+            2 * len(one["online"]) > len(one["members"]) for one in found if "members" in one
+        )
+
     async def groups(self) -> list[str]:
         """The names of all groups, by their records' queues."""
         found = await self._chosen("queues", f"^{_RECORD_QUEUE.pattern}$", "name&disable_stats=true")

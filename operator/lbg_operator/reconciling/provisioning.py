@@ -58,7 +58,7 @@ class Provisioning:
         await self._world.applied.apply(key, credentials_of(group, login), now=self._world.now())
         try:
             async with asyncio.timeout(LIMIT_S):
-                created = await create_group(reach.admin, group.spec, password=login.password)
+                created = await create_group(reach.admin, group.spec, password=login.password, finish=True)
         except TimeoutError:
             return Unreachable(f"the broker did not finish group {group.spec.name} within {LIMIT_S:g} s")
         except ProvisioningError as error:
