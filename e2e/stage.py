@@ -15,7 +15,7 @@ SAMPLE = HERE.parent / "examples" / "flights-sample.csv.gz"
 REGISTRY = os.environ.get("LBG_E2E_REGISTRY", "")
 TAG = os.environ.get("LBG_E2E_TAG", "0.1.0")
 BROKER = "main"
-CREDENTIALS = "/credentials"
+CREDENTIALS, AUTHORITY = "/credentials", "/authority"
 ENDED = ("Succeeded", "Failed")
 RESTRICTED: Object = {
     "allowPrivilegeEscalation": False,
@@ -77,14 +77,17 @@ def publisher(
     source = f"/files/{SAMPLE.name}"
     rate = f"--rate {rate_hz}" if rate_hz else ""
     take = f"zcat {source} | head -n {rows + 1}" if rows else f"zcat {source}"
-    publish = f"lbg publish --group $(cat {CREDENTIALS}/username) --key tailnum {rate} --cafile {CREDENTIALS}/ca.crt"
-    return _client(group, name, ["sh", "-c", f"{take} | {publish} --format csv --report /tmp/report -"])
+    publish = (
+        f"lbg publish --group $(cat {CREDENTIALS}/username) --key tailnum {rate} --cafile {AUTHORITY}/ca.crt"
+    )
+    return _client(group, name, f"{take} | {publish} --format csv -", login=f"{group}-lbg")
 
 
-def validator(group: str, *, idle_s: int, name: str = "validator") -> Object:
-    """A pod that judges what is delivered, until nothing came for so long."""
-    judge = f"lbg validate --group $(cat {CREDENTIALS}/username) --json --no-shards --idle-timeout {idle_s}"
-    return _client(group, name, ["sh", "-c", f"{judge} --cafile {CREDENTIALS}/ca.crt"])
+def validator(namespace: str, group: str, *, idle_s: int, name: str = "validator") -> Object:
+    """A pod that judges what is delivered, until nothing came for so long. It logs in as the broker's administrator: a
+    group's own user may not read what is republished."""
+    judge = f"lbg validate --group {namespace}-{group} --json --no-shards --idle-timeout {idle_s}"
+    return _client(group, name, f"{judge} --cafile {AUTHORITY}/ca.crt", login=f"{BROKER}-lbg-admin")
 
 
 def verdict(kubectl: Kubectl, *, timeout_s: float, name: str = "validator") -> Object:
@@ -101,9 +104,10 @@ def published(kubectl: Kubectl, *, timeout_s: float = 300, name: str = "publishe
     assert phase == "Succeeded", kubectl("logs", name)
 
 
-def is_listening(kubectl: Kubectl, group: str) -> bool:
-    """Whether the validator's queue is there: what is delivered from now on is judged."""
-    return _phase(kubectl, "validator") == "Running"
+def judging(kubectl: Kubectl, group: str, *, idle_s: int) -> None:
+    """Start a validator, and wait until it hears what is delivered from now on."""
+    kubectl.apply(validator(kubectl.namespace, group, idle_s=idle_s))
+    until(lambda: _phase(kubectl, "validator") == "Running", what="the validator")
 
 
 def condition(group: Object, type_: str) -> Object:
@@ -118,26 +122,27 @@ def _phase(kubectl: Kubectl, pod: str) -> str:
     return str(kubectl.get("pod", pod)["status"].get("phase"))
 
 
-def _client(group: str, name: str, command: list[str]) -> Object:
-    secret = f"{group}-lbg"
-    uris = {"secretKeyRef": {"name": secret, "key": "uris"}}
+def _client(group: str, name: str, script: str, *, login: str) -> Object:
+    """A pod with the group's addresses and the login of a Secret."""
+    uris = {"secretKeyRef": {"name": f"{group}-lbg", "key": "uris"}}
+    secrets = {"credentials": (login, CREDENTIALS), "authority": (f"{group}-lbg", AUTHORITY)}
     container = {
         "name": "client",
         "image": image("sidecar"),
-        "command": command,
+        "command": ["sh", "-c", script],
         "env": [
             {"name": "LBG_BROKER", "valueFrom": uris},
             {"name": "LBG_USERNAME_FILE", "value": f"{CREDENTIALS}/username"},
             {"name": "LBG_PASSWORD_FILE", "value": f"{CREDENTIALS}/password"},
         ],
         "volumeMounts": [
-            {"name": "credentials", "mountPath": CREDENTIALS, "readOnly": True},
+            *({"name": one, "mountPath": path, "readOnly": True} for one, (_, path) in secrets.items()),
             {"name": "files", "mountPath": "/files", "readOnly": True},
         ],
         "securityContext": RESTRICTED,
     }
     volumes = [
-        {"name": "credentials", "secret": {"secretName": secret}},
+        *({"name": one, "secret": {"secretName": secret}} for one, (secret, _) in secrets.items()),
         {"name": "files", "configMap": {"name": "files"}},
     ]
     spec = {

@@ -34,11 +34,12 @@ def test_consumers_grow_with_the_lag_and_shrink_again_and_nothing_is_lost_repeat
 ) -> None:
     scaling = {"minReplicas": 1, "maxReplicas": 4, "targetLag": 1500, "scaleDownStabilizationSeconds": 10}
     begun(shop, stage.group("flights", delay_ms=20, scaling=scaling), members=1)
-    shop.apply(stage.validator("flights", idle_s=45))
-    until(lambda: stage.is_listening(shop, "flights"), what="the validator")
+    stage.judging(shop, "flights", idle_s=45)
     shop.apply(stage.publisher("flights"))
     until(lambda: status(shop).get("replicas") == 4, what="four consumers", timeout_s=180)
-    assert stage.is_condition(shop, "lbg", "flights", "ScalingActive")
+    until(
+        lambda: stage.is_condition(shop, "lbg", "flights", "ScalingActive"), what="scaling to be told active"
+    )
     stage.published(shop)
     until(lambda: status(shop).get("lag") == 0, what="all to be worked off", timeout_s=300)
     until(lambda: status(shop).get("replicas") == 1, what="one consumer again", timeout_s=180)
@@ -49,8 +50,7 @@ def test_consumers_grow_with_the_lag_and_shrink_again_and_nothing_is_lost_repeat
 
 def test_a_scale_in_under_load_loses_repeats_and_reorders_nothing(shop: Kubectl) -> None:
     begun(shop, stage.group("flights", delay_ms=5, replicas=4), members=4)
-    shop.apply(stage.validator("flights", idle_s=30))
-    until(lambda: stage.is_listening(shop, "flights"), what="the validator")
+    stage.judging(shop, "flights", idle_s=30)
     shop.apply(stage.publisher("flights", rows=9000, rate_hz=200))
     until(lambda: status(shop).get("activeCount") == 4, what="all four at work")
     shop("scale", "lbg/flights", "--replicas=3")
@@ -62,8 +62,7 @@ def test_a_scale_in_under_load_loses_repeats_and_reorders_nothing(shop: Kubectl)
 
 def test_killed_pods_lose_and_reorder_nothing(shop: Kubectl) -> None:
     begun(shop, stage.group("flights", delay_ms=5, replicas=3), members=3)
-    shop.apply(stage.validator("flights", idle_s=40))
-    until(lambda: stage.is_listening(shop, "flights"), what="the validator")
+    stage.judging(shop, "flights", idle_s=40)
     shop.apply(stage.publisher("flights", rows=9000, rate_hz=150))
     for _ in range(3):
         pod = shop.select("pod", "lbg.dev/group=flights")[0]["metadata"]["name"]
@@ -79,8 +78,7 @@ def test_killed_pods_lose_and_reorder_nothing(shop: Kubectl) -> None:
 
 def test_a_rollout_moves_each_queue_once_and_repeats_nothing(shop: Kubectl) -> None:
     begun(shop, stage.group("flights", delay_ms=5, replicas=3, queues=6), members=3)
-    shop.apply(stage.validator("flights", idle_s=30))
-    until(lambda: stage.is_listening(shop, "flights"), what="the validator")
+    stage.judging(shop, "flights", idle_s=30)
     shop.apply(stage.publisher("flights", rows=9000, rate_hz=150))
     until(lambda: status(shop).get("activeCount") == 3, what="all three at work")
     before = {one["name"] for one in status(shop)["members"]}
@@ -98,8 +96,7 @@ def test_consumers_do_not_notice_that_the_operator_is_away(shop: Kubectl) -> Non
 
     system = Kubectl(SYSTEM)
     begun(shop, stage.group("flights", replicas=2), members=2)
-    shop.apply(stage.validator("flights", idle_s=30))
-    until(lambda: stage.is_listening(shop, "flights"), what="the validator")
+    stage.judging(shop, "flights", idle_s=30)
     pods = {one["metadata"]["uid"] for one in shop.select("pod", "lbg.dev/group=flights")}
     (operator,) = system.select("deployment", f"app.kubernetes.io/instance={RELEASE}")
     name = operator["metadata"]["name"]

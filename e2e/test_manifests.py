@@ -69,7 +69,8 @@ def test_drift_is_repaired(shop: Kubectl) -> None:
 def test_a_deleted_group_works_off_what_waits(shop: Kubectl) -> None:
     shop.apply(stage.group("orders", delay_ms=10, replicas=1))
     until(lambda: stage.is_condition(shop, "lbg", "orders", "Ready"), what="a group that is served")
-    shop.apply(stage.validator("orders", idle_s=20), stage.publisher("orders", rows=3000))
+    stage.judging(shop, "orders", idle_s=20)
+    shop.apply(stage.publisher("orders", rows=3000))
     stage.published(shop)
     shop("delete", "lbg", "orders", "--timeout=120s")
     said = stage.verdict(shop, timeout_s=60)
