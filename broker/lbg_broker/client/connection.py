@@ -6,13 +6,9 @@ from collections.abc import Callable
 from typing import cast
 
 from lbg_broker.amqp import (
-    AckEvent,
-    ChannelFault,
     Connection,
     ConnectionFault,
     ConnectionState,
-    ContentEvent,
-    DeliverEvent,
     Event,
     Method,
     MethodEvent,
@@ -21,6 +17,7 @@ from lbg_broker.amqp import (
 )
 from lbg_broker.amqp.methods import ConnectionBlocked, ConnectionClose, ConnectionCloseOk, ConnectionUnblocked
 from lbg_broker.client.channel import Channel
+from lbg_broker.client.channels import Channels
 from lbg_broker.client.errors import ClientError, ConnectError, ConnectionClosed, ConnectionLost, TlsError
 from lbg_broker.client.handshaking import Handshake, client_properties
 from lbg_broker.client.outlet import Outlet
@@ -54,7 +51,7 @@ class ClientConnection(asyncio.Protocol):
         self.on_unblocked: Callable[[], None] | None = None
         self.is_blocked = False
         self._outlet = Outlet(self._machine)
-        self._channels: dict[int, Channel] = {}
+        self._channels = Channels(self._on_event)
         self._reason: ClientError | None = None
         self._closing_by_us = False
         self._is_lost = False
@@ -99,10 +96,11 @@ class ClientConnection(asyncio.Protocol):
     async def open_channel(self) -> Channel:
         """A new channel. Raises `ConnectionLost`."""
         self.check_open()
-        number = next((n for n in range(1, self._machine.channel_max + 1) if n not in self._channels), None)
+        number = self._channels.free_number(self._machine.channel_max)
         if number is None:
             raise ClientError(f"all {self._machine.channel_max} channels of {self.name!r} are in use")
-        channel = self._channels[number] = Channel(self, self._machine, number)
+        channel = Channel(self, self._machine, number)
+        self._channels.add(channel)
         await channel.open()
         return channel
 
@@ -161,7 +159,7 @@ class ClientConnection(asyncio.Protocol):
 
     def release(self, number: int) -> None:
         """A channel is closed on both sides: its number is free."""
-        self._channels.pop(number, None)
+        self._channels.remove(number)
 
     # asyncio.Protocol
 
@@ -175,10 +173,10 @@ class ClientConnection(asyncio.Protocol):
         events = self._machine.receive_data(data)
         try:
             if self.is_open and self._handshake.done:
-                self._dispatch(events)
+                self._channels.dispatch(events)
             else:
                 for event in events:
-                    self._on_event(event)
+                    self._channels.on_event(event)
         except Exception as error:
             lost = ConnectionLost(f"a callback failed: {error!r}")
             lost.__cause__ = error
@@ -200,50 +198,13 @@ class ClientConnection(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None if self._closing_by_us else self._reason)
 
-    # Events
-
-    def _dispatch(self, events: list[Event]) -> None:
-        batch: list[DeliverEvent] = []
-        number = 0
-        tag = ""
-        for event in events:
-            if type(event) is DeliverEvent:
-                if event.consumer_tag is tag and event.channel == number:
-                    batch.append(event)
-                    continue
-                if batch:
-                    self._hand_over(number, tag, batch)
-                batch = [event]
-                number, tag = event.channel, event.consumer_tag
-            elif type(event) is AckEvent:
-                channel = self._channels.get(event.channel)
-                if channel is not None:
-                    channel.on_ack_event(event)
-            else:
-                if batch:
-                    self._hand_over(number, tag, batch)
-                    batch, number = [], 0
-                self._on_event(event)
-        if batch:
-            self._hand_over(number, tag, batch)
-
-    def _hand_over(self, number: int, consumer_tag: str, batch: list[DeliverEvent]) -> None:
-        channel = self._channels.get(number)
-        if channel is not None:
-            channel.on_batch(consumer_tag, batch)
+    # What is not for a channel
 
     def _on_event(self, event: Event) -> None:
+        """What is not for a channel."""
         match event:
-            case DeliverEvent():
-                self._hand_over(event.channel, event.consumer_tag, [event])
-            case ContentEvent() if event.channel in self._channels:
-                self._channels[event.channel].on_content(event)
             case MethodEvent(channel=0):
                 self._on_connection_method(event.method)
-            case MethodEvent() if event.channel in self._channels:
-                self._channels[event.channel].on_method(event.method)
-            case ChannelFault() if event.channel in self._channels:
-                self._channels[event.channel].on_fault(event)
             case ConnectionFault():
                 self._on_fault(event)
             case _:
@@ -318,9 +279,7 @@ class ClientConnection(asyncio.Protocol):
             self._pulse_timer.cancel()
         if not self.opened.done():
             self.opened.set_exception(reason)
-        channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
-            channel.on_connection_lost(reason)
+        self._channels.lose(reason)
         self._outlet.release()
 
     def _explain(self, error: Exception | None) -> ClientError:
