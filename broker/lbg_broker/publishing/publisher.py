@@ -26,6 +26,7 @@ from .heading import Heading
 from .identity import Identity
 from .message import Extra, Stamped
 from .ordering import OrderedPublishing
+from .progress import Progress
 from .report import PublishingReport
 from .serving import read_spec, require_same_group, serve_channels
 from .settings import PublishingSettings
@@ -81,10 +82,8 @@ class GroupPublisher:
         self._journal_directory = journal
         self._on_event = on_event
         self._carrying: Carrying | None = None
-        self._failure: Exception | None = None
         self._last_connect_error: ConnectError | None = None
-        self._progress = asyncio.Event()
-        self._failed = asyncio.Event()
+        self._progress = Progress()
         self._tasks: list[asyncio.Task[None]] = []
         self._unstepped = 0
         self._is_closed = False
@@ -96,7 +95,7 @@ class GroupPublisher:
         try:
             async with asyncio.timeout(self.settings.first_connection_s):
                 while self._carrying is None:
-                    await self._wait_for_progress()
+                    await self._progress.more()
         except TimeoutError:
             await self.close()
             raise self._last_connect_error or ConnectError("no connection in time") from None
@@ -122,8 +121,8 @@ class GroupPublisher:
         """
         carrying = self._opened()
         machine = carrying.machine
-        while not machine.has_room or self._failure is not None:
-            await self._wait_for_progress()
+        while not machine.has_room or self._progress.failure is not None:
+            await self._progress.more()
         machine.accept(key, topic, body)
         self._unstepped += 1
         if self._unstepped < STEP_MESSAGES:
@@ -147,8 +146,8 @@ class GroupPublisher:
         The caller looks at `has_room` first and watches `failed`. Raises as `publish` does.
         """
         carrying = self._opened()
-        if self._failure is not None:
-            raise self._failure
+        if self._progress.failure is not None:
+            raise self._progress.failure
         message = carrying.machine.accept(key, topic, body, extra)
         carrying.awaited[message.position] = on_confirmed
         carrying.step_soon()
@@ -161,9 +160,7 @@ class GroupPublisher:
 
     async def failed(self) -> Exception:
         """Return what ended the publisher, when it has ended."""
-        await self._failed.wait()
-        assert self._failure is not None
-        return self._failure
+        return await self._progress.failed()
 
     def require_usable(self, key: str | None, topic: str) -> None:
         """Raises SpecError for a key or a topic that `publish` would refuse."""
@@ -173,8 +170,8 @@ class GroupPublisher:
         """Wait until everything accepted is confirmed (rabbitmq.com, "Publisher Confirms"). Raises what ended the
         publisher."""
         machine = self._opened().machine
-        while not machine.is_settled or self._failure is not None:
-            await self._wait_for_progress()
+        while not machine.is_settled or self._progress.failure is not None:
+            await self._progress.more()
 
     async def close(self) -> None:
         """Close without waiting for confirms: leave the `async with`, or `flush` first, to have them.
@@ -184,9 +181,7 @@ class GroupPublisher:
         if self._is_closed:
             return
         self._is_closed = True
-        self._failure = self._failure or PublisherClosed("the publisher is closed")
-        self._failed.set()
-        self._progress.set()
+        self._progress.fail(PublisherClosed("the publisher is closed"))
         for task in self._tasks:
             task.cancel()
         try:
@@ -235,30 +230,17 @@ class GroupPublisher:
             raise PublisherClosed("the publisher is not open: use it in an `async with`")
         return self._carrying
 
-    async def _wait_for_progress(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        self._progress.clear()
-        await self._progress.wait()
-        if self._failure is not None:
-            raise self._failure
-
     def _on_progress(self) -> None:
         machine = self._opened().machine
         if machine.has_room or machine.is_settled:
-            self._progress.set()
-
-    def _fail(self, error: Exception) -> None:
-        self._failure = self._failure or error
-        self._failed.set()
-        self._progress.set()
+            self._progress.made()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         async def guarded() -> None:
             try:
                 await work
             except Exception as error:
-                self._fail(error)
+                self._progress.fail(error)
 
         self._tasks.append(self._loop.create_task(guarded()))
 
@@ -289,7 +271,7 @@ class GroupPublisher:
         else:
             await require_same_group(connection, carrying.machine.stamper.spec)
         await serve_channels(
-            connection, carrying, self._names, on_attached=self._progress.set, tell=self._on_event
+            connection, carrying, self._names, on_attached=self._progress.made, tell=self._on_event
         )
 
     def _open(self, spec: GroupSpec) -> Carrying:
@@ -309,7 +291,7 @@ class GroupPublisher:
             OrderedPublishing(spec, self.settings, seed=identity.seed, start=start),
             self._names,
             Heading(identity.publisher, self._content_type),
-            hooks=Hooks(self._on_progress, self._fail, self._on_event),
+            hooks=Hooks(self._on_progress, self._progress.fail, self._on_event),
             state=state,
             journal=journal,
         )
