@@ -13,27 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from lbg_broker.server.core.changes import Page, PageRequest, SpoolChange, SpoolRecord
 from lbg_broker.server.core.message import Message, Origin
-from lbg_broker.server.core.ranges import runs_of
+from lbg_broker.server.core.unsealed import Unsealed
+from lbg_broker.server.core.window import MESSAGE_COST_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, cost_of, share
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.queue import Queue
 
-__all__ = ["WINDOW_BYTES", "WINDOW_MESSAGES", "Spool"]
-
-WINDOW_MESSAGES: Final = 2048
-"""Undelivered messages of one line kept in memory; a page is half of it."""
-
-WINDOW_BYTES: Final = 2 * 1024 * 1024
-"""The same in bytes; one message more may go over it."""
-
-UNATTENDED_SHARE: Final = 16
-"""A line nobody consumes from keeps this much less in memory: there may be thousands of them."""
-
-UNSETTLED_BYTES: Final = 16 * 1024 * 1024
-"""Beyond this what is given out and not settled leaves memory too, and is read again if it comes back."""
-
-MESSAGE_COST_BYTES: Final = 256
-"""What a message costs in memory beside its body and header (three objects and their places)."""
+__all__ = ["Spool"]
 
 LEAD_MIN: Final = 256
 LEAD_MAX: Final = 16384
@@ -50,21 +36,19 @@ class Spool:
 
     __slots__ = (
         "_arrivals",
-        "_deletes",
         "_dirty",
         "_epoch",
         "_fresh",
         "_head_bytes",
         "_head_end",
         "_high",
-        "_inserts",
         "_lead",
         "_mark",
         "_page",
         "_paging",
-        "_ranges",
         "_returned",
         "_touched",
+        "_unsealed",
         "attended",
         "dropped",
         "durable",
@@ -107,9 +91,7 @@ class Spool:
         self._epoch = 0
         self._paging = False
         self._page: PageRequest | None = None
-        self._inserts: list[Message] = []
-        self._deletes: list[int] = []
-        self._ranges: list[tuple[int, int]] = []
+        self._unsealed = Unsealed()
         self._dirty = False
         self._touched = touched
         if durable:
@@ -156,7 +138,7 @@ class Spool:
                     self._head_bytes += cost
                 else:
                     self._forget_arrivals()
-        self._inserts.append(message)
+        self._unsealed.inserts.append(message)
         if not self._dirty:
             self._touch()
 
@@ -182,7 +164,7 @@ class Spool:
             if head[0].position < high:
                 redelivered += sum(message.position < high for message in head)
             self._high = max(high, head[-1].position + 1)
-            self._head_bytes -= sum([_cost(message) for message in head])
+            self._head_bytes -= sum([cost_of(message) for message in head])
             taken = taken + head if taken else head
         edge = fresh[0].position if fresh else self._high
         if edge + self._lead // 2 > self._mark:
@@ -195,7 +177,7 @@ class Spool:
         self.outstanding_bytes += size
         if returned and returned[0][1].hollow:
             self._recall()
-        elif not self._paging and len(fresh) < self._share(WINDOW_MESSAGES) // 2:
+        elif not self._paging and len(fresh) < share(WINDOW_MESSAGES, attended=self.attended) // 2:
             self._request_page()
         return taken, redelivered
 
@@ -204,7 +186,7 @@ class Spool:
         self.outstanding -= 1
         self.outstanding_bytes -= message.size
         if message.stored:
-            self._deletes.append(message.position)
+            self._unsealed.deletes.append(message.position)
             if not self._dirty:
                 self._touch()
 
@@ -229,7 +211,7 @@ class Spool:
             message = heapq.heappop(self._returned)[1]
         elif self._fresh:
             message = self._fresh.popleft()
-            self._head_bytes -= _cost(message)
+            self._head_bytes -= cost_of(message)
         else:
             if not self._paging:
                 self._request_page()
@@ -237,20 +219,14 @@ class Spool:
         self.ready -= 1
         self.ready_bytes -= message.size
         if message.stored:
-            self._deletes.append(message.position)
+            self._unsealed.deletes.append(message.position)
             self._touch()
         return message
 
     def purge(self, outstanding: Sequence[int]) -> int:
         """Remove every undelivered message and say how many. `outstanding`: the positions that stay, sorted."""
         purged = self.ready
-        stays = frozenset(outstanding)
-        self._inserts = [message for message in self._inserts if message.position in stays]
-        first = 0
-        for position in (*outstanding, self.next_position):
-            if first < position:
-                self._ranges.append((first, position - 1))
-            first = position + 1
+        self._unsealed.delete_all_but(outstanding, self.next_position)
         self._fresh.clear()
         self._returned.clear()
         self._arrivals = None
@@ -269,7 +245,7 @@ class Spool:
         self._dirty = True  # so that it is never touched again
         self._fresh.clear()
         self._returned.clear()
-        self._inserts.clear()
+        self._unsealed.inserts.clear()
         self._arrivals = None
         self._epoch += 1
         self.ready = self.ready_bytes = 0
@@ -292,7 +268,7 @@ class Spool:
                 origin = origins[wire] = Origin.from_wire(wire)
             message = Message(position, origin, header, body, True)
             self._fresh.append(message)
-            self._head_bytes += _cost(message)
+            self._head_bytes += cost_of(message)
         self._head_end = page.end
         if page.end == page.request.upto and self._arrivals is not None:
             self._fresh.extend(self._arrivals)
@@ -307,8 +283,7 @@ class Spool:
         self._dirty = False
         if final and self.durable:
             self._mark = self._high
-        deletes = self._sealed_deletes()
-        inserts, self._inserts = self._inserts, []
+        inserts, deletes = self._unsealed.seal()
         page, self._page = self._page, None
         record = None
         if self.durable:
@@ -323,21 +298,11 @@ class Spool:
             return None, page
         return SpoolChange(self.id, self.durable, inserts, deletes, record), page
 
-    def _sealed_deletes(self) -> list[tuple[int, int]]:
-        """The deletes as ranges. What was inserted and deleted since the last batch never reaches the store."""
-        deletes, self._deletes = self._deletes, []
-        ranges, self._ranges = self._ranges, []
-        if not deletes:
-            return ranges
-        deletes.sort()
-        if self._inserts and deletes[-1] >= self._inserts[0].position:
-            gone, first = frozenset(deletes), self._inserts[0].position
-            self._inserts = [message for message in self._inserts if message.position not in gone]
-            deletes = [position for position in deletes if position < first]
-        return ranges + runs_of(deletes)
-
     def _request_page(self) -> None:
-        if self._head_end >= self.next_position or self._head_bytes >= self._share(WINDOW_BYTES) // 2:
+        if (
+            self._head_end >= self.next_position
+            or self._head_bytes >= share(WINDOW_BYTES, attended=self.attended) // 2
+        ):
             return
         self._paging = True
         self._arrivals = deque()
@@ -346,8 +311,8 @@ class Spool:
             self.durable,
             self._head_end,
             self.next_position,
-            self._share(WINDOW_MESSAGES) // 2,
-            self._share(WINDOW_BYTES) // 2,
+            share(WINDOW_MESSAGES, attended=self.attended) // 2,
+            share(WINDOW_BYTES, attended=self.attended) // 2,
             self._epoch,
         )
         self._touch()
@@ -373,21 +338,16 @@ class Spool:
         self._touch()
 
     def _has_room(self, part: deque[Message]) -> bool:
-        return len(part) < self._share(WINDOW_MESSAGES) and self._head_bytes < self._share(WINDOW_BYTES)
-
-    def _share(self, window: int) -> int:
-        return window if self.attended else max(window // UNATTENDED_SHARE, 2)
+        return len(part) < share(WINDOW_MESSAGES, attended=self.attended) and self._head_bytes < share(
+            WINDOW_BYTES, attended=self.attended
+        )
 
     def _forget_arrivals(self) -> None:
         for message in self._arrivals or ():
-            self._head_bytes -= _cost(message)
+            self._head_bytes -= cost_of(message)
         self._arrivals = None
 
     def _touch(self) -> None:
         if not self._dirty:
             self._dirty = True
             self._touched.append(self)
-
-
-def _cost(message: Message) -> int:
-    return message.size + len(message.header) + MESSAGE_COST_BYTES

@@ -15,8 +15,9 @@ from lbg_broker.server.core.connection import Connection
 from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.effects import Deliver, Effect, Send
 from lbg_broker.server.core.queue import Queue
-from lbg_broker.server.core.spool import UNSETTLED_BYTES, Spool
+from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.vhost import Vhost
+from lbg_broker.server.core.window import UNSETTLED_BYTES
 
 __all__ = ["Counters", "Pending", "State"]
 
