@@ -89,7 +89,7 @@ soak: $(VENV)/.dev  ## the same for 30 minutes on the embedded broker; SOAK_ARGS
 exactly-once: dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--database postgres"
 	$(VENV)/bin/python -m bench.exactly_once $(EXACTLY_ONCE_ARGS)
 
-images:  ## container images of the sidecar and the broker, by docker, podman or buildah; IMAGE_ARGS="--build-arg BASE_IMAGE=…"
+images:  ## container images of sidecar, broker and operator, by docker, podman or buildah; IMAGE_ARGS="--build-arg BASE_IMAGE=…"
 	@.ci/images $(IMAGE_ARGS)
 
 clean:  ## remove everything that make made
