@@ -1,7 +1,7 @@
 """How soon a consumer pod that is new works: from its being ready to the first queue that it serves.
 
 On a cluster with the chart in it, that KUBECONFIG names; images as for `make e2e`. A group of 8 queues with the
-default rebalance delay (5 s) has one consumer under load, and is scaled to two, again and again. From the pod's condition
+default rebalance delay (5 s) has one consumer under load, and is scaled to two, again and again. From its condition
 Ready, which Kubernetes tells in whole seconds, to the sidecar's log line of the first queue taken over, which it writes
 with the first delivery. `python -m bench.first_delivery --rounds 10`.
 """
