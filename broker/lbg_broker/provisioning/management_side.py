@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -66,7 +67,7 @@ class ManagementSide(ManagementLists):
         )
 
     async def put_user(self, action: PutUser) -> None:
-        tags = f"{_MADE_FOR}:{quote(self._vhost, safe='')}:{action.group}"
+        tags = f"{_MADE_FOR}:{_in_a_tag(self._vhost)}:{action.group}"
         await self._api.put(path("users", action.name), {"password": action.password, "tags": tags})
 
     async def delete_user(self, name: str) -> None:
@@ -92,9 +93,14 @@ class ManagementSide(ManagementLists):
             mark, _, rest = str(tag).partition(":")
             vhost, _, group = rest.partition(":")
             if mark == _MADE_FOR and group:
-                there = "" if unquote(vhost) == self._vhost else f" of virtual host {unquote(vhost)}"
+                there = "" if vhost == _in_a_tag(self._vhost) else f" of virtual host {unquote(vhost)}"
                 return UserSeen(str(found["name"]), group + there)
         return UserSeen(str(found["name"]))
+
+
+@lru_cache
+def _in_a_tag(vhost: str) -> str:
+    return quote(vhost, safe="")
 
 
 def _permissions(found: Mapping[str, Any]) -> Permissions:

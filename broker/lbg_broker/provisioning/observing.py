@@ -68,7 +68,7 @@ class Observing:
     ) -> Observed:
         why = dict(base.why)
         needed = topology if is_wanted else None
-        listed = await or_unknown("exchanges", _exchanges(management, names, needed), why)
+        listed = await or_unknown("exchanges", _exchanges(management, base.engine, names, needed), why)
         exchanges: dict[str, ExchangeSeen | Unknown | None] = dict.fromkeys(_exchange_names(names, topology))
         if listed is UNKNOWN:
             exchanges = dict.fromkeys(exchanges, UNKNOWN)
@@ -164,12 +164,12 @@ async def or_unknown(what: str, reading: Awaitable[T], why: dict[str, str]) -> T
 
 
 async def _exchanges(
-    management: ManagementSide, names: Names, needed: Topology | None
+    management: ManagementSide, engine: Engine, names: Names, needed: Topology | None
 ) -> dict[str, ExchangeSeen]:
-    """All of the group's, or those that are `needed`."""
-    if needed is None:
-        return (await management.exchanges_of([names.group]))[names.group]
-    return await management.exchanges_named([one.name for one in needed.exchanges])
+    """All of the group's; where some are `needed` and a list is dear, those of them."""
+    if engine.is_rabbitmq and needed is not None:
+        return await management.exchanges_named([one.name for one in needed.exchanges])
+    return (await management.exchanges_of([names.group]))[names.group]
 
 
 async def _queues(
