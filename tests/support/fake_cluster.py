@@ -71,7 +71,11 @@ class FakeCluster:
         self._require("apply", kind, name)
         former = _without(self.objects.get(place, {}), self._applied.get(place, {}), wanted)
         self._applied[place] = copy.deepcopy(wanted)
-        return self._write("apply", place, merged(former, wanted))
+        applied = self._write("apply", place, merged(former, wanted))
+        owners = {owner["uid"] for owner in wanted["metadata"].get("ownerReferences", ())}
+        if owners and not owners & {one["metadata"]["uid"] for one in self.objects.values()}:
+            self.take_away(*place)
+        return applied
 
     async def merge(
         self, kind: Kind, namespace: str | None, name: str, patch: Object, *, subresource: str = ""
