@@ -48,7 +48,7 @@ class FakeCluster:
         self.watchers: list[Callable[[Kind, Object, bool], None]] = []
         self._clock = clock
         self._applied: dict[Place, Object] = {}
-        self._version = 0
+        self.version = 0
 
     async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         self._require("read", kind, name)
@@ -97,7 +97,7 @@ class FakeCluster:
         kind = kind_of(new["apiVersion"], new["kind"])
         self._require("create", kind)
         new = copy.deepcopy(new)
-        new["metadata"].setdefault("name", f"{new['metadata'].get('generateName')}{self._version}")
+        new["metadata"].setdefault("name", f"{new['metadata'].get('generateName')}{self.version}")
         place = _place_of(new)
         if place in self.objects:
             raise ClusterError(f"create {kind.kind} {place[2]}", "already exists", status=CONFLICT)
@@ -132,8 +132,8 @@ class FakeCluster:
             return
         del self.objects[place]
         self._applied.pop(place, None)
-        self._version += 1
-        self._tell(kind, merged(there, {"metadata": {"resourceVersion": str(self._version)}}), is_gone=True)
+        self.version += 1
+        self._tell(kind, merged(there, {"metadata": {"resourceVersion": str(self.version)}}), is_gone=True)
         uid = there["metadata"].get("uid")
         for dependent, one in list(self.objects.items()):
             owners = one["metadata"].get("ownerReferences", ())
@@ -153,7 +153,7 @@ class FakeCluster:
         kept = copy.deepcopy(wanted)
         metadata = kept["metadata"]
         if there is None:
-            metadata.setdefault("uid", f"uid-{self._version + 1}")
+            metadata.setdefault("uid", f"uid-{self.version + 1}")
             metadata.setdefault("creationTimestamp", self._clock().strftime("%Y-%m-%dT%H:%M:%SZ"))
             if kind in WITH_GENERATION:
                 metadata.setdefault("generation", 1)
@@ -163,8 +163,8 @@ class FakeCluster:
                 return False
             if kind in WITH_GENERATION and (is_news or _wanted_of(kept) != _wanted_of(there)):
                 metadata["generation"] = there["metadata"]["generation"] + 1
-        self._version += 1
-        metadata["resourceVersion"] = str(self._version)
+        self.version += 1
+        metadata["resourceVersion"] = str(self.version)
         self.objects[place] = kept
         if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
             self.take_away(*place)

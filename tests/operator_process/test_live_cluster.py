@@ -1,0 +1,186 @@
+"""`Cluster` on a real HTTP connection."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client import ApiClient, Configuration
+
+from lbg_operator.cluster import live
+from lbg_operator.cluster.kinds import CONFIG_MAP, EVENT, GROUP, POD, SECRET
+from lbg_operator.cluster.live import LiveCluster
+from lbg_operator.cluster.seam import ClusterError, Forbidden, Invalid
+from support.fake_cluster import FakeCluster
+from support.ports import free_port
+from support.served_cluster import TOKEN, ServedCluster
+
+CONFIG = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "c", "namespace": "shop", "labels": {"a": "b"}},
+    "data": {"x": "1"},
+}
+
+
+def client(url: str, *, token: str = TOKEN) -> LiveCluster:
+    settings = Configuration(host=url)
+    settings.api_key = {"BearerToken": token}
+    settings.api_key_prefix = {"BearerToken": "Bearer"}
+    return LiveCluster(ApiClient(settings))
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[ServedCluster]:
+    async with ServedCluster(FakeCluster()) as served:
+        yield served
+
+
+@pytest.fixture
+async def cluster(served: ServedCluster) -> AsyncIterator[LiveCluster]:
+    cluster = client(served.url)
+    yield cluster
+    await cluster.close()
+
+
+async def test_what_is_applied_can_be_read_selected_patched_and_deleted(cluster: LiveCluster) -> None:
+    applied = await cluster.apply(CONFIG)
+    assert applied["metadata"]["resourceVersion"]
+    again = await cluster.apply(CONFIG)
+    assert again["metadata"]["resourceVersion"] == applied["metadata"]["resourceVersion"]
+    read = await cluster.read(CONFIG_MAP, "shop", "c")
+    assert read == applied
+    (selected,) = await cluster.select(CONFIG_MAP, None, "a=b")
+    assert (selected["apiVersion"], selected["kind"], selected["data"]) == ("v1", "ConfigMap", {"x": "1"})
+    assert await cluster.select(CONFIG_MAP, "shop", "a=c") == []
+    assert await cluster.select(CONFIG_MAP, "alley", "") == []
+    patched = await cluster.merge(CONFIG_MAP, "shop", "c", {"data": {"x": None, "y": "2"}})
+    assert patched is not None
+    assert patched["data"] == {"y": "2"}
+    await cluster.delete(CONFIG_MAP, "shop", "c")
+    assert await cluster.read(CONFIG_MAP, "shop", "c") is None
+
+
+async def test_what_is_not_there_is_none_or_done(cluster: LiveCluster) -> None:
+    assert await cluster.read(SECRET, "shop", "none") is None
+    assert await cluster.merge(GROUP, "shop", "none", {"status": {}}, subresource="status") is None
+    await cluster.delete(CONFIG_MAP, "shop", "none")
+
+
+async def test_a_version_is_served_or_not(cluster: LiveCluster, served: ServedCluster) -> None:
+    assert not await cluster.serves("keda.sh/v1alpha1")
+    served.cluster.served.add("keda.sh/v1alpha1")
+    assert await cluster.serves("keda.sh/v1alpha1")
+
+
+async def test_an_event_is_created(cluster: LiveCluster, served: ServedCluster) -> None:
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": "orders.", "namespace": "shop"},
+        "message": "m",
+    }
+    await cluster.create(event)
+    assert [one["message"] for (kind, _, _), one in served.cluster.objects.items() if kind is EVENT] == ["m"]
+
+
+async def test_a_conflict_says_what_it_was_about(cluster: LiveCluster) -> None:
+    await cluster.apply(CONFIG)
+    stale = {"metadata": {"resourceVersion": "0"}, "data": {}}
+    with pytest.raises(ClusterError, match=r"shop/c.*modified") as error:
+        await cluster.merge(CONFIG_MAP, "shop", "c", stale)
+    assert error.value.status == 409
+
+
+async def test_a_token_that_the_server_refuses_is_forbidden(served: ServedCluster) -> None:
+    cluster = client(served.url, token="wrong")
+    with pytest.raises(Forbidden, match="get Secret shop/s: Unauthorized"):
+        await cluster.read(SECRET, "shop", "s")
+    await cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "said"),
+    [
+        (403, {"message": "pods is forbidden"}, Forbidden, "pods is forbidden"),
+        (400, {"message": "bad request"}, Invalid, "bad request"),
+        (422, {"message": "spec.x: Required"}, Invalid, "spec.x: Required"),
+        (409, {"message": "modified"}, ClusterError, "modified"),
+        (429, {"message": "slow down"}, ClusterError, "slow down"),
+        (500, {"message": "etcd is away"}, ClusterError, "etcd is away"),
+        (503, "no healthy upstream", ClusterError, "no healthy upstream"),
+        (502, "", ClusterError, "HTTP 502"),
+        (500, [1], ClusterError, r"\[1\]"),
+        (200, "<html>", ClusterError, "no JSON: <html>"),
+    ],
+)
+async def test_each_answer_becomes_its_error(
+    status: int, body: Any, error: type[ClusterError], said: str
+) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=body if isinstance(body, str) else json.dumps(body))
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    cluster = client(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    for request in (cluster.read(POD, "shop", "p"), cluster.apply(CONFIG), cluster.select(POD, None, "")):
+        with pytest.raises(ClusterError, match=said) as raised:
+            await request
+        assert type(raised.value) is error
+        assert raised.value.status in (status, None)
+    await cluster.close()
+    await runner.cleanup()
+
+
+async def test_nobody_there_is_an_error_of_the_cluster() -> None:
+    cluster = client(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(ClusterError) as error:
+        await cluster.apply(CONFIG)
+    assert error.value.status is None
+    assert str(error.value).startswith("patch ConfigMap shop/c: ")
+    await cluster.close()
+
+
+@asynccontextmanager
+async def speaking(answer: bytes | None) -> AsyncIterator[str]:
+    """A server that answers each request with just this and hangs up; None: that says nothing for ever."""
+    talks: list[asyncio.Task[Any]] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.append(asyncio.current_task())  # type: ignore[arg-type]
+        await reader.readuntil(b"\r\n\r\n")
+        if answer is None:
+            await reader.read()
+        else:
+            writer.write(answer)
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await asyncio.gather(*talks)
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "answer", [None, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", b"hello\r\n", b""]
+)
+async def test_no_whole_answer_is_an_error_of_the_cluster(
+    answer: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "REQUEST_TIMEOUT_S", 0.2)
+    async with speaking(answer) as url:
+        cluster = client(url)
+        with pytest.raises(ClusterError, match="get Secret shop/s") as error:
+            await cluster.read(SECRET, "shop", "s")
+        assert error.value.status in (None, 400)
+        await cluster.close()

@@ -1,0 +1,235 @@
+"""A `FakeCluster` as an API server: discovery, lists, watches and writes over HTTP, for clients that are whole.
+
+kmock's emulator has neither server-side apply nor versions, which an operator lives on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from aiohttp import web
+
+from lbg_operator.cluster.kinds import KINDS, Kind
+from lbg_operator.cluster.live import APPLY
+from lbg_operator.cluster.seam import ClusterError, Object
+from support.fake_cluster import FakeCluster, matches
+
+TOKEN = "the-operators-token"
+GONE = 410
+
+
+class ServedCluster:
+    """`watching` counts the open watches of each plural; `asked` lists method and path of each request."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.watching: Counter[str] = Counter()
+        self.asked: list[tuple[str, str]] = []
+        self.forgets = False
+        """Whether a watch that goes on from an older version is told that this is over (410)."""
+        self._told: list[tuple[Kind, int, str, Object]] = []
+        self._news = asyncio.Condition()
+        self._streams: set[asyncio.Task[None]] = set()
+        cluster.watchers.append(self._tell)
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut_watches()
+        await self._runner.cleanup()
+
+    def kubeconfig(self, directory: Path, *, token: str = TOKEN) -> Path:
+        path = directory / "kubeconfig"
+        told = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+            "clusters": [{"name": "here", "cluster": {"server": self.url}}],
+            "users": [{"name": "me", "user": {"token": token}}],
+        }
+        path.write_text(yaml.safe_dump(told))
+        return path
+
+    def cut_watches(self) -> None:
+        """As a load balancer does: in the middle of everything."""
+        for stream in self._streams:
+            stream.cancel()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        path = request.path.strip("/")
+        self.asked.append((request.method, request.path))
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return _status(401, "Unauthorized")
+        found = self._discovered(path)
+        if found is not None:
+            return web.json_response(found)
+        try:
+            kind, namespace, name, subresource = _place_of(path)
+        except KeyError:
+            return _status(404, "the server could not find the requested resource")
+        try:
+            if request.query.get("watch") in ("1", "true"):
+                return await self._watched(request, kind, namespace)
+            return await self._done(request, kind, namespace, name, subresource)
+        except ClusterError as error:
+            return _status(error.status or 500, str(error))
+
+    async def _done(
+        self, request: web.Request, kind: Kind, namespace: str | None, name: str, subresource: str
+    ) -> web.Response:
+        cluster, media = self.cluster, request.headers.get("Content-Type", "")
+        body = await request.json() if request.can_read_body else {}
+        found: Object | None
+        match request.method:
+            case "GET" if name:
+                found = await cluster.read(kind, namespace, name)
+            case "GET":
+                items = await cluster.select(kind, namespace, request.query.get("labelSelector", ""))
+                metadata = {"resourceVersion": str(cluster.version)}
+                found = {"kind": f"{kind.kind}List", "metadata": metadata, "items": list(items)}
+            case "PATCH" if media == APPLY:
+                found = await cluster.apply(body)
+            case "PATCH":
+                found = await cluster.merge(kind, namespace, name, body, subresource=subresource)
+            case "POST":
+                found = await cluster.create(body)
+            case "DELETE":
+                there = (kind, namespace, name) in cluster.objects
+                await cluster.delete(kind, str(namespace), name)
+                found = {"kind": "Status", "status": "Success"} if there else None
+            case _:
+                return _status(405, "the server does not allow this method")
+        return (
+            _status(404, f"{kind.plural} {name!r} not found") if found is None else web.json_response(found)
+        )
+
+    async def _watched(self, request: web.Request, kind: Kind, namespace: str | None) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        stream = asyncio.create_task(self._stream(response, request, kind, namespace))
+        self._streams.add(stream)
+        self.watching[kind.plural] += 1
+        try:
+            await stream
+        except asyncio.CancelledError:
+            if not stream.cancelled():
+                stream.cancel()
+                raise
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self.watching[kind.plural] -= 1
+            self._streams.discard(stream)
+        return response
+
+    async def _stream(
+        self, response: web.StreamResponse, request: web.Request, kind: Kind, namespace: str | None
+    ) -> None:
+        version = int(request.query.get("resourceVersion") or self.cluster.version)
+        selector = request.query.get("labelSelector", "")
+        if self.forgets and version < self.cluster.version:
+            error = {
+                "kind": "Status",
+                "status": "Failure",
+                "code": GONE,
+                "message": "too old resource version",
+            }
+            await response.write(_line("ERROR", error))
+            return
+        sent = 0
+        with suppress(ConnectionError):
+            while True:
+                for one, at, word, seen in self._told[sent:]:
+                    is_here = namespace in (None, seen["metadata"].get("namespace"))
+                    if one is kind and at > version and is_here and matches(selector, seen):
+                        await response.write(_line(word, seen))
+                sent = len(self._told)
+                async with self._news:
+                    while len(self._told) == sent:
+                        await self._news.wait()
+
+    def _tell(self, kind: Kind, seen: Object, is_gone: bool) -> None:
+        is_known = any(
+            one is kind and there["metadata"]["uid"] == seen["metadata"]["uid"]
+            for one, _, _, there in self._told
+        )
+        word = "DELETED" if is_gone else "MODIFIED" if is_known else "ADDED"
+        self._told.append((kind, int(seen["metadata"]["resourceVersion"]), word, seen))
+        asyncio.get_running_loop().create_task(self._wake())
+
+    async def _wake(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    def _discovered(self, path: str) -> dict[str, Any] | None:
+        kinds = [
+            one for one in KINDS if "keda" not in one.api_version or one.api_version in self.cluster.served
+        ]
+        if path == "version":
+            return {"major": "1", "minor": "33"}
+        if path == "api":
+            return {"kind": "APIVersions", "versions": ["v1"]}
+        if path == "apis":
+            versions = sorted({one.api_version for one in kinds if one.api_group})
+            groups = [
+                {"name": one.split("/")[0], "preferredVersion": _version(one), "versions": [_version(one)]}
+                for one in versions
+            ]
+            return {"kind": "APIGroupList", "groups": groups}
+        version = path.removeprefix("apis/") if path.startswith("apis/") else path.removeprefix("api/")
+        told = [resource for one in kinds if one.api_version == version for resource in _resources(one)]
+        return {"kind": "APIResourceList", "groupVersion": version, "resources": told} if told else None
+
+
+def _version(api_version: str) -> dict[str, str]:
+    return {"groupVersion": api_version, "version": api_version.split("/")[1]}
+
+
+def _resources(kind: Kind) -> Iterator[dict[str, Any]]:
+    verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
+    told = {
+        "kind": kind.kind,
+        "namespaced": kind.namespaced,
+        "singularName": kind.kind.lower(),
+        "verbs": verbs,
+    }
+    yield {"name": kind.plural, **told}
+    yield {"name": f"{kind.plural}/status", **told}
+
+
+def _place_of(path: str) -> tuple[Kind, str | None, str, str]:
+    """Raises KeyError for a path of nothing that is served."""
+    root, *parts = path.split("/")
+    api_version = "/".join(parts[:2]) if root == "apis" else "".join(parts[:1])
+    rest = parts[2:] if root == "apis" else parts[1:]
+    namespace = rest[1] if len(rest) > 2 and rest[0] == "namespaces" else None
+    plural, name, subresource = [*(rest[2:] if namespace else rest), "", "", ""][:3]
+    for kind in KINDS:
+        if (kind.api_version, kind.plural) == (api_version, plural):
+            return kind, namespace, name, subresource
+    raise KeyError(path)
+
+
+def _status(code: int, message: str) -> web.Response:
+    told = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message}
+    return web.json_response(told, status=code)
+
+
+def _line(word: str, seen: Object) -> bytes:
+    return json.dumps({"type": word, "object": seen}).encode() + b"\n"
