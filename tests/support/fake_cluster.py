@@ -158,6 +158,9 @@ class FakeCluster:
             if kind in WITH_GENERATION:
                 metadata.setdefault("generation", 1)
         else:
+            for name in ("uid", "creationTimestamp", "generation"):
+                if name in there["metadata"]:
+                    metadata.setdefault(name, there["metadata"][name])
             metadata["resourceVersion"] = there["metadata"]["resourceVersion"]
             if kept == there:
                 return False
