@@ -54,12 +54,15 @@ class Told:
 
 @dataclass
 class Place:
-    """`delay_s`: how late the watches tell. `events`: what was announced, also by former lives of the operator."""
+    """`delay_s`: how late the watches tell, `is_mute`: not at all.
+
+    `events`: what was announced, also by former lives of the operator."""
 
     cluster: FakeCluster = field(default_factory=lambda: FakeCluster(wall_clock))
     broker: OperatedBroker = field(default_factory=OperatedBroker)
     settings: OperatorSettings = SETTINGS
     delay_s: float = 0.02
+    is_mute: bool = False
     events: list[Told] = field(default_factory=list)
     operator: Operator | None = None
     brokers: dict[Any, OperatedBroker] = field(default_factory=dict)
@@ -193,7 +196,7 @@ class Operator:
             self.failures.append(outcome)
 
     def _told(self, kind: Kind, seen: Object, is_gone: bool) -> None:
-        if kind in SELECTORS and matches(SELECTORS[kind], seen):
+        if kind in SELECTORS and matches(SELECTORS[kind], seen) and not self._place.is_mute:
             asyncio.get_running_loop().call_later(self._place.delay_s, self._hear, kind, seen, is_gone)
 
     def _hear(self, kind: Kind, seen: Object, is_gone: bool) -> None:

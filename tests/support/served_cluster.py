@@ -25,6 +25,19 @@ TOKEN = "the-operators-token"
 GONE = 410
 
 
+EVERYWHERE = (
+    Kind("v1", "Namespace", "namespaces", frozenset(), namespaced=False),
+    Kind(
+        "apiextensions.k8s.io/v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        frozenset(),
+        namespaced=False,
+    ),
+)
+"""Kinds without which kopf takes nothing for a cluster."""
+
+
 class ServedCluster:
     """`watching` counts the open watches of each plural; `asked` lists method and path of each request."""
 
@@ -186,14 +199,19 @@ class ServedCluster:
         if path == "api":
             return {"kind": "APIVersions", "versions": ["v1"]}
         if path == "apis":
-            versions = sorted({one.api_version for one in kinds if one.api_group})
+            versions = sorted({one.api_version for one in (*kinds, *EVERYWHERE) if one.api_group})
             groups = [
                 {"name": one.split("/")[0], "preferredVersion": _version(one), "versions": [_version(one)]}
                 for one in versions
             ]
             return {"kind": "APIGroupList", "groups": groups}
         version = path.removeprefix("apis/") if path.startswith("apis/") else path.removeprefix("api/")
-        told = [resource for one in kinds if one.api_version == version for resource in _resources(one)]
+        told = [
+            resource
+            for one in (*kinds, *EVERYWHERE)
+            if one.api_version == version
+            for resource in _resources(one)
+        ]
         return {"kind": "APIResourceList", "groupVersion": version, "resources": told} if told else None
 
 

@@ -16,6 +16,7 @@ from ..brokers.pool import Pool
 from ..children.naming import MANAGER
 from ..cluster.kinds import BROKER, GROUP, Kind
 from ..cluster.live import LiveCluster, connected
+from ..cluster.seam import ClusterError
 from ..metrics_api import PORT as METRICS_PORT
 from ..metrics_api import MetricsApi, Service, serve
 from ..reconciling.applied import Applied
@@ -31,13 +32,14 @@ from .counting import lag_reader
 from .metrics import Metrics
 from .observing import PORT, observed
 from .silence import SILENT_S, Silence
-from .watching import list_all, owner_of, registry_of, settings_of, take
+from .watching import list_all, missed, owner_of, registry_of, settings_of, take
 from .working import Workers
 
 log = logging.getLogger("lbg.operator")
 
 NATIVE_SIDECARS_SINCE = (1, 29)
 """The first version of Kubernetes that starts them without a feature gate."""
+LIST_EVERY_S = 600.0
 STUCK_S = 300.0
 """A round has limits of its own, all shorter: one that takes this long hangs for a bug of ours."""
 
@@ -117,6 +119,7 @@ class Process:
         await self._autoscaling.try_look()
         beside = [
             asyncio.create_task(self._announcing.run(), name="events"),
+            asyncio.create_task(self._keep_listing(), name="lists"),
             asyncio.create_task(self._autoscaling.keep_looking(self._wake_all), name="provider of metrics"),
         ]
         for key, _ in self._store.all(BROKER):
@@ -161,6 +164,15 @@ class Process:
     def _wake_all(self) -> None:
         for key, _ in self._store.all(GROUP):
             self._groups.wake(key)
+
+    async def _keep_listing(self) -> None:
+        while True:
+            await asyncio.sleep(LIST_EVERY_S)
+            try:
+                for kind, seen in await missed(self._cluster, self._store, self.settings.watched):
+                    self._told(kind, Key.of(seen), seen, True)
+            except ClusterError as error:
+                log.warning("what is gone is not known: %s", error)
 
     def _told(self, kind: Kind, key: Key, seen: Object, is_gone: bool) -> None:
         take(self._store, kind, seen, is_gone=is_gone)

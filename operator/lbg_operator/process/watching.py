@@ -50,6 +50,25 @@ async def list_all(cluster: Cluster, store: Store, namespaces: tuple[str, ...]) 
                 store.put(kind, seen)
 
 
+async def missed(cluster: Cluster, store: Store, namespaces: tuple[str, ...]) -> list[tuple[Kind, Object]]:
+    """What is in `store` and gone from the cluster, with its kind. A watch that has to begin anew (410) lists again,
+    and no list says what is not in it.
+
+    Raises ClusterError.
+    """
+    found = []
+    for kind, selector in SELECTORS.items():
+        before = tuple(store.all(kind))
+        there = {
+            Key.of(seen)
+            for namespace in namespaces or (None,)
+            for seen in await cluster.select(kind, namespace, selector)
+        }
+        known = dict(store.all(kind))
+        found += [(kind, seen) for key, seen in before if key not in there and known.get(key) is seen]
+    return found
+
+
 def registry_of(told: Told) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
     kopf.on.login(registry=registry)(kopf.login_via_client)

@@ -57,11 +57,13 @@ class Reporting:
             return float("inf") if wanted == former else QUIET_S - since_s
         patch = patch_of(wanted, former)
         answer = await world.cluster.merge(GROUP, key.namespace, key.name, patch, subresource="status")
-        if answer is not None:
-            world.store.update(GROUP, answer)
-            world.wrote(GROUP, answer)
-            self._written[key] = _Written(wanted, world.now())
-            self._announce(manifest, former, wanted)
+        if answer is None:  # gone, and the watch did not tell
+            world.store.drop(GROUP, manifest)
+            return 0.0
+        world.store.update(GROUP, answer)
+        world.wrote(GROUP, answer)
+        self._written[key] = _Written(wanted, world.now())
+        self._announce(manifest, former, wanted)
         return float("inf")
 
     def forget(self, key: Key) -> None:

@@ -66,6 +66,8 @@ class Store:
         return self._seen.get(kind, {}).get(key)
 
     def all(self, kind: Kind) -> Iterator[tuple[Key, Object]]:
+        if kind is POD:
+            return iter([(Key.of(pod), pod) for pods in self._pods.values() for pod in pods.values()])
         return iter(tuple(self._seen.get(kind, {}).items()))
 
     def pods(self, group: Key) -> Mapping[str, Object]:
