@@ -7,9 +7,10 @@ import json
 
 from rich.console import Console
 
+from lbg.demo.cast import Kill
 from lbg.demo.finale import finale
 from lbg.demo.reporting import demo_report
-from lbg.demo.scene import Kill, Scene
+from lbg.demo.scene import Scene
 from lbg.demo.script import MEMBERS
 
 

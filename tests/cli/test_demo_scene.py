@@ -7,9 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
+from lbg.demo.cast import Life
 from lbg.demo.lines import PlainView, status_line
 from lbg.demo.meters import Meter, sparkline
-from lbg.demo.scene import Life, Scene
+from lbg.demo.scene import Scene
 from lbg.demo.screen import colours_of, frame
 from lbg.demo.script import MEMBERS, SCRIPT, Act, Do, Pacing, rate_for
 

@@ -17,8 +17,8 @@ from lbg.failing import Failure
 from lbg.options import other_broker_options
 
 if TYPE_CHECKING:
-    from lbg.demo.playing import DemoSettings
     from lbg.demo.scene import Scene
+    from lbg.demo.settings import DemoSettings
     from lbg_broker.client import BrokerAddress
 
 PLAY_S = 54.0
@@ -110,8 +110,8 @@ def demo(
 
     The exit status is 1 if anything was lost or out of order.
     """
-    from lbg.demo.playing import DemoSettings
     from lbg.demo.script import rate_for
+    from lbg.demo.settings import DemoSettings
 
     source, key = _input(source, key)
     if report is not None and not report.resolve().parent.is_dir():

@@ -13,7 +13,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lbg.demo.scene import Life, MemberView, QueueView, Scene
+from lbg.demo.cast import Life, MemberView, QueueView
+from lbg.demo.scene import Scene
 
 LINES = {
     (True, True): "━",

@@ -8,72 +8,27 @@ import json
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from lbg.demo.cast import Life
 from lbg.demo.children import Child, Children
 from lbg.demo.reporting import demo_report
-from lbg.demo.scene import Life, Scene
+from lbg.demo.scene import Scene
 from lbg.demo.script import FIRST_MEMBERS, MEMBERS, SCRIPT, Act, Do, Pacing, Step
+from lbg.demo.settings import DemoSettings
 from lbg.demo.stage import Stage, start_broker
 from lbg.demo.watching import Watching
 from lbg.failing import Failure
 from lbg.options import tls_arguments
-from lbg_broker.client import BrokerAddress
-from lbg_broker.group import GroupSpec, Names
+from lbg_broker.group import Names
 
 START_TIMEOUT_S = 20.0
 LEAVE_TIMEOUT_S = 30.0
 # The broker settles a group of four in well under this after a join or a leave.
 SETTLE_TIMEOUT_S = 15.0
 FRAMES_PER_S = 8
-
-
-@dataclass(frozen=True, slots=True)
-class DemoSettings:
-    """One run.
-
-    `rate` is messages per second, 0 for as fast as it goes; `work_s` is what a message costs a member; `look_s` is
-    the least time to look at what an act has changed; `address` None: an embedded broker of the demo's own.
-    """
-
-    source: Path
-    key: str
-    rows: int
-    rate: float
-    directory: Path
-    queue_count: int = 4
-    hash_count: int = 100
-    rebalance_delay_s: float = 2.0
-    work_s: float = 0.002
-    concurrency: int = 16
-    look_s: float = 2.5
-    group: str = "demo"
-    address: BrokerAddress | None = None
-
-    @property
-    def act_gap_s(self) -> float:
-        """Time for one act to be seen: the members wait out the rebalance delay before anything moves."""
-        return self.rebalance_delay_s + self.look_s
-
-    @property
-    def spec(self) -> GroupSpec:
-        return GroupSpec(
-            self.group,
-            self.group,
-            hash_count=self.hash_count,
-            queue_count=self.queue_count,
-            queue_size_mb=256,
-            client_username=self.group,
-        )
-
-    def title(self, where: str) -> str:
-        return (
-            f"{where} · {self.source.name}, {self.rows:,} messages keyed by {self.key} · {self.queue_count} queues, "
-            f"{self.hash_count} hashes · rebalance delay {self.rebalance_delay_s:g} s"
-        )
 
 
 class View(Protocol):

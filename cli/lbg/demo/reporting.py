@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lbg.demo.scene import Kill
+from lbg.demo.cast import Kill
 from lbg.moving import Pauses
 
 

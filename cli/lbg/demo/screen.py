@@ -13,9 +13,10 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from lbg.demo.cast import MoveView, Note
 from lbg.demo.matrix import matrix, rate
 from lbg.demo.meters import sparkline
-from lbg.demo.scene import MoveView, Note, Scene
+from lbg.demo.scene import Scene
 from lbg.demo.timeline import timeline
 
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")

@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from lbg.demo.scene import QueueView, Scene
+from lbg.demo.cast import QueueView
+from lbg.demo.scene import Scene
 
 LABEL = 9
 
