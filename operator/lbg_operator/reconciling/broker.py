@@ -27,6 +27,7 @@ from ..errors import ManifestError
 from ..manifests import BrokerManifest, Embedded
 from ..status.conditions import Condition, Reason, merged
 from ..status.judging_brokers import degraded_broker
+from ..status.news import news
 from .store import Key
 from .volume import refusal_of_volume
 from .world import Reach, World, broker_key
@@ -221,16 +222,8 @@ class Brokers:
             return
         world.store.update(BROKER, answer)
         world.wrote(BROKER, answer)
-        before = {one["type"]: one["reason"] for one in former.get("conditions", ())}
-        for one in wanted["conditions"]:
-            if before.get(one["type"]) != one["reason"]:
-                is_good = one["status"] == "True"
-                world.announce(
-                    manifest,
-                    type="Normal" if is_good or one["reason"] == Reason.STARTING.word else "Warning",
-                    reason=one["reason"],
-                    message=one["message"],
-                )
+        for one in news(former.get("conditions", ()), wanted["conditions"]):
+            world.announce(manifest, type=one.type, reason=one.reason, message=one.message)
 
 
 def _surveying(admin: LiveAdmin) -> Any:

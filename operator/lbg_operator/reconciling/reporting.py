@@ -8,6 +8,7 @@ from typing import Any
 from ..cluster.kinds import GROUP
 from ..manifests import GroupManifest
 from ..status.judging import Facts
+from ..status.news import news
 from ..status.writing import QUIET_S, is_worth_writing, patch_of, status_of
 from .handoffs import latest, moves
 from .store import Key
@@ -81,23 +82,5 @@ class Reporting:
         return known.kept
 
     def _announce(self, manifest: Any, former: dict[str, Any], wanted: dict[str, Any]) -> None:
-        """An event for each condition whose status changed: True is Normal, but for Degraded."""
-        before = {one["type"]: one["status"] for one in former.get("conditions", ())}
-        for one in wanted["conditions"]:
-            was = before.get(one["type"])
-            if was == one["status"] or (was is None and not _is_news(one)):
-                continue
-            is_good = one["status"] == ("False" if one["type"] == "Degraded" else "True")
-            self._world.announce(
-                manifest,
-                type="Normal" if is_good else "Warning",
-                reason=one["reason"],
-                message=f"{one['type']} is {one['status']}: {one['message']}",
-            )
-
-
-def _is_news(condition: dict[str, Any]) -> bool:
-    """Of a group that had no status yet: what is not so yet is no news."""
-    if condition["type"] == "Degraded":
-        return bool(condition["status"] == "True")
-    return condition["type"] in ("Accepted", "Provisioned") and condition["status"] == "False"
+        for one in news(former.get("conditions", ()), wanted["conditions"]):
+            self._world.announce(manifest, type=one.type, reason=one.reason, message=one.message)

@@ -1,0 +1,51 @@
+"""What of two lists of conditions is worth an event: what was lost, what came true, and what is refused. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """As an Event of Kubernetes has it: `type` is Normal or Warning."""
+
+    type: str
+    reason: str
+    message: str
+
+
+_GOOD = {
+    "Accepted": "True",
+    "Provisioned": "True",
+    "Ready": "True",
+    "ScalingActive": "True",
+    "Degraded": "False",
+}
+_WARNINGS = frozenset({("Accepted", "False"), ("Provisioned", "False"), ("Degraded", "True")})
+_WARNINGS_IF_LOST = frozenset(
+    (type_, state) for type_ in ("Provisioned", "Ready", "ScalingActive") for state in ("False", "Unknown")
+)
+"""Of a group that never had it, it is only not so yet."""
+
+
+def news(former: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]) -> Iterator[News]:
+    """An event for each condition whose status changed, but for what is only not so yet."""
+    before = {one["type"]: one["status"] for one in former}
+    for one in now:
+        kind = _kind_of(one["type"], before.get(one["type"]), one["status"])
+        if kind is not None:
+            yield News(kind, one["reason"], f"{one['type']} is {one['status']}: {one['message']}")
+
+
+def _kind_of(type_: str, was: str | None, now: str) -> str | None:
+    if was == now:
+        return None
+    if (type_, now) in _WARNINGS or (was == _GOOD.get(type_) and (type_, now) in _WARNINGS_IF_LOST):
+        return "Warning"
+    if now != _GOOD.get(type_) or (type_ == "Degraded" and was != "True"):
+        return None
+    if was is None and type_ != "Ready":  # what is good from the beginning is expected
+        return None
+    return "Normal"
