@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
 
 from .access import Access
+
+CLOSE_LIMIT_S = 2.0
 
 
 class Pool:
@@ -37,8 +41,10 @@ class Pool:
             await known[1].close()
 
     async def close(self) -> None:
-        for broker in tuple(self._admins):
-            await self.drop(broker)
+        """Brokers that do not take a goodbye are left without one, however many they are."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await asyncio.gather(*map(self.drop, tuple(self._admins)))
 
     def _opened(self, access: Access) -> LiveAdmin:
         ca_file = self._ca_file(access)

@@ -10,10 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import kopf
-
 from ..brokers.pool import Pool
-from ..children.naming import MANAGER
 from ..cluster.kinds import BROKER, GROUP, Kind
 from ..cluster.live import LiveCluster, connected
 from ..cluster.seam import ClusterError
@@ -29,6 +26,7 @@ from ..reconciling.world import World
 from ..settings import OperatorSettings
 from .announcing import Announcing
 from .counting import lag_reader
+from .following import follow
 from .metrics import Metrics
 from .observing import PORT, observed
 from .silence import SILENT_S, Silence
@@ -126,15 +124,11 @@ class Process:
             self._brokers.wake(key)
         self._wake_all()
         try:
-            await kopf.operator(
-                registry=registry_of(self._told),
-                settings=settings_of(),
-                standalone=True,
-                # A name of its own kopf would make of the user's, and the image's user has none.
-                identity=MANAGER,  # type: ignore[arg-type]  # a NewType that kopf does not export
-                clusterwide=not self.settings.watched,
+            await follow(
+                registry_of(self._told),
+                settings_of(),
                 namespaces=self.settings.watched,
-                ready_flag=self._is_watching,
+                is_watching=self._is_watching,
             )
         finally:
             for task in beside:
