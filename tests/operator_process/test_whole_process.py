@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lbg_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, SECRET
+from lbg_operator.cluster.kinds import BROKER, CONFIG_MAP, DEPLOYMENT, GROUP, SECRET
 from lbg_operator.process.watching import SELECTORS
 from support.command_line import clean_environment
 from support.embedded import PASSWORD, USER, EmbeddedBroker
@@ -35,7 +35,8 @@ SETTINGS = {
 class Place:
     """An API server in this process, and an operator in its own."""
 
-    def __init__(self, served: ServedCluster, directory: Path) -> None:
+    def __init__(self, served: ServedCluster, broker: EmbeddedBroker, directory: Path) -> None:
+        self.broker = broker
         self.served = served
         self.cluster = served.cluster
         self.port = free_port()
@@ -118,7 +119,7 @@ class Place:
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
     with EmbeddedBroker(tmp_path / "broker") as broker:
         async with ServedCluster(FakeCluster()) as served:
-            place = Place(served, tmp_path)
+            place = Place(served, broker, tmp_path)
             manifest = broker_manifest(
                 {
                     "rabbitmq": {
@@ -199,6 +200,18 @@ async def test_the_operator_lists_watches_follows_and_ends(place: Place) -> None
     assert seconds < 5
     for trouble in ("Warning", "Traceback", "never awaited", "never retrieved", "was destroyed", "Unclosed"):
         assert trouble not in place.log, place.log
+
+
+async def test_a_broker_that_fell_silent_does_not_keep_the_operator_from_ending(place: Place) -> None:
+    place.apply_group("first")
+    place.start()
+    await place.until(lambda: place.condition("first", "Provisioned") == "True", "the group that was there")
+    place.broker.freeze()
+    place.cluster.edit(BROKER, "shop", "main", {"spec": {"allowedNamespaces": ["alley"]}})  # wakes a check
+    await asyncio.sleep(1)
+    status, seconds = await place.end()
+    place.broker.thaw()
+    assert (status, seconds < 5) == (0, True), seconds
 
 
 async def test_a_port_that_is_taken_is_one_line(place: Place) -> None:
