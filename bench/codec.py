@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from bench.measurement import Measurement
 from lbg_broker.amqp import BasicProperties, Connection
 from support.wire import connected_pair
 
@@ -87,10 +87,9 @@ def measure(messages: int) -> list[tuple[str, float, float]]:
 
 
 def main() -> None:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__)
     parser.add_argument("--messages", type=int, default=100_000)
-    messages = parser.parse_args().messages
+    messages = parser.asked().messages
     print("| | written/s | read/s |\n|---|---|---|")
     for what, written, read in measure(messages):
         print(f"| {what} | {written:,.0f} | {read:,.0f} |")

@@ -10,7 +10,6 @@ killed and one takes its place. Judged is the order in which the work of a key w
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import signal
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.judging import Judgement, Log, judged
+from bench.measurement import Measurement
 from bench.peers import EXCHANGE, GROUP, TASK
 from bench.workers import Worker
 from lbg_broker.client import BasicProperties, ClientConnection, Publisher, connect
@@ -289,11 +289,10 @@ def print_table(outcomes: dict[str, Outcome]) -> None:
 
 
 def main() -> None:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__)
     parser.add_argument("--only", type=int, action="append", help="number of an approach, from 0")
     parser.add_argument("--plot", type=Path, help="write a picture of it here (PNG)")
-    arguments = parser.parse_args()
+    arguments = parser.asked()
     chosen = [APPROACHES[number] for number in arguments.only or range(len(APPROACHES))]
     draw = None
     if arguments.plot is not None:

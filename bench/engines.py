@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.measurement import Measurement
 from bench.ours import QUEUE, lbg_consume, lbg_publish
 from lbg_broker.client import connect
 from support.embedded import EmbeddedBroker
@@ -59,11 +60,11 @@ def measure(messages: int, rounds: int) -> dict[str, dict[str, list[float]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__)
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--worker", nargs=3, metavar=("ACTIVITY", "URL", "MESSAGES"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parser.asked()
     if arguments.worker:
         activity, url, messages = arguments.worker
         print(

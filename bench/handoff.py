@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.measurement import Measurement
 from lbg_broker.group import GroupSpec, hash_of, queue_of
 from lbg_broker.publishing import GroupPublisher
 from support.embedded import EmbeddedBroker
@@ -299,14 +300,14 @@ async def measure(engine: str, members: int, arguments: argparse.Namespace) -> R
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__)
     parser.add_argument("--engine", choices=["embedded", "rabbitmq"], action="append")
     parser.add_argument("--members", type=int, action="append")
     parser.add_argument("--rate", type=int, default=2000, help="messages per second")
     parser.add_argument("--moves", type=int, default=200)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--stops", type=int, default=STOPS)
-    arguments = parser.parse_args()
+    arguments = parser.asked()
     for engine in arguments.engine or ["embedded", "rabbitmq"]:
         for members in arguments.members or [4, 16]:
             print(table(engine, members, asyncio.run(measure(engine, members, arguments))), flush=True)

@@ -8,9 +8,7 @@ application is called. They take turns. `python -m bench.latency --rate 1000 --s
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import signal
 import statistics
 import struct
@@ -23,6 +21,7 @@ from typing import Any
 
 import pika
 
+from bench.measurement import Measurement
 from bench.publish_group import SPEC, emptied
 from bench.wire import ACK, Bare
 from bench.workers import Worker, say
@@ -186,17 +185,11 @@ def print_table(found: dict[str, list[list[float]]], rate: int) -> None:
 
 
 def main() -> None:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__, workers=WORKERS)
     parser.add_argument("--rate", type=int, default=1000, help="messages per second")
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--worker", type=json.loads, metavar="JSON", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        told = arguments.worker
-        asyncio.run(WORKERS[told.pop("role")](**told))
-        return
+    arguments = parser.asked()
     print_table(measure(arguments.rate, arguments.seconds, arguments.rounds), arguments.rate)
 
 

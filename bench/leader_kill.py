@@ -8,7 +8,6 @@ connected to the leader's own node, so that it loses its connection too, and to 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
 import statistics
@@ -22,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from bench.measurement import Measurement
 from lbg_broker.group import GroupSpec, Names
 from lbg_broker.publishing import GroupPublisher
 from support.aside import aside
@@ -193,11 +193,11 @@ async def measure(kills: int, *, frozen: bool, heartbeat_s: int) -> Pauses:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--freezes", type=int, default=0)
     parser.add_argument("--heartbeat", type=int, default=5, help="seconds; a frozen node is noticed by it")
-    arguments = parser.parse_args()
+    arguments = parser.asked()
     print("| pause of the queue, ms | p50 | p99 | max | n |\n|---|---|---|---|---|")
     for name, count, frozen in (("SIGKILL", arguments.kills, False), ("SIGSTOP", arguments.freezes, True)):
         if count:

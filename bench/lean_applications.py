@@ -9,10 +9,7 @@ when it has seen all messages.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
 import signal
 import struct
 import sys
@@ -22,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from bench.measurement import Measurement
 from bench.workers import say
 
 MARK = b"published-"
@@ -229,12 +227,9 @@ WORKERS: dict[str, Callable[..., Awaitable[None]]] = {"http": http, "stream": st
 
 
 def main() -> None:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--worker", type=json.loads, metavar="JSON", required=True)
-    told = parser.parse_args().worker
-    asyncio.run(WORKERS[told.pop("role")](**told))
-    os._exit(0)  # a thread may still wait for a line
+    parser = Measurement(__doc__, workers=WORKERS)
+    parser.asked()
+    parser.error("it only works for other measurements")
 
 
 if __name__ == "__main__":

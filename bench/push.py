@@ -9,10 +9,7 @@ In turn, in every round. `python -m bench.push --rounds 3`.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
 import statistics
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -20,6 +17,7 @@ from typing import Any
 import aiohttp
 
 from bench.lean_applications import body, told_to_go
+from bench.measurement import Measurement
 from bench.sidecars import CONTENT_TYPE, Flow, Sidecar, Stage
 from bench.workers import Worker, cpu_s, say
 
@@ -161,19 +159,12 @@ def print_tables(found: dict[str, dict[str, list[Flow]]]) -> None:
 
 
 def main() -> None:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__, workers={"bare": bare})
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=20_000, help="one a request")
     parser.add_argument("--batched", type=int, default=100_000, help="messages in batches")
     parser.add_argument("--only", choices=("single", "batch"))
-    parser.add_argument("--worker", type=json.loads, metavar="JSON", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        told = arguments.worker
-        told.pop("role")
-        asyncio.run(bare(**told))
-        os._exit(0)
+    arguments = parser.asked()
     print_tables(
         asyncio.run(measure(arguments.rounds, arguments.messages, arguments.batched, arguments.only))
     )

@@ -10,10 +10,7 @@ differences say what the member takes, and what the way to another process does.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
 import signal
 import statistics
 from array import array
@@ -25,6 +22,7 @@ import pika
 
 from bench.latency import percentile
 from bench.lean_applications import DIGITS, MARK, Tally, keep
+from bench.measurement import Measurement
 from bench.publish_group import SPEC
 from bench.sidecars import Sidecar, Stage
 from bench.wire import ACK, Bare
@@ -189,17 +187,11 @@ def print_table(found: dict[str, list[list[float]]], rate: int) -> None:
 
 
 def main() -> None:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__, workers=WORKERS)
     parser.add_argument("--rate", type=int, default=1000, help="messages per second")
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--worker", type=json.loads, metavar="JSON", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        told = arguments.worker
-        asyncio.run(WORKERS[told.pop("role")](**told))
-        os._exit(0)
+    arguments = parser.asked()
     print_table(asyncio.run(measure(arguments.rate, arguments.seconds, arguments.rounds)), arguments.rate)
 
 

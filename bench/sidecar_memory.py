@@ -8,12 +8,12 @@ application in batches or over the stream. Resident memory and the share of it t
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from dataclasses import dataclass
 
 import aiohttp
 
+from bench.measurement import Measurement
 from bench.sidecars import Memory, Sidecar, Stage
 from bench.workers import Worker
 
@@ -96,11 +96,10 @@ def print_table(found: dict[str, Found], rate: int) -> None:
 
 
 def main() -> None:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__)
     parser.add_argument("--rate", type=int, default=10_000, help="messages per second")
     parser.add_argument("--seconds", type=float, default=20)
-    arguments = parser.parse_args()
+    arguments = parser.asked()
     print_table(asyncio.run(measure(arguments.rate, arguments.seconds)), arguments.rate)
 
 

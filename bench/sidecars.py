@@ -4,10 +4,7 @@ each the process that ships, with the settings that ship.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -17,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lean_applications import body, told_to_go
+from bench.measurement import Measurement
 from bench.publish_group import SPEC
 from bench.workers import Worker, cpu_s, say
 from lbg_broker.publishing import GroupPublisher
@@ -198,11 +196,9 @@ WORKERS: dict[str, Callable[..., Awaitable[None]]] = {"publisher": publisher}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The publisher of these measurements.")
-    parser.add_argument("--worker", type=json.loads, metavar="JSON", required=True)
-    told = parser.parse_args().worker
-    asyncio.run(WORKERS[told.pop("role")](**told))
-    os._exit(0)
+    parser = Measurement(__doc__, workers=WORKERS)
+    parser.asked()
+    parser.error("it only works for other measurements")
 
 
 if __name__ == "__main__":

@@ -8,15 +8,13 @@ that returns at once, which decodes every message. In turn, in every round. `pyt
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
 import signal
 import statistics
 from typing import Any
 
 from bench.lean_applications import MARK, Tally, told_to_go
+from bench.measurement import Measurement
 from bench.sidecars import Flow, Sidecar, Stage
 from bench.workers import Worker, say
 from lbg_sidecar.stream_client import consume
@@ -87,17 +85,10 @@ def print_table(found: dict[str, list[Flow]], messages: int) -> None:
 
 
 def main() -> None:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__, workers={"client": python_client})
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--worker", type=json.loads, metavar="JSON", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        told = arguments.worker
-        told.pop("role")
-        asyncio.run(python_client(**told))
-        os._exit(0)
+    arguments = parser.asked()
     print_table(asyncio.run(measure(arguments.rounds, arguments.messages)), arguments.messages)
 
 

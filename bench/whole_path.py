@@ -9,9 +9,7 @@ from the first publish to the last acknowledgement. `python -m bench.whole_path 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import signal
 import statistics
 import sys
@@ -24,6 +22,7 @@ from typing import Any
 
 import pika
 
+from bench.measurement import Measurement
 from bench.publish_group import SPEC, BareGroupPublisher, emptied
 from bench.wire import BareConsumer
 from bench.workers import Worker, cpu_s, say
@@ -299,16 +298,10 @@ def print_table(results: dict[str, list[Result]], messages: int) -> None:
 
 
 def main() -> None:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__, workers=WORKERS)
     parser.add_argument("--messages", type=int, default=60_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--worker", type=json.loads, metavar="JSON", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        told = arguments.worker
-        asyncio.run(WORKERS[told.pop("role")](**told))
-        return
+    arguments = parser.asked()
     print_table(measure(arguments.messages, arguments.rounds), arguments.messages)
 
 

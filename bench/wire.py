@@ -25,6 +25,7 @@ import aio_pika
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
+from bench.measurement import Measurement
 from bench.ours import BODY, PREFETCH, QUEUE, UNCONFIRMED, lbg_consume, lbg_publish
 from lbg_broker.amqp import Connection, Event, MethodEvent, Role
 from lbg_broker.amqp.methods import (
@@ -370,12 +371,11 @@ def print_table(rates: dict[str, dict[str, float]], rounds: int) -> None:
 
 
 def main() -> None:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=list(ACTIVITIES))
     parser.add_argument("--worker", nargs=3, metavar=("ACTIVITY", "INDEX", "URL"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parser.asked()
     if arguments.worker:
         activity, index, url = arguments.worker
         print(json.dumps(work(activity, int(index), url)))

@@ -1,0 +1,36 @@
+"""The command line of a measurement, and of the workers that it starts (`bench.workers`)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NoReturn
+
+Workers = Mapping[str, Callable[..., Coroutine[Any, Any, object]]]
+
+
+class Measurement(argparse.ArgumentParser):
+    """Described by the first line of `doc`. With `workers`, by role, `--worker JSON` runs one of them in its place."""
+
+    def __init__(self, doc: str | None, *, workers: Workers | None = None) -> None:
+        assert doc is not None
+        super().__init__(description=doc.splitlines()[0])
+        self._workers = workers or {}
+        if workers:
+            self.add_argument("--worker", type=json.loads, metavar="JSON", help=argparse.SUPPRESS)
+
+    def asked(self) -> argparse.Namespace:
+        """What the measurement is asked for. A worker is run instead, and ends the process."""
+        arguments = self.parse_args()
+        if self._workers and arguments.worker:
+            self._work(arguments.worker)
+        return arguments
+
+    def _work(self, told: dict[str, Any]) -> NoReturn:
+        asyncio.run(self._workers[told.pop("role")](**told))
+        sys.stdout.flush()
+        os._exit(0)  # a thread may still wait for a line
