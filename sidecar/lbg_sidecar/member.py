@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import secrets
 from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any, Self, cast
 
-from lbg_broker.client import ClientConnection, ClientError, ConnectError, ConnectionLost, reconnecting
+from lbg_broker.client import ClientConnection, ClientError, ConnectError, reconnecting
 from lbg_broker.group import GroupSpec, Names
-from lbg_broker.provisioning import RecordUnavailable, read_group
+from lbg_broker.provisioning import RecordUnavailable
 
 from .app import CONCURRENCY, AppChannel, AsyncHandler, SyncHandler, concurrency_of, handler_channel
 from .contact import Contact
 from .effects import Effect
 from .errors import IndexTaken
 from .leaving import CONNECTIONS_S, LeavingTime
-from .machine import MemberMachine
 from .membership.claiming import Claiming
 from .membership.messages import Identity
-from .membership.roster import Timings
 from .settings import MemberSettings
+from .shell.beginning import app_ready, group_of, machine_of
 from .shell.driving import Driver
 from .shell.link import Link
 from .shell.outgoing import Outgoing
@@ -182,7 +180,7 @@ class Member:
     async def _live_on(self, work: ClientConnection, records: Records) -> None:
         """One connection, from joining to losing it or leaving."""
         driver = self._driver or await self._learn(work, records)
-        await self._app_ready(driver, work)
+        await app_ready(driver, work)
         link = await Link.open(
             work,
             self._names,
@@ -217,39 +215,15 @@ class Member:
             driver.disconnect("the member ends")
             link.abort()
 
-    async def _app_ready(self, driver: Driver, work: ClientConnection) -> None:
-        """Return when the application can take messages. Raises ClientError if the connection goes before that."""
-        if driver.app_ready.is_set():
-            return
-        log.info("%s: waiting for the application: %s", self.settings.name, driver.app_unready_why)
-        ready: asyncio.Future[object] = asyncio.ensure_future(driver.app_ready.wait())
-        either: tuple[asyncio.Future[Any], ...] = (ready, work.closed)
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ready.cancel()
-        if work.closed.done():
-            raise work.closed.result() or ConnectionLost("closed")
-
     async def _learn(self, work: ClientConnection, records: Records) -> Driver:
-        """Read the group and get the application ready: once, before the first join."""
-        settings = self.settings
-        channel = await work.open_channel()
-        spec = await read_group(channel, settings.group)
-        await channel.close()
-        machine = MemberMachine(
-            settings.name,
-            balancing=settings.balancing_rules(spec),
-            rules=settings.processing_rules(concurrency=concurrency_of(self.app)),
-            timings=Timings(),
-            uniform=self._random.random,
-            incarnation=lambda: secrets.token_hex(8),
-        )
+        """Once, before the first join."""
+        spec = await group_of(work, self.settings.group)
+        machine = machine_of(self.settings, spec, concurrency=concurrency_of(self.app), chance=self._random)
         records.remember(machine.consumption.processed)
         driver = Driver(
             machine,
             self.app,
-            group=settings.group,
+            group=self.settings.group,
             prefix=spec.hash_prefix,
             clock=records.clock,
             journal=records.journal,
