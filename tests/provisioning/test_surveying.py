@@ -122,6 +122,30 @@ async def test_many_groups_are_made_through_one_admin_at_a_time(admin: LiveAdmin
     }
 
 
+async def test_long_lists_and_those_that_come_in_pages_show_the_same(
+    admin: LiveAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few groups are chosen by name, page by page; more than a few are looked for in a list of everything."""
+    specs = {name: spec_of(name) for name in ("a", "a-b", "b")}
+    await create_all(admin, *specs.values())
+    asked = {name: specs[name] for name in ("a", "b")}
+
+    async def shown() -> dict[str, object]:
+        found = {
+            name: described(one) for name, one in (await survey(admin, asked, listen_s=LISTEN_S)).items()
+        }
+        return {name: ([line.name for line in one.queues], one.problems) for name, one in found.items()}
+
+    whole = {name: ([f"lbg.{name}.q.0", f"lbg.{name}.q.1"], ()) for name in asked}
+    assert await shown() == whole
+    monkeypatch.setattr("lbg_broker.provisioning.management_lists.PAGE_SIZE", 3)
+    assert await shown() == whole
+    assert set(await admin.groups()) == specs.keys()
+    monkeypatch.setattr("lbg_broker.provisioning.management_lists.FEW", 1)
+    assert await shown() == whole
+    assert await lags(admin, asked) == {"a": 0, "b": 0}
+
+
 async def test_a_survey_says_of_each_group_what_a_look_at_it_alone_says(
     admin: LiveAdmin, place: Place
 ) -> None:

@@ -115,9 +115,14 @@ class AmqpLink:
             channel = self._idle.pop()
             if channel.is_open:
                 found.append(channel)
-        opened = await asyncio.gather(
-            *(connection.open_channel() for _ in range(count - len(found))), return_exceptions=True
-        )
+        try:
+            opened = await asyncio.gather(
+                *(connection.open_channel() for _ in range(count - len(found))), return_exceptions=True
+            )
+        except asyncio.CancelledError:
+            for channel in found:
+                channel.close_soon()
+            raise
         found += (one for one in opened if isinstance(one, Channel))
         failed = [one for one in opened if isinstance(one, BaseException)]
         if failed and not found:
@@ -154,6 +159,8 @@ class AmqpLink:
         except ClientError as error:
             raise Unreachable(f"the broker at {self.where}: {error}") from error
         except TimeoutError as error:
+            if within_s is None:
+                raise
             raise Unreachable(f"the broker at {self.where}: no answer within {within_s:g} s") from error
 
     @property
