@@ -19,6 +19,7 @@ MEASUREMENTS = (
     "push",
     "stream",
     "sidecar_memory",
+    "surveying",
     "comparison",
     "handoff",
 )
