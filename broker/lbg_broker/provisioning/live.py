@@ -53,9 +53,11 @@ class LiveAdmin:
         return self.amqp.lock(group)
 
     async def close(self) -> None:
-        await self.amqp.close()
-        if self._management is not None:
-            await self._management.close()
+        try:
+            await self.amqp.close()
+        finally:  # also for who does not wait for a broker that is silent
+            if self._management is not None:
+                await self._management.close()
 
     async def check(self) -> Engine:
         """What answers, once both it and its management API let us in. Raises AdminError, and Unsupported."""
