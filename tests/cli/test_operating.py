@@ -38,9 +38,3 @@ def test_a_cluster_that_nobody_named_is_one_line_too(tmp_path: Path) -> None:
         end_started()
     assert (process.returncode, out) == (1, "")
     assert err.splitlines()[-1].endswith("run in a pod with a service account, or set KUBECONFIG to a file")
-
-
-def test_release_needs_to_know_where_the_operator_is(lbg: Lbg) -> None:
-    said = lbg("operator", "release", "--stop", "app=lbg")
-    assert said.status == 2
-    assert "LBG_OPERATOR_NAMESPACE" in said.err
