@@ -23,14 +23,12 @@ from .provisioning import Provisioning
 from .reporting import Reporting
 from .scaling import Scaling
 from .store import Key, Object
-from .world import World, broker_key
+from .world import Reach, World, broker_key
 
 log = logging.getLogger("lbg.operator")
 
 AGAIN_S = 600.0
 """A round without any cause, after which whatever was missed is seen."""
-
-
 FORBIDDEN_S = 60.0
 """A quota may have room again, and a policy may be changed: nothing tells of it."""
 
@@ -54,19 +52,11 @@ class Groups:
         if manifest is None:
             self._forget(key)
             return None
-        uid = manifest["metadata"].get("uid", "")
-        if self._uids.setdefault(key, uid) != uid:  # deleted and made again before a round saw it gone
-            self._forget(key)
-            self._uids[key] = uid
+        self._notice(key, manifest)
         try:
             group = world.group(manifest)
         except ManifestError as error:
-            if "deletionTimestamp" in manifest["metadata"]:
-                await self._burying.let_go(
-                    key, "its manifest cannot be followed, and nothing is known of its broker side"
-                )
-                return None
-            await self._reporting.write(key, None, Facts(Refusal(Reason.INVALID, str(error))))
+            await self._not_followed(key, manifest, str(error))
             return None
         if group.metadata.deleting:
             return await self._burying.round(key, group)
@@ -76,38 +66,60 @@ class Groups:
                 return None
             world.store.update(GROUP, answer)
         facts, children = self._judged(group)
-        broker = broker_key(group)
-        if facts.refusal is None and broker not in world.checked:
-            return (
-                AGAIN_S  # woken when the broker was tried: until then what is known is what the status says
-            )
-        reach = world.reach.get(broker)
-        if facts.refusal is None and reach is not None:
-            try:
-                failure = await self._provisioning.bring_about(group, reach)
-            except Forbidden as error:
-                failure = ProvisioningError(str(error))
-                facts = replace(facts, forbidden=str(error))
-            facts = self._observed(key, facts, failure=failure)
-        elif facts.refusal is None:
-            facts = self._observed(key, facts, broker_ready=False)
+        if facts.refusal is None and broker_key(group) not in world.checked:
+            return AGAIN_S  # woken when the broker was tried: until then the status says what is known
+        reach = world.reach.get(broker_key(group))
         again_s = AGAIN_S
-        if facts.refusal is None and self._provisioning.is_done(key):
-            world.looks.watch(key, broker, group.spec)
-            try:
-                again_s = min(again_s, await self._apply(key, group, children))
-            except Invalid as error:
-                facts = replace(facts, refusal=Refusal(Reason.INVALID, str(error)))
-            except Forbidden as error:
-                facts = replace(facts, forbidden=str(error))
-            self._keda[key] = await world.autoscaling.keda_status(group)
-            facts = self._observed(key, facts)
+        if facts.refusal is None:
+            facts = await self._provisioned(key, group, facts, reach)
+            if self._provisioning.is_done(key):
+                facts, again_s = await self._applied(key, group, facts, children)
         if facts.refusal is None and reach is not None and self._waits_for_a_look(key, manifest):
             return again_s
         again_s = min(again_s, await self._reporting.write(key, group, facts))
         if facts.forbidden:
             again_s = min(again_s, FORBIDDEN_S)
         return 0.0 if facts.failure is not None and facts.failure.retryable else again_s
+
+    def _notice(self, key: Key, manifest: Object) -> None:
+        """A group that was deleted and made again before a round saw it gone is another one."""
+        uid = manifest["metadata"].get("uid", "")
+        if self._uids.setdefault(key, uid) != uid:
+            self._forget(key)
+            self._uids[key] = uid
+
+    async def _not_followed(self, key: Key, manifest: Object, why: str) -> None:
+        if "deletionTimestamp" in manifest["metadata"]:
+            nothing = "its manifest cannot be followed, and nothing is known of its broker side"
+            await self._burying.let_go(key, nothing)
+        else:
+            await self._reporting.write(key, None, Facts(Refusal(Reason.INVALID, why)))
+
+    async def _provisioned(self, key: Key, group: GroupManifest, facts: Facts, reach: Reach | None) -> Facts:
+        """The broker's side, and what is seen of it."""
+        if reach is None:
+            return self._observed(key, facts, broker_ready=False)
+        try:
+            failure = await self._provisioning.bring_about(group, reach)
+        except Forbidden as error:
+            failure = ProvisioningError(str(error))
+            facts = replace(facts, forbidden=str(error))
+        return self._observed(key, facts, failure=failure)
+
+    async def _applied(
+        self, key: Key, group: GroupManifest, facts: Facts, children: list[Child]
+    ) -> tuple[Facts, float]:
+        """The cluster's side, and in how many seconds there is more to do."""
+        world, again_s = self._world, AGAIN_S
+        world.looks.watch(key, broker_key(group), group.spec)
+        try:
+            again_s = await self._apply(key, group, children)
+        except Invalid as error:
+            facts = replace(facts, refusal=Refusal(Reason.INVALID, str(error)))
+        except Forbidden as error:
+            facts = replace(facts, forbidden=str(error))
+        self._keda[key] = await world.autoscaling.keda_status(group)
+        return self._observed(key, facts), again_s
 
     def _waits_for_a_look(self, key: Key, manifest: Object) -> bool:
         """An operator that has just begun knows less than the status that the former one left."""
