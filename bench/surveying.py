@@ -8,11 +8,9 @@ process, which is the operator's part, and of the broker, less what it spends on
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.measurement import Measurement
 from bench.workers import Worker, cpu_s, say
 from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.group import TO_ALL, GroupSpec, Names
@@ -118,7 +117,7 @@ async def measure(broker: Broker, groups: int, rate: float, surveys: int, looks:
     lines.append((await cost_of(creating, broker, every_s=1 / rate)).line(f"create, {rate:g} a second"))
     again = [lambda spec=spec: create_group(admin, spec, password="secret") for spec in specs[:50]]
     lines.append((await cost_of(again, broker, every_s=0.5)).line("create what is there"))
-    members = await Worker.start("surveying", url=broker.url, groups=groups)
+    members = await Worker.start("surveying", role="members", url=broker.url, groups=groups)
     try:
         await members.answer("ready", timeout_s=300)
         await asyncio.sleep(2)
@@ -205,17 +204,13 @@ def _beat(index: int) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Measurement(__doc__, workers={"members": fake_members})
     parser.add_argument("--engine", choices=("embedded", "rabbitmq"), default="embedded")
     parser.add_argument("--groups", type=int, default=500)
     parser.add_argument("--rate", type=float, default=5.0, help="groups made in a second")
     parser.add_argument("--surveys", type=int, default=5)
     parser.add_argument("--looks", type=int, default=500, help="readings of one group's lag")
-    parser.add_argument("--worker", metavar="TOLD", help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.worker:
-        asyncio.run(fake_members(**json.loads(told.worker)))
-        sys.exit(1)
+    told = parser.asked()
     with (
         tempfile.TemporaryDirectory(prefix="lbg-bench-") as directory,
         broker_of(told.engine, Path(directory)) as broker,

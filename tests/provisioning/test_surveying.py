@@ -19,7 +19,7 @@ from lbg_broker.provisioning.actions import DeleteExchange, DeleteQueue
 from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.observed import UNKNOWN
-from lbg_broker.provisioning.provisioner import create_group, show_group
+from lbg_broker.provisioning.provisioner import create_group, delete_group, show_group
 from lbg_broker.provisioning.surveying import lags, survey
 from support.provisioning_place import Place
 
@@ -269,6 +269,26 @@ async def test_without_a_management_api_members_are_heard_and_heard_again_when_t
                 while faked.in_flight < wanted or await lag() != wanted:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             await admin.amqp.delete_own(admin._lags._ear._queue)  # as an administrator may
+    await admin.close()
+
+
+async def test_a_group_that_was_deleted_and_made_anew_is_heard_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_broker.provisioning.hearing.BIND_AGAIN_S", 0.0)
+    spec = spec_of("anew")
+    admin = LiveAdmin(place.settings)
+
+    async def heard() -> bool:
+        return (await lags(admin, {"it": spec}, max_age_s=0.0))["it"] == 3
+
+    for _ in range(2):
+        await create_all(admin, spec)
+        await publish(place, spec, 3)
+        async with member(place, spec), asyncio.timeout(8):
+            while not await heard():  # noqa: ASYNC110 (the beats come unasked)
+                await asyncio.sleep(0.05)
+        await delete_group(admin, "anew", force=True, with_user=False)
     await admin.close()
 
 

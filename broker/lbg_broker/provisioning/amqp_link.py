@@ -96,10 +96,11 @@ class AmqpLink:
         if self._connecting is None:
             self._connecting = asyncio.create_task(connect_any(self._places, name="lbg provisioning"))
             self._connecting.add_done_callback(self._on_connected)
+        connecting = self._connecting
         try:
-            return await asyncio.shield(self._connecting)
+            return await asyncio.shield(connecting)
         except asyncio.CancelledError:
-            if self._is_closed:
+            if connecting.cancelled():  # by `close`
                 raise ConnectError("this connection was closed for good") from None
             raise
 

@@ -20,6 +20,10 @@ Hear = Callable[[str, Beat], None]
 KEPT_S = 120.0
 """Whom nobody asked about for so long is no longer listened to. Autoscalers ask every 15 s by default."""
 
+BIND_AGAIN_S = 10.0
+"""Between two attempts to hear a group that nothing is heard of: it may have been deleted and made anew, and a binding
+does not outlive its exchange."""
+
 FRESH_S = 2.0
 """Members send a beat every second, 1.2 s apart at most; what one said longer ago may not be so any more."""
 
@@ -56,6 +60,7 @@ class Ear:
         self._queue = ""
         self._asked_at: dict[str, float] = {}
         self._since: dict[str, float] = {}
+        self._bound_at: dict[str, float] = {}
         self._beats: dict[str, dict[object, tuple[float, Beat]]] = {}
         self._turn = asyncio.Lock()
 
@@ -66,11 +71,10 @@ class Ear:
             await self._open()
             self._asked_at[group] = now
             if group not in self._since:
-                exchange = Names(group).members
-                refused = await self._amqp.bind_own(self._queue, [exchange], key=TO_ALL)
-                if refused:
-                    raise refused[exchange]
+                await self._bind(group)
                 self._since[group] = asyncio.get_running_loop().time()
+            elif not self.heard(group) and self._bound_at[group] < now - BIND_AGAIN_S:
+                await self._bind(group)
             await self._leave([one for one in self._since if self._asked_at[one] < now - KEPT_S])
             return self._since[group]
 
@@ -93,17 +97,27 @@ class Ear:
             )
         self._connection, self._channel = connection, channel
 
+    async def _bind(self, group: str) -> None:
+        exchange = Names(group).members
+        if refused := await self._amqp.bind_own(self._queue, [exchange], key=TO_ALL):
+            self._forget(group)
+            raise refused[exchange]
+        self._bound_at[group] = asyncio.get_running_loop().time()
+
     async def _leave(self, groups: Sequence[str]) -> None:
         if groups:
             await self._amqp.unbind_own(self._queue, [Names(group).members for group in groups], key=TO_ALL)
         for group in groups:
-            for known in (self._since, self._beats, self._asked_at):
-                known.pop(group, None)
+            self._forget(group)
+
+    def _forget(self, group: str) -> None:
+        for known in (self._asked_at, self._since, self._bound_at, self._beats):
+            known.pop(group, None)
 
     def _hear(self, group: str, beat: Beat) -> None:
-        now = asyncio.get_running_loop().time()
-        beats = self._beats.setdefault(group, {})
-        beats[beat.get("index")] = now, beat
+        if group in self._asked_at:
+            now = asyncio.get_running_loop().time()
+            self._beats.setdefault(group, {})[beat.get("index")] = now, beat
 
 
 def _hearing(hear: Hear) -> Callable[[list[Delivery]], None]:
