@@ -60,7 +60,7 @@ def test_drift_is_repaired(shop: Kubectl) -> None:
     until(
         lambda: shop.get("deployment", "orders")["spec"]["replicas"] == 1, what="the replicas to be put right"
     )
-    shop("delete", "deployment", "orders", "configmap/orders-lbg", "networkpolicy/orders")
+    shop("delete", "deployment/orders", "configmap/orders-lbg", "networkpolicy/orders")
     until(lambda: shop.is_there("deployment", "orders"), what="the Deployment to be back")
     until(lambda: shop.is_there("configmap", "orders-lbg"), what="the ConfigMap to be back")
     until(lambda: shop.is_there("networkpolicy", "orders"), what="the NetworkPolicy to be back")
