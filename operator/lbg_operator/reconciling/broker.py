@@ -22,7 +22,7 @@ from ..children.broker_secrets import certificate_in
 from ..children.embedded import embedded_of, hosts_of, management_uris_of, uris_of
 from ..children.naming import admin_name, tls_name
 from ..cluster.kinds import BROKER, SECRET, STATEFUL_SET
-from ..cluster.seam import Invalid
+from ..cluster.seam import Forbidden, Invalid
 from ..errors import ManifestError
 from ..manifests import BrokerManifest, Embedded
 from ..status.conditions import Condition, Reason, merged
@@ -54,6 +54,7 @@ class Brokers:
         self._pool = pool
         self._volumes: dict[Key, str] = {}
         self._alarms: dict[Key, Sequence[str]] = {}
+        self._forbidden: dict[Key, str] = {}
 
     async def round(self, key: Key) -> float | None:
         """Raises ClusterError: the round is to be made again later."""
@@ -79,7 +80,9 @@ class Brokers:
             )
             return CHECK_EVERY_S
         self._tried(key)
-        degraded = degraded_broker(self._volumes.get(key), self._alarms.get(key))
+        degraded = degraded_broker(
+            self._volumes.get(key), self._alarms.get(key), forbidden=self._forbidden.get(key)
+        )
         await self._report(key, broker, [Condition(Reason.ACCEPTED), ready, degraded], version=version)
         return CHECK_EVERY_S if ready.reason is Reason.REACHABLE else RETRY_S
 
@@ -151,8 +154,12 @@ class Brokers:
             certificate = ours
         assert certificate is not None
         *others, volume = embedded_of(broker, world.settings, login=login, certificate=ours)
+        self._forbidden.pop(key, None)
         for child in others:
-            await world.applied.apply(key, child, now=world.now())
+            try:
+                await world.applied.apply(key, child, now=world.now())
+            except Forbidden as error:  # a broker that is there runs on, and is looked after all the same
+                self._forbidden[key] = str(error)
         self._volumes[key] = await refusal_of_volume(world.applied, key, volume, now=world.now())
         return Access(
             uris_of(broker),
@@ -182,6 +189,7 @@ class Brokers:
     async def _forget(self, key: Key) -> None:
         self._volumes.pop(key, None)
         self._alarms.pop(key, None)
+        self._forbidden.pop(key, None)
         await self._lose(key)
         await self._world.looks.end(key)
         await self._pool.drop(key)

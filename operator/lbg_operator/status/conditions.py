@@ -134,7 +134,7 @@ class Reason(enum.Enum):
     CLUSTER_REFUSES = (
         Type.DEGRADED,
         State.TRUE,
-        "The cluster forbids one of the group's objects: a quota, a policy, or the operator's own rules.",
+        "The cluster forbids one of the objects: a quota, a policy, or the operator's own rules.",
     )
     BROKER_ALARM = (
         Type.DEGRADED,
