@@ -16,21 +16,22 @@ from support.fake_admin import FakeAdmin
 
 
 class OperatedBroker(FakeAdmin):
-    """`is_down`: nothing answers. `password`: the administrator's. `waiting`: messages by queue. `members_of` says who
-    has joined a group; `is_deaf`: the looks fail though all else works. `asked` counts requests."""
+    """`is_down`: nothing answers; `is_deaf`: looks fail, all else works. `password`: the administrator's, None: any.
+    `waiting`: messages by queue. `members_of` says who has joined a group. `accesses`: with what it was checked."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_down = False
         self.is_deaf = False
-        self.password = "admin"
+        self.password: str | None = "admin"
+        self.accesses: list[Access] = []
         self.waiting: dict[str, int] = {}
         self.members_of: Callable[[str], Sequence[Beat]] = lambda group: ()
-        self.asked = 0
 
     async def check(self, access: Access) -> Engine:
         self._require()
-        if access.password != self.password:
+        self.accesses.append(access)
+        if self.password is not None and access.password != self.password:
             raise Denied("the login was refused")
         return self.engine
 
@@ -63,7 +64,6 @@ class OperatedBroker(FakeAdmin):
         return {group: self.members_of(group) for group in groups}
 
     def _require(self) -> None:
-        self.asked += 1
         if self.is_down:
             raise Unreachable("no broker answers")
 

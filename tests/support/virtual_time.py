@@ -25,6 +25,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _Jumping()
         super().__init__(self._jumping)
+        # What is due now is due by this much, which must not be lost in a float of a year's seconds.
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         return self._jumping.passed_s
