@@ -18,7 +18,8 @@ from .observed import UNKNOWN, ExchangeSeen, QueueSeen, Unknown
 Counts: TypeAlias = tuple[int | Unknown, int | Unknown]
 """Ready and unacknowledged messages of a queue."""
 
-_OF_NOW = "name,arguments,policy,messages_ready,messages_unacknowledged"
+_COUNTS = "name,messages_ready,messages_unacknowledged,members,online"
+_OF_NOW = f"{_COUNTS},arguments,policy"
 _SAMPLED = "name,consumers,single_active_consumer_tag,effective_policy_definition"
 _EXCHANGE = "name,type,arguments"
 _WITHOUT_SAMPLES = "&disable_stats=true&enable_queue_totals=true"
@@ -80,18 +81,14 @@ class ManagementLists:
 
     async def counts(self, groups: Sequence[str]) -> dict[str, Counts]:
         """Of the numbered queues of `groups`, as of now on the embedded broker, up to 5 s ago on RabbitMQ."""
-        columns = f"name,messages_ready,messages_unacknowledged{_WITHOUT_SAMPLES}"
-        return {
-            str(one["name"]): (_count(one.get("messages_ready")), _count(one.get("messages_unacknowledged")))
-            for _, one in await self._of_groups("queues", groups, "\\.q\\.", columns)
-        }
+        columns = f"{_COUNTS}{_WITHOUT_SAMPLES}"
+        listed = await self._of_groups("queues", groups, "\\.q\\.", columns)
+        return {str(one["name"]): _counts(one) for _, one in listed}
 
     async def all_answer(self, queues: Sequence[str]) -> bool:
-        """Whether most of the nodes of each of these quorum queues are up. RabbitMQ counts 0 where they are not."""
+        """Whether each of these queues is there and can count."""
         found = await self._named("queues", queues, "members,online&disable_stats=true")
-        return len(found) == len(queues) and all(
-            2 * len(one["online"]) > len(one["members"]) for one in found if "members" in one
-        )
+        return len(found) == len(queues) and all(map(_can_count, found))
 
     async def groups(self) -> list[str]:
         """The names of all groups, by their records' queues."""
@@ -165,15 +162,27 @@ def _claimed(group: str) -> tuple[str, ...]:
 
 
 def _queue(now: Mapping[str, Any], sampled: Mapping[str, Any]) -> QueueSeen:
+    ready, unacked = _counts(now)
     return QueueSeen(
-        ready=_count(now.get("messages_ready")),
+        ready=ready,
         consumers=_count(sampled.get("consumers")),
-        unacked=_count(now.get("messages_unacknowledged")),
+        unacked=unacked,
         active_consumer=_active(sampled),
         arguments=now.get("arguments", {}),
         policy=now.get("policy"),
         effective=sampled.get("effective_policy_definition") or {},
     )
+
+
+def _counts(queue: Mapping[str, Any]) -> Counts:
+    if not _can_count(queue):
+        return UNKNOWN, UNKNOWN
+    return _count(queue.get("messages_ready")), _count(queue.get("messages_unacknowledged"))
+
+
+def _can_count(queue: Mapping[str, Any]) -> bool:
+    """Whether most of its nodes are up. RabbitMQ counts 0 of a quorum queue where they are not, at every door."""
+    return "online" not in queue or 2 * len(queue["online"]) > len(queue["members"])
 
 
 def _count(value: object) -> int | Unknown:
