@@ -9,7 +9,7 @@ import pytest
 
 from lbg_broker.provisioning.actions import DeclareExchange, DeleteQueue
 from lbg_broker.provisioning.errors import Refused
-from lbg_operator.cluster.kinds import BROKER, DEPLOYMENT, GROUP, SECRET
+from lbg_operator.cluster.kinds import BROKER, DEPLOYMENT, GROUP, SECRET, Kind
 from lbg_operator.cluster.seam import Forbidden
 from lbg_operator.reconciling.finalizing import FINALIZER
 from lbg_operator.reconciling.store import Key
@@ -299,3 +299,36 @@ async def test_a_group_that_is_deleted_while_it_is_being_made_leaves_nothing(aft
         await asyncio.sleep(60)
         assert not place.has(GROUP)
         assert place.broker.holds_nothing()
+
+
+@in_virtual_time
+async def test_a_broker_that_takes_its_time_to_answer_a_new_operator_is_not_given_up() -> None:
+    async with Place() as place:
+        await ready(place)
+        await place.stop()
+        place.delete_group()
+        await asyncio.sleep(3600)
+        place.broker.check_takes_s = 8.0
+        await place.start()
+        await asyncio.sleep(30)
+        assert not place.has(GROUP)
+        assert place.broker.holds_nothing()
+
+
+@in_virtual_time
+async def test_a_broker_that_cannot_even_be_tried_keeps_no_group_for_ever() -> None:
+    async with Place() as place:
+        await ready(place)
+        await place.stop()
+        place.delete_group()
+        await asyncio.sleep(3600)
+
+        def refuse(verb: str, kind: Kind, name: str) -> None:
+            if (verb, kind) == ("read", SECRET):
+                raise Forbidden("get Secret", "secrets is forbidden", status=403)
+
+        place.cluster.fail = refuse
+        await place.start()
+        await asyncio.sleep(90)
+        assert not place.has(GROUP)
+        assert "could not be reached" in last_words(place)

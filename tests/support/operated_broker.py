@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,11 +26,13 @@ class OperatedBroker(FakeAdmin):
         self.is_deaf = False
         self.password: str | None = "admin"
         self.accesses: list[Access] = []
+        self.check_takes_s = 0.0
         self.waiting: dict[str, int] = {}
         self.members_of: Callable[[str], Sequence[Beat]] = lambda group: ()
 
     async def check(self, access: Access) -> Engine:
         self._require()
+        await asyncio.sleep(self.check_takes_s)
         self.accesses.append(access)
         if self.password is not None and access.password != self.password:
             raise Denied("the login was refused")

@@ -25,6 +25,8 @@ log = logging.getLogger("lbg.operator")
 STEP_S = 2.0
 BROKER_GONE_S = 10.0
 """A Broker that is deleted with its groups takes their queues along: nobody waits for it long."""
+TRY_S = 60.0
+"""Longer than one try to reach a broker."""
 LIMIT_S = 30.0
 """For deleting one group on a broker, once."""
 
@@ -33,6 +35,7 @@ class Burying:
     def __init__(self, world: World) -> None:
         self._world = world
         self._told: set[tuple[Key, str]] = set()
+        self._began: dict[Key, float] = {}
 
     async def round(self, key: Key, group: GroupManifest) -> float | None:
         """Returns in how many seconds to go on, None when it is over. Raises ClusterError."""
@@ -52,11 +55,8 @@ class Burying:
             )
         is_late = gone_s >= group.drain_timeout_s
         reach = self._world.reach.get(broker_key(group))
-        is_there = self._world.store.get(BROKER, broker_key(group)) is not None
-        if is_there and broker_key(group) not in self._world.checked:
-            return STEP_S
         if reach is None:
-            if is_late:
+            if is_late and self._was_tried(key, group):
                 return await self.let_go(
                     key, f"the broker could not be reached: {group.spec.name} is still on it"
                 )
@@ -75,6 +75,7 @@ class Burying:
             return None
         log.info("%s: deleted; %s", key, message)
         self._told = {one for one in self._told if one[0] != key}
+        self._began.pop(key, None)
         if has_finalizer(manifest):
             cluster = self._world.cluster
             answer = await cluster.merge(GROUP, key.namespace, key.name, without_finalizer(manifest))
@@ -82,6 +83,12 @@ class Burying:
                 self._world.store.update(GROUP, answer)
             self._world.announce(manifest, type="Normal", reason="Deleted", message=message)
         return None
+
+    def _was_tried(self, key: Key, group: GroupManifest) -> bool:
+        """Whether the broker had its chance: an operator that has just begun has reached none yet, and a group may have
+        been deleted long before."""
+        began = self._began.setdefault(key, self._world.now())
+        return broker_key(group) in self._world.checked or self._world.now() - began >= TRY_S
 
     def _anothers(self, group: GroupManifest) -> str | None:
         """Why the group of this name on the broker is not this one's, None where it is."""
