@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from lbg_operator.cluster.seam import ClusterError
-from lbg_operator.process.working import FIRST_RETRY_S, GATHER_S, LONGEST_RETRY_S, Workers
+from lbg_operator.process.working import FIRST_RETRY_S, GATHER_S, LEAST_RETRY_S, LONGEST_RETRY_S, Workers
 from lbg_operator.reconciling.store import Key
 from support.virtual_time import in_virtual_time
 
@@ -196,3 +196,34 @@ async def test_closing_cuts_off_rounds_and_lets_none_begin() -> None:
     await asyncio.sleep(1)
     assert asyncio.all_tasks() == before
     assert len(rounds.begun) == 2
+
+
+@in_virtual_time
+async def test_a_failure_that_is_an_event_itself_does_not_go_round_and_round() -> None:
+    async def then(key: Key) -> float | None:
+        rounds.workers.wake(A)
+        raise ClusterError("patch x", "away")
+
+    rounds = Rounds(then)
+    rounds.workers.wake(A)
+    await asyncio.sleep(60)
+    assert len(rounds.begun) <= 3 + 60 / LEAST_RETRY_S
+    await rounds.workers.close()
+
+
+@in_virtual_time
+async def test_an_event_is_taken_up_soon_although_rounds_have_failed_for_long() -> None:
+    async def then(key: Key) -> float | None:
+        if is_mended:
+            return LONG_S
+        raise ClusterError("patch x", "away")
+
+    is_mended = False
+    rounds = Rounds(then)
+    rounds.workers.wake(A)
+    await asyncio.sleep(600)
+    is_mended = True
+    rounds.workers.wake(A)
+    await asyncio.sleep(LEAST_RETRY_S + 1)
+    assert rounds.done[-1] == "ok"
+    await rounds.workers.close()

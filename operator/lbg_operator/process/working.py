@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..cluster.seam import ClusterError
@@ -14,6 +15,8 @@ from ..reconciling.store import Key
 log = logging.getLogger("lbg.operator")
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
+LEAST_RETRY_S = 5.0
+"""No event shortens the wait after a failure to less: what a round writes before it fails is an event too."""
 GATHER_S = 0.05
 """Events of one cause come in swarms (a Deployment's status, its pods): one round for all."""
 
@@ -75,11 +78,11 @@ class Workers:
                 return
             if failures:
                 wait_s = min(FIRST_RETRY_S * 2 ** (failures - 1), LONGEST_RETRY_S)
-            try:
-                async with asyncio.timeout(wait_s):
+            least_s = min(wait_s, LEAST_RETRY_S) if failures else 0.0
+            await asyncio.sleep(least_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s - least_s):
                     await worker.woken.wait()
-            except TimeoutError:
-                pass
 
     async def _rounded(self, key: Key, worker: _Worker) -> tuple[float | None, str]:
         worker.began = time.monotonic()
