@@ -12,7 +12,7 @@ import pytest
 from lbg_operator.children.naming import admin_name, tls_name, volume_name
 from lbg_operator.cluster.kinds import BROKER, GROUP, SECRET, SERVICE, STATEFUL_SET, VOLUME_CLAIM, Kind
 from lbg_operator.cluster.seam import ClusterError, Forbidden, Invalid
-from lbg_operator.reconciling.broker import CERTIFICATE_DAYS
+from lbg_operator.reconciling.embedded import CERTIFICATE_DAYS
 from support.manifests import broker_manifest
 from support.operated import MAIN, Place
 from support.virtual_time import in_virtual_time

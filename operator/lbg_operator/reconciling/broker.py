@@ -3,47 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from base64 import b64decode
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from lbg_broker.provisioning import Denied, ProvisioningError, Refused, Unsupported
 from lbg_broker.provisioning.live import LiveAdmin
-from lbg_broker.provisioning.provisioner import GENERATED_PASSWORD_BYTES
 from lbg_broker.provisioning.surveying import survey
 
 from ..brokers.access import Access, NotReachable, rabbitmq_access
 from ..brokers.pool import Pool
-from ..certificates import Certificate, issue, renewal_due
-from ..children.broker_secrets import certificate_in
-from ..children.embedded import embedded_of, hosts_of, management_uris_of, uris_of
-from ..children.naming import admin_name, tls_name
 from ..cluster.kinds import BROKER, SECRET, STATEFUL_SET
-from ..cluster.seam import Forbidden, Invalid
+from ..cluster.seam import Invalid
 from ..errors import ManifestError
 from ..manifests import BrokerManifest, Embedded
 from ..status.conditions import Condition, Reason, merged
 from ..status.judging_brokers import degraded_broker
 from ..status.news import news
+from .embedded import EmbeddedBrokers
 from .store import Key
-from .volume import refusal_of_volume
 from .world import Reach, World, broker_key
 
 CHECK_EVERY_S = 30.0
 RETRY_S = 5.0
 LIMIT_S = 20.0
-CERTIFICATE_DAYS = 365
-ADMINISTRATOR = "lbg-admin"
 LISTEN_S = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Login:
-    username: str
-    password: str = field(repr=False)
 
 
 class Brokers:
@@ -52,9 +36,8 @@ class Brokers:
     def __init__(self, world: World, pool: Pool) -> None:
         self._world = world
         self._pool = pool
-        self._volumes: dict[Key, str] = {}
+        self._embedded = EmbeddedBrokers(world)
         self._alarms: dict[Key, Sequence[str]] = {}
-        self._forbidden: dict[Key, str] = {}
 
     async def round(self, key: Key) -> float | None:
         """Raises ClusterError: the round is to be made again later."""
@@ -81,7 +64,9 @@ class Brokers:
             return CHECK_EVERY_S
         self._tried(key)
         degraded = degraded_broker(
-            self._volumes.get(key), self._alarms.get(key), forbidden=self._forbidden.get(key)
+            self._embedded.refused_volume(key),
+            self._alarms.get(key),
+            forbidden=self._embedded.forbidden(key),
         )
         await self._report(key, broker, [Condition(Reason.ACCEPTED), ready, degraded], version=version)
         return CHECK_EVERY_S if ready.reason is Reason.REACHABLE else RETRY_S
@@ -122,52 +107,12 @@ class Brokers:
     async def _access(self, key: Key, broker: BrokerManifest) -> Access:
         """Raises NotReachable, and ClusterError."""
         if isinstance(broker.engine, Embedded):
-            return await self._run_embedded(key, broker)
+            return await self._embedded.run(key, broker)
         read = partial(self._world.cluster.read, SECRET, key.namespace)
         engine = broker.engine
         admin = await read(engine.admin_secret)
         ca = None if engine.ca_secret is None else await read(engine.ca_secret)
         return rabbitmq_access(broker, admin, ca)
-
-    async def _run_embedded(self, key: Key, broker: BrokerManifest) -> Access:
-        world, read = self._world, partial(self._world.cluster.read, SECRET, key.namespace)
-        told = (await read(admin_name(key.name)) or {}).get("data", {})
-        login = _Login(
-            ADMINISTRATOR,
-            b64decode(told["password"]).decode()
-            if told.get("password")
-            else secrets.token_urlsafe(GENERATED_PASSWORD_BYTES),
-        )
-        named = broker.embedded.tls_secret
-        there = await read(named or tls_name(key.name))
-        certificate = None if there is None else certificate_in(there)
-        if named is not None and certificate is None:
-            raise NotReachable(
-                f"Secret {named} is missing in namespace {key.namespace}, or lacks tls.crt, tls.key or ca.crt"
-            )
-        ours: Certificate | None = None
-        if named is None:
-            hosts, now = hosts_of(broker), world.wall_clock()
-            ours = certificate
-            if ours is None or renewal_due(ours.certificate_pem, hosts, now=now):
-                ours = issue(hosts, now=now, days=CERTIFICATE_DAYS, former=certificate)
-            certificate = ours
-        assert certificate is not None
-        *others, volume = embedded_of(broker, world.settings, login=login, certificate=ours)
-        self._forbidden.pop(key, None)
-        for child in others:
-            try:
-                await world.applied.apply(key, child, now=world.now())
-            except Forbidden as error:  # a broker that is there runs on, and is looked after all the same
-                self._forbidden[key] = str(error)
-        self._volumes[key] = await refusal_of_volume(world.applied, key, volume, now=world.now())
-        return Access(
-            uris_of(broker),
-            management_uris_of(broker),
-            login.username,
-            login.password,
-            certificate.ca_pem.decode(),
-        )
 
     def _tried(self, key: Key) -> None:
         if key not in self._world.checked:
@@ -187,9 +132,8 @@ class Brokers:
             self._wake_groups(key)
 
     async def _forget(self, key: Key) -> None:
-        self._volumes.pop(key, None)
+        self._embedded.forget(key)
         self._alarms.pop(key, None)
-        self._forbidden.pop(key, None)
         await self._lose(key)
         await self._world.looks.end(key)
         await self._pool.drop(key)
