@@ -22,7 +22,7 @@ from support.embedded import PASSWORD, USER, EmbeddedBroker
 from support.fake_cluster import FakeCluster
 from support.manifests import broker_manifest, consumer, group_manifest
 from support.ports import free_port
-from support.served_cluster import ServedCluster
+from support.served_cluster import TOKEN, ServedCluster
 from support.waiting import until
 
 SETTINGS = {
@@ -48,11 +48,11 @@ class Place:
     def log(self) -> str:
         return self._log.read_text()
 
-    def start(self) -> None:
+    def start(self, *, token: str = TOKEN) -> None:
         environment = {
             **clean_environment(),
             **SETTINGS,
-            "KUBECONFIG": str(self.served.kubeconfig(self._directory)),
+            "KUBECONFIG": str(self.served.kubeconfig(self._directory, token=token)),
             "PYTHONWARNINGS": "default",
         }
         command = [
@@ -68,6 +68,11 @@ class Place:
         ]
         with self._log.open("w") as log:
             self._process = subprocess.Popen(command, env=environment, stderr=log, stdout=log, text=True)
+
+    async def ended(self) -> int:
+        """Its status, by itself."""
+        assert self._process is not None
+        return await asyncio.to_thread(self._process.wait, 40)
 
     async def end(self) -> tuple[int, float]:
         """Status and seconds after SIGTERM."""
@@ -168,6 +173,11 @@ async def test_the_operator_lists_watches_follows_and_ends(place: Place) -> None
     await place.until(lambda: place.condition("third", "Provisioned") == "True", "after broken watches")
     await place.watches()
 
+    place.served.forgets = True
+    place.served.cut_watches()
+    place.apply_group("fourth")
+    await place.until(lambda: place.condition("fourth", "Provisioned") == "True", "after watches from anew")
+
     status, text = await place.get("/metrics")
     judged = await asyncio.to_thread(
         subprocess.run,
@@ -214,13 +224,20 @@ async def test_a_broker_that_fell_silent_does_not_keep_the_operator_from_ending(
     assert (status, seconds < 5) == (0, True), seconds
 
 
+async def test_a_token_that_the_api_server_refuses_is_one_line(place: Place) -> None:
+    place.start(token="wrong")
+    assert await place.ended() == 1
+    (line,) = place.log.splitlines()
+    assert line.startswith("lbg: error: ")
+    assert line.endswith(": Unauthorized")
+
+
 async def test_a_port_that_is_taken_is_one_line(place: Place) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
     async with await asyncio.start_server(silent, "127.0.0.1", place.port):
         place.start()
-        assert place._process is not None
-        assert await asyncio.to_thread(place._process.wait, 40) == 1
+        assert await place.ended() == 1
     assert str(place.port) in place.log.splitlines()[-1]
     assert place.log.splitlines()[-1].startswith("lbg: error: ")
