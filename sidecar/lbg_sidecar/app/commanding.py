@@ -23,7 +23,7 @@ from .answers import parse_first_line, parse_verdict
 from .channel import Calls
 from .message_json import message_json
 from .recovering import Recovering
-from .spawning import described, signal_group, spawn, wait_for_end
+from .spawning import described, has_ended, signal_group, spawn
 
 log = logging.getLogger("lbg.member")
 
@@ -112,16 +112,9 @@ class CommandChannel:
         loop = asyncio.get_running_loop()
         until = loop.time() + grace_s
         process = self._process
-        if process is not None and not self._killed:
-            assert process.stdin is not None
-            process.stdin.close()
-            await wait_for_end(process, grace_s / 2)
-            if process.returncode is None:
-                signal_group(process, signal.SIGTERM)
-                await wait_for_end(process, until - loop.time() - KILL_S)
-            if process.returncode is None:
-                log.warning("the command did not end when its input did, nor on SIGTERM: killing it")
-                self._kill()
+        if process is not None and not self._killed and not await has_ended(process, grace_s - KILL_S):
+            log.warning("the command did not end when its input did, nor on SIGTERM: killing it")
+            self._kill()
         if self._life is not None:
             if self._process is None:
                 self._life.cancel()

@@ -37,8 +37,18 @@ def signal_group(process: Process, number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-async def wait_for_end(process: Process, timeout_s: float) -> None:
-    """Returns when it has ended, or after this time."""
+async def has_ended(process: Process, within_s: float) -> bool:
+    """End its input and, after half of the time, send SIGTERM to the group; returns when it has ended, or then."""
+    assert process.stdin is not None
+    process.stdin.close()
+    await _wait_for_end(process, within_s / 2)
+    if process.returncode is None:
+        signal_group(process, signal.SIGTERM)
+        await _wait_for_end(process, within_s / 2)
+    return process.returncode is not None
+
+
+async def _wait_for_end(process: Process, timeout_s: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await process.wait()
