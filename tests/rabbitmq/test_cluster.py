@@ -13,8 +13,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lbg_broker.client import BasicProperties, Publisher, connect
+from lbg_broker.client import BasicProperties, ConnectionSettings, Publisher, connect
 from lbg_broker.group import GroupSpec, Names
+from lbg_broker.provisioning.describing import Description
+from lbg_broker.provisioning.live import LiveAdmin
+from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
+from lbg_broker.provisioning.observed import UNKNOWN
+from lbg_broker.provisioning.surveying import lags, survey
 from lbg_broker.publishing import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member, MemberSettings, Message
 from support.aside import aside
@@ -248,6 +253,36 @@ async def test_without_a_majority_under_ignore_publishers_and_members_say_what_t
         await until(together(a, b), timeout_s=60)
         await group.check(load)
         await b.__aexit__(None, None, None)
+
+
+@pytest.mark.cluster
+async def test_without_a_majority_under_ignore_counts_are_unknown_and_not_0(
+    cluster: RabbitCluster, group: Group
+) -> None:
+    """The node that is left counts 0 at every door."""
+    node = cluster.nodes[0]
+    admin = LiveAdmin(
+        ConnectionSettings.parse(node.amqp_url), ManagementApi(ManagementSettings.parse(node.management_url))
+    )
+    asked = {"it": group.spec}
+    async with partition_handling(cluster, "ignore"):
+        assert await lags(admin, asked, max_age_s=0.0) == {"it": 0}
+        for other in cluster.nodes[1:]:
+            await aside(other.kill)
+        lag = [await lags(admin, asked, max_age_s=0.0) for _ in range(10)]
+        found = (await survey(admin, asked, listen_s=0.1))["it"]
+        for other in cluster.nodes[1:]:
+            await aside(other.spawn)
+        for other in cluster.nodes[1:]:
+            await aside(other.wait_ready)
+        await aside(cluster.wait_whole)
+        async with asyncio.timeout(60):
+            while await lags(admin, asked, max_age_s=0.0) != {"it": 0}:
+                pass
+    await admin.close()
+    assert lag == [{"it": UNKNOWN}] * 10
+    assert isinstance(found, Description)
+    assert found.ready is UNKNOWN
 
 
 @pytest.mark.cluster

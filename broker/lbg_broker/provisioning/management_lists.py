@@ -20,7 +20,7 @@ Counts: TypeAlias = tuple[int | Unknown, int | Unknown]
 
 _COUNTS = "name,messages_ready,messages_unacknowledged,members,online"
 _OF_NOW = f"{_COUNTS},arguments,policy"
-_SAMPLED = "name,consumers,single_active_consumer_tag,effective_policy_definition"
+_SAMPLED = "consumers,single_active_consumer_tag,effective_policy_definition"
 _EXCHANGE = "name,type,arguments"
 _WITHOUT_SAMPLES = "&disable_stats=true&enable_queue_totals=true"
 _RECORD_QUEUE = re.compile(r"lbg\.([a-z0-9-]+)\.config")
@@ -56,14 +56,18 @@ class ManagementLists:
         """Every queue of each of `groups`, except those that members and provisioners claim for themselves.
 
         `is_sampled`: as on RabbitMQ, which samples what it calls statistics every 5 s, and tells policy and counts of
-        now only where these are left out.
+        now only where these are left out; and then leaves out the queues whose leader's node is down. These are there,
+        and that is all that is known of them.
         """
+        found: dict[str, dict[str, QueueSeen]] = {group: {} for group in groups}
         sampled: dict[str, Mapping[str, Any]] = {}
         columns = f"{_OF_NOW}{_WITHOUT_SAMPLES}" if is_sampled else f"{_OF_NOW},{_SAMPLED}"
         if is_sampled:
-            listed = await self._of_groups("queues", groups, "\\.", _SAMPLED)
-            sampled = {str(one["name"]): one for _, one in listed}
-        found: dict[str, dict[str, QueueSeen]] = {group: {} for group in groups}
+            for group, one in await self._of_groups("queues", groups, "\\.", f"name,{_SAMPLED}"):
+                name = str(one["name"])
+                sampled[name] = one
+                if not name.startswith(_claimed(group)):
+                    found[group][name] = QueueSeen()
         for group, one in await self._of_groups("queues", groups, "\\.", columns):
             name = str(one["name"])
             if not name.startswith(_claimed(group)):
