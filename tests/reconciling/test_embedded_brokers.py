@@ -146,3 +146,21 @@ async def test_a_broker_that_is_deleted_leaves_its_volume_and_takes_what_runs() 
         assert place.has(VOLUME_CLAIM, volume_name("main"))
         assert place.conditions()["Accepted"] == ("False", "BrokerNotFound")
         assert place.has(GROUP)
+
+
+@in_virtual_time
+async def test_a_broker_whose_manifest_was_spoilt_is_not_ready_and_its_groups_run_on() -> None:
+    async with Place() as place:
+        await begun(place)
+        place.apply_group()
+        await asyncio.sleep(SETTLED_S)
+        pods = place.pods.of("orders")
+        place.cluster.edit(BROKER, *MAIN, {"spec": {"embedded": {"storage": {"size": "many"}}}})
+        await asyncio.sleep(60)
+        assert place.conditions(MAIN, BROKER)["Accepted"] == ("False", "Invalid")
+        assert place.conditions()["Accepted"] == ("True", "Accepted")
+        assert place.conditions()["Provisioned"] == ("Unknown", "BrokerNotReady")
+        assert place.pods.of("orders") == pods
+        place.cluster.edit(BROKER, *MAIN, {"spec": {"embedded": {"storage": {"size": "10Gi"}}}})
+        await asyncio.sleep(SETTLED_S)
+        assert place.conditions()["Ready"] == ("True", "Served")

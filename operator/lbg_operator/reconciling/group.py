@@ -129,7 +129,9 @@ class Groups:
     def _judged(self, group: GroupManifest) -> tuple[Facts, list[Child]]:
         """Whether the manifest is followed, and what it asks for in the cluster."""
         world = self._world
-        refusal = refusal_of(group, world.broker(broker_key(group)), world.others(group))
+        refusal = None
+        if not world.is_unreadable(broker_key(group)):
+            refusal = refusal_of(group, world.broker(broker_key(group)), world.others(group))
         if refusal is not None:
             return Facts(refusal=refusal), []
         reach = world.reach.get(broker_key(group))

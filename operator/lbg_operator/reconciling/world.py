@@ -100,6 +100,12 @@ class World:
         except ManifestError:
             return None
 
+    def is_unreadable(self, broker: Key) -> bool:
+        """Whether it is there, and its manifest cannot be followed: its own conditions say why."""
+        manifest = self.store.get(BROKER, broker)
+        is_there = manifest is not None and "deletionTimestamp" not in manifest["metadata"]
+        return is_there and self.broker(broker) is None
+
     def forget(self, group: Key) -> None:
         """It is gone; who was refused for having its name may have the name now."""
         _, _, former = self._parsed.pop(group, ("", 0, None))
