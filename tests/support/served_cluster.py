@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import yaml
 from aiohttp import web
@@ -19,23 +18,11 @@ from aiohttp import web
 from lbg_operator.cluster.kinds import KINDS, Kind
 from lbg_operator.cluster.live import APPLY
 from lbg_operator.cluster.seam import ClusterError, Object
+from support.discovery import discovered
 from support.fake_cluster import FakeCluster, matches
 
 TOKEN = "the-operators-token"
 GONE = 410
-
-
-EVERYWHERE = (
-    Kind("v1", "Namespace", "namespaces", frozenset(), namespaced=False),
-    Kind(
-        "apiextensions.k8s.io/v1",
-        "CustomResourceDefinition",
-        "customresourcedefinitions",
-        frozenset(),
-        namespaced=False,
-    ),
-)
-"""Kinds without which kopf takes nothing for a cluster."""
 
 
 class ServedCluster:
@@ -89,7 +76,7 @@ class ServedCluster:
         self.asked.append((request.method, request.path))
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return _status(401, "Unauthorized")
-        found = self._discovered(path)
+        found = discovered(path, self.cluster.served)
         if found is not None:
             return web.json_response(found)
         try:
@@ -189,46 +176,6 @@ class ServedCluster:
     async def _wake(self) -> None:
         async with self._news:
             self._news.notify_all()
-
-    def _discovered(self, path: str) -> dict[str, Any] | None:
-        kinds = [
-            one for one in KINDS if "keda" not in one.api_version or one.api_version in self.cluster.served
-        ]
-        if path == "version":
-            return {"major": "1", "minor": "33"}
-        if path == "api":
-            return {"kind": "APIVersions", "versions": ["v1"]}
-        if path == "apis":
-            versions = sorted({one.api_version for one in (*kinds, *EVERYWHERE) if one.api_group})
-            groups = [
-                {"name": one.split("/")[0], "preferredVersion": _version(one), "versions": [_version(one)]}
-                for one in versions
-            ]
-            return {"kind": "APIGroupList", "groups": groups}
-        version = path.removeprefix("apis/") if path.startswith("apis/") else path.removeprefix("api/")
-        told = [
-            resource
-            for one in (*kinds, *EVERYWHERE)
-            if one.api_version == version
-            for resource in _resources(one)
-        ]
-        return {"kind": "APIResourceList", "groupVersion": version, "resources": told} if told else None
-
-
-def _version(api_version: str) -> dict[str, str]:
-    return {"groupVersion": api_version, "version": api_version.split("/")[1]}
-
-
-def _resources(kind: Kind) -> Iterator[dict[str, Any]]:
-    verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
-    told = {
-        "kind": kind.kind,
-        "namespaced": kind.namespaced,
-        "singularName": kind.kind.lower(),
-        "verbs": verbs,
-    }
-    yield {"name": kind.plural, **told}
-    yield {"name": f"{kind.plural}/status", **told}
 
 
 def _place_of(path: str) -> tuple[Kind, str | None, str, str]:
