@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
+from kmock import RawHandler
 from kubernetes.aio.client import ApiClient, Configuration
 
 from lbg_operator.cluster import live
@@ -104,6 +104,7 @@ async def test_a_token_that_the_server_refuses_is_forbidden(served: ServedCluste
     await cluster.close()
 
 
+@pytest.mark.kmock(cls=RawHandler)
 @pytest.mark.parametrize(
     ("status", "body", "error", "said"),
     [
@@ -120,24 +121,17 @@ async def test_a_token_that_the_server_refuses_is_forbidden(served: ServedCluste
     ],
 )
 async def test_each_answer_becomes_its_error(
-    status: int, body: Any, error: type[ClusterError], said: str
+    kmock: RawHandler, status: int, body: Any, error: type[ClusterError], said: str
 ) -> None:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(status=status, text=body if isinstance(body, str) else json.dumps(body))
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    cluster = client(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    kmock << status << (body if isinstance(body, str) else json.dumps(body)).encode()
+    cluster = client(str(kmock.url))
     for request in (cluster.read(POD, "shop", "p"), cluster.apply(CONFIG), cluster.select(POD, None, "")):
         with pytest.raises(ClusterError, match=said) as raised:
             await request
         assert type(raised.value) is error
         assert raised.value.status in (status, None)
+    assert (len(kmock["get"]), len(kmock["patch"])) == (2, 1)
     await cluster.close()
-    await runner.cleanup()
 
 
 async def test_nobody_there_is_an_error_of_the_cluster() -> None:
