@@ -124,9 +124,9 @@ def test_the_application_is_held_until_its_sidecar_has_drained(grace_s: int | No
         pod["terminationGracePeriodSeconds"] = grace_s
     made = injected(group_of(template={"spec": pod}), SETTINGS, has_ca=True)
     hook = made["spec"]["containers"][0]["lifecycle"]["preStop"]["httpGet"]
-    assert hook["path"] == f"/drained?wait={drain_s}"
+    assert hook["path"] == f"/drained?wait={drain_s + 4}"
     sidecar_hook = sidecar_of(made)["lifecycle"]["preStop"]["exec"]
-    assert sidecar_hook["command"] == ["lbg", "drain", "--wait", str(drain_s)]
+    assert sidecar_hook["command"] == ["lbg", "drain", "--wait", str(drain_s + 4)]
     environment = {one["name"]: one.get("value") for one in sidecar_of(made)["env"]}
     assert environment["LBG_SHUTDOWN_GRACE_S"] == str(drain_s)
 

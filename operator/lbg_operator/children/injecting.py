@@ -25,6 +25,9 @@ GRACE_S = 30
 AFTER_DRAIN_S = 10
 """What is left of the grace period for the application's own end, once its member has drained."""
 
+CLOSING_S = 4
+"""A member's own margin after its grace, in which it closes (docs/sidecar.md, "Leaving"): hooks wait for that too."""
+
 _TEMPLATE = "spec.consumer.template"
 _CREDENTIALS_VOLUME = "lbg-credentials"
 _STATE_VOLUME = "lbg-state"
@@ -43,7 +46,7 @@ def injected(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) 
             "has a preStop hook, which is where the pod waits for its sidecar to drain: let the application do it at "
             "SIGTERM, which comes after that",
         )
-    app.setdefault("lifecycle", {})["preStop"] = _drained_hook(grace_s)
+    app.setdefault("lifecycle", {})["preStop"] = _drained_hook(grace_s + CLOSING_S)
     app.setdefault("env", []).append({"name": "LBG_SIDECAR_URL", "value": f"http://127.0.0.1:{LOCAL_PORT}"})
     sidecar = _sidecar(group, settings, grace_s, has_ca=has_ca)
     if settings.native_sidecars:
@@ -83,8 +86,8 @@ def _app_container(pod: Mapping[str, Any], name: str | None) -> dict[str, Any]:
     )
 
 
-def _drained_hook(drain_s: int) -> dict[str, Any]:
-    return {"httpGet": {"path": f"/drained?wait={drain_s}", "port": OBSERVED_PORT}}
+def _drained_hook(wait_s: int) -> dict[str, Any]:
+    return {"httpGet": {"path": f"/drained?wait={wait_s}", "port": OBSERVED_PORT}}
 
 
 def _sidecar(
@@ -104,7 +107,7 @@ def _sidecar(
         "ports": [{"name": "lbg-observed", "containerPort": OBSERVED_PORT, "protocol": "TCP"}],
         "resources": dict(told.resources if told.resources is not None else settings.sidecar_resources),
         "volumeMounts": mounts,
-        "lifecycle": {"preStop": {"exec": {"command": ["lbg", "drain", "--wait", str(grace_s)]}}},
+        "lifecycle": {"preStop": {"exec": {"command": ["lbg", "drain", "--wait", str(grace_s + CLOSING_S)]}}},
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": OBSERVED_PORT}, "periodSeconds": 10},
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": OBSERVED_PORT}, "periodSeconds": 2},
         "securityContext": {
