@@ -11,7 +11,7 @@ from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.members import MemberLine, MemberQueue
 from lbg_broker.provisioning.observed import UNKNOWN
 from lbg_operator.reconciling.handoffs import KEPT, latest, moves
-from lbg_operator.status.writing import QUIET_S, is_worth_writing, patch_of
+from lbg_operator.status.writing import QUIET_S, TIME_ALONE_S, due_in_s, patch_of
 
 SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_username="g")
 NOW = "2026-01-01T00:00:05Z"
@@ -74,17 +74,18 @@ STATUS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "pause_s"),
     [
-        {"lag": 4},
-        {"observedTime": "later"},
-        {"queues": [{"queue": 0, "status": "Ready", "ready": 9, "unacked": 1}]},
+        ({"lag": 4}, QUIET_S),
+        ({"lag": 4, "observedTime": "later"}, QUIET_S),
+        ({"queues": [{"queue": 0, "status": "Ready", "ready": 9, "unacked": 1}]}, QUIET_S),
+        ({"observedTime": "later"}, TIME_ALONE_S),
     ],
 )
-def test_numbers_wait_until_it_was_quiet_for_long_enough(change: dict[str, Any]) -> None:
-    assert not is_worth_writing({**STATUS, **change}, STATUS, since_last_s=QUIET_S - 1)
-    assert is_worth_writing({**STATUS, **change}, STATUS, since_last_s=QUIET_S)
-    assert not is_worth_writing(STATUS, STATUS, since_last_s=float("inf"))
+def test_numbers_wait_until_it_was_quiet_for_long_enough(change: dict[str, Any], pause_s: float) -> None:
+    assert due_in_s({**STATUS, **change}, STATUS, since_last_s=pause_s - 1) == 1
+    assert due_in_s({**STATUS, **change}, STATUS, since_last_s=pause_s) == 0
+    assert due_in_s(STATUS, STATUS, since_last_s=1e9) == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_numbers_wait_until_it_was_quiet_for_long_enough(change: dict[str, Any])
     [{"memberCount": 1}, {"queues": [{"queue": 0, "status": "Paused", "ready": 3}]}, {"conditions": [1]}],
 )
 def test_anything_else_is_written_at_once(change: dict[str, Any]) -> None:
-    assert is_worth_writing({**STATUS, **change}, STATUS, since_last_s=0.0)
+    assert due_in_s({**STATUS, **change}, STATUS, since_last_s=0.0) == 0
 
 
 def test_what_is_not_known_any_more_is_taken_out() -> None:

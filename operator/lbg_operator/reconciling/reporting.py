@@ -9,7 +9,7 @@ from ..cluster.kinds import GROUP
 from ..manifests import GroupManifest
 from ..status.judging import Facts
 from ..status.news import news
-from ..status.writing import QUIET_S, is_worth_writing, patch_of, status_of
+from ..status.writing import due_in_s, patch_of, status_of
 from .handoffs import latest, moves
 from .store import Key
 from .world import World
@@ -52,10 +52,10 @@ class Reporting:
             handoffs=self._seen_handoffs(key, former),
         )
         since_s = 0.0 if last is None else world.now() - last.at
-        if not is_worth_writing(wanted, former, since_last_s=since_s):
+        if (wait_s := due_in_s(wanted, former, since_last_s=since_s)) > 0:
             if last is None:
                 self._written[key] = _Written(dict(former), world.now())
-            return float("inf") if wanted == former else QUIET_S - since_s
+            return wait_s
         patch = patch_of(wanted, former)
         answer = await world.cluster.merge(GROUP, key.namespace, key.name, patch, subresource="status")
         if answer is None:  # gone, and the watch did not tell

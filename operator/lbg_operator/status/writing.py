@@ -14,7 +14,11 @@ from .seen import seen_of
 QUIET_S = 30.0
 """Numbers alone are written at most this often: a status that follows every message would be an event store."""
 
-_NUMBERS = frozenset({"lag", "observedTime"})
+TIME_ALONE_S = 300.0
+"""That nothing changed for another half minute is not worth a write for each of hundreds of groups."""
+
+_TIME = "observedTime"
+_NUMBERS = frozenset({"lag", _TIME})
 _QUEUE_NUMBERS = frozenset({"ready", "unacked"})
 
 
@@ -54,11 +58,14 @@ def status_of(
     return status
 
 
-def is_worth_writing(wanted: Mapping[str, Any], former: Mapping[str, Any], *, since_last_s: float) -> bool:
-    """At once where anything but numbers changed, else after QUIET_S."""
+def due_in_s(wanted: Mapping[str, Any], former: Mapping[str, Any], *, since_last_s: float) -> float:
+    """0: it is to be written now. Infinity: there is nothing to write."""
     if _without_numbers(wanted) != _without_numbers(former):
-        return True
-    return since_last_s >= QUIET_S and wanted != former
+        return 0.0
+    if wanted == former:
+        return float("inf")
+    is_time_only = {**wanted, _TIME: None} == {**former, _TIME: None}
+    return max((TIME_ALONE_S if is_time_only else QUIET_S) - since_last_s, 0.0)
 
 
 def patch_of(wanted: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
