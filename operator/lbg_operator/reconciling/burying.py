@@ -92,7 +92,7 @@ class Burying:
 
     def _anothers(self, group: GroupManifest) -> str | None:
         """Why the group of this name on the broker is not this one's, None where it is."""
-        refusal = refusal_of(group, self._world.broker(broker_key(group)), self._world.others(group))
+        refusal = refusal_of(group, self._world.broker(broker_key(group)), self._world.namesakes(group))
         is_never_made = refusal is not None and refusal.reason in (
             Reason.NAME_TAKEN,
             Reason.BROKER_NOT_ALLOWED,

@@ -131,7 +131,7 @@ class Groups:
         world = self._world
         refusal = None
         if not world.is_unreadable(broker_key(group)):
-            refusal = refusal_of(group, world.broker(broker_key(group)), world.others(group))
+            refusal = refusal_of(group, world.broker(broker_key(group)), world.namesakes(group))
         if refusal is not None:
             return Facts(refusal=refusal), []
         reach = world.reach.get(broker_key(group))

@@ -34,9 +34,10 @@ Object = dict[str, Any]
 
 
 def refusal_of(
-    group: GroupManifest, broker: BrokerManifest | None, others: Iterable[GroupManifest]
+    group: GroupManifest, broker: BrokerManifest | None, namesakes: Iterable[GroupManifest]
 ) -> Refusal | None:
-    """Why the manifest is not followed although it can be read. `others`: all other groups of the cluster."""
+    """Why the manifest is not followed although it can be read. `namesakes`: the other groups that want to be the same
+    one on the same broker."""
     ref = group.broker
     if broker is None:
         return Refusal(
@@ -48,8 +49,8 @@ def refusal_of(
             Reason.BROKER_NOT_ALLOWED,
             f"Broker {ref.namespace}/{ref.name} does not list {group.metadata.namespace} in its allowedNamespaces",
         )
-    for other in others:
-        if other.broker == ref and other.spec.name == group.spec.name and _age(other) < _age(group):
+    for other in namesakes:
+        if _age(other) < _age(group):
             metadata = other.metadata
             return Refusal(
                 Reason.NAME_TAKEN,

@@ -65,6 +65,10 @@ class Store:
     def get(self, kind: Kind, key: Key) -> Object | None:
         return self._seen.get(kind, {}).get(key)
 
+    def count(self, kind: Kind) -> int:
+        """Of objects of a kind other than Pod."""
+        return len(self._seen.get(kind, {}))
+
     def all(self, kind: Kind) -> Iterator[tuple[Key, Object]]:
         if kind is POD:
             return iter([(Key.of(pod), pod) for pods in self._pods.values() for pod in pods.values()])

@@ -14,7 +14,7 @@ from ..brokers.access import Access
 from ..cluster.kinds import BROKER, GROUP, Kind
 from ..cluster.seam import Cluster
 from ..errors import ManifestError
-from ..manifests import BrokerManifest, GroupManifest
+from ..manifests import BrokerManifest, BrokerRef, GroupManifest
 from ..settings import OperatorSettings
 from .applied import Applied
 from .autoscaling import Autoscaling
@@ -58,6 +58,8 @@ class World:
     now: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _parsed: dict[Key, tuple[str, int, GroupManifest | ManifestError]] = field(default_factory=dict)
+    _namesakes: dict[tuple[BrokerRef, str], set[Key]] = field(default_factory=dict)
+    """By broker and name there, of all that was parsed: neither of the two can change."""
 
     @property
     def timestamp(self) -> str:
@@ -74,13 +76,25 @@ class World:
                 parsed: GroupManifest | ManifestError = GroupManifest.parse(manifest)
             except ManifestError as error:
                 parsed = error
+            if isinstance(parsed, GroupManifest):
+                self._namesakes.setdefault((parsed.broker, parsed.spec.name), set()).add(key)
             known = self._parsed[key] = (*version, parsed)
         if isinstance(known[2], ManifestError):
             raise known[2]
         return known[2]
 
-    def others(self, group: GroupManifest) -> Iterator[GroupManifest]:
-        return (one for one in self.groups() if one.metadata.uid != group.metadata.uid)
+    def namesakes(self, group: GroupManifest) -> Iterator[GroupManifest]:
+        """The other groups that want to be the same one on the same broker."""
+        if len(self._parsed) < self.store.count(GROUP):
+            for _ in self.groups():
+                pass
+        for key in tuple(self._namesakes.get((group.broker, group.spec.name), ())):
+            manifest = self.store.get(GROUP, key)
+            if manifest is None or manifest["metadata"].get("uid", "") == group.metadata.uid:
+                continue
+            other = self.group(manifest)
+            if (other.broker, other.spec.name) == (group.broker, group.spec.name):
+                yield other
 
     def groups(self) -> Iterator[GroupManifest]:
         """All that can be followed."""
@@ -110,9 +124,12 @@ class World:
         """It is gone; who was refused for having its name may have the name now."""
         _, _, former = self._parsed.pop(group, ("", 0, None))
         if isinstance(former, GroupManifest):
-            for other in self.groups():
-                if (other.broker, other.spec.name) == (former.broker, former.spec.name):
-                    self.wake_group(Key(other.metadata.namespace, other.metadata.name))
+            for other in self.namesakes(former):
+                self.wake_group(Key(other.metadata.namespace, other.metadata.name))
+            namesakes = self._namesakes[former.broker, former.spec.name]
+            namesakes.discard(group)
+            if not namesakes:
+                del self._namesakes[former.broker, former.spec.name]
         self.applied.forget(group)
         self.looks.forget(group)
 
