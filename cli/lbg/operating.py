@@ -19,10 +19,7 @@ def operator() -> None:
     """Run the operator of load-balanced groups. The chart in charts/lbg installs it; see docs/kubernetes.md."""
 
 
-@operator.command(
-    epilog="Example: LBG_OPERATOR_SIDECAR_IMAGE=lbg-sidecar:0.1.0 LBG_OPERATOR_BROKER_IMAGE=lbg-broker:0.1.0 "
-    "lbg operator run"
-)
+@operator.command(epilog="Example: lbg operator run --host 127.0.0.1 --port 8080")
 @click.option("--host", default="0.0.0.0", show_default=True, help="Where health and metrics listen.")
 @click.option(
     "--port", default=8080, show_default=True, help="The port of health and metrics; 0 takes a free one."
@@ -32,7 +29,7 @@ def run(host: str, port: int) -> int:
 
     The cluster is the one that the pod is in, or else KUBECONFIG's. Running consumers do not need the operator: while
     it is away nothing scales and nothing is repaired. It is set by environment variables, LBG_OPERATOR_ and a name of
-    the table in docs/operations.md.
+    the table in docs/operations.md; LBG_OPERATOR_SIDECAR_IMAGE and LBG_OPERATOR_BROKER_IMAGE must be there.
     """
     from lbg_operator.cluster.seam import ClusterError
     from lbg_operator.process.logs import set_up
