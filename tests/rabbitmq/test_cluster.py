@@ -323,7 +323,7 @@ async def test_a_partition_that_heals_loses_and_reorders_nothing_and_what_two_do
             else:
                 assert b.state()["lanes"]["running"] >= 8, "nobody has told the member"
                 assert group.overlaps, "the test proves nothing"
-            assert len(set(group.overlaps)) <= b.settings.concurrency, (
+            assert len(set(group.overlaps)) <= b.state()["lanes"]["concurrency"], (
                 "keys of calls that b was in the middle of"
             )
             may_end.set()
