@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from lbg_broker.provisioning import Denied, ProvisioningError, Refused, Unsupported
-from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.surveying import survey
 
 from ..brokers.access import Access, NotReachable, rabbitmq_access
@@ -27,7 +26,6 @@ from .world import Reach, World, broker_key
 CHECK_EVERY_S = 30.0
 RETRY_S = 5.0
 LIMIT_S = 20.0
-LISTEN_S = 1.5
 
 
 class Brokers:
@@ -123,7 +121,7 @@ class Brokers:
         if self._world.reach.get(key) == reach:
             return
         self._world.reach[key] = reach
-        self._world.looks.begin(key, _surveying(reach.admin))
+        self._world.looks.begin(key, partial(survey, reach.admin))
         self._wake_groups(key)
 
     async def _lose(self, key: Key) -> None:
@@ -176,7 +174,3 @@ class Brokers:
         world.wrote(BROKER, answer)
         for one in news(former.get("conditions", ()), wanted["conditions"]):
             world.announce(manifest, type=one.type, reason=one.reason, message=one.message)
-
-
-def _surveying(admin: LiveAdmin) -> Any:
-    return partial(survey, admin, listen_s=LISTEN_S)

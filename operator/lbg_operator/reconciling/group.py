@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,8 +23,6 @@ from .reporting import Reporting
 from .scaling import Scaling
 from .store import Key, Object
 from .world import Reach, World, broker_key
-
-log = logging.getLogger("lbg.operator")
 
 AGAIN_S = 600.0
 """A round without any cause, after which whatever was missed is seen."""

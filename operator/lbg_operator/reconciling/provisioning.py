@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from base64 import b64decode
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lbg_broker.group import GroupSpec
 from lbg_broker.provisioning import ProvisioningError, Unreachable
@@ -31,7 +31,6 @@ CHECK_AFTER_S = 600.0
 class _Done:
     spec: GroupSpec
     reach: Reach
-    password: str = field(repr=False)
     at: float
 
 
@@ -63,7 +62,7 @@ class Provisioning:
             return Unreachable(f"the broker did not finish group {group.spec.name} within {LIMIT_S:g} s")
         except ProvisioningError as error:
             return error
-        self._done[key] = _Done(group.spec, reach, login.password, self._world.now())
+        self._done[key] = _Done(group.spec, reach, self._world.now())
         self._world.looks.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)
         changes = [str(one) for one in created.changes if not isinstance(one, PutUser) or one.is_new]
         if changes:
