@@ -70,9 +70,7 @@ def group(name: str, *, delay_ms: int = 0, queues: int = 8, concurrency: int = 8
     return _object("lbg.dev/v1alpha1", "LoadBalancedGroup", name, spec=told)
 
 
-def publisher(
-    group: str, *, rows: int | None = None, rate_hz: int | None = None, name: str = "publisher"
-) -> Object:
+def publisher(group: str, *, rows: int | None = None, rate_hz: int | None = None) -> Object:
     """A pod that publishes the sample, or its first rows, and says at its end what it did."""
     source = f"/files/{SAMPLE.name}"
     rate = f"--rate {rate_hz}" if rate_hz else ""
@@ -80,28 +78,28 @@ def publisher(
     publish = (
         f"lbg publish --group $(cat {CREDENTIALS}/username) --key tailnum {rate} --cafile {AUTHORITY}/ca.crt"
     )
-    return _client(group, name, f"{take} | {publish} --format csv -", login=f"{group}-lbg")
+    return _client(group, "publisher", f"{take} | {publish} --format csv -", login=f"{group}-lbg")
 
 
-def validator(namespace: str, group: str, *, idle_s: int, name: str = "validator") -> Object:
+def validator(namespace: str, group: str, *, idle_s: int) -> Object:
     """A pod that judges what is delivered, until nothing came for so long. It logs in as the broker's administrator: a
     group's own user may not read what is republished."""
     judge = f"lbg validate --group {namespace}-{group} --json --no-shards --idle-timeout {idle_s}"
-    return _client(group, name, f"{judge} --cafile {AUTHORITY}/ca.crt", login=f"{BROKER}-lbg-admin")
+    return _client(group, "validator", f"{judge} --cafile {AUTHORITY}/ca.crt", login=f"{BROKER}-lbg-admin")
 
 
-def verdict(kubectl: Kubectl, *, timeout_s: float, name: str = "validator") -> Object:
+def verdict(kubectl: Kubectl, *, timeout_s: float) -> Object:
     """The validator's report, when it has ended."""
-    until(lambda: _phase(kubectl, name) in ENDED, what="the verdict", timeout_s=timeout_s)
-    report: Object = json.loads(kubectl("logs", name).splitlines()[-1])
+    until(lambda: _phase(kubectl, "validator") in ENDED, what="the verdict", timeout_s=timeout_s)
+    report: Object = json.loads(kubectl("logs", "validator").splitlines()[-1])
     return report
 
 
-def published(kubectl: Kubectl, *, timeout_s: float = 300, name: str = "publisher") -> None:
+def published(kubectl: Kubectl, *, timeout_s: float = 300) -> None:
     """Wait for a publisher's end, which must be a good one."""
-    until(lambda: _phase(kubectl, name) in ENDED, what=f"{name}'s end", timeout_s=timeout_s)
-    phase = _phase(kubectl, name)
-    assert phase == "Succeeded", kubectl("logs", name)
+    until(lambda: _phase(kubectl, "publisher") in ENDED, what="the publisher's end", timeout_s=timeout_s)
+    phase = _phase(kubectl, "publisher")
+    assert phase == "Succeeded", kubectl("logs", "publisher")
 
 
 def judging(kubectl: Kubectl, group: str, *, idle_s: int) -> None:

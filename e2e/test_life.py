@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 from e2e import stage
+from e2e.conftest import RELEASE, SYSTEM
 from e2e.kubectl import Kubectl, Object, until
 
 ROWS = 24_951
@@ -92,8 +93,6 @@ def test_a_rollout_moves_each_queue_once_and_repeats_nothing(shop: Kubectl) -> N
 
 
 def test_consumers_do_not_notice_that_the_operator_is_away(shop: Kubectl) -> None:
-    from e2e.conftest import RELEASE, SYSTEM
-
     system = Kubectl(SYSTEM)
     begun(shop, stage.group("flights", replicas=2), members=2)
     stage.judging(shop, "flights", idle_s=30)
