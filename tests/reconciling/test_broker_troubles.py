@@ -9,54 +9,36 @@ from lbg_broker.provisioning.actions import DeclareQueue
 from lbg_broker.provisioning.errors import Refused
 from lbg_operator.cluster.kinds import BROKER, DEPLOYMENT, SECRET
 from lbg_operator.reconciling.store import Key
-from support.operated import MAIN, Place
+from support.operated import MAIN, SETTLED_S, Place
 from support.operated_broker import OperatedBroker
 from support.virtual_time import in_virtual_time
 
-SETTLED_S = 10.0
 COPY = Key("shop", "copy")
-
-
-async def ready(place: Place, **spec: Any) -> None:
-    place.apply_broker()
-    await place.start()
-    place.apply_group(**spec)
-    await asyncio.sleep(SETTLED_S)
-
-
-def running(place: Place) -> dict[Any, Any]:
-    """What consumers run on: everything but the objects that people write, and statuses."""
-    kinds = ("Deployment", "Pod", "ConfigMap", "Secret", "PodDisruptionBudget", "NetworkPolicy")
-    return {
-        where: {key: value for key, value in one.items() if key not in ("status", "metadata")}
-        for where, one in place.cluster.objects.items()
-        if one["kind"] in kinds
-    }
 
 
 @in_virtual_time
 async def test_a_broker_that_is_away_makes_everything_unknown_and_touches_nothing() -> None:
     async with Place() as place:
-        await ready(place)
-        before = running(place)
+        await place.ready()
+        before = place.running()
         place.broker.is_down = True
         await asyncio.sleep(120)
         assert place.conditions()["Provisioned"] == ("Unknown", "BrokerNotReady")
         assert place.conditions()["Ready"] == ("Unknown", "NotObserved")
         assert place.conditions()["Degraded"] == ("Unknown", "NotKnown")
         assert not {"lag", "memberCount", "members", "queues"} & place.status().keys()
-        assert running(place) == before
+        assert place.running() == before
         assert place.conditions(MAIN, BROKER)["Ready"] == ("Unknown", "NotReached")
         place.broker.is_down = False
         await asyncio.sleep(60)
         assert place.conditions()["Ready"] == ("True", "Served")
-        assert running(place) == before
+        assert place.running() == before
 
 
 @in_virtual_time
 async def test_drift_is_repaired_while_the_broker_is_away() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.broker.is_down = True
         await asyncio.sleep(60)
         place.cluster.take_away(DEPLOYMENT, "shop", "orders")
@@ -67,12 +49,12 @@ async def test_drift_is_repaired_while_the_broker_is_away() -> None:
 @in_virtual_time
 async def test_a_broker_that_is_away_at_a_restart_leaves_consumers_alone() -> None:
     async with Place() as place:
-        await ready(place)
-        before = running(place)
+        await place.ready()
+        before = place.running()
         place.broker.is_down = True
         await place.restart()
         await asyncio.sleep(120)
-        assert running(place) == before
+        assert place.running() == before
         assert place.conditions()["Ready"][0] == "Unknown"
         place.broker.is_down = False
         await asyncio.sleep(60)
@@ -87,11 +69,11 @@ async def test_one_broken_broker_holds_up_no_group_of_another() -> None:
         async def hangs(access: Any) -> Any:
             await asyncio.Event().wait()
 
-        broken.check = hangs  # type: ignore[method-assign]
+        broken.check = hangs
         place.apply_broker("broken")
         for number in range(20):
             place.apply_group(f"stuck-{number}", brokerRef={"name": "broken"})
-        await ready(place)
+        await place.ready()
         assert place.conditions()["Ready"] == ("True", "Served")
         assert place.conditions(Key("shop", "broken"), BROKER) == {}
         await asyncio.sleep(20)
@@ -104,7 +86,7 @@ async def test_a_change_that_the_broker_refuses_is_shown_and_leaves_nothing_half
         place.broker.fail_on = lambda action: (
             Refused("no more queues", status=403) if isinstance(action, DeclareQueue) else None
         )
-        await ready(place)
+        await place.ready()
         assert place.conditions()["Provisioned"] == ("False", "ProvisioningFailed")
         assert "no more queues" in place.message("Provisioned")
         assert place.broker.holds_nothing()
@@ -114,7 +96,7 @@ async def test_a_change_that_the_broker_refuses_is_shown_and_leaves_nothing_half
 @in_virtual_time
 async def test_an_administrator_s_password_that_changes_is_taken_from_its_secret() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.broker.password = "new"
         await asyncio.sleep(40)
         assert place.conditions(MAIN, BROKER)["Ready"] == ("False", "LoginRefused")
@@ -142,7 +124,7 @@ async def test_an_administrator_s_secret_that_is_missing_is_named() -> None:
 @in_virtual_time
 async def test_looks_that_fail_make_a_group_unknown_and_not_empty() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.broker.is_deaf = True
         await asyncio.sleep(60)
         assert place.conditions()["Provisioned"] == ("True", "Provisioned")

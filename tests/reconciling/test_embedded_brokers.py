@@ -14,10 +14,8 @@ from lbg_operator.cluster.kinds import BROKER, GROUP, SECRET, SERVICE, STATEFUL_
 from lbg_operator.cluster.seam import ClusterError, Forbidden, Invalid
 from lbg_operator.reconciling.embedded import CERTIFICATE_DAYS
 from support.manifests import broker_manifest
-from support.operated import MAIN, Place
+from support.operated import MAIN, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
-
-SETTLED_S = 10.0
 
 
 async def begun(place: Place, **embedded: Any) -> None:

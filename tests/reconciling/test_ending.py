@@ -10,30 +10,17 @@ import pytest
 from lbg_operator.cluster.kinds import BROKER, DEPLOYMENT, GROUP
 from lbg_operator.cluster.seam import Forbidden
 from lbg_operator.reconciling.finalizing import FINALIZER
-from support.operated import MAIN, ORDERS, Place
+from support.operated import MAIN, ORDERS, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
-SETTLED_S = 10.0
 DRAIN_S = 300
 QUEUE = "lbg.shop-orders.q.0"
-
-
-async def ready(place: Place, **spec: Any) -> None:
-    place.apply_broker()
-    await place.start()
-    place.apply_group(drainTimeoutSeconds=DRAIN_S, **spec)
-    await asyncio.sleep(SETTLED_S)
-
-
-def last_words(place: Place) -> str:
-    (deleted,) = (one.message for one in place.events if one.reason == "Deleted")
-    return deleted
 
 
 @in_virtual_time
 async def test_members_work_off_what_waits_before_consumers_and_queues_go() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.broker.waiting[QUEUE] = 7
         place.delete_group()
         await asyncio.sleep(60)
@@ -51,7 +38,7 @@ async def test_members_work_off_what_waits_before_consumers_and_queues_go() -> N
 @in_virtual_time
 async def test_retain_leaves_everything_on_the_broker() -> None:
     async with Place() as place:
-        await ready(place, deletionPolicy="Retain")
+        await place.ready(deletionPolicy="Retain")
         place.broker.waiting[QUEUE] = 7
         before = dict(place.broker.queues)
         place.delete_group()
@@ -59,18 +46,18 @@ async def test_retain_leaves_everything_on_the_broker() -> None:
         assert not place.has(GROUP)
         assert place.broker.queues == before
         assert "shop-orders" in place.broker.users
-        assert "stay on the broker" in last_words(place)
+        assert "stay on the broker" in place.last_words()
 
 
 @in_virtual_time
 async def test_a_group_whose_broker_is_deleted_too_waits_for_nobody() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.cluster.take_away(BROKER, *MAIN)
         place.delete_group()
         await asyncio.sleep(15)
         assert not place.has(GROUP)
-        assert "is gone" in last_words(place)
+        assert "is gone" in place.last_words()
 
 
 @in_virtual_time
@@ -78,19 +65,19 @@ async def test_a_group_that_does_not_drain_is_deleted_when_its_time_is_over_and_
     None
 ):
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.broker.waiting[QUEUE] = 7
         place.delete_group()
         await asyncio.sleep(DRAIN_S + SETTLED_S)
         assert not place.has(GROUP)
         assert place.broker.holds_nothing()
-        assert "7 messages" in last_words(place)
+        assert "7 messages" in place.last_words()
 
 
 @in_virtual_time
 async def test_finalizers_of_others_are_kept() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.cluster.edit(
             GROUP,
             *ORDERS,
@@ -109,7 +96,7 @@ async def test_finalizers_of_others_are_kept() -> None:
 @in_virtual_time
 async def test_an_operator_that_is_restarted_in_the_middle_goes_on() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.broker.waiting[QUEUE] = 7
         place.delete_group()
         for _ in range(4):
@@ -125,7 +112,7 @@ async def test_an_operator_that_is_restarted_in_the_middle_goes_on() -> None:
 @in_virtual_time
 async def test_a_group_that_is_deleted_while_no_operator_runs_is_finished_by_the_next() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         await place.stop()
         place.delete_group()
         await asyncio.sleep(3600)
@@ -139,7 +126,7 @@ async def test_a_group_that_is_deleted_while_no_operator_runs_is_finished_by_the
 async def test_a_namespace_that_is_going_takes_its_groups_along() -> None:
     """It takes no new objects, and its objects are deleted in any order."""
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         for kind, namespace, name in list(place.cluster.objects):
             if kind is not GROUP and (kind, namespace, name) in place.cluster.objects:
                 place.cluster.take_away(kind, namespace, name)
@@ -157,20 +144,20 @@ async def test_a_namespace_that_is_going_takes_its_groups_along() -> None:
 @in_virtual_time
 async def test_an_invalid_manifest_can_be_deleted() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.edit_group({"queues": {"size": "many"}})
         await asyncio.sleep(1)
         assert place.conditions()["Accepted"] == ("False", "Invalid")
         place.delete_group()
         await asyncio.sleep(2)
         assert not place.has(GROUP)
-        assert "cannot be followed" in last_words(place)
+        assert "cannot be followed" in place.last_words()
 
 
 @in_virtual_time
 async def test_somebody_elses_finalizer_that_comes_in_between_is_not_lost() -> None:
     async with Place(delay_s=2.0) as place:
-        await ready(place)
+        await place.ready()
         place.cluster.edit(GROUP, *ORDERS, {"metadata": {"finalizers": [FINALIZER, "other.example/hold"]}})
         place.delete_group()
         await asyncio.sleep(30)

@@ -3,50 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from lbg_broker.provisioning.actions import DeclareExchange, DeleteQueue
 from lbg_broker.provisioning.errors import Refused
 from lbg_operator.cluster.kinds import GROUP, SECRET, Kind
 from lbg_operator.cluster.seam import Forbidden
 from lbg_operator.reconciling.store import Key
-from support.operated import Place
+from support.operated import SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
-SETTLED_S = 10.0
 DRAIN_S = 300
 QUEUE = "lbg.shop-orders.q.0"
-
-
-async def ready(place: Place, **spec: Any) -> None:
-    place.apply_broker()
-    await place.start()
-    place.apply_group(drainTimeoutSeconds=DRAIN_S, **spec)
-    await asyncio.sleep(SETTLED_S)
-
-
-def last_words(place: Place) -> str:
-    (deleted,) = (one.message for one in place.events if one.reason == "Deleted")
-    return deleted
 
 
 @in_virtual_time
 async def test_a_broker_that_stays_away_is_waited_for_as_long_as_a_drain_may_take() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.broker.is_down = True
         place.delete_group()
         await asyncio.sleep(DRAIN_S - 5)
         assert place.has(GROUP)
         await asyncio.sleep(15)
         assert not place.has(GROUP)
-        assert "could not be reached" in last_words(place) or "could not be deleted" in last_words(place)
+        assert "could not be reached" in place.last_words() or "could not be deleted" in place.last_words()
 
 
 @in_virtual_time
 async def test_an_administrator_whose_secret_is_gone_does_not_keep_a_group() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.cluster.take_away(SECRET, "shop", "main-admin")
         await asyncio.sleep(40)
         place.delete_group()
@@ -57,7 +43,7 @@ async def test_an_administrator_whose_secret_is_gone_does_not_keep_a_group() -> 
 @in_virtual_time
 async def test_a_broker_that_refuses_to_delete_does_not_keep_a_group_for_ever() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.broker.fail_on = lambda action: (
             Refused("no", status=403) if isinstance(action, DeleteQueue) else None
         )
@@ -71,7 +57,7 @@ async def test_a_broker_that_refuses_to_delete_does_not_keep_a_group_for_ever() 
 @in_virtual_time
 async def test_a_group_that_never_had_the_name_takes_nothing_of_who_has_it() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.broker.waiting[QUEUE] = 7
         place.apply_group("copy", groupName="shop-orders", drainTimeoutSeconds=5)
         await asyncio.sleep(2)
@@ -87,7 +73,7 @@ async def test_a_group_that_never_had_the_name_takes_nothing_of_who_has_it() -> 
 @in_virtual_time
 async def test_a_namespace_that_a_broker_does_not_allow_deletes_nothing_there() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.apply_group(
             "thief",
             "alley",
@@ -107,7 +93,7 @@ async def test_a_namespace_that_a_broker_does_not_allow_deletes_nothing_there() 
 @in_virtual_time
 async def test_a_group_that_differs_from_the_one_on_the_broker_does_not_delete_it() -> None:
     async with Place() as place:
-        await ready(place, deletionPolicy="Retain")
+        await place.ready(deletionPolicy="Retain")
         place.delete_group()
         await asyncio.sleep(2)
         place.apply_group(queues={"count": 4}, drainTimeoutSeconds=5)
@@ -139,7 +125,7 @@ async def test_a_group_that_was_never_on_its_broker_is_gone_at_once() -> None:
 @in_virtual_time
 async def test_a_broker_that_takes_its_time_to_answer_a_new_operator_is_not_given_up() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         await place.stop()
         place.delete_group()
         await asyncio.sleep(3600)
@@ -153,7 +139,7 @@ async def test_a_broker_that_takes_its_time_to_answer_a_new_operator_is_not_give
 @in_virtual_time
 async def test_a_broker_that_cannot_even_be_tried_keeps_no_group_for_ever() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         await place.stop()
         place.delete_group()
         await asyncio.sleep(3600)
@@ -166,4 +152,4 @@ async def test_a_broker_that_cannot_even_be_tried_keeps_no_group_for_ever() -> N
         await place.start()
         await asyncio.sleep(90)
         assert not place.has(GROUP)
-        assert "could not be reached" in last_words(place)
+        assert "could not be reached" in place.last_words()

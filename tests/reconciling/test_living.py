@@ -20,18 +20,10 @@ from lbg_operator.cluster.kinds import (
     Kind,
 )
 from lbg_operator.reconciling.finalizing import FINALIZER
-from support.operated import MAIN, Place
+from support.operated import MAIN, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
-SETTLED_S = 10.0
 LONG_S = 120.0
-
-
-async def ready(place: Place, **spec: Any) -> None:
-    place.apply_broker()
-    await place.start()
-    place.apply_group(**spec)
-    await asyncio.sleep(SETTLED_S)
 
 
 def password_of(place: Place) -> str:
@@ -41,7 +33,7 @@ def password_of(place: Place) -> str:
 @in_virtual_time
 async def test_a_group_comes_from_its_manifest_to_ready() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         assert place.conditions() == {
             "Accepted": ("True", "Accepted"),
             "Provisioned": ("True", "Provisioned"),
@@ -65,7 +57,7 @@ async def test_the_password_is_written_down_before_the_broker_knows_it_and_pods_
         place.cluster.fail = lambda verb, kind, name: (
             order.append(kind.kind) if verb in ("apply", "merge") else None
         )
-        await ready(place)
+        await place.ready()
         assert order.index("LoadBalancedGroup") < order.index("Secret"), "the finalizer comes first"
         assert order.index("Secret") < order.index(DeclareExchange.__name__)
         assert order.index("WriteRecord") < order.index("ConfigMap") < order.index("Deployment")
@@ -77,7 +69,7 @@ async def test_the_password_is_written_down_before_the_broker_knows_it_and_pods_
 @in_virtual_time
 async def test_nothing_is_applied_twice_while_nothing_changes() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         written, performed = len(place.cluster.written), len(place.broker.performed)
         await asyncio.sleep(LONG_S)
         further = place.cluster.written[written:]
@@ -102,7 +94,7 @@ async def test_what_somebody_changes_is_as_it_was_after_one_round(
     kind: Kind, name: str, patch: dict[str, Any]
 ) -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         before = place.seen(kind, name)
         place.cluster.edit(kind, "shop", name, patch)
         assert place.seen(kind, name) != before
@@ -120,7 +112,7 @@ async def test_what_somebody_changes_is_as_it_was_after_one_round(
 @in_virtual_time
 async def test_what_somebody_deletes_is_back_after_one_round(kind: Kind, name: str) -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.cluster.take_away(kind, "shop", name)
         await asyncio.sleep(1)
         assert place.has(kind, name)
@@ -131,7 +123,7 @@ async def test_what_somebody_deletes_is_back_after_one_round(kind: Kind, name: s
 @in_virtual_time
 async def test_queues_that_somebody_deletes_are_made_again() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         del place.broker.queues["lbg.shop-orders.q.3"]
         await asyncio.sleep(45)
         assert "lbg.shop-orders.q.3" in place.broker.queues
@@ -142,7 +134,7 @@ async def test_queues_that_somebody_deletes_are_made_again() -> None:
 @in_virtual_time
 async def test_a_restart_of_the_operator_keeps_the_password() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         password = password_of(place)
         await place.restart()
         await asyncio.sleep(SETTLED_S)
@@ -152,7 +144,7 @@ async def test_a_restart_of_the_operator_keeps_the_password() -> None:
 @in_virtual_time
 async def test_a_secret_that_is_gone_gets_a_new_password_that_the_broker_knows() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         password = password_of(place)
         place.cluster.take_away(SECRET, "shop", "orders-lbg")
         await asyncio.sleep(700)
@@ -163,7 +155,7 @@ async def test_a_secret_that_is_gone_gets_a_new_password_that_the_broker_knows()
 @in_virtual_time
 async def test_a_restart_of_the_operator_changes_nothing() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.apply_group("payments", replicas=1)
         await asyncio.sleep(LONG_S)
         changed, events, objects = len(place.cluster.changed), len(place.events), dict(place.cluster.objects)
@@ -177,7 +169,7 @@ async def test_a_restart_of_the_operator_changes_nothing() -> None:
 @in_virtual_time
 async def test_an_operator_that_was_away_repairs_what_changed_meanwhile() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         await place.stop()
         place.cluster.edit(DEPLOYMENT, "shop", "orders", {"spec": {"replicas": 7}})
         await asyncio.sleep(1)
@@ -189,7 +181,7 @@ async def test_an_operator_that_was_away_repairs_what_changed_meanwhile() -> Non
 @in_virtual_time
 async def test_a_group_that_is_deleted_and_made_again_at_once_is_a_new_one() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         manifest = place.seen(GROUP)
         uid = manifest["metadata"]["uid"]
         await place.stop()

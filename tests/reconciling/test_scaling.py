@@ -8,24 +8,16 @@ from typing import Any
 from lbg_operator.cluster.kinds import DEPLOYMENT, POD, Kind
 from lbg_operator.cluster.seam import ClusterError
 from lbg_operator.reconciling.store import Key
-from support.operated import Place
+from support.operated import SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
-SETTLED_S = 10.0
 COPY = Key("shop", "copy")
-
-
-async def ready(place: Place, **spec: Any) -> None:
-    place.apply_broker()
-    await place.start()
-    place.apply_group(**spec)
-    await asyncio.sleep(SETTLED_S)
 
 
 @in_virtual_time
 async def test_pods_that_serve_the_fewest_queues_go_first() -> None:
     async with Place() as place:
-        await ready(place, queues={"count": 3}, replicas=3)
+        await place.ready(queues={"count": 3}, replicas=3)
         place.edit_group({"replicas": 2})
         costs: list[int] = []
         place.cluster.watchers.append(
@@ -44,7 +36,7 @@ async def test_pods_that_serve_the_fewest_queues_go_first() -> None:
 @in_virtual_time
 async def test_those_who_stand_by_go_first() -> None:
     async with Place() as place:
-        await ready(place, queues={"count": 4}, replicas=4)
+        await place.ready(queues={"count": 4}, replicas=4)
         members = place.broker.members_of
         standby = place.pods.of("orders")[0]["metadata"]["name"]
 
@@ -64,7 +56,7 @@ async def test_those_who_stand_by_go_first() -> None:
 @in_virtual_time
 async def test_nobody_goes_while_nobody_knows_who_serves_and_then_the_scale_in_goes_on() -> None:
     async with Place() as place:
-        await ready(place, replicas=3)
+        await place.ready(replicas=3)
         place.broker.is_deaf = True
         place.edit_group({"replicas": 1})
         await asyncio.sleep(50)
@@ -76,7 +68,7 @@ async def test_nobody_goes_while_nobody_knows_who_serves_and_then_the_scale_in_g
 @in_virtual_time
 async def test_scaling_out_asks_nobody() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.broker.is_deaf = True
         place.edit_group({"replicas": 5})
         await asyncio.sleep(1)
@@ -86,7 +78,7 @@ async def test_scaling_out_asks_nobody() -> None:
 @in_virtual_time
 async def test_replicas_never_pass_the_queues() -> None:
     async with Place() as place:
-        await ready(place, queues={"count": 4})
+        await place.ready(queues={"count": 4})
         place.edit_group({"replicas": 40})
         await asyncio.sleep(SETTLED_S)
         assert max(place.pods.replicas_seen) == 4
@@ -95,7 +87,7 @@ async def test_replicas_never_pass_the_queues() -> None:
 @in_virtual_time
 async def test_costs_that_cannot_be_written_are_tried_again_before_anybody_goes() -> None:
     async with Place() as place:
-        await ready(place, replicas=3)
+        await place.ready(replicas=3)
 
         def refuse(verb: str, kind: Kind, name: str) -> None:
             if kind is POD:
@@ -113,7 +105,7 @@ async def test_costs_that_cannot_be_written_are_tried_again_before_anybody_goes(
 @in_virtual_time
 async def test_scaling_can_be_changed_at_any_time() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         for most in (4, 2, 8):
             place.edit_group({"scaling": {"maxReplicas": most, "targetLag": 100}, "replicas": 8})
             await asyncio.sleep(SETTLED_S)

@@ -18,21 +18,13 @@ from lbg_operator.process.watching import missed, take
 from support.operated import ORDERS, Place
 from support.virtual_time import in_virtual_time
 
-SETTLED_S = 10.0
 LONG_S = 120.0
-
-
-async def ready(place: Place, **spec: Any) -> None:
-    place.apply_broker()
-    await place.start()
-    place.apply_group(**spec)
-    await asyncio.sleep(SETTLED_S)
 
 
 @in_virtual_time
 async def test_transitions_are_written_at_once_and_numbers_at_most_every_half_minute() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         await asyncio.sleep(LONG_S)
         statuses = place.cluster.changed.count(("merge", "LoadBalancedGroup", "orders"))
         for more in range(60):
@@ -50,7 +42,7 @@ async def test_transitions_are_written_at_once_and_numbers_at_most_every_half_mi
 @in_virtual_time
 async def test_events_are_for_news_only_however_late_the_watches_tell() -> None:
     async with Place(delay_s=3.0) as place:
-        await ready(place)
+        await place.ready()
         await asyncio.sleep(LONG_S)
         assert place.reasons() == ["Provisioned", "Served"]
         assert place.reasons("main") == ["Reachable"]
@@ -69,8 +61,8 @@ async def test_no_conflict_comes_of_watches_that_tell_late() -> None:
                 conflicts.append(str(error))
                 raise
 
-        place.cluster.merge = noted  # type: ignore[method-assign]
-        await ready(place)
+        place.cluster.merge = noted
+        await place.ready()
         await asyncio.sleep(LONG_S)
         place.delete_group()
         await asyncio.sleep(LONG_S)
@@ -82,7 +74,7 @@ async def test_no_conflict_comes_of_watches_that_tell_late() -> None:
 @in_virtual_time
 async def test_a_group_that_went_unheard_is_forgotten_when_its_status_cannot_be_written() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         assert place.operator is not None
         place.is_mute = True
         place.cluster.edit(GROUP, *ORDERS, {"metadata": {"finalizers": None}})
@@ -96,7 +88,7 @@ async def test_a_group_that_went_unheard_is_forgotten_when_its_status_cannot_be_
 @in_virtual_time
 async def test_a_list_shows_what_the_watches_missed() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         assert place.operator is not None
         store = place.operator.world.store
         assert await missed(place.cluster, store, ()) == []
@@ -117,7 +109,7 @@ async def test_a_list_shows_what_the_watches_missed() -> None:
 @in_virtual_time
 async def test_what_comes_while_everything_is_listed_is_not_missed() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         assert place.operator is not None
         store, select = place.operator.world.store, place.cluster.select
 
@@ -128,5 +120,5 @@ async def test_what_comes_while_everything_is_listed_is_not_missed() -> None:
             await asyncio.sleep(1)
             return found
 
-        place.cluster.select = slow  # type: ignore[method-assign]
+        place.cluster.select = slow
         assert await missed(place.cluster, store, ()) == []

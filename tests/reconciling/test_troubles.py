@@ -10,29 +10,11 @@ import pytest
 from lbg_operator.cluster.kinds import BROKER, CONFIG_MAP, DEPLOYMENT, NETWORK_POLICY, SECRET, Kind
 from lbg_operator.cluster.seam import Forbidden, Invalid
 from lbg_operator.reconciling.store import Key
-from support.operated import MAIN, Place
+from support.operated import MAIN, SETTLED_S, Place
 from support.operated_broker import OperatedBroker
 from support.virtual_time import in_virtual_time
 
-SETTLED_S = 10.0
 COPY = Key("shop", "copy")
-
-
-async def ready(place: Place, **spec: Any) -> None:
-    place.apply_broker()
-    await place.start()
-    place.apply_group(**spec)
-    await asyncio.sleep(SETTLED_S)
-
-
-def running(place: Place) -> dict[Any, Any]:
-    """What consumers run on: everything but the objects that people write, and statuses."""
-    kinds = ("Deployment", "Pod", "ConfigMap", "Secret", "PodDisruptionBudget", "NetworkPolicy")
-    return {
-        where: {key: value for key, value in one.items() if key not in ("status", "metadata")}
-        for where, one in place.cluster.objects.items()
-        if one["kind"] in kinds
-    }
 
 
 @pytest.mark.parametrize(
@@ -51,13 +33,13 @@ async def test_a_manifest_that_is_not_followed_changes_nothing_that_runs(
     async with Place() as place:
         place.brokers[Key("far", "other")] = OperatedBroker()
         place.apply_broker("other", "far")
-        await ready(place)
-        before, performed = running(place), len(place.broker.performed)
+        await place.ready()
+        before, performed = place.running(), len(place.broker.performed)
         place.edit_group(spec)
         await asyncio.sleep(40)
         assert place.conditions()["Accepted"] == ("False", reason)
         assert place.conditions()["Provisioned"] == ("False", "NotAccepted")
-        assert running(place) == before
+        assert place.running() == before
         assert len(place.broker.performed) == performed
         assert place.reasons().count(reason) == 1
 
@@ -65,7 +47,7 @@ async def test_a_manifest_that_is_not_followed_changes_nothing_that_runs(
 @in_virtual_time
 async def test_a_manifest_that_is_mended_is_followed_again() -> None:
     async with Place() as place:
-        await ready(place)
+        await place.ready()
         place.edit_group({"queues": {"size": "many"}})
         await asyncio.sleep(5)
         place.edit_group({"queues": {"size": "1G"}, "replicas": 3})
@@ -77,7 +59,7 @@ async def test_a_manifest_that_is_mended_is_followed_again() -> None:
 @in_virtual_time
 async def test_the_older_of_two_groups_has_the_name_and_the_younger_gets_it_after() -> None:
     async with Place() as place:
-        await ready(place, deletionPolicy="Retain")
+        await place.ready(deletionPolicy="Retain")
         place.apply_group("copy", groupName="shop-orders", replicas=1)
         await asyncio.sleep(SETTLED_S)
         assert place.conditions()["Accepted"] == ("True", "Accepted")
@@ -125,7 +107,7 @@ async def test_a_pod_template_that_the_api_server_refuses_is_shown() -> None:
                 raise Invalid("patch Deployment shop/orders", "spec.template: no image", status=422)
 
         place.cluster.fail = refuse
-        await ready(place)
+        await place.ready()
         assert place.conditions()["Accepted"] == ("False", "Invalid")
         assert "no image" in place.message("Accepted")
         place.cluster.fail = lambda verb, kind, name: None
@@ -144,7 +126,7 @@ async def test_what_the_cluster_forbids_is_shown_and_tried_again(forbidden: Kind
                 raise Forbidden(f"patch {kind.kind} shop/{name}", "exceeded quota", status=403)
 
         place.cluster.fail = refuse
-        await ready(place)
+        await place.ready()
         assert place.conditions()["Degraded"] == ("True", "ClusterRefuses")
         assert "exceeded quota" in place.message("Degraded")
         assert (place.conditions()["Provisioned"][0] == "True") == (forbidden is not SECRET)

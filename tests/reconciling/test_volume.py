@@ -46,7 +46,7 @@ def volume() -> dict[str, Any]:
 
 
 def applied_by(cluster: Refusing) -> Applied:
-    return Applied(cluster, Store())  # type: ignore[arg-type]
+    return Applied(cluster, Store())
 
 
 @pytest.mark.parametrize("error", [Forbidden, Invalid])

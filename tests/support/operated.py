@@ -42,6 +42,10 @@ def wall_clock() -> datetime:
     return BEGAN + timedelta(seconds=asyncio.get_running_loop().time())
 
 
+SETTLED_S = 10.0
+"""Of virtual time: by then nothing more happens by itself."""
+
+
 @dataclass
 class Told:
     """An event that the operator announced."""
@@ -140,6 +144,27 @@ class Place:
 
     def reasons(self, about: str = "orders") -> list[str]:
         return [one.reason for one in self.events if one.about == about]
+
+    async def ready(self, **spec: Any) -> None:
+        """A broker, the operator and group orders, which has settled."""
+        self.apply_broker()
+        await self.start()
+        self.apply_group(**spec)
+        await asyncio.sleep(SETTLED_S)
+
+    def last_words(self) -> str:
+        """Of the group that was deleted."""
+        (deleted,) = (one.message for one in self.events if one.reason == "Deleted")
+        return deleted
+
+    def running(self) -> dict[Any, Any]:
+        """What consumers run on: everything but the objects that people write, and statuses."""
+        kinds = ("Deployment", "Pod", "ConfigMap", "Secret", "PodDisruptionBudget", "NetworkPolicy")
+        return {
+            where: {key: value for key, value in one.items() if key not in ("status", "metadata")}
+            for where, one in self.cluster.objects.items()
+            if one["kind"] in kinds
+        }
 
 
 class Operator:
