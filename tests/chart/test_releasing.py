@@ -54,8 +54,8 @@ def group(namespace: str, *finalizers: str) -> Object:
 
 async def test_the_operator_has_ended_before_a_group_is_let_go() -> None:
     cluster = OperatorsEnd(3, [group("shop", FINALIZER), group("other", FINALIZER, "example.org/theirs")])
-    await stop(cluster, "lbg-system", "app=lbg", pause_s=0)  # type: ignore[arg-type]
-    assert await release_all(cluster, ()) == ["shop/orders", "other/orders"]  # type: ignore[arg-type]
+    await stop(cluster, "lbg-system", "app=lbg", pause_s=0)
+    assert await release_all(cluster, ()) == ["shop/orders", "other/orders"]
     assert [one["metadata"]["finalizers"] for one in cluster.groups] == [[], ["example.org/theirs"]]
 
 
@@ -63,12 +63,12 @@ async def test_an_operator_that_does_not_end_is_an_error_and_not_a_wait_for_ever
     with pytest.raises(
         ClusterError, match="pods app=lbg in lbg-system still run: delete them, and try again"
     ):
-        await stop(OperatorsEnd(PAUSES + 1), "lbg-system", "app=lbg", pause_s=0)  # type: ignore[arg-type]
+        await stop(OperatorsEnd(PAUSES + 1), "lbg-system", "app=lbg", pause_s=0)
 
 
 async def test_only_groups_of_the_named_namespaces_are_let_go() -> None:
     cluster = OperatorsEnd(0, [group("shop", FINALIZER), group("other", FINALIZER), group("third")])
-    assert await release_all(cluster, ["shop", "third"]) == ["shop/orders"]  # type: ignore[arg-type]
+    assert await release_all(cluster, ["shop", "third"]) == ["shop/orders"]
 
 
 def test_stopping_without_a_namespace_is_one_clear_line() -> None:

@@ -144,8 +144,8 @@ def test_the_hook_that_releases_groups_stops_this_operator_and_looks_where_it_lo
     objects = rendered(LARGE)
     (job,), (deployment,) = of_kind(objects, "Job"), of_kind(objects, "Deployment")
     (container,) = job["spec"]["template"]["spec"]["containers"]
-    command = cli.get_command(None, "operator").get_command(None, container["args"][0])  # type: ignore[arg-type,union-attr]
-    told = command.make_context("release", container["args"][1:]).params  # type: ignore[union-attr]
+    command = cli.get_command(None, "operator").get_command(None, container["args"][0])
+    told = command.make_context("release", container["args"][1:]).params
     assert told["namespaces"] == tuple(LARGE["watchNamespaces"])
     labels = dict(label.split("=") for label in told["selector"].split(","))
     assert labels == deployment["spec"]["selector"]["matchLabels"]

@@ -104,7 +104,7 @@ def test_probes_and_hooks_ask_the_observed_listener_for_what_is_there(
 def test_the_sidecars_hook_is_a_command_that_finds_it(sidecar: dict[str, Any]) -> None:
     program, name, *arguments = sidecar["lifecycle"]["preStop"]["exec"]["command"]
     assert program == "lbg"
-    command = cli.get_command(None, name)  # type: ignore[arg-type]  # click wants a context it does not use here
+    command = cli.get_command(None, name)
     assert command is not None
     assert command.make_context("lbg", arguments).params == {"local": "127.0.0.1:8750", "wait": 25.0}
     assert not {"LBG_LOCAL"} & {one["name"] for one in sidecar["env"]}

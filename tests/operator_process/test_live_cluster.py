@@ -149,7 +149,7 @@ async def speaking(answer: bytes | None) -> AsyncIterator[str]:
     talks: list[asyncio.Task[Any]] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talks.append(asyncio.current_task())  # type: ignore[arg-type]
+        talks.append(asyncio.current_task())
         await reader.readuntil(b"\r\n\r\n")
         if answer is None:
             await reader.read()

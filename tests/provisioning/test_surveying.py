@@ -216,7 +216,7 @@ async def test_the_lag_counts_what_is_delivered_and_follows_within_a_second(
     async with member(place, spec) as faked:
         await seen_after(40)  # whom nobody heard yet is listened to first
         async with asyncio.timeout(5):
-            while faked.in_flight < 30:  # noqa: ASYNC110
+            while faked.in_flight < 30:  # noqa: ASYNC110 (deliveries come unasked)
                 await asyncio.sleep(0.01)
         assert await seen_after(40) < 1
         faked.ack_all()
@@ -266,7 +266,7 @@ async def test_without_a_management_api_members_are_heard_and_heard_again_when_t
         for wanted in (6, 7):
             await publish(place, spec, 1)
             async with asyncio.timeout(5):
-                while faked.in_flight < wanted or await lag() != wanted:  # noqa: ASYNC110
+                while faked.in_flight < wanted or await lag() != wanted:  # noqa: ASYNC110 (deliveries come unasked)
                     await asyncio.sleep(0.01)
             await admin.amqp.delete_own(admin._lags._ear._queue)  # as an administrator may
     await admin.close()

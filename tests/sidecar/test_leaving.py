@@ -30,7 +30,7 @@ async def pairs(broker: EmbeddedBroker, tmp_path: Path) -> AsyncIterator[Callabl
     made: list[Pair] = []
 
     def make(**settings: str | float) -> Pair:
-        made.append(Pair(broker.url, tmp_path, **settings))  # type: ignore[arg-type]  # a test's own words
+        made.append(Pair(broker.url, tmp_path, **settings))
         return made[-1]
 
     yield make

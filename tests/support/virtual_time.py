@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 
-class _Jumping(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+class _Jumping(selectors.DefaultSelector):
     passed_s = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
@@ -38,6 +38,6 @@ def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            runner.run(test(*args, **kwargs))  # type: ignore[arg-type]
+            runner.run(test(*args, **kwargs))
 
     return run
