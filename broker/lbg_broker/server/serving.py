@@ -7,14 +7,16 @@ written in one piece, and if the store is idle everything that changed goes to i
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from lbg_broker.amqp import Event
 from lbg_broker.amqp.methods import Method
 from lbg_broker.server.administrator import Administrator, read_administrator
 from lbg_broker.server.core.broker import Broker, Output
 from lbg_broker.server.core.changes import Definition
-from lbg_broker.server.core.commands import CloseConnection, Command, Received
+from lbg_broker.server.core.commands import CloseConnection, Command, Received, Ticked
 from lbg_broker.server.core.errors import RestoreError
 from lbg_broker.server.core.state import State
 from lbg_broker.server.core.users import Users
@@ -52,6 +54,8 @@ class Server:
         self._pacing = Pacing(settings.unwritten_max_bytes)
         self._stopping = False
         self._listener: asyncio.Server | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at: float | None = None
 
     async def start(self) -> None:
         """Open the store and listen. Raises `StartError` with one clear line."""
@@ -90,6 +94,8 @@ class Server:
         if self._stopping:
             return
         self._stopping = True
+        if self._alarm is not None:
+            self._alarm.cancel()
         if self._listener is not None:
             self._listener.close()
         self.apply(CloseConnection(None, reason))
@@ -167,6 +173,18 @@ class Server:
         await self.committed()
         return answer
 
+    async def act(
+        self, user: str, vhost: str, queue: str, action: str, arguments: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Have a queue do what only its kind can; durable when this returns.
+
+        Raises `core.errors.Refusal`, `StoreError`, and KeyError for an unknown vhost.
+        """
+        answer, output = self.broker.act(user, vhost, queue, action, arguments, time.time())
+        self._carry_out(output)
+        await self.committed()
+        return answer
+
     async def committed(self) -> None:
         """Until everything that changed up to now is on disk. Raises `StoreError` when it never will be."""
         self.commit_soon()
@@ -215,6 +233,7 @@ class Server:
             if session is not None:
                 session.perform(effects)
         self.commit_soon()
+        self._set_alarm()
 
     def _end_turn(self) -> None:
         self._flush_scheduled = False
@@ -222,6 +241,21 @@ class Server:
         for session in speaking:
             session.flush()
         self._persistence.commit()
+
+    def _set_alarm(self) -> None:
+        at = self.broker.next_alarm
+        if at == self._alarm_at:
+            return
+        self._alarm_at = at
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None
+        if at is not None and not self._stopping:
+            self._alarm = self.loop.call_later(max(at - time.time(), 0.0), self._tick)
+
+    def _tick(self) -> None:
+        self._alarm = self._alarm_at = None
+        self.apply(Ticked())
 
     def _disk_full(self) -> None:
         self._pacing.hold(self._sessions.values())

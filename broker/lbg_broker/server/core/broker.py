@@ -1,7 +1,8 @@
 """The broker as one machine: a command goes in, effects come out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lbg_broker.amqp import AckEvent, ChannelFault, ContentEvent, Event, MethodEvent, PublishEvent, ReplyCode
 from lbg_broker.amqp.methods import (
@@ -28,13 +29,15 @@ from lbg_broker.server.core.commands import (
     Paused,
     Received,
     StoreBlocked,
+    Ticked,
 )
 from lbg_broker.server.core.connection import Connection
 from lbg_broker.server.core.dead_lettering import enforce_limit
-from lbg_broker.server.core.definitions import restore
+from lbg_broker.server.core.definitions import define_queue, restore
 from lbg_broker.server.core.effects import Effect, Send
 from lbg_broker.server.core.errors import Refusal
 from lbg_broker.server.core.handling import ADMINISTERED, handle
+from lbg_broker.server.core.naming import find_queue, require
 from lbg_broker.server.core.publishing import confirm_instantly, publish
 from lbg_broker.server.core.settling import ack, credit_settled, unburden
 from lbg_broker.server.core.state import Pending, State
@@ -75,6 +78,7 @@ class Broker:
         """Carry out a command. `now`: seconds since the epoch."""
         state = self.state
         state.now = now
+        state.ring()
         match command:
             case Received():
                 connection = state.connections.get(command.connection)
@@ -94,6 +98,8 @@ class Broker:
                 self._store_blocked(command.reason)
             case CloseConnection():
                 self._close(command)
+            case Ticked():
+                pass
         return self._output()
 
     def administer(self, user: str, vhost: str, method: Method, now: float) -> tuple[Method, Output]:
@@ -103,8 +109,32 @@ class Broker:
         """
         state = self.state
         state.now = now
+        state.ring()
         answer = ADMINISTERED[type(method)](state, _Administrator(user, state.vhosts[vhost]), method)
         return answer, self._output()
+
+    def act(
+        self, user: str, vhost: str, queue: str, action: str, arguments: Mapping[str, Any], now: float
+    ) -> tuple[Mapping[str, Any], Output]:
+        """Have a queue of a special kind do what only it can; what it changed is durable after the next batch.
+
+        Raises `Refusal`, and KeyError for an unknown vhost.
+        """
+        state = self.state
+        state.now = now
+        state.ring()
+        actor = _Administrator(user, state.vhosts[vhost])
+        require(state, actor, "configure", "queue", queue)
+        found = find_queue(actor, queue)
+        answer = found.policy.perform(action, arguments)
+        state.make_due(found)
+        return answer, self._output()
+
+    @property
+    def next_alarm(self) -> float | None:
+        """When the core wants to be woken, by `Ticked` if nothing else comes: seconds since the epoch."""
+        alarms = self.state.alarms
+        return alarms[0][0] if alarms else None
 
     def define(self, kind: str, key: str, value: str | None) -> None:
         """Keep a definition of somebody else's (a user, a permission) with the next batch; None deletes it."""
@@ -117,6 +147,10 @@ class Broker:
         """
         state = self.state
         batch, pending = state.batch, state.pending
+        redefined, state.redefined = state.redefined, {}
+        for queue in redefined:
+            if not queue.spool.dropped:
+                define_queue(state, queue.vhost, queue)
         spools = list(state.touched)
         state.touched.clear()
         if final:
@@ -143,9 +177,8 @@ class Broker:
         """Whether `seal` would give a batch."""
         state = self.state
         batch, pending = state.batch, state.pending
-        return bool(
-            state.touched or batch.definitions or batch.dropped or pending.replies or pending.confirms
-        )
+        to_store = state.touched or state.redefined or batch.definitions or batch.dropped
+        return bool(to_store or pending.replies or pending.confirms)
 
     def _output(self) -> Output:
         state = self.state

@@ -16,6 +16,7 @@ __all__ = [
     "Paused",
     "Received",
     "StoreBlocked",
+    "Ticked",
 ]
 
 
@@ -75,4 +76,18 @@ class CloseConnection:
     reason: str
 
 
-Command = ConnectionOpened | ConnectionLost | Received | Paused | Committed | StoreBlocked | CloseConnection
+@dataclass(slots=True, frozen=True)
+class Ticked:
+    """Time passed: what waits for it goes on."""
+
+
+Command = (
+    ConnectionOpened
+    | ConnectionLost
+    | Received
+    | Paused
+    | Committed
+    | StoreBlocked
+    | CloseConnection
+    | Ticked
+)

@@ -12,13 +12,13 @@ from lbg_broker.amqp.methods import (
     BasicQos,
     BasicQosOk,
 )
-from lbg_broker.server.core.arguments import check_consumer_arguments
 from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.effects import SendContent
 from lbg_broker.server.core.errors import ChannelRefusal, ConnectionRefusal
 from lbg_broker.server.core.naming import check_owner, find_queue, queue_name, require
 from lbg_broker.server.core.queueing import remove_queue
+from lbg_broker.server.core.reading_arguments import ArgumentReader
 from lbg_broker.server.core.state import State
 
 __all__ = ["cancel", "consume", "get", "qos", "remove_consumer"]
@@ -33,7 +33,6 @@ def consume(state: State, channel: Channel, method: BasicConsume) -> None:
     require(state, channel, "read", "queue", name)
     queue = find_queue(channel, name)
     check_owner(channel, queue)
-    check_consumer_arguments(method.arguments, where=f"consumer '{tag}' of {queue.where}")
     others = queue.policy.consumers
     if (method.exclusive and (others or queue.rules.single_active_consumer)) or any(
         other.exclusive for other in others
@@ -48,9 +47,14 @@ def consume(state: State, channel: Channel, method: BasicConsume) -> None:
         prefetch=channel.prefetch,
         arguments=dict(method.arguments),
     )
+    arguments = ArgumentReader(method.arguments, f"consumer '{tag}' of {queue.where}")
+    arguments.flag("x-cancel-on-ha-failover")  # a node fails over to nowhere: there is nothing to cancel on
+    queue.policy.admit(consumer, arguments)
+    arguments.finish()
     channel.consumers[tag] = consumer
     queue.policy.add(consumer)
-    queue.spool.attended = True
+    for line in queue.lines:
+        line.attended = True
     state.make_due(queue)
     state.reply(channel, BasicConsumeOk(tag), nowait=method.nowait)
 
@@ -68,7 +72,8 @@ def remove_consumer(state: State, consumer: Consumer) -> None:
     queue = consumer.queue
     del consumer.channel.consumers[consumer.tag]
     queue.policy.remove(consumer)
-    queue.spool.attended = bool(queue.policy.consumers)
+    for line in queue.lines:
+        line.attended = bool(queue.policy.consumers)
     state.make_due(queue)
     if queue.auto_delete and not queue.policy.consumers and not queue.spool.dropped:
         remove_queue(state, queue)
@@ -80,6 +85,11 @@ def get(state: State, channel: Channel, method: BasicGet) -> None:
     require(state, channel, "read", "queue", name)
     queue = find_queue(channel, name)
     check_owner(channel, queue)
+    if not queue.policy.takes_get:
+        kind = queue.rules.kind.kind if queue.rules.kind is not None else "plain"
+        raise ConnectionRefusal(
+            ReplyCode.NOT_IMPLEMENTED, f"basic.get not supported by {kind} queues {queue.where}"
+        )
     messages, redelivered = queue.spool.take(1)
     if not messages:
         if queue.spool.ready:

@@ -42,7 +42,7 @@ def dead_letter(
     properties.expiration = None
     new_header = properties.encode()
     for target in targets:
-        if target.limited and target.rules.overflow != "drop-head" and target.is_full_for(len(body)):
+        if target.shut or (target.rules.overflow != "drop-head" and target.is_full_for(len(body))):
             continue
         target.append(route.origin, new_header, body)
         state.make_due(target)

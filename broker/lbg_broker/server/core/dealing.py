@@ -5,11 +5,14 @@ takes them and says who gets them; the caller numbers and sends them before it a
 """
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from lbg_broker.amqp import ReplyCode
 from lbg_broker.server.core.consumer import Consumer
+from lbg_broker.server.core.errors import ChannelRefusal
 from lbg_broker.server.core.message import Message
+from lbg_broker.server.core.reading_arguments import ArgumentReader
 from lbg_broker.server.core.spool import Spool
 
 __all__ = ["Competing", "Policy", "Share", "SingleActive"]
@@ -18,36 +21,59 @@ Share = tuple[Spool, Consumer, list[Message], int]
 """Messages of a line for a consumer; the first n of them may have been delivered before."""
 
 
-class Policy(Protocol):
-    """How messages are shared out."""
+class Policy:
+    """How messages are shared out. `consumers` are in the order they came."""
 
-    consumers: list[Consumer]
+    takes_get = True
+    """Whether basic.get makes sense on such a queue."""
+
+    def __init__(self) -> None:
+        self.consumers: list[Consumer] = []
+
+    def admit(self, consumer: Consumer, arguments: ArgumentReader) -> None:
+        """Read the kind's own arguments of a basic.consume, and refuse a consumer that cannot be. Changes nothing:
+        others may still refuse it. Raises `Refusal`."""
 
     def add(self, consumer: Consumer) -> None:
         """A consumer comes, behind those that are there."""
-
-    def remove(self, consumer: Consumer) -> None:
-        """A consumer goes."""
-
-    def is_active(self, consumer: Consumer) -> bool:
-        """Whether messages may go to it."""
-
-    def deal(self) -> Iterator[Share]:
-        """Share out what may be given out now."""
-
-
-class SingleActive:
-    """The first consumer gets everything; the others wait in the order they came."""
-
-    def __init__(self, spool: Spool) -> None:
-        self.consumers: list[Consumer] = []
-        self._spool = spool
-
-    def add(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
 
     def remove(self, consumer: Consumer) -> None:
+        """A consumer goes. What it holds is settled or given back later, or was before."""
         self.consumers.remove(consumer)
+
+    def is_active(self, consumer: Consumer) -> bool:
+        """Whether messages may go to it."""
+        return True
+
+    def deal(self) -> Iterator[Share]:
+        """Share out what may be given out now."""
+        raise NotImplementedError
+
+    def ring(self) -> None:
+        """A time it asked for with `State.wake_at` has come, or may have: the queue is dealt from after this."""
+
+    def perform(self, action: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Carry out an action of the management API and give its answer as JSON. Raises `Refusal`."""
+        raise ChannelRefusal(
+            ReplyCode.PRECONDITION_FAILED, f"there is no action '{action}' for this kind of queue"
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        """What a kind has to say of itself in the management API, as fields of the queue's JSON."""
+        return {}
+
+    def kept(self) -> Mapping[str, Any]:
+        """What a durable queue of a special kind must know after a restart, as JSON; `State.redefine` stores it."""
+        return {}
+
+
+class SingleActive(Policy):
+    """The first consumer gets everything; the others wait in the order they came."""
+
+    def __init__(self, spool: Spool) -> None:
+        super().__init__()
+        self._spool = spool
 
     def is_active(self, consumer: Consumer) -> bool:
         return self.consumers[0] is consumer
@@ -63,24 +89,21 @@ class SingleActive:
             yield spool, consumer, messages, redelivered
 
 
-class Competing:
+class Competing(Policy):
     """Each message goes to the next consumer in turn that has credit."""
 
     def __init__(self, spool: Spool) -> None:
-        self.consumers: list[Consumer] = []
+        super().__init__()
         self._spool = spool
         self._turn: deque[Consumer] = deque()
 
     def add(self, consumer: Consumer) -> None:
-        self.consumers.append(consumer)
+        super().add(consumer)
         self._turn.append(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        self.consumers.remove(consumer)
+        super().remove(consumer)
         self._turn.remove(consumer)
-
-    def is_active(self, consumer: Consumer) -> bool:
-        return True
 
     def deal(self) -> Iterator[Share]:
         turn, spool = self._turn, self._spool

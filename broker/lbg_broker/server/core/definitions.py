@@ -10,8 +10,9 @@ from lbg_broker.server.core.arguments import QueueArguments
 from lbg_broker.server.core.changes import StoredState
 from lbg_broker.server.core.errors import RestoreError
 from lbg_broker.server.core.exchange import Binding, Exchange
+from lbg_broker.server.core.kinds.choosing import kind_of
+from lbg_broker.server.core.making import make_queue
 from lbg_broker.server.core.queue import Queue
-from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.state import State
 from lbg_broker.server.core.vhost import Vhost
 
@@ -34,11 +35,15 @@ def define_exchange(state: State, vhost: Vhost, exchange: Exchange, *, there: bo
 
 def define_queue(state: State, vhost: Vhost, queue: Queue, *, there: bool = True) -> None:
     """Keep a durable queue, or delete it."""
-    value = {
-        "spool": queue.spool.id,
+    value: dict[str, object] = {
         "auto_delete": queue.auto_delete,
         "arguments": _packed(queue.arguments),
     }
+    if queue.rules.kind is None:
+        value["spool"] = queue.spool.id
+    else:
+        value["lines"] = [line.id for line in queue.lines]
+        value["kept"] = queue.policy.kept()
     state.define("queue", _text([vhost.name, queue.name]), _text(value) if there else None)
 
 
@@ -62,6 +67,7 @@ def restore(state: State, stored: StoredState) -> None:
         if definition.kind in by_kind and definition.value is not None:
             by_kind[definition.kind].append((json.loads(definition.key), json.loads(definition.value)))
     records = {record.spool: record for record in stored.spools}
+    state.next_spool = max(records, default=0) + 1  # a kind may make new lines while it is restored
     try:
         for (vhost_name, name), value in by_kind["exchange"]:
             _vhost(state, vhost_name).exchanges[name] = Exchange(
@@ -75,23 +81,26 @@ def restore(state: State, stored: StoredState) -> None:
         for (vhost_name, name), value in by_kind["queue"]:
             vhost = _vhost(state, vhost_name)
             arguments = _unpacked(value["arguments"])
-            queue = Queue(
+            rules = QueueArguments.parse(arguments, where=f"queue '{name}'")
+            ids, kept = value.get("lines") or [value["spool"]], value.get("kept", {})
+            lines = kind_of(rules).restored_lines(state, rules, [records[line] for line in ids], kept)
+            state.spools.update((line.id, line) for line in lines)
+            make_queue(
+                state,
                 vhost,
                 name,
                 durable=True,
                 auto_delete=value["auto_delete"],
                 owner=None,
                 arguments=arguments,
-                rules=QueueArguments.parse(arguments, where=f"queue '{name}'"),
-                spool=Spool.restored(records[value["spool"]], touched=state.touched),
+                rules=rules,
+                lines=lines,
+                kept=kept,
             )
-            vhost.queues[name] = queue
-            state.spools[queue.spool.id] = queue.spool
         for (vhost_name, source, kind, destination, routing_key, arguments_text), _ in by_kind["binding"]:
             _vhost(state, vhost_name).bind(Binding(source, kind, destination, routing_key, arguments_text))
     except (KeyError, TypeError, ValueError) as error:
         raise RestoreError(f"the stored definitions cannot be read: {error!r}") from error
-    state.next_spool = max(records, default=0) + 1
 
 
 def _vhost(state: State, name: str) -> Vhost:

@@ -147,10 +147,10 @@ def _append_limited(state: State, channel: Channel, route: Route, header: bytes,
 
 
 def _admits(state: State, channel: Channel, queue: Queue, origin: Origin, header: bytes, body: bytes) -> bool:
-    """Whether a queue takes this message; with drop-head it always does."""
-    if queue.rules.overflow == "drop-head":
+    """Whether a queue takes this message; with drop-head it does unless it is shut."""
+    if not queue.shut and (queue.rules.overflow == "drop-head" or not queue.rules.limited):
         return True
-    if queue not in channel.fenced:
+    if queue not in channel.fenced and not queue.shut:
         size = len(body)
         if not queue.is_full_for(size):
             return True
@@ -160,8 +160,8 @@ def _admits(state: State, channel: Channel, queue: Queue, origin: Origin, header
                 return True
         if queue.has_idle_consumer():
             return True
-        if channel.connection.ordered_refusal:
-            channel.fenced.add(queue)
+    if channel.connection.ordered_refusal:
+        channel.fenced.add(queue)
     state.counters.refused += 1
     if queue.rules.overflow == "reject-publish-dlx":
         dead_letter(state, queue, origin, header, body, reason="maxlen")

@@ -1,11 +1,11 @@
-"""A queue: its name and rules, its line of messages, and its consumers."""
+"""A queue: its name and rules, its lines of messages, and its consumers."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lbg_broker.amqp import FieldValue, Table
 from lbg_broker.server.core.arguments import QueueArguments
-from lbg_broker.server.core.dealing import Competing, Policy, SingleActive
+from lbg_broker.server.core.dealing import Policy
 from lbg_broker.server.core.exchange import Binding
 from lbg_broker.server.core.message import Origin
 from lbg_broker.server.core.spool import Spool
@@ -21,7 +21,9 @@ class Queue:
     """`durable`: it and its messages survive the process. An exclusive queue never does, whatever was asked,
     because its owner does not.
 
-    `due`: it is in the list of queues that may have something to deliver.
+    `due`: it is in the list of queues that may have something to deliver. `policy` is set by who makes the queue, and
+    `lines` change only with `State.add_line` and `State.drop_line`. `spool` is the first line: the only one of a plain
+    queue. `shut`: it takes no messages for now, whatever room it has.
     """
 
     __slots__ = (
@@ -33,10 +35,12 @@ class Queue:
         "due",
         "durable",
         "limited",
+        "lines",
         "name",
         "owner",
         "policy",
         "rules",
+        "shut",
         "spool",
         "vhost",
         "where",
@@ -52,7 +56,7 @@ class Queue:
         owner: "Connection | None",
         arguments: Table,
         rules: QueueArguments,
-        spool: Spool,
+        lines: list[Spool],
     ) -> None:
         self.vhost = vhost
         self.name = name
@@ -63,12 +67,16 @@ class Queue:
         self.owner = owner
         self.arguments: dict[str, FieldValue] = dict(arguments)
         self.rules = rules
-        self.limited = rules.limited
-        self.spool = spool
-        spool.queue = self
-        self.append: Callable[[Origin, bytes, bytes], None] = spool.append
+        self.limited = rules.limited or rules.kind is not None
+        """Whether it may refuse a message: because of a limit, or because it is shut."""
+        self.shut = False
+        self.lines = lines
+        self.spool = lines[0]
+        for line in lines:
+            line.queue = self
+        self.append: Callable[[Origin, bytes, bytes], None] = self.spool.append
         """Put a message at the end. A kind of queue with several lines chooses among them here."""
-        self.policy: Policy = SingleActive(spool) if rules.single_active_consumer else Competing(spool)
+        self.policy: Policy
         self.bindings: dict[Binding, None] = {}
         self.due = False
 
@@ -78,40 +86,40 @@ class Queue:
     @property
     def messages_ready(self) -> int:
         """Messages that wait, in memory and in the store."""
-        return self.spool.ready
+        return sum([line.ready for line in self.lines])
 
     @property
     def messages_unacknowledged(self) -> int:
         """Messages given out and not settled."""
-        return self.spool.outstanding
+        return sum([line.outstanding for line in self.lines])
 
     @property
     def bytes_ready(self) -> int:
         """Bytes of the bodies that wait."""
-        return self.spool.ready_bytes
+        return sum([line.ready_bytes for line in self.lines])
 
     @property
     def bytes_unacknowledged(self) -> int:
         """Bytes of the bodies given out and not settled."""
-        return self.spool.outstanding_bytes
+        return sum([line.outstanding_bytes for line in self.lines])
 
     def is_full_for(self, size_bytes: int) -> bool:
         """Whether one more message of this size would be over a limit. Limits count what waits, as RabbitMQ's."""
-        spool, rules = self.spool, self.rules
-        if rules.max_length is not None and spool.ready + 1 > rules.max_length:
+        rules = self.rules
+        if rules.max_length is not None and self.messages_ready + 1 > rules.max_length:
             return True
-        return rules.max_length_bytes is not None and spool.ready_bytes + size_bytes > rules.max_length_bytes
+        return rules.max_length_bytes is not None and self.bytes_ready + size_bytes > rules.max_length_bytes
 
     def is_over(self) -> bool:
         """Whether what waits is over a limit now."""
-        spool, rules = self.spool, self.rules
-        if rules.max_length is not None and spool.ready > rules.max_length:
+        rules = self.rules
+        if rules.max_length is not None and self.messages_ready > rules.max_length:
             return True
-        return rules.max_length_bytes is not None and spool.ready_bytes > rules.max_length_bytes
+        return rules.max_length_bytes is not None and self.bytes_ready > rules.max_length_bytes
 
     def has_idle_consumer(self) -> bool:
         """Whether a message that comes now would go out at once."""
-        if self.spool.ready:
+        if self.messages_ready:
             return False
         policy = self.policy
         return any(policy.is_active(consumer) and consumer.credit() for consumer in policy.consumers)

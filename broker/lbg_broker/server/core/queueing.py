@@ -13,6 +13,8 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.server.core.arguments import QueueArguments, inequivalent, same_arguments
 from lbg_broker.server.core.definitions import define_queue
 from lbg_broker.server.core.errors import ChannelRefusal
+from lbg_broker.server.core.kinds.choosing import kind_of
+from lbg_broker.server.core.making import make_queue
 from lbg_broker.server.core.naming import (
     Actor,
     check_not_reserved,
@@ -23,6 +25,7 @@ from lbg_broker.server.core.naming import (
     require,
 )
 from lbg_broker.server.core.queue import Queue
+from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.state import State
 from lbg_broker.server.core.topology import remove_binding
 
@@ -83,14 +86,13 @@ def purge_queue(state: State, actor: Actor, method: QueuePurge) -> QueuePurgeOk:
     require(state, actor, "read", "queue", name)
     queue = find_queue(actor, name)
     check_owner(actor, queue)
-    positions = [
-        message.position
-        for connection in state.connections.values()
-        for channel in connection.channels.values()
-        for line, message, _ in channel.unsettled.values()
-        if line is queue.spool
-    ]
-    return QueuePurgeOk(queue.spool.purge(sorted(positions)))
+    positions: dict[Spool, list[int]] = {line: [] for line in queue.lines}
+    for connection in state.connections.values():
+        for channel in connection.channels.values():
+            for line, message, _ in channel.unsettled.values():
+                if line in positions:
+                    positions[line].append(message.position)
+    return QueuePurgeOk(sum([line.purge(sorted(stay)) for line, stay in positions.items()]))
 
 
 def remove_queue(state: State, queue: Queue) -> None:
@@ -104,7 +106,8 @@ def remove_queue(state: State, queue: Queue) -> None:
         queue.owner.owned.discard(queue)
     if queue.durable:
         define_queue(state, vhost, queue, there=False)
-    state.drop_spool(queue.spool)
+    for line in list(queue.lines):
+        state.drop_spool(line)
     for consumer in list(queue.policy.consumers):
         queue.policy.remove(consumer)
         channel = consumer.channel
@@ -130,7 +133,8 @@ def _create(state: State, actor: Actor, name: str, method: QueueDeclare) -> Queu
         require(state, actor, "write", "exchange", rules.dead_letter_exchange)
     owner = actor.owner if method.exclusive else None
     durable = method.durable and not method.exclusive
-    queue = Queue(
+    queue = make_queue(
+        state,
         actor.vhost,
         name,
         durable=durable,
@@ -138,10 +142,10 @@ def _create(state: State, actor: Actor, name: str, method: QueueDeclare) -> Queu
         owner=owner,
         arguments=method.arguments,
         rules=rules,
-        spool=state.new_spool(durable=durable),
+        lines=kind_of(rules).new_lines(state, rules, durable=durable),
+        kept={},
     )
     queue.declared_durable = method.durable
-    actor.vhost.queues[name] = queue
     actor.vhost.changed()
     if owner is not None:
         owner.owned.add(queue)

@@ -3,8 +3,11 @@
 The modules that carry out commands (`topology`, `publishing`, `consuming`, `settling`, …) are functions on this state.
 """
 
+import heapq
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from lbg_broker.amqp import MethodEvent
 from lbg_broker.amqp.methods import Method
@@ -20,6 +23,8 @@ from lbg_broker.server.core.vhost import Vhost
 from lbg_broker.server.core.window import UNSETTLED_BYTES
 
 __all__ = ["Counters", "Pending", "State"]
+
+Line = TypeVar("Line", bound=Spool)
 
 
 @dataclass(slots=True)
@@ -70,6 +75,9 @@ class State:
         self.confirming: list[Channel] = []  # channels with publishes to confirm at the end of this turn
         self.speaking: list[Connection] = []  # connections with effects not yet handed over
         self.spools: dict[int, Spool] = {}
+        self.redefined: dict[Queue, None] = {}  # queues whose definition is stored with the next batch
+        self.alarms: list[tuple[float, int, Queue]] = []
+        self._alarm_numbers = itertools.count()
         self.laden: set[Channel] = set()  # channels that hold much of a line's unsettled messages
 
     # --- effects -----------------------------------------------------------------------------------------------
@@ -109,18 +117,51 @@ class State:
         """Keep a durable thing in the store, or (None) delete it."""
         self.batch.definitions.append(Definition(kind, key, value))
 
-    def new_spool(self, *, durable: bool) -> Spool:
+    def redefine(self, queue: Queue) -> None:
+        """Have a durable queue's definition stored again with the next batch: its lines or what its policy keeps are
+        different now."""
+        if queue.durable:
+            self.redefined[queue] = None
+
+    def new_line(self, kind: type[Line], *, durable: bool) -> Line:
         """A line of messages nobody had before."""
-        spool = Spool(self.next_spool, durable=durable, touched=self.touched)
-        self.spools[spool.id] = spool
+        line = kind(self.next_spool, durable=durable, touched=self.touched)
+        self.spools[line.id] = line
         self.next_spool += 1
-        return spool
+        return line
+
+    def add_line(self, queue: Queue, line: Spool) -> None:
+        """Give a queue one line more, behind those it has."""
+        line.queue = queue
+        line.attended = bool(queue.policy.consumers)
+        queue.lines.append(line)
+        self.redefine(queue)
+
+    def drop_line(self, queue: Queue, line: Spool) -> None:
+        """Take a line with all its messages off a queue that keeps others."""
+        queue.lines.remove(line)
+        self.drop_spool(line)
+        self.redefine(queue)
 
     def drop_spool(self, spool: Spool) -> None:
         """Delete a line with all its messages."""
         del self.spools[spool.id]
         spool.drop()
         self.batch.dropped.append((spool.id, spool.durable))
+
+    # --- time --------------------------------------------------------------------------------------------------
+
+    def wake_at(self, queue: Queue, at: float) -> None:
+        """Have the queue's policy ring at this time (seconds since the epoch), or soon after."""
+        heapq.heappush(self.alarms, (at, next(self._alarm_numbers), queue))
+
+    def ring(self) -> None:
+        """Wake those whose time has come."""
+        while self.alarms and self.alarms[0][0] <= self.now:
+            queue = heapq.heappop(self.alarms)[2]
+            if not queue.spool.dropped:
+                queue.policy.ring()
+                self.make_due(queue)
 
     # --- queues ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from lbg_broker.amqp.methods import Method
 from lbg_broker.server.core.changes import Definition
@@ -32,6 +33,14 @@ class ManagedBroker(Protocol):
 
     async def administer(self, user: str, vhost: str, method: Method) -> Method:
         """Carry out a declare, bind, delete or purge for a user; durable when this returns.
+
+        Raises `core.errors.Refusal`, and KeyError for an unknown virtual host.
+        """
+
+    async def act(
+        self, user: str, vhost: str, queue: str, action: str, arguments: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Have a queue do what only its kind can, and give its answer; durable when this returns.
 
         Raises `core.errors.Refusal`, and KeyError for an unknown virtual host.
         """

@@ -122,6 +122,15 @@ async def purge_queue(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
+@ROUTES.post("/api/lbg/queues/{vhost}/{name}/{action}")
+async def act_on_queue(request: web.Request) -> web.Response:
+    """What RabbitMQ's API has no path for: an action of the queue's kind (docs/embedded-broker.md)."""
+    asked = Asked(request)
+    body, queue = await asked.body(), _queue(asked)
+    answer = await asked.broker.act(asked.user.name, asked.vhost.name, queue.name, asked.name("action"), body)
+    return web.json_response(answer)
+
+
 def _exchange(asked: Asked) -> Exchange:
     exchange = asked.vhost.exchanges.get(exchange_name(asked.name()))
     if exchange is None:

@@ -1,0 +1,18 @@
+"""From a queue's arguments to its kind."""
+
+from typing import Final
+
+from lbg_broker.server.core.arguments import QueueArguments
+from lbg_broker.server.core.kinds.kind import Kind
+from lbg_broker.server.core.kinds.plain import Plain
+
+__all__ = ["kind_of"]
+
+PLAIN: Final = Plain()
+KINDS: Final[dict[type, Kind]] = {}
+"""By the class of their rules."""
+
+
+def kind_of(rules: QueueArguments) -> Kind:
+    """The kind that these arguments ask for."""
+    return PLAIN if rules.kind is None else KINDS[type(rules.kind)]
