@@ -10,6 +10,7 @@ def test_everything_of_a_group_is_named_after_it() -> None:
 
     assert names.exchange == "lbg.orders"
     assert [names.queue(number) for number in (0, 11)] == ["lbg.orders.q.0", "lbg.orders.q.11"]
+    assert names.parent == "lbg.orders.q"
     assert names.unrouted == names.unrouted_exchange == "lbg.orders.unrouted"
     assert (names.dlx, names.dead) == ("lbg.orders.dlx", "lbg.orders.dead")
     assert names.config == "lbg.orders.config"

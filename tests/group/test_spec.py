@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.group import GroupSpec, SpecError, differences
-from lbg_broker.group.spec import MODES
+from lbg_broker.group import MODES, UNCOUNTED_MODES, GroupSpec, SpecError, differences
 
 GIVEN: dict[str, Any] = {
     "name": "orders",
@@ -64,6 +63,13 @@ BROKEN = [
     ("mode", "exclusive", "one of Exclusive, Partitioned, MessageGroups, Sessions"),
     ("max_clients", 0, "integer from 1"),
     ("max_clients", 9, "at most queue_count (8): HC >= QC >= CC"),
+    ("rebalance_delay_s", 2.5, "goes with mode Partitioned only, and this is Exclusive"),
+    ("max_handoff_s", 1, "goes with mode Partitioned only, and this is Exclusive"),
+    ("rebalance_delay_s", -1, "number of seconds from 0 to 3600"),
+    ("rebalance_delay_s", "soon", "number of seconds from 0 to 3600"),
+    ("rebalance_delay_s", True, "number of seconds from 0 to 3600"),
+    ("max_handoff_s", 3600.5, "number of seconds from 0 to 3600"),
+    ("max_handoff_s", float("nan"), "number of seconds from 0 to 3600"),
 ]
 
 
@@ -73,7 +79,8 @@ def test_a_broken_rule_is_reported_with_field_value_and_rule(field: str, value: 
         GroupSpec.parse({**GIVEN, field: value})
 
     error = caught.value
-    assert (error.field, error.value) == (field, value)
+    assert error.field == field
+    assert error.value is value or error.value == value
     assert rule in error.rule
     assert str(error).startswith(f"{field} ")
     assert rule in str(error)
@@ -99,7 +106,43 @@ def test_the_most_queues_and_clients_that_the_hash_count_allows_are_accepted() -
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_parses_because_refusing_one_is_for_provisioning(mode: str) -> None:
-    assert GroupSpec.parse({**GIVEN, "mode": mode}).mode == mode
+    assert GroupSpec.parse({**GIVEN, "queue_count": 1, "mode": mode}).mode == mode
+
+
+@pytest.mark.parametrize("mode", UNCOUNTED_MODES)
+def test_where_all_members_consume_one_queue_none_is_counted_and_they_are_not_bounded_by_it(
+    mode: str,
+) -> None:
+    given = {name: value for name, value in GIVEN.items() if name != "queue_count"}
+
+    spec = GroupSpec.parse({**given, "mode": mode})
+
+    assert (spec.queue_count, spec.max_clients) == (1, spec.hash_count)
+    assert GroupSpec.parse({**given, "mode": mode, "max_clients": 250}).max_clients == 250
+    assert GroupSpec.parse({**given, "mode": mode, "queue_count": "1"}) == spec
+
+
+@pytest.mark.parametrize("mode", UNCOUNTED_MODES)
+def test_more_than_one_queue_is_refused_where_all_members_consume_one(mode: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        GroupSpec.parse({**GIVEN, "mode": mode})
+    assert str(caught.value) == f"queue_count 8: must be 1 in mode {mode}: all members consume the one queue"
+
+
+def test_the_times_of_partitions_are_kept_to_the_millisecond() -> None:
+    spec = GroupSpec.parse(
+        {**GIVEN, "mode": "Partitioned", "rebalance_delay_s": "2.5", "max_handoff_s": 0.0004}
+    )
+
+    assert (spec.rebalance_delay_s, spec.max_handoff_s) == (2.5, 0.0)
+
+
+def test_without_times_partitions_have_those_of_the_document() -> None:
+    spec = GroupSpec.parse({**GIVEN, "mode": "Partitioned"})
+
+    assert (spec.rebalance_delay_s, spec.max_handoff_s) == (5.0, 3.0)
+    assert "RD" not in spec.to_record()
+    assert "MH" not in spec.to_record()
 
 
 def test_names_may_be_written_as_kubernetes_does_and_counts_as_text() -> None:
@@ -145,13 +188,17 @@ def test_the_record_is_the_documents_compact_json() -> None:
 
 
 def test_the_record_has_our_own_keys_only_where_they_are_not_the_default() -> None:
-    spec = replace(SPEC, hash_function="java", mode="Partitioned", max_clients=4)
+    spec = replace(
+        SPEC, hash_function="java", mode="Partitioned", max_clients=4, rebalance_delay_s=1.5, max_handoff_s=10
+    )
 
     assert json.loads(spec.to_record()) == {
         **json.loads(SPEC.to_record()),
         "HF": "java",
         "MD": "Partitioned",
         "CC": 4,
+        "RD": 1.5,
+        "MH": 10.0,
     }
 
 
@@ -189,7 +236,9 @@ WORDS = st.text(
 @st.composite
 def specs(draw: st.DrawFn) -> GroupSpec:
     hash_count = draw(st.integers(1, 65_536))
-    queue_count = draw(st.integers(1, min(hash_count, 4_096)))
+    mode = draw(st.sampled_from(MODES))
+    queue_count = 1 if mode in UNCOUNTED_MODES else draw(st.integers(1, min(hash_count, 4_096)))
+    times = st.none() | (st.floats(0, 3_600) if mode == "Partitioned" else st.nothing())
     return GroupSpec(
         draw(st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True)),
         draw(WORDS),
@@ -198,8 +247,10 @@ def specs(draw: st.DrawFn) -> GroupSpec:
         queue_size_mb=draw(st.integers(1, 6_000_000)),
         client_username=draw(WORDS),
         hash_function=draw(st.sampled_from(["crc32", "java", "murmur2", "modulo"])),
-        mode=draw(st.sampled_from(MODES)),
-        max_clients=draw(st.none() | st.integers(1, queue_count)),
+        mode=mode,
+        max_clients=draw(st.none() | st.integers(1, 65_536 if mode in UNCOUNTED_MODES else queue_count)),
+        rebalance_delay_s=draw(times),
+        max_handoff_s=draw(times),
     )
 
 

@@ -12,8 +12,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from lbg_broker.group import HASH_FUNCTIONS
-from lbg_broker.group.spec import HASH_COUNT_MAX, MODES, PREFIX_MAX_BYTES, QUEUE_COUNT_MAX
+from lbg_broker.group import HASH_FUNCTIONS, MODES
+from lbg_broker.group.rules import HASH_COUNT_MAX, PREFIX_MAX_BYTES, QUEUE_COUNT_MAX
 from lbg_sidecar import MemberSettings
 from lbg_sidecar.app import BatchSettings
 from lbg_sidecar.balancing.rules import Assignment

@@ -8,6 +8,7 @@ from .engines import EMBEDDED, RABBITMQ, Engine
 from .errors import GroupError, JournalError, SpecError
 from .hashing import HASH_FUNCTIONS, hash_of, queue_of
 from .journal import DeliveredRecord, PublishedRecord, decode, encode
+from .modes import EXCLUSIVE, MESSAGE_GROUPS, MODES, NATIVE_MODES, PARTITIONED, SESSIONS, UNCOUNTED_MODES
 from .names import (
     HEADER_ATTEMPTS,
     HEADER_DELIVERED_AT,
@@ -31,10 +32,11 @@ from .names import (
 from .order import OrderJudge
 from .sequences import SequenceSet
 from .spec import Difference, GroupSpec, differences
-from .topology import Permissions, Topology, mailbox_of, topology_of
+from .topology import Permissions, Topology, is_native, mailbox_of, stream_queues, topology_of
 
 __all__ = [
     "EMBEDDED",
+    "EXCLUSIVE",
     "HASH_FUNCTIONS",
     "HEADER_ATTEMPTS",
     "HEADER_DELIVERED_AT",
@@ -50,8 +52,14 @@ __all__ = [
     "HEADER_REDELIVERED",
     "HEADER_SEQ",
     "HEADER_TS",
+    "MESSAGE_GROUPS",
+    "MODES",
+    "NATIVE_MODES",
+    "PARTITIONED",
     "RABBITMQ",
+    "SESSIONS",
     "TO_ALL",
+    "UNCOUNTED_MODES",
     "DeliveredRecord",
     "Difference",
     "Engine",
@@ -71,9 +79,11 @@ __all__ = [
     "differences",
     "encode",
     "hash_of",
+    "is_native",
     "mailbox_of",
     "queue_of",
     "routing_key",
     "static_primaries",
+    "stream_queues",
     "topology_of",
 ]

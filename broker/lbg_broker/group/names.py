@@ -66,6 +66,11 @@ class Names:
         return f"lbg.{self.group}.q.{number}"
 
     @property
+    def parent(self) -> str:
+        """The one queue of a group that is one queue on its broker."""
+        return f"lbg.{self.group}.q"
+
+    @property
     def unrouted_exchange(self) -> str:
         return f"lbg.{self.group}.unrouted"
 

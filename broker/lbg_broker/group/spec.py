@@ -9,20 +9,26 @@ from dataclasses import dataclass, fields
 
 from .errors import SpecError
 from .hashing import HASH_FUNCTIONS
+from .modes import EXCLUSIVE, MODES, PARTITIONED, UNCOUNTED_MODES
 from .names import require_group_name
+from .rules import (
+    HASH_COUNT_MAX,
+    QUEUE_COUNT_MAX,
+    QUEUE_SIZE_MAX_MB,
+    integer,
+    number,
+    one_of,
+    prefix,
+    seconds,
+    username,
+)
 
-MODES = ("Exclusive", "Partitioned", "MessageGroups", "Sessions")
-"""Every mode that a group may ask for; whether an engine can do it is for provisioning to say."""
-
-HASH_COUNT_MAX = 65_536
-QUEUE_COUNT_MAX = 4_096
-QUEUE_SIZE_MAX_MB = 6_000_000
-PREFIX_MAX_BYTES = 128
-USERNAME_MAX_BYTES = 255
+REBALANCE_DELAY_S = 5.0
+MAX_HANDOFF_S = 3.0
+"""Solace's defaults ("Configuring Partitioned Queues")."""
 
 BYTES_PER_MB = 1_000_000
 
-_DECIMAL = re.compile(r"[0-9]{1,18}")
 _RECORD_FIELDS = {
     "HP": "hash_prefix",
     "HC": "hash_count",
@@ -32,6 +38,8 @@ _RECORD_FIELDS = {
     "HF": "hash_function",
     "MD": "mode",
     "CC": "max_clients",
+    "RD": "rebalance_delay_s",
+    "MH": "max_handoff_s",
 }
 _PASSWORDS = frozenset({"CP", "client_password"})
 
@@ -41,7 +49,9 @@ class GroupSpec:
     """A group's attributes; whoever holds one holds a valid one. Raises SpecError.
 
     `queue_size_mb` is the spool limit of one queue in megabytes of 1,000,000 bytes. `max_clients` is CC of
-    the document's HC >= QC >= CC; None stands for as many as there are queues. There is no password in it.
+    the document's HC >= QC >= CC; None stands for as many as there are queues. In modes MessageGroups and Sessions
+    all members consume one queue: `queue_count` is 1, and None stands for as many clients as there are hashes.
+    `rebalance_delay_s` and `max_handoff_s` are of the partitions of mode Partitioned. There is no password in it.
     """
 
     name: str
@@ -53,6 +63,8 @@ class GroupSpec:
     hash_function: str
     mode: str
     max_clients: int
+    rebalance_delay_s: float
+    max_handoff_s: float
 
     def __init__(
         self,
@@ -60,33 +72,39 @@ class GroupSpec:
         hash_prefix: str,
         *,
         hash_count: int,
-        queue_count: int,
+        queue_count: int | None = None,
         queue_size_mb: int,
         client_username: str,
         hash_function: str = "crc32",
-        mode: str = "Exclusive",
+        mode: str = EXCLUSIVE,
         max_clients: int | None = None,
+        rebalance_delay_s: float | None = None,
+        max_handoff_s: float | None = None,
     ) -> None:
         keep = object.__setattr__
         keep(self, "name", require_group_name(name))
-        keep(self, "hash_prefix", _prefix(hash_prefix))
-        keep(self, "hash_count", _integer("hash_count", hash_count, HASH_COUNT_MAX))
-        keep(self, "queue_count", _integer("queue_count", queue_count, QUEUE_COUNT_MAX))
-        if queue_count > hash_count:
-            raise SpecError(
-                "queue_count", queue_count, f"must be at most hash_count ({hash_count}): HC >= QC >= CC"
-            )
-        keep(self, "queue_size_mb", _integer("queue_size_mb", queue_size_mb, QUEUE_SIZE_MAX_MB))
-        keep(self, "client_username", _username(client_username))
-        keep(self, "hash_function", _one_of("hash_function", hash_function, tuple(HASH_FUNCTIONS)))
-        keep(self, "mode", _one_of("mode", mode, MODES))
+        keep(self, "hash_prefix", prefix(hash_prefix))
+        keep(self, "hash_count", integer("hash_count", hash_count, HASH_COUNT_MAX))
+        keep(self, "mode", one_of("mode", mode, MODES))
+        keep(self, "queue_count", _queue_count(queue_count, hash_count, mode))
+        keep(self, "queue_size_mb", integer("queue_size_mb", queue_size_mb, QUEUE_SIZE_MAX_MB))
+        keep(self, "client_username", username(client_username))
+        keep(self, "hash_function", one_of("hash_function", hash_function, tuple(HASH_FUNCTIONS)))
         if max_clients is None:
-            max_clients = queue_count
-        keep(self, "max_clients", _integer("max_clients", max_clients, HASH_COUNT_MAX))
-        if max_clients > queue_count:
+            max_clients = self._most_clients
+        keep(self, "max_clients", integer("max_clients", max_clients, HASH_COUNT_MAX))
+        if mode not in UNCOUNTED_MODES and max_clients > self.queue_count:
             raise SpecError(
                 "max_clients", max_clients, f"must be at most queue_count ({queue_count}): HC >= QC >= CC"
             )
+        for field, given, default in (
+            ("rebalance_delay_s", rebalance_delay_s, REBALANCE_DELAY_S),
+            ("max_handoff_s", max_handoff_s, MAX_HANDOFF_S),
+        ):
+            duration = default if given is None else seconds(field, given)
+            if duration != default and mode != PARTITIONED:
+                raise SpecError(field, given, f"goes with mode {PARTITIONED} only, and this is {mode}")
+            keep(self, field, duration)
 
     @classmethod
     def parse(cls, mapping: Mapping[str, object]) -> GroupSpec:
@@ -106,9 +124,9 @@ class GroupSpec:
             if field in given:
                 raise SpecError("attribute", name, "is given twice, in two spellings")
             if value is not None:
-                given[field] = _number(value) if field in _COUNTS else value
+                given[field] = number(value) if field in _NUMBERS else value
         for field in _REQUIRED:
-            if field not in given:
+            if field not in given and not (field == "queue_count" and given.get("mode") in UNCOUNTED_MODES):
                 raise SpecError(field, None, "is required")
         return cls(**given)  # type: ignore[arg-type]  # checked in __post_init__
 
@@ -131,25 +149,35 @@ class GroupSpec:
         return cls.parse(given)
 
     def to_record(self) -> str:
-        """The document's compact JSON: HP, HC, QC, QS, CU, and HF, MD, CC where they are not the default."""
+        """The document's compact JSON: HP, HC, QC, QS, CU, and HF, MD, CC, RD, MH where they are not the
+        default."""
         record: dict[str, object] = {
             key: getattr(self, field) for key, field in list(_RECORD_FIELDS.items())[:5]
         }
-        if self.hash_function != "crc32":
-            record["HF"] = self.hash_function
-        if self.mode != "Exclusive":
-            record["MD"] = self.mode
-        if self.max_clients != self.queue_count:
-            record["CC"] = self.max_clients
+        for key, default in (
+            ("HF", "crc32"),
+            ("MD", EXCLUSIVE),
+            ("CC", self._most_clients),
+            ("RD", REBALANCE_DELAY_S),
+            ("MH", MAX_HANDOFF_S),
+        ):
+            if (value := getattr(self, _RECORD_FIELDS[key])) != default:
+                record[key] = value
         return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 
     @property
     def queue_size_bytes(self) -> int:
         return self.queue_size_mb * BYTES_PER_MB
 
+    @property
+    def _most_clients(self) -> int:
+        return self.hash_count if self.mode in UNCOUNTED_MODES else self.queue_count
+
 
 _FIELDS = tuple(field.name for field in fields(GroupSpec))
-_COUNTS = frozenset({"hash_count", "queue_count", "queue_size_mb", "max_clients"})
+_NUMBERS = frozenset(
+    {"hash_count", "queue_count", "queue_size_mb", "max_clients", "rebalance_delay_s", "max_handoff_s"}
+)
 _REQUIRED = _FIELDS[:6]
 
 
@@ -174,46 +202,15 @@ def differences(existing: GroupSpec, wanted: GroupSpec) -> tuple[Difference, ...
     )
 
 
-def _integer(field: str, value: object, maximum: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
-        raise SpecError(field, value, f"must be an integer from 1 to {maximum}")
-    return value
-
-
-def _number(value: object) -> object:
-    return int(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else value
-
-
-def _prefix(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise SpecError("hash_prefix", value, "must be text of at least one character")
-    if any(mark in value for mark in ".#*"):
-        raise SpecError("hash_prefix", value, "must not contain . # or *: it is one word of a topic")
-    return _plain("hash_prefix", value, PREFIX_MAX_BYTES)
-
-
-def _username(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise SpecError("client_username", value, "must be text of at least one character")
-    if ":" in value:
-        raise SpecError(
-            "client_username", value, "must not contain a colon: HTTP basic authentication ends there"
-        )
-    return _plain("client_username", value, USERNAME_MAX_BYTES)
-
-
-def _plain(field: str, value: str, maximum_bytes: int) -> str:
-    if not value.isprintable() or " " in value:
-        raise SpecError(field, value, "must not contain spaces or unprintable characters")
-    if len(value.encode()) > maximum_bytes:
-        raise SpecError(field, value, f"must take at most {maximum_bytes} bytes of UTF-8")
-    return value
-
-
-def _one_of(field: str, value: object, known: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in known:
-        raise SpecError(field, value, f"must be one of {', '.join(known)}")
-    return value
+def _queue_count(value: int | None, hash_count: int, mode: str) -> int:
+    if mode in UNCOUNTED_MODES and value is None:
+        return 1
+    count = integer("queue_count", value, QUEUE_COUNT_MAX)
+    if mode in UNCOUNTED_MODES and count != 1:
+        raise SpecError("queue_count", count, f"must be 1 in mode {mode}: all members consume the one queue")
+    if count > hash_count:
+        raise SpecError("queue_count", count, f"must be at most hash_count ({hash_count}): HC >= QC >= CC")
+    return count
 
 
 def _excerpt(text: str | bytes) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from .engines import Engine
-from .names import TO_ALL, Names, binding_key
+from .modes import MESSAGE_GROUPS, NATIVE_MODES, PARTITIONED, SESSIONS
+from .names import HEADER_KEY, TO_ALL, Names, binding_key
 from .spec import GroupSpec
 
 Argument = str | int | bool
@@ -65,11 +66,29 @@ class Topology:
     permissions: Permissions
 
 
+def is_native(spec: GroupSpec, engine: Engine) -> bool:
+    """Whether the group is one queue, of a kind that does there what the group's mode says."""
+    return spec.mode in NATIVE_MODES and not engine.is_rabbitmq
+
+
+def stream_queues(spec: GroupSpec, engine: Engine) -> tuple[str, ...]:
+    """The queues that carry the group's messages to its members."""
+    names = Names(spec.name)
+    if is_native(spec, engine):
+        return (names.parent,)
+    return tuple(names.queue(number) for number in range(spec.queue_count))
+
+
 @lru_cache(maxsize=1024)
 def topology_of(spec: GroupSpec, engine: Engine) -> Topology:
     """Remembered: who keeps hundreds of groups asks for the same ones again and again."""
     names = Names(spec.name)
-    return Topology(exchanges_of(names), queues_of(spec, engine), bindings_of(spec), permissions_of(names))
+    return Topology(
+        exchanges_of(names),
+        queues_of(spec, engine),
+        bindings_of(spec, engine),
+        permissions_of(names, is_one_queue=is_native(spec, engine)),
+    )
 
 
 def exchanges_of(names: Names) -> tuple[Exchange, ...]:
@@ -87,9 +106,8 @@ def queues_of(spec: GroupSpec, engine: Engine) -> tuple[Queue, ...]:
     names = Names(spec.name)
     safe = _safe_arguments(engine)
     limited = {**safe, "x-max-length-bytes": spec.queue_size_bytes, "x-overflow": "reject-publish"}
-    served: dict[str, Argument] = {**limited, "x-single-active-consumer": True}
     return (
-        *(Queue(names.queue(number), served) for number in range(spec.queue_count)),
+        *_serving(spec, engine, limited),
         # A publisher with another prefix or hash count is refused in the end; it must not fill the disk.
         Queue(names.unrouted, limited),
         # Dead letters have no limit: a full one would stop every lane that has something to refuse.
@@ -100,15 +118,47 @@ def queues_of(spec: GroupSpec, engine: Engine) -> tuple[Queue, ...]:
     )
 
 
-def bindings_of(spec: GroupSpec) -> tuple[Binding, ...]:
-    """Queue q takes hashes q, q + QC, q + 2 QC …: the document's striping."""
+def _serving(spec: GroupSpec, engine: Engine, limited: Mapping[str, Argument]) -> tuple[Queue, ...]:
+    if not is_native(spec, engine):
+        exclusive = {**limited, "x-single-active-consumer": True}
+        return tuple(Queue(name, exclusive) for name in stream_queues(spec, engine))
+    # The limit of such a queue is one over all its lines.
+    size_bytes = spec.queue_size_bytes * spec.queue_count
+    return (Queue(Names(spec.name).parent, {**limited, "x-max-length-bytes": size_bytes, **_kind_of(spec)}),)
+
+
+def _kind_of(spec: GroupSpec) -> dict[str, Argument]:
+    """The arguments by which the embedded broker knows the kind of queue (docs/embedded-broker.md)."""
+    if spec.mode == PARTITIONED:
+        return {
+            "x-queue-type": "partitioned",
+            "x-partition-count": spec.queue_count,
+            "x-partition-hash": spec.hash_function,
+            # hash mod QC, and the hash is H(key) mod HC: a key has the same number here as among exclusive queues.
+            "x-partition-hash-count": spec.hash_count,
+            "x-rebalance-delay": round(spec.rebalance_delay_s * 1000),
+            "x-max-handoff-time": round(spec.max_handoff_s * 1000),
+        }
+    if spec.mode == MESSAGE_GROUPS:
+        return {"x-group-header": HEADER_KEY}
+    assert spec.mode == SESSIONS
+    return {"x-queue-type": "sessions"}
+
+
+def bindings_of(spec: GroupSpec, engine: Engine) -> tuple[Binding, ...]:
+    """Queue q takes hashes q, q + QC, q + 2 QC …: the document's striping. Where there is one queue, it takes all."""
     names = Names(spec.name)
-    return (
-        *(
-            Binding(names.exchange, names.queue(number), binding_key(spec.hash_prefix, hash_))
+    taken = (
+        [(names.parent, f"{spec.hash_prefix}.#")]
+        if is_native(spec, engine)
+        else [
+            (names.queue(number), binding_key(spec.hash_prefix, hash_))
             for number in range(spec.queue_count)
             for hash_ in range(number, spec.hash_count, spec.queue_count)
-        ),
+        ]
+    )
+    return (
+        *(Binding(names.exchange, queue, key) for queue, key in taken),
         Binding(names.unrouted_exchange, names.unrouted, ""),
         Binding(names.dlx, names.dead, ""),
     )
@@ -123,13 +173,13 @@ def mailbox_of(names: Names, index: int) -> tuple[Queue, tuple[Binding, ...]]:
     )
 
 
-def permissions_of(names: Names) -> Permissions:
+def permissions_of(names: Names, *, is_one_queue: bool) -> Permissions:
     """What a member and a publisher need and no more.
 
     A mailbox is declared (configure), bound (write on it, read on the exchange) and consumed from (read).
     """
     mailboxes = re.escape(names.mailbox(0)[:-1]) + "[0-9]+"
-    queues = re.escape(names.queue(0)[:-1]) + "[0-9]+"
+    queues = re.escape(names.parent) if is_one_queue else re.escape(names.queue(0)[:-1]) + "[0-9]+"
     return Permissions(
         configure=_anchored(mailboxes),
         write=_anchored(
