@@ -12,6 +12,7 @@ from lbg_operator.manifests import GroupManifest
 from lbg_operator.metrics_api import Keda, Other, Ours, Service, Standing
 from lbg_operator.metrics_api.keeping import kept
 from lbg_operator.reconciling.autoscaling import Autoscaling
+from lbg_operator.reconciling.store import Key, Store
 from lbg_operator.settings import OperatorSettings
 from support.fake_cluster import FakeCluster
 from support.manifests import consumer, group_manifest
@@ -29,7 +30,14 @@ class Place:
     def __init__(self) -> None:
         self.cluster = FakeCluster()
         self.standing: Standing | None = None
-        self.autoscaling = Autoscaling(self.cluster, SETTINGS, standing=lambda: self.standing)
+        self.woken: list[Key] = []
+        self.autoscaling = Autoscaling(
+            self.cluster,
+            SETTINGS,
+            Store(),
+            standing=lambda: self.standing,
+            wake_group=self.woken.append,
+        )
 
     def register(self, service: Service) -> None:
         self.cluster.put(

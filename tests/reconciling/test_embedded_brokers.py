@@ -105,6 +105,25 @@ async def test_drift_of_a_broker_is_repaired() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (SECRET, admin_name("main")),
+        (SECRET, tls_name("main")),
+        (VOLUME_CLAIM, volume_name("main")),
+        (SERVICE, "main"),
+        (STATEFUL_SET, "main"),
+    ],
+)
+@in_virtual_time
+async def test_what_somebody_deletes_of_a_broker_is_back_at_once(kind: Kind, name: str) -> None:
+    async with Place() as place:
+        await begun(place)
+        place.cluster.take_away(kind, "shop", name)
+        await asyncio.sleep(1)
+        assert place.has(kind, name)
+
+
+@pytest.mark.parametrize(
     ("kind", "error", "condition", "expected"),
     [
         (STATEFUL_SET, Invalid, "Accepted", ("False", "Invalid")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from typing import Any
 
 import pytest
@@ -142,14 +142,25 @@ async def test_a_restart_of_the_operator_keeps_the_password() -> None:
 
 
 @in_virtual_time
-async def test_a_secret_that_is_gone_gets_a_new_password_that_the_broker_knows() -> None:
+async def test_a_secret_that_is_gone_is_back_at_once_with_a_new_password_that_the_broker_knows() -> None:
     async with Place() as place:
         await place.ready()
         password = password_of(place)
         place.cluster.take_away(SECRET, "shop", "orders-lbg")
-        await asyncio.sleep(700)
+        await asyncio.sleep(1)
         assert password_of(place) != password
         assert place.broker.passwords["shop-orders"] == password_of(place)
+
+
+@in_virtual_time
+async def test_a_password_that_is_changed_in_the_secret_is_the_brokers_at_once() -> None:
+    async with Place() as place:
+        await place.ready()
+        told = {"password": b64encode(b"chosen").decode(), "uris": b64encode(b"amqp://elsewhere").decode()}
+        place.cluster.edit(SECRET, "shop", "orders-lbg", {"data": told})
+        await asyncio.sleep(1)
+        assert place.broker.passwords["shop-orders"] == "chosen" == password_of(place)
+        assert b64decode(place.seen(SECRET, "orders-lbg")["data"]["uris"]) == b"amqp://rabbit"
 
 
 @in_virtual_time

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from lbg_operator.cluster.kinds import AUTOSCALER, SCALED_OBJECT, TRIGGER_AUTHENTICATION
+import pytest
+
+from lbg_operator.cluster.kinds import AUTOSCALER, SCALED_OBJECT, TRIGGER_AUTHENTICATION, Kind
 from lbg_operator.metrics_api import Service
 from lbg_operator.reconciling.autoscaling import LOOK_EVERY_S
 from support.operated import SETTINGS, Place
@@ -110,7 +112,7 @@ async def test_keda_takes_over_and_hands_back_with_one_writer_of_replicas_at_a_t
         )
         said = {"conditions": [{"type": "Ready", "status": "True"}]}
         place.cluster.edit(SCALED_OBJECT, "shop", "orders", {"status": said})
-        place.edit_group({"replicas": 3})
+        await place.operator.world.autoscaling.try_look()
         await asyncio.sleep(5)
         assert place.conditions()["ScalingActive"] == ("True", "Scaling")
 
@@ -119,6 +121,55 @@ async def test_keda_takes_over_and_hands_back_with_one_writer_of_replicas_at_a_t
         assert writers(place) == {AUTOSCALER}
         assert not any(kind is TRIGGER_AUTHENTICATION for kind, _, _ in place.cluster.objects)
         assert both == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "field"),
+    [
+        (SCALED_OBJECT, "orders", "triggers"),
+        (TRIGGER_AUTHENTICATION, "orders-lbg-keda", "secretTargetRef"),
+    ],
+)
+@in_virtual_time
+async def test_an_object_of_kedas_that_somebody_deletes_or_changes_is_back_after_a_look(
+    kind: Kind, name: str, field: str
+) -> None:
+    async with Place() as place:
+        place.cluster.served.add(KEDA)
+        register(place, KEDAS)
+        await begun(place)
+        assert place.operator is not None
+        before = place.seen(kind, name)
+        for spoil in (
+            lambda: place.cluster.take_away(kind, "shop", name),
+            lambda: place.cluster.edit(kind, "shop", name, {"spec": {field: []}}),
+        ):
+            spoil()
+            await place.operator.world.autoscaling.try_look()
+            await asyncio.sleep(1)
+            assert place.seen(kind, name)["spec"] == before["spec"]
+
+
+@in_virtual_time
+async def test_the_looks_at_keda_are_lists_however_many_groups_there_are() -> None:
+    async with Place() as place:
+        place.cluster.served.add(KEDA)
+        register(place, KEDAS)
+        await begun(place)
+        place.apply_group("payments", scaling=SCALING)
+        await asyncio.sleep(60)
+        asked: list[str] = []
+        place.cluster.fail = lambda verb, kind, name: asked.append(f"{verb} {kind.kind}")
+        assert place.operator is not None
+        await place.operator.world.autoscaling.look()
+        place.operator.wake_groups()
+        await asyncio.sleep(5)
+        assert asked == [
+            "read APIService",
+            "read APIService",
+            "select ScaledObject",
+            "select TriggerAuthentication",
+        ]
 
 
 @in_virtual_time

@@ -166,14 +166,20 @@ async def test_what_failed_is_applied_again() -> None:
     assert await place.apply(config(a="1"))
 
 
-async def test_what_was_never_there_is_not_deleted_and_what_is_not_watched_once() -> None:
+async def test_what_was_never_there_is_not_deleted() -> None:
     place = Place()
     asked: list[str] = []
     place.cluster.fail = lambda verb, kind, name: asked.append(f"{verb} {kind.kind}")
-    for _ in range(3):
-        await place.applied.remove(ORDERS, NETWORK_POLICY, "orders")
-        await place.applied.remove(ORDERS, SCALED_OBJECT, "orders")
-    assert asked == ["delete ScaledObject"]
+    await place.applied.remove(ORDERS, NETWORK_POLICY, "orders")
+    await place.applied.remove(ORDERS, SCALED_OBJECT, "orders")
+    assert asked == []
+
+
+async def test_what_a_former_operator_left_is_deleted() -> None:
+    place = Place()
+    place.cluster.put(thing("ScaledObject"))
+    await place.applied.remove(ORDERS, SCALED_OBJECT, "orders")
+    assert (SCALED_OBJECT, "shop", "orders") not in place.cluster.objects
 
 
 async def test_what_could_not_be_deleted_is_deleted_later() -> None:

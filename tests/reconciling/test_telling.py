@@ -12,6 +12,7 @@ from lbg_operator.cluster.kinds import (
     GROUP,
     NETWORK_POLICY,
     POD,
+    SECRET,
     Kind,
 )
 from lbg_operator.process.watching import missed, take
@@ -98,7 +99,9 @@ async def test_a_list_shows_what_the_watches_missed() -> None:
         place.cluster.edit(GROUP, *ORDERS, {"metadata": {"finalizers": None}})
         place.delete_group()
         found = await missed(place.cluster, store, ())
-        assert {GROUP, POD, DEPLOYMENT, CONFIG_MAP, BUDGET, NETWORK_POLICY} == {kind for kind, _ in found}
+        assert {GROUP, POD, DEPLOYMENT, CONFIG_MAP, SECRET, BUDGET, NETWORK_POLICY} == {
+            kind for kind, _ in found
+        }
         for kind, seen in found:
             take(store, kind, seen, is_gone=True)
         assert store.get(GROUP, ORDERS) is None

@@ -10,6 +10,8 @@ API_VERSION, KIND = "lbg.dev/v1alpha1", "LoadBalancedGroup"
 BROKER_KIND = "Broker"
 MANAGER = "lbg-operator"
 """The field manager of server-side apply, and the value of app.kubernetes.io/managed-by."""
+OURS = f"app.kubernetes.io/managed-by={MANAGER}"
+"""The selector of what the operator made."""
 
 GROUP_LABEL = "lbg.dev/group"
 BROKER_LABEL = "lbg.dev/broker"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 READ, WRITE = frozenset({"get"}), frozenset({"patch", "create"})
 """Server-side apply is a patch, and a create where the object is not there yet (RBAC asks for both)."""
-WATCH = frozenset({"list", "watch"})
+LIST = frozenset({"list"})
+WATCH = LIST | {"watch"}
 DELETE = frozenset({"delete"})
 OWN = frozenset({"update"})
 """On an owner's finalizers: what its objects need in a cluster whose admission asks who may block its deletion
@@ -35,10 +36,6 @@ class Kind:
         group, slash, _ = self.api_version.partition("/")
         return group if slash else ""
 
-    @property
-    def is_watched(self) -> bool:
-        return "watch" in self.verbs
-
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str = "") -> str:
         """Of the collection, or of one object (Kubernetes: "API Concepts", resource URIs)."""
         root = f"/apis/{self.api_version}" if self.api_group else f"/api/{self.api_version}"
@@ -56,10 +53,10 @@ GROUP = Kind(
     OWN,
 )
 BROKER = Kind("lbg.dev/v1alpha1", "Broker", "brokers", WATCH, frozenset({"patch"}), OWN)
-SECRET = Kind("v1", "Secret", "secrets", READ | WRITE)
+SECRET = Kind("v1", "Secret", "secrets", READ | WRITE | WATCH)
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps", READ | WRITE | WATCH)
 SERVICE = Kind("v1", "Service", "services", WRITE | WATCH)
-VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", READ | WRITE)
+VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", WRITE | WATCH)
 POD = Kind("v1", "Pod", "pods", WATCH | {"patch"})
 EVENT = Kind("v1", "Event", "events", frozenset({"create"}))
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments", WRITE | WATCH | DELETE)
@@ -72,9 +69,9 @@ NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"
 API_SERVICE = Kind(
     "apiregistration.k8s.io/v1", "APIService", "apiservices", READ | {"patch"}, namespaced=False
 )
-SCALED_OBJECT = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", READ | WRITE | DELETE)
+SCALED_OBJECT = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", LIST | WRITE | DELETE)
 TRIGGER_AUTHENTICATION = Kind(
-    "keda.sh/v1alpha1", "TriggerAuthentication", "triggerauthentications", WRITE | DELETE
+    "keda.sh/v1alpha1", "TriggerAuthentication", "triggerauthentications", LIST | WRITE | DELETE
 )
 
 KINDS = (

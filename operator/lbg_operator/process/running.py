@@ -91,7 +91,9 @@ class Process:
         self._autoscaling = Autoscaling(
             cluster,
             settings,
+            self._store,
             standing=lambda: None if self.metrics_api is None else self.metrics_api.standing,
+            wake_group=lambda key: self._groups.wake(key),
         )
         self.metrics_api: MetricsApi | None = None
         self.world = World(

@@ -7,7 +7,7 @@ from typing import Any
 
 import kopf
 
-from ..children.naming import BROKER_LABEL, GROUP_LABEL, MANAGER
+from ..children.naming import BROKER_LABEL, GROUP_LABEL, OURS
 from ..cluster.kinds import (
     AUTOSCALER,
     BROKER,
@@ -17,20 +17,33 @@ from ..cluster.kinds import (
     GROUP,
     NETWORK_POLICY,
     POD,
+    SECRET,
     SERVICE,
     STATEFUL_SET,
+    VOLUME_CLAIM,
     Kind,
 )
 from ..cluster.seam import Cluster
+from ..reconciling.listing import gone, listed
 from ..reconciling.store import Key, Object, Store, group_of
 
-OURS = f"app.kubernetes.io/managed-by={MANAGER}"
 SELECTORS: dict[Kind, str] = {
     GROUP: "",
     BROKER: "",
     POD: GROUP_LABEL,
     **dict.fromkeys(
-        (DEPLOYMENT, AUTOSCALER, BUDGET, NETWORK_POLICY, CONFIG_MAP, SERVICE, STATEFUL_SET), OURS
+        (
+            DEPLOYMENT,
+            AUTOSCALER,
+            BUDGET,
+            NETWORK_POLICY,
+            CONFIG_MAP,
+            SECRET,
+            SERVICE,
+            STATEFUL_SET,
+            VOLUME_CLAIM,
+        ),
+        OURS,
     ),
 }
 """What is watched, and the labels by which the API server chooses what it tells of."""
@@ -45,28 +58,17 @@ async def list_all(cluster: Cluster, store: Store, namespaces: tuple[str, ...]) 
     Raises ClusterError.
     """
     for kind, selector in SELECTORS.items():
-        for namespace in namespaces or (None,):
-            for seen in await cluster.select(kind, namespace, selector):
-                store.put(kind, seen)
+        for seen in await listed(cluster, kind, selector, namespaces):
+            store.put(kind, seen)
 
 
 async def missed(cluster: Cluster, store: Store, namespaces: tuple[str, ...]) -> list[tuple[Kind, Object]]:
-    """What is in `store` and gone from the cluster, with its kind. A watch that has to begin anew (410) lists again,
-    and no list says what is not in it.
-
-    Raises ClusterError.
-    """
-    found = []
-    for kind, selector in SELECTORS.items():
-        before = tuple(store.all(kind))
-        there = {
-            Key.of(seen)
-            for namespace in namespaces or (None,)
-            for seen in await cluster.select(kind, namespace, selector)
-        }
-        known = dict(store.all(kind))
-        found += [(kind, seen) for key, seen in before if key not in there and known.get(key) is seen]
-    return found
+    """What is in `store` and gone from the cluster, with its kind. Raises ClusterError."""
+    return [
+        (kind, seen)
+        for kind, selector in SELECTORS.items()
+        for seen in await gone(cluster, store, kind, selector, namespaces)
+    ]
 
 
 def registry_of(told: Told) -> kopf.OperatorRegistry:

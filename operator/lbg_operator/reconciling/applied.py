@@ -11,7 +11,7 @@ from ..cluster.seam import Cluster, Object
 from .store import Key, Store, version_of
 
 REPEAT_AFTER_S = 600.0
-"""Everything is applied again after this long, also what is not watched."""
+"""Everything is applied again after this long, whatever the watches say."""
 
 
 @dataclass(slots=True)
@@ -23,40 +23,38 @@ class _Last:
 
 @dataclass(slots=True)
 class Applied:
-    """One memory for all objects; `owner` groups them, to be forgotten together."""
+    """One memory for all objects; `owner` groups them, to be forgotten together. Each kind is followed, by a watch or,
+    KEDA's, by lists."""
 
     cluster: Cluster
     store: Store
     _last: dict[Key, dict[tuple[Kind, str], _Last]] = field(default_factory=dict)
-    _removed: set[tuple[Key, Kind, str]] = field(default_factory=set)
 
     async def apply(self, owner: Key, wanted: Object, *, now: float) -> bool:
         """Whether anything was sent. Raises ClusterError."""
         kind = kind_of(wanted["apiVersion"], wanted["kind"])
         name = wanted["metadata"]["name"]
-        known = self._last.setdefault(owner, {})
         digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).digest()
-        last = known.get((kind, name))
-        if last is not None and last.digest == digest and now < last.at + REPEAT_AFTER_S:
-            seen = self.store.get(kind, Key(wanted["metadata"]["namespace"], name))
-            if not kind.is_watched or (seen is not None and seen["version"] == last.version):
-                return False
+        last = self._last.setdefault(owner, {}).get((kind, name))
+        is_recent = last is not None and last.digest == digest and now < last.at + REPEAT_AFTER_S
+        if is_recent and self.is_untouched(owner, kind, name):
+            return False
         applied = await self.cluster.apply(wanted)
-        known[kind, name] = _Last(digest, version_of(applied), now)
-        if kind.is_watched:
-            self.store.put(kind, applied)
+        self._last.setdefault(owner, {})[kind, name] = _Last(digest, version_of(applied), now)
+        self.store.put(kind, applied)
         return True
 
+    def is_untouched(self, owner: Key, kind: Kind, name: str) -> bool:
+        """Whether an object was applied, and nobody has changed or deleted it since."""
+        last = self._last.get(owner, {}).get((kind, name))
+        seen = self.store.get(kind, Key(owner.namespace, name))
+        return last is not None and seen is not None and seen["version"] == last.version
+
     async def remove(self, owner: Key, kind: Kind, name: str) -> None:
-        """Delete an object that is there by what the watches say, or that was applied. What is not watched may be a
-        former operator's: it is deleted once. Raises ClusterError."""
+        """Delete an object that is there, or that was applied. Raises ClusterError."""
         was_ours = self._last.get(owner, {}).pop((kind, name), None) is not None
-        is_there = self.store.get(kind, Key(owner.namespace, name)) is not None
-        is_first = not kind.is_watched and (owner, kind, name) not in self._removed
-        if was_ours or is_there or is_first:
+        if was_ours or self.store.get(kind, Key(owner.namespace, name)) is not None:
             await self.cluster.delete(kind, owner.namespace, name)
-            self._removed.add((owner, kind, name))
 
     def forget(self, owner: Key) -> None:
         self._last.pop(owner, None)
-        self._removed = {one for one in self._removed if one[0] != owner}

@@ -9,12 +9,15 @@ from typing import Any
 
 from ..children.autoscaler import autoscaler_of
 from ..children.keda import KEDA_API_VERSION, authentication_of, scaled_object_of, token_secret_of
-from ..cluster.kinds import API_SERVICE, SCALED_OBJECT
+from ..children.naming import OURS
+from ..cluster.kinds import API_SERVICE, SCALED_OBJECT, TRIGGER_AUTHENTICATION
 from ..cluster.seam import Cluster, ClusterError, Object
 from ..manifests import GroupManifest
 from ..metrics_api import Keda, Missing, Provider, Service, Standing, provider_of, token_for
 from ..metrics_api.keeping import API_SERVICE_NAME
 from ..settings import OperatorSettings
+from .listing import relisted
+from .store import Key, Store, group_of
 
 log = logging.getLogger("lbg.operator")
 
@@ -25,10 +28,18 @@ class Autoscaling:
     """`standing`: of the metrics API, None until it has a certificate."""
 
     def __init__(
-        self, cluster: Cluster, settings: OperatorSettings, *, standing: Callable[[], Standing | None]
+        self,
+        cluster: Cluster,
+        settings: OperatorSettings,
+        store: Store,
+        *,
+        standing: Callable[[], Standing | None],
+        wake_group: Callable[[Key], None],
     ) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._store = store
+        self._wake_group = wake_group
         self._ours = Service(settings.namespace, settings.service)
         self._standing = standing
         self.provider: Provider = Missing("nobody has looked yet who provides metrics")
@@ -42,12 +53,22 @@ class Autoscaling:
     async def look(self) -> bool:
         """Whether the provider is another one than before. Raises ClusterError."""
         before = self.provider
-        self.has_keda = await self._cluster.serves(KEDA_API_VERSION)
+        has_keda = await self._cluster.serves(KEDA_API_VERSION)
         api_service = await self._cluster.read(API_SERVICE, None, API_SERVICE_NAME)
+        if has_keda:
+            await self._look_at_keda()
+        self.has_keda = has_keda
         self.provider = provider_of(
             self._settings.metrics, ours=self._ours, api_service=api_service, has_keda=self.has_keda
         )
         return self.provider != before
+
+    async def _look_at_keda(self) -> None:
+        """Its objects are not watched, as its kinds come and go with it: two lists for all groups."""
+        for kind in (SCALED_OBJECT, TRIGGER_AUTHENTICATION):
+            changed = await relisted(self._cluster, self._store, kind, OURS, self._settings.watched)
+            for group in filter(None, map(group_of, changed)):
+                self._wake_group(group)
 
     async def try_look(self) -> bool:
         """The same; a look that fails changes nothing."""
@@ -82,14 +103,11 @@ class Autoscaling:
         secret = token_secret_of(group, token=token, ca_pem=standing.certificate.ca_pem)
         return [secret, authentication_of(group), scaled]
 
-    async def keda_status(self, group: GroupManifest) -> Mapping[str, Any] | None:
-        """What KEDA says of its ScaledObject, in a HorizontalPodAutoscaler's words; None without one.
-
-        Raises ClusterError.
-        """
+    def keda_status(self, group: GroupManifest) -> Mapping[str, Any] | None:
+        """What KEDA said of its ScaledObject, in a HorizontalPodAutoscaler's words; None without one."""
         if group.scaling is None or not isinstance(self.provider, Keda):
             return None
-        scaled = await self._cluster.read(SCALED_OBJECT, group.metadata.namespace, group.metadata.name)
+        scaled = self._store.get(SCALED_OBJECT, Key(group.metadata.namespace, group.metadata.name))
         said = {one["type"]: one for one in (scaled or {}).get("status", {}).get("conditions", ())}
         ready = said.get("Ready")
         return None if ready is None else {"conditions": [{**ready, "type": "ScalingActive"}]}

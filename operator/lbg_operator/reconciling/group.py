@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +38,6 @@ class Groups:
         self._burying = Burying(world)
         self._scaling = Scaling(world)
         self._reporting = Reporting(world)
-        self._keda: dict[Key, Mapping[str, Any] | None] = {}
         self._uids: dict[Key, str] = {}
 
     async def round(self, key: Key) -> float | None:
@@ -95,13 +93,13 @@ class Groups:
     async def _provisioned(self, key: Key, group: GroupManifest, facts: Facts, reach: Reach | None) -> Facts:
         """The broker's side, and what is seen of it."""
         if reach is None:
-            return self._observed(key, facts, broker_ready=False)
+            return self._observed(key, group, facts, broker_ready=False)
         try:
             failure = await self._provisioning.bring_about(group, reach)
         except Forbidden as error:
             failure = ProvisioningError(str(error))
             facts = replace(facts, forbidden=str(error))
-        return self._observed(key, facts, failure=failure)
+        return self._observed(key, group, facts, failure=failure)
 
     async def _applied(
         self, key: Key, group: GroupManifest, facts: Facts, children: list[Child]
@@ -115,8 +113,7 @@ class Groups:
             facts = replace(facts, refusal=Refusal(Reason.INVALID, str(error)))
         except Forbidden as error:
             facts = replace(facts, forbidden=str(error))
-        self._keda[key] = await world.autoscaling.keda_status(group)
-        return self._observed(key, facts), again_s
+        return self._observed(key, group, facts), again_s
 
     def _waits_for_a_look(self, key: Key, manifest: Object) -> bool:
         """An operator that has just begun knows less than the status that the former one left."""
@@ -143,11 +140,11 @@ class Groups:
             return Facts(refusal=Refusal(Reason.INVALID, str(error))), []
         return Facts(), children
 
-    def _observed(self, key: Key, facts: Facts, **more: Any) -> Facts:
+    def _observed(self, key: Key, group: GroupManifest, facts: Facts, **more: Any) -> Facts:
         """With what the watches and the last look show."""
         store, look = self._world.store, self._world.looks.latest(key)
         workload, autoscaler = store.get(DEPLOYMENT, key), store.get(AUTOSCALER, key)
-        keda = self._keda.get(key)
+        keda = self._world.autoscaling.keda_status(group)
         return replace(
             facts,
             description=None if look is None else look.description,
@@ -176,5 +173,4 @@ class Groups:
         self._provisioning.forget(key)
         self._reporting.forget(key)
         self._scaling.forget(key)
-        self._keda.pop(key, None)
         self._uids.pop(key, None)

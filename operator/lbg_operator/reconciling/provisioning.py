@@ -76,6 +76,8 @@ class Provisioning:
             return False
         if self._world.now() > done.at + CHECK_AFTER_S:
             return False
+        if not self._world.applied.is_untouched(key, SECRET, credentials_name(group.metadata.name)):
+            return False
         look = self._world.looks.latest(key)
         if look is None or look.at <= done.at:
             return True
