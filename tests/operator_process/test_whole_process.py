@@ -107,6 +107,14 @@ class Place:
             lambda: all(self.served.watching[kind.plural] for kind in SELECTORS), "all kinds are watched"
         )
 
+    async def ready(self) -> None:
+        for _ in range(200):
+            status, why = await self.get("/readyz")
+            if status == 200:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(why)
+
     def condition(self, name: str, kind: str) -> str:
         one = self.cluster.objects.get((GROUP, "shop", name), {})
         told = one.get("status", {}).get("conditions", ())
@@ -154,12 +162,20 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 async def test_the_operator_lists_watches_follows_and_ends(place: Place) -> None:
     place.apply_group("first")
+    held = place.served.withheld[SECRET.plural] = asyncio.Event()
     place.start()
     await place.until(lambda: place.condition("first", "Provisioned") == "True", "the group that was there")
     assert place.has_children("first")
-    await place.watches()
+    await place.until(
+        lambda: all(place.served.watching[kind.plural] for kind in SELECTORS if kind is not SECRET),
+        "all kinds but one are watched",
+    )
     assert (await place.get("/healthz"))[0] == 200
-    assert (await place.get("/readyz"))[0] == 200
+    status, why = await place.get("/readyz")
+    assert (status, "/api/v1/secrets" in why) == (503, True), why
+    held.set()
+    await place.watches()
+    await place.ready()
 
     place.apply_group("second")
     await place.until(lambda: place.condition("second", "Provisioned") == "True", "the group that came")

@@ -34,6 +34,8 @@ class ServedCluster:
         self.asked: list[tuple[str, str]] = []
         self.forgets = False
         """Whether a watch that goes on from an older version is told that this is over (410)."""
+        self.withheld: dict[str, asyncio.Event] = {}
+        """By the plural of a kind: until then no watch of it begins."""
         self._told: list[tuple[Kind, int, str, Object]] = []
         self._news = asyncio.Condition()
         self._streams: set[asyncio.Task[None]] = set()
@@ -120,6 +122,8 @@ class ServedCluster:
         )
 
     async def _watched(self, request: web.Request, kind: Kind, namespace: str | None) -> web.StreamResponse:
+        if kind.plural in self.withheld:
+            await self.withheld[kind.plural].wait()
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         stream = asyncio.create_task(self._stream(response, request, kind, namespace))

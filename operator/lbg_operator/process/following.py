@@ -15,7 +15,6 @@ async def follow(
     settings: kopf.OperatorSettings,
     *,
     namespaces: tuple[str, ...],
-    is_watching: asyncio.Event,
 ) -> None:
     """`namespaces` empty: all. Raises what ended kopf, if a signal did not.
 
@@ -33,7 +32,6 @@ async def follow(
         identity=MANAGER,  # type: ignore[arg-type]  # a NewType that kopf does not export
         clusterwide=not namespaces,
         namespaces=namespaces,
-        ready_flag=is_watching,
     )
     for number in (signal.SIGTERM, signal.SIGINT):  # in place of kopf's
         loop.add_signal_handler(number, stopped.set)

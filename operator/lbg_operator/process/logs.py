@@ -8,14 +8,16 @@ from pythonjsonlogger.json import JsonFormatter
 
 from ..settings import OperatorSettings
 
-FIELDS = "{asctime}{levelname}{name}{message}"
-NAMES = {"asctime": "time", "levelname": "level", "name": "logger"}
+FIELDS = "{levelname}{name}{message}"
+NAMES = {"levelname": "level", "name": "logger"}
+TIME = "time"
+"""RFC 3339, in UTC."""
 
 
 def set_up(settings: OperatorSettings) -> None:
     handler = logging.StreamHandler()
     if settings.log_format == "json":
-        handler.setFormatter(JsonFormatter(FIELDS, style="{", rename_fields=NAMES))
+        handler.setFormatter(JsonFormatter(FIELDS, style="{", rename_fields=NAMES, timestamp=TIME))
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)

@@ -29,8 +29,9 @@ from .counting import lag_reader
 from .following import follow
 from .metrics import Metrics
 from .observing import PORT, observed
+from .openness import Openness, paths_of
 from .silence import SILENT_S, Silence
-from .watching import list_all, missed, owner_of, registry_of, settings_of, take
+from .watching import SELECTORS, list_all, missed, owner_of, registry_of, settings_of, take
 from .working import Workers
 
 log = logging.getLogger("lbg.operator")
@@ -111,7 +112,7 @@ class Process:
         self._brokers = Workers(
             Brokers(self.world, self._pool).round, name="broker", done=self.metrics.done(BROKER)
         )
-        self._is_watching = asyncio.Event()
+        self._openness = Openness(paths_of(SELECTORS, settings.watched))
         self._beside: list[asyncio.Task[None]] = []
 
     async def work(self) -> None:
@@ -128,10 +129,9 @@ class Process:
         self._wake_all()
         try:
             await follow(
-                registry_of(self._told),
+                registry_of(self._told, self._openness),
                 settings_of(),
                 namespaces=self.settings.watched,
-                is_watching=self._is_watching,
             )
         finally:
             for task in self._beside:
@@ -159,7 +159,7 @@ class Process:
         return ""
 
     def unready(self) -> str:
-        return "" if self._is_watching.is_set() else "the watches have not begun yet"
+        return self._openness.unready(time.monotonic())
 
     def _wake_all(self) -> None:
         for key, _ in self._store.all(GROUP):

@@ -26,6 +26,7 @@ from ..cluster.kinds import (
 from ..cluster.seam import Cluster
 from ..reconciling.listing import gone, listed
 from ..reconciling.store import Key, Object, Store, group_of
+from .openness import Openness, logging_in
 
 SELECTORS: dict[Kind, str] = {
     GROUP: "",
@@ -71,9 +72,9 @@ async def missed(cluster: Cluster, store: Store, namespaces: tuple[str, ...]) ->
     ]
 
 
-def registry_of(told: Told) -> kopf.OperatorRegistry:
+def registry_of(told: Told, openness: Openness) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
-    kopf.on.login(registry=registry)(kopf.login_via_client)
+    logging_in(openness, registry)
     for kind in SELECTORS:
         _register(registry, kind, told)
     return registry
