@@ -8,17 +8,9 @@ import json
 
 import pytest
 
+from lbg_broker.passwords import hash_algorithm, hash_password
 from lbg_broker.server.core.authority import Authority
-from lbg_broker.server.core.users import (
-    PERMISSIONS,
-    Grant,
-    LoginRefused,
-    PatternError,
-    User,
-    Users,
-    hash_algorithm,
-    hash_password,
-)
+from lbg_broker.server.core.users import PERMISSIONS, Grant, LoginRefused, PatternError, User, Users
 
 
 def users_with(*, configure: str = "", write: str = "", read: str = "") -> Users:
@@ -53,7 +45,7 @@ def test_a_proven_password_stays_so_when_others_change_and_not_when_the_user_is_
         hashed.append(password)
         return hash_password(password, salt)
 
-    monkeypatch.setattr("lbg_broker.server.core.users.hash_password", counted)
+    monkeypatch.setattr("lbg_broker.passwords.hash_password", counted)
     users.log_in("ada", "secret", loopback=True)
     users.put(others)
     users.grant(Grant("bob", "/", "", "", ""))

@@ -8,7 +8,8 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
-from lbg_broker.server.core.users import Grant, User, hash_password
+from lbg_broker.passwords import hash_password
+from lbg_broker.server.core.users import Grant, User
 from lbg_broker.server.management import application
 from support.managed_broker import Ask, FakeManagedBroker
 

@@ -73,12 +73,22 @@ async def test_creating_an_identical_group_again_changes_nothing() -> None:
     assert again.password is None
 
 
-async def test_a_password_given_again_is_set_again() -> None:
+async def test_another_password_is_set_and_the_same_is_not() -> None:
     admin = FakeAdmin()
     await create_group(admin, ORDERS, password="old")
+    assert (await create_group(admin, ORDERS, password="old")).changes == ()
     again = await create_group(admin, ORDERS, password="new")
     assert [str(change) for change in again.changes] == ["set the password of user orders-app"]
     assert admin.passwords["orders-app"] == "new"
+
+
+@pytest.mark.parametrize("told", ["", "c2FsdA==", "no base64"])
+async def test_a_password_whose_hash_tells_nothing_is_set(told: str) -> None:
+    admin = FakeAdmin()
+    await create_group(admin, ORDERS, password="old")
+    admin.users["orders-app"] = replace(admin.users["orders-app"], password_hash=told)
+    again = await create_group(admin, ORDERS, password="old")
+    assert [str(change) for change in again.changes] == ["set the password of user orders-app"]
 
 
 async def test_a_missing_record_is_repaired() -> None:

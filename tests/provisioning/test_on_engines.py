@@ -39,6 +39,13 @@ async def test_what_was_created_is_seen_as_whole_and_creating_it_again_changes_n
     assert again.changes == ()
 
 
+async def test_a_password_that_is_set_is_known_by_its_hash(admin: LiveAdmin, orders: GroupSpec) -> None:
+    await create_group(admin, orders, password="first")
+    assert (await create_group(admin, orders, password="first")).changes == ()
+    again = await create_group(admin, orders, password="second")
+    assert [str(change) for change in again.changes] == [f"set the password of user {orders.client_username}"]
+
+
 async def test_the_groups_user_can_do_what_a_member_does_and_no_more(
     admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings
 ) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lbg_broker.provisioning.actions import DeclareExchange
+from lbg_broker.provisioning.actions import DeclareExchange, PutUser
 from lbg_operator.cluster.kinds import (
     BROKER,
     BUDGET,
@@ -76,6 +77,21 @@ async def test_nothing_is_applied_twice_while_nothing_changes() -> None:
         assert {one[:2] for one in further} <= {("merge", "LoadBalancedGroup")}, "a look's time, at most"
         assert len(further) <= LONG_S / 30
         assert len(place.broker.performed) == performed
+
+
+@in_virtual_time
+async def test_the_ten_minutes_comparison_changes_nothing_on_a_broker_where_all_is_as_it_should_be() -> None:
+    async with Place() as place:
+        await place.ready()
+        performed = len(place.broker.performed)
+        await asyncio.sleep(700)
+        assert place.broker.performed[performed:] == []
+        place.broker.users["shop-orders"] = replace(
+            place.broker.users["shop-orders"], password_hash="another"
+        )
+        await asyncio.sleep(700)
+        (put,) = place.broker.performed[performed:]
+        assert put == PutUser("shop-orders", password_of(place), "shop-orders", is_new=False)
 
 
 @pytest.mark.parametrize(

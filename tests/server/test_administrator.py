@@ -10,9 +10,10 @@ from typing import TypeVar
 
 import pytest
 
+from lbg_broker.passwords import hash_password
 from lbg_broker.server import AdministratorFiles, Server, StartError
 from lbg_broker.server.accounts import user_definition
-from lbg_broker.server.core.users import Grant, User, hash_password
+from lbg_broker.server.core.users import Grant, User
 from support import waiting
 from support.embedded import in_process
 from support.mounted import MountedSecret

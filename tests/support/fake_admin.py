@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -107,7 +109,7 @@ class FakeAdmin:
             case Unbind(_, bindings):
                 self.bindings -= set(bindings)
             case PutUser(name, password, group):
-                self.users[name] = UserSeen(name, group)
+                self.users[name] = UserSeen(name, group, _hash_of(password))
                 self.passwords[name] = password
             case PutPermissions(user, permissions):
                 self.permissions[user] = permissions
@@ -136,6 +138,12 @@ class FakeAdmin:
 
     async def close(self) -> None:
         self.locked.clear()
+
+
+def _hash_of(password: str) -> str:
+    """As RabbitMQ has it («Passwords»)."""
+    salt = b"salt"
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
 
 
 def _amqp_only(observed: Observed) -> Observed:

@@ -34,7 +34,9 @@ class ManagementSide(ManagementLists):
 
     async def users(self) -> dict[str, UserSeen]:
         """Every user of the broker."""
-        users = (self._user(one) for one in await self._list(path("users") + "?columns=name,tags"))
+        users = (
+            self._user(one) for one in await self._list(path("users") + "?columns=name,tags,password_hash")
+        )
         return {user.name: user for user in users}
 
     async def connections(self, users: Sequence[str]) -> dict[str, int]:
@@ -86,6 +88,7 @@ class ManagementSide(ManagementLists):
 
     def _user(self, found: Mapping[str, Any]) -> UserSeen:
         """A user's tag says which group it was made for: users belong to a broker, groups to a virtual host."""
+        name, password_hash = str(found["name"]), str(found.get("password_hash") or "")
         tags = found.get("tags", ())
         # A list since RabbitMQ 3.9, a comma-separated text before.
         listed = tags.split(",") if isinstance(tags, str) else tags
@@ -94,8 +97,8 @@ class ManagementSide(ManagementLists):
             vhost, _, group = rest.partition(":")
             if mark == _MADE_FOR and group:
                 there = "" if vhost == _in_a_tag(self._vhost) else f" of virtual host {unquote(vhost)}"
-                return UserSeen(str(found["name"]), group + there)
-        return UserSeen(str(found["name"]))
+                return UserSeen(name, group + there, password_hash)
+        return UserSeen(name, password_hash=password_hash)
 
 
 @lru_cache

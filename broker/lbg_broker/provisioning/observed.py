@@ -51,10 +51,13 @@ class QueueSeen:
 
 @dataclass(frozen=True, slots=True)
 class UserSeen:
-    """`made_for` names the group that the user was made for, None for a user that provisioning did not make."""
+    """`made_for` names the group that the user was made for, None for a user that provisioning did not make.
+
+    `password_hash` is as the broker keeps it, empty where it does not tell."""
 
     name: str
     made_for: str | None = None
+    password_hash: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from itertools import groupby
 from lbg_broker.group import GroupSpec, Names, SpecError, Topology, differences, topology_of
 from lbg_broker.group.engines import OLDEST_RABBITMQ
 from lbg_broker.group.topology import Binding
+from lbg_broker.passwords import is_hash_of
 
 from .actions import (
     Action,
@@ -25,7 +26,7 @@ from .actions import (
 )
 from .checking import deviations
 from .errors import GroupDiffers, GroupNotFound, StillInUse, Taken, Unsupported, would_lose
-from .observed import UNKNOWN, Observed
+from .observed import UNKNOWN, Observed, Unknown, UserSeen
 from .policies import losses
 from .taking import contents_of, is_left_over, lacks_only_its_record, taken_names, taken_prefix, taken_user
 
@@ -36,6 +37,12 @@ class UserWish:
 
     password: str = field(repr=False)
     given: bool = True
+
+    def is_to_be_set(self, there: UserSeen | Unknown | None) -> bool:
+        """Whether a user that is there needs it: setting the same again costs a broker a write and a hash."""
+        return (
+            self.given and isinstance(there, UserSeen) and not is_hash_of(self.password, there.password_hash)
+        )
 
 
 def plan_create(
@@ -164,7 +171,7 @@ def _creating(
         yield from _granting(spec, topology, observed, user)
     if recorded(spec.name, observed) is None:
         yield WriteRecord(spec.name, spec.to_record())
-    if user is not None and user.given and observed.user(spec.client_username) is not None:
+    if user is not None and user.is_to_be_set(observed.user(spec.client_username)):
         # Last: the password before this one cannot be put back.
         yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
 

@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
+from lbg_broker.passwords import hash_password
 from lbg_broker.server.administrator import Administrator
 from lbg_broker.server.core.changes import Definition
-from lbg_broker.server.core.users import Grant, LoginRefused, User, Users, hash_password
+from lbg_broker.server.core.users import Grant, LoginRefused, User, Users
 
 __all__ = ["administrator_accounts", "first_accounts", "grant_definition", "load_users", "user_definition"]
 

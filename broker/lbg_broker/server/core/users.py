@@ -8,8 +8,6 @@ empty pattern stands for `^$`, which grants nothing that has a name; the default
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import hmac
 import re
 import secrets
@@ -17,15 +15,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self, get_args
 
+from lbg_broker.passwords import hash_password, is_hash_of
 from lbg_broker.server.core.authority import Permission
 
 PERMISSIONS: Final[tuple[Permission, ...]] = get_args(Permission)
 DEFAULT_EXCHANGE_ALIAS: Final = "amq.default"
-SCRYPT: Final = "scrypt"
-RABBITMQ_SHA256: Final = "rabbit_password_hashing_sha256"
-_ALGORITHM_BY_LENGTH = {48: SCRYPT, 36: RABBITMQ_SHA256}
-_SCRYPT_COST = 1 << 11  # 2 MiB and about 4 ms: a burst of 50 reconnecting members must not hold the loop
-_SCRYPT_BLOCK = 8
 _CACHE_LIMIT = 20_000
 _MANAGEMENT_TAGS = frozenset({"management", "policymaker", "monitoring", "administrator"})
 
@@ -118,34 +112,6 @@ class LoginRefused:
     reason: str
 
 
-def hash_password(password: str, salt: bytes | None = None) -> str:
-    """`salt + scrypt(password)` in base64; a random 16-byte salt when none is given."""
-    salt = secrets.token_bytes(16) if salt is None else salt
-    digest = hashlib.scrypt(password.encode(), salt=salt, n=_SCRYPT_COST, r=_SCRYPT_BLOCK, p=1, dklen=32)
-    return base64.b64encode(salt + digest).decode()
-
-
-def hash_algorithm(password_hash: str) -> str | None:
-    """What made the hash: `scrypt` (ours), RabbitMQ's salted SHA-256, or None for neither.
-
-    RabbitMQ's («Passwords»: 4 bytes of salt, then SHA-256 of salt and password) is accepted so that users
-    exported from it can log in here.
-    """
-    try:
-        return _ALGORITHM_BY_LENGTH.get(len(base64.b64decode(password_hash, validate=True)))
-    except ValueError:
-        return None
-
-
-def _matches(password: str, password_hash: str) -> bool:
-    stored = base64.b64decode(password_hash)
-    if hash_algorithm(password_hash) == SCRYPT:
-        computed = base64.b64decode(hash_password(password, stored[:16]))
-    else:
-        computed = stored[:4] + hashlib.sha256(stored[:4] + password.encode()).digest()
-    return hmac.compare_digest(computed, stored)
-
-
 class Users:
     """The users and grants of one broker, and the answers drawn from them: an `Authority`."""
 
@@ -230,7 +196,7 @@ class Users:
         digest = hmac.digest(self._key, password.encode(), "sha256")
         if hmac.compare_digest(self._proven.get(user.name, b""), digest):
             return True
-        if not _matches(password, user.password_hash):
+        if not is_hash_of(password, user.password_hash):
             return False
         self._proven[user.name] = digest
         return True

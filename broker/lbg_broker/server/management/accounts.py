@@ -7,9 +7,10 @@ from typing import Any
 
 from aiohttp import web
 
+from lbg_broker.passwords import hash_algorithm, hash_password
 from lbg_broker.server.accounts import grant_definition, user_definition
 from lbg_broker.server.core.commands import CloseConnection
-from lbg_broker.server.core.users import PERMISSIONS, Grant, PatternError, User, hash_algorithm, hash_password
+from lbg_broker.server.core.users import PERMISSIONS, Grant, PatternError, User
 from lbg_broker.server.management.asking import Asked
 from lbg_broker.server.management.describing import grant_json, user_json
 from lbg_broker.server.management.errors import BadRequest, NotFound

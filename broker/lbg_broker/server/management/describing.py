@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+from lbg_broker.passwords import RABBITMQ_SHA256, hash_algorithm
 from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.connection import Connection
 from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.exchange import Binding, Exchange
 from lbg_broker.server.core.queue import Queue
-from lbg_broker.server.core.users import RABBITMQ_SHA256, Grant, User, hash_algorithm
+from lbg_broker.server.core.users import Grant, User
 from lbg_broker.server.core.vhost import Vhost
 
 __all__ = [
