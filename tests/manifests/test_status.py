@@ -10,8 +10,9 @@ from lbg_broker.group import GroupSpec
 from lbg_broker.provisioning.describing import Description, QueueLine
 from lbg_broker.provisioning.members import MemberLine, MemberQueue
 from lbg_broker.provisioning.observed import UNKNOWN, QueueSeen, Unknown
+from lbg_broker.provisioning.statuses import rebalance_of, unserved
 from lbg_operator.status.conditions import Condition, Reason, State, Type, merged
-from lbg_operator.status.seen import lag_of, rebalance_of, seen_of, unserved
+from lbg_operator.status.seen import lag_of, seen_of
 from support.manifests import schema_of
 
 SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_username="g")

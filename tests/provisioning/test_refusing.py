@@ -126,17 +126,6 @@ async def test_two_provisioners_do_not_work_on_one_group_at_once() -> None:
         await create_group(admin, ORDERS)
 
 
-@pytest.mark.parametrize("mode", ["Partitioned", "MessageGroups", "Sessions"])
-async def test_a_mode_the_engine_does_not_carry_is_refused_with_the_reason(mode: str) -> None:
-    admin = FakeAdmin()
-    wanted = GroupSpec(
-        "orders", "orders", hash_count=8, queue_count=4, queue_size_mb=1, client_username="app", mode=mode
-    )
-    with pytest.raises(Unsupported, match=f"mode '{mode}'.*carries mode 'Exclusive' only"):
-        await create_group(admin, wanted)
-    assert admin.holds_nothing()
-
-
 @pytest.mark.parametrize("version", ["3.9.29", "3.8.0"])
 async def test_a_rabbitmq_that_is_too_old_is_refused_and_nothing_is_made(version: str) -> None:
     admin = FakeAdmin(engine=Engine.parse("RabbitMQ", version))

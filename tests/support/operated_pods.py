@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from lbg_broker.provisioning.admin import Beat
+from lbg_broker.provisioning.statuses import READY
 from lbg_operator.children.naming import GROUP_LABEL
 from lbg_operator.cluster.kinds import DEPLOYMENT, GROUP, POD, Kind
 from lbg_operator.cluster.seam import Object
 from lbg_operator.reconciling.planning import DELETION_COST
-from lbg_operator.status.seen import READY
 from support.fake_cluster import FakeCluster
 
 LATER_S = 0.2

@@ -70,6 +70,15 @@ class Names:
         """The one queue of a group that is one queue on its broker."""
         return f"lbg.{self.group}.q"
 
+    def number_of(self, queue: str) -> int | None:
+        """The number of the queue of this name; None where it is none of the numbered ones."""
+        number = queue.removeprefix(f"{self.parent}.")
+        return int(number) if number != queue and number.isdecimal() else None
+
+    def is_served(self, queue: str) -> bool:
+        """Whether the queue of this name carries the group's messages to its members."""
+        return queue == self.parent or self.number_of(queue) is not None
+
     @property
     def unrouted_exchange(self) -> str:
         return f"lbg.{self.group}.unrouted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lbg_broker.group import Permissions
@@ -109,6 +110,19 @@ class WriteRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ActOnQueue:
+    """What only the embedded broker's own kinds of queue can be asked for: `close`, `close-session`, `ingress`,
+    `repartition` (docs/embedded-broker.md)."""
+
+    queue: str
+    action: str
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.action} on queue {self.queue}"
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteExchange:
     name: str
 
@@ -145,6 +159,7 @@ Action = (
     | PutPermissions
     | RevokePermissions
     | WriteRecord
+    | ActOnQueue
     | DeleteExchange
     | DeleteQueue
     | DeleteUser

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lbg_broker.group import GroupSpec, Names, SpecError
+from lbg_broker.group import PARTITIONED, GroupSpec, Names, SpecError
 
 from .admin import Beat
 from .checking import problems as found_problems
 from .members import MemberLine, member_json, members_of
+from .native import Native, PartitionsSeen, native_json
 from .observed import UNKNOWN, Observed, QueueSeen, Unknown
+from .statuses import partitions_of, rebalance_of
 
 Count = int | Unknown
 
@@ -54,25 +56,39 @@ class Description:
 
     @property
     def ready(self) -> Count:
-        """Messages that wait in the numbered queues."""
+        """Messages that wait for members."""
         return _sum(line.count("ready") for line in self.queues)
 
     @property
     def unacked(self) -> Count:
         return _sum(line.count("unacked") for line in self.queues)
 
+    @property
+    def native(self) -> Native | Unknown | None:
+        """What the broker says of a group that is one queue of a kind of its own; None where it is not, UNKNOWN where
+        it could not be asked."""
+        parent = Names(self.group).parent
+        seen = next((line.seen for line in self.queues if line.name == parent), None)
+        return seen.native if isinstance(seen, QueueSeen) else seen
+
+    def member_of(self, tag: str | None) -> MemberLine | None:
+        """The member whose consumer has this tag."""
+        names = Names(self.group)
+        members = () if self.members is UNKNOWN else self.members
+        return next((member for member in members if tag == names.mailbox(member.index)), None)
+
     def active_member(self, number: int) -> MemberLine | None:
-        """The member that says it is active on queue `number`, or whose consumer the broker says is.
+        """The member that says it is active on queue `number`, or whose consumer the broker says has it.
 
         A member knows from the first delivery, the broker from the beginning, though RabbitMQ says it 5 s later.
         """
-        members = () if self.members is UNKNOWN else self.members
-        for member in members:
+        if isinstance(native := self.native, PartitionsSeen):
+            tags = (one.consumer_tag for one in native.partitions if one.partition == number)
+            return self.member_of(next(tags, None))
+        for member in () if self.members is UNKNOWN else self.members:
             if any(one.queue == number and one.active for one in member.queues):
                 return member
-        tag = next((line.active_tag for line in self.queues if line.number == number), None)
-        names = Names(self.group)
-        return next((member for member in members if tag == names.mailbox(member.index)), None)
+        return self.member_of(next((line.active_tag for line in self.queues if line.number == number), None))
 
     def progress(self, number: int) -> str | None:
         """How the members get on with queue `number`: `Stalled` or `Blocked` if one of them says so, or else what the
@@ -91,6 +107,7 @@ class Description:
             "group": self.group,
             "attributes": _attributes(self.spec),
             "queues": [self._queue_json(line) for line in self.queues],
+            **self._sharing_json(),
             "members": (
                 "unknown" if self.members is UNKNOWN else [member_json(member) for member in self.members]
             ),
@@ -100,6 +117,17 @@ class Description:
             "unrouted": _plain(self.unrouted),
             "problems": list(self.problems),
         }
+
+    def _sharing_json(self) -> dict[str, Any]:
+        """How the queues are shared, where the group's mode has a word for it."""
+        told: dict[str, Any] = {}
+        if self.spec is not None and self.spec.mode == PARTITIONED:
+            told["rebalance_status"] = rebalance_of(self)
+            partitions = partitions_of(self)
+            told["partitions"] = "unknown" if partitions is UNKNOWN else [one.to_json() for one in partitions]
+        if self.native is not UNKNOWN and self.native is not None:
+            told |= native_json(self.native)
+        return told
 
     def _queue_json(self, line: QueueLine) -> dict[str, Any]:
         active = self.active_member(line.number) if line.number is not None else None
@@ -129,15 +157,14 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat] | Unknown)
     problems += [
         f"{name} is missing" for name in missing if name != names.config or observed.record is not None
     ]
-    stem = names.queue(0)[:-1]
     lines = [
-        QueueLine(name, int(name.removeprefix(stem)), seen)
+        QueueLine(name, names.number_of(name), seen)
         for name, seen in observed.queues.items()
-        if name.startswith(stem) and name.removeprefix(stem).isdecimal()
+        if names.is_served(name)
     ]
     lines.sort(key=lambda line: line.number or 0)
     members = UNKNOWN if beats is UNKNOWN else members_of(beats)
-    problems += _poisoned(names, members)
+    problems += _poisoned(names, members, is_one_queue=any(line.number is None for line in lines))
     return Description(
         group=group,
         spec=spec,
@@ -149,15 +176,18 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat] | Unknown)
     )
 
 
-def _poisoned(names: Names, members: tuple[MemberLine, ...] | Unknown) -> Iterator[str]:
+def _poisoned(
+    names: Names, members: tuple[MemberLine, ...] | Unknown, *, is_one_queue: bool
+) -> Iterator[str]:
     for member in () if members is UNKNOWN else members:
         for one in member.queues:
             if one.poisoned:
+                queue = names.parent if is_one_queue else names.queue(one.queue)
                 keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
                 more = " and others" if one.poisoned > len(one.poisoned_keys) else ""
                 yield (
-                    f"{names.queue(one.queue)} has {one.poisoned} poisoned messages at {member.name}, which fail again "
-                    f"and again and hold up what follows; keys: {keys}{more}"
+                    f"{queue} has {one.poisoned} poisoned messages at {member.name}, which fail again and again and "
+                    f"hold up what follows; keys: {keys}{more}"
                 )
 
 

@@ -2,6 +2,7 @@
 
     ProvisioningError
     ├── GroupNotFound        no such group on this broker
+    ├── SessionNotFound      the group has no session of this name
     ├── RecordUnavailable    the node of the group's record is down, or too few of its nodes are up
     ├── RecordUnreadable     the group's record is empty, or not one
     ├── Taken                a name the group needs belongs to something else
@@ -33,6 +34,17 @@ class GroupNotFound(ProvisioningError):
     def __init__(self, group: str) -> None:
         super().__init__(f"there is no group {group!r} on this broker: `lbg group create {group} …` makes it")
         self.group = group
+
+
+class SessionNotFound(ProvisioningError):
+    NAMED_MAX = 10
+
+    def __init__(self, group: str, session: str, there: Sequence[str]) -> None:
+        named = ", ".join(map(repr, there[: self.NAMED_MAX])) or "none"
+        more = f" and {len(there) - self.NAMED_MAX} more" if len(there) > self.NAMED_MAX else ""
+        super().__init__(f"group {group!r} has no session {session!r}; its sessions: {named}{more}")
+        self.group = group
+        self.session = session
 
 
 class RecordUnavailable(ProvisioningError):

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lbg_broker.group import GroupSpec, Names
+from lbg_broker.group import Engine, GroupSpec, is_native, stream_queues
 
 from .amqp_side import AmqpSide
 from .errors import Refused
@@ -69,33 +69,34 @@ class Lags:
         if self._management is not None and not engine.is_rabbitmq and old:
             counts = asyncio.create_task(self._management.counts([spec.name for spec in old]))
             counts.add_done_callback(seen)
-            begun = {spec: self._counted(spec, counts) for spec in old}
+            begun = {spec: self._counted(spec, engine, counts) for spec in old}
         else:
-            begun = {spec: self._counted_and_heard(spec) for spec in old}
+            begun = {spec: self._counted_and_heard(spec, engine) for spec in old}
         for spec, reading in begun.items():
             task = asyncio.create_task(_in_time(reading))
             task.add_done_callback(seen)
             self._readings[spec] = _Reading(now, task)
         return await asyncio.gather(*(asyncio.shield(self._readings[spec].task) for spec in specs))
 
-    async def _counted(self, spec: GroupSpec, counts: asyncio.Task[dict[str, Counts]]) -> Lag:
+    async def _counted(self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[dict[str, Counts]]) -> Lag:
         found = await asyncio.shield(counts)
         total = 0
-        for name in _queues(spec):
+        for name in stream_queues(spec, engine):
             ready, unacked = found.get(name, (UNKNOWN, UNKNOWN))
             if ready is UNKNOWN or unacked is UNKNOWN:
                 return UNKNOWN
             total += ready + unacked
         return total
 
-    async def _counted_and_heard(self, spec: GroupSpec) -> Lag:
+    async def _counted_and_heard(self, spec: GroupSpec, engine: Engine) -> Lag:
+        queues = stream_queues(spec, engine)
         loop = asyncio.get_running_loop()
         try:
             until = await self._ear.attend(spec.name) + FIRST_S
         except Refused:  # who may not listen has the broker's count
             until = loop.time()
         while True:
-            counted = await self._amqp.counts_of(_queues(spec))
+            counted = await self._amqp.counts_of(queues)
             ready, consumers = 0, {}
             for number, seen_now in enumerate(counted.values()):
                 if seen_now is None or seen_now.ready is UNKNOWN or seen_now.consumers is UNKNOWN:
@@ -104,13 +105,18 @@ class Lags:
                 consumers[number] = seen_now.consumers
             if not await self._all_answer([name for name, one in counted.items() if _is_bare(one)]):
                 return UNKNOWN
-            unacked = in_flight(members_of(self._ear.heard(spec.name)), consumers)
+            members = members_of(self._ear.heard(spec.name))
+            unacked = (
+                in_flight_of_one_queue(members, consumers[0])
+                if is_native(spec, engine)
+                else in_flight(members, consumers)
+            )
             if unacked is not UNKNOWN:
                 return ready + unacked
             if loop.time() >= until:
                 break
             await asyncio.sleep(STEP_S)
-        unacked = await self._unacked_at_last_sample(spec)
+        unacked = await self._unacked_at_last_sample(spec, queues)
         return UNKNOWN if unacked is UNKNOWN else ready + unacked
 
     async def _all_answer(self, queues: Sequence[str]) -> bool:
@@ -118,12 +124,12 @@ class Lags:
         is served has none of them, for its members are consumers."""
         return not queues or self._management is None or await self._management.all_answer(queues)
 
-    async def _unacked_at_last_sample(self, spec: GroupSpec) -> Lag:
+    async def _unacked_at_last_sample(self, spec: GroupSpec, queues: Sequence[str]) -> Lag:
         if self._management is None:
             return UNKNOWN
         counts = await self._management.counts([spec.name])
         total = 0
-        for name in _queues(spec):
+        for name in queues:
             _, unacked = counts.get(name, (UNKNOWN, UNKNOWN))
             if unacked is UNKNOWN:
                 return UNKNOWN
@@ -142,8 +148,11 @@ def in_flight(members: Sequence[MemberLine], consumers: Mapping[int, int]) -> La
     return sum(sum(told.get(queue, ())) for queue, count in consumers.items() if count)
 
 
-def _queues(spec: GroupSpec) -> list[str]:
-    return [Names(spec.name).queue(number) for number in range(spec.queue_count)]
+def in_flight_of_one_queue(members: Sequence[MemberLine], consumers: int) -> Lag:
+    """The same where all members consume one queue, whatever its parts are."""
+    if len(members) < consumers:
+        return UNKNOWN
+    return sum(one.in_flight for member in members for one in member.queues)
 
 
 def _is_bare(seen_now: QueueSeen | None) -> bool:

@@ -10,6 +10,7 @@ from lbg_broker.group import Engine, GroupSpec, Topology
 
 from .actions import (
     Action,
+    ActOnQueue,
     Bind,
     CheckPolicies,
     DeclareExchange,
@@ -115,6 +116,8 @@ class LiveAdmin:
             case DeleteQueue(name, only_idle):
                 engine = await amqp.engine()
                 await amqp.delete_queue(name, only_idle=only_idle, checked_by_broker=not engine.is_rabbitmq)
+            case ActOnQueue():
+                await self._require_management(str(action)).act_on_queue(action)
             case PutUser():
                 await self._require_management(str(action)).put_user(action)
             case DeleteUser(name):

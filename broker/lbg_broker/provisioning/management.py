@@ -76,6 +76,10 @@ class ManagementApi:
         """The JSON at `where`, or None when the API says there is no such object (404)."""
         return await self._ask("GET", where, None)
 
+    async def post(self, where: str, body: Mapping[str, object]) -> Any:
+        """The JSON of the answer, or None when there is no such thing to ask (404)."""
+        return await self._ask("POST", where, body)
+
     async def put(self, where: str, body: Mapping[str, object]) -> None:
         await self._ask("PUT", where, body)
 

@@ -13,6 +13,7 @@ from lbg_broker.group import Names
 from lbg_broker.group.topology import Binding
 
 from .management import ManagementApi, path
+from .native import COLUMNS, native_of
 from .observed import UNKNOWN, ExchangeSeen, QueueSeen, Unknown
 
 Counts: TypeAlias = tuple[int | Unknown, int | Unknown]
@@ -61,7 +62,7 @@ class ManagementLists:
         """
         found: dict[str, dict[str, QueueSeen]] = {group: {} for group in groups}
         sampled: dict[str, Mapping[str, Any]] = {}
-        columns = f"{_OF_NOW}{_WITHOUT_SAMPLES}" if is_sampled else f"{_OF_NOW},{_SAMPLED}"
+        columns = f"{_OF_NOW}{_WITHOUT_SAMPLES}" if is_sampled else f"{_OF_NOW},{_SAMPLED},{COLUMNS}"
         if is_sampled:
             for group, one in await self._of_groups("queues", groups, "\\.", f"name,{_SAMPLED}"):
                 name = str(one["name"])
@@ -84,9 +85,10 @@ class ManagementLists:
         }
 
     async def counts(self, groups: Sequence[str]) -> dict[str, Counts]:
-        """Of the numbered queues of `groups`, as of now on the embedded broker, up to 5 s ago on RabbitMQ."""
+        """Of the queues that carry messages to members of `groups`, as of now on the embedded broker, up to 5 s ago on
+        RabbitMQ."""
         columns = f"{_COUNTS}{_WITHOUT_SAMPLES}"
-        listed = await self._of_groups("queues", groups, "\\.q\\.", columns)
+        listed = await self._of_groups("queues", groups, "\\.q(\\.|$)", columns)
         return {str(one["name"]): _counts(one) for _, one in listed}
 
     async def all_answer(self, queues: Sequence[str]) -> bool:
@@ -175,6 +177,7 @@ def _queue(now: Mapping[str, Any], sampled: Mapping[str, Any]) -> QueueSeen:
         arguments=now.get("arguments", {}),
         policy=now.get("policy"),
         effective=sampled.get("effective_policy_definition") or {},
+        native=native_of(now),
     )
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 from lbg_broker.group import Permissions
 
-from .actions import PutPermissions, PutUser
+from .actions import ActOnQueue, PutPermissions, PutUser
 from .errors import Refused
 from .management import path
 from .management_lists import ManagementLists
@@ -82,6 +82,14 @@ class ManagementSide(ManagementLists):
 
     async def revoke_permissions(self, user: str) -> None:
         await self._api.delete(path("permissions", self._vhost, user))
+
+    async def act_on_queue(self, action: ActOnQueue) -> None:
+        """Raises Refused with the broker's reason."""
+        where = path("lbg", "queues", self._vhost, action.queue, action.action)
+        if await self._api.post(where, action.arguments) is None:
+            raise Refused(
+                f"queue {action.queue} is not there, or this broker cannot {action.action} it", status=404
+            )
 
     async def close(self) -> None:
         await self._api.close()

@@ -10,6 +10,8 @@ from typing import Final
 from lbg_broker.group import Engine, Names, Permissions
 from lbg_broker.group.topology import Argument, Binding
 
+from .native import Native
+
 
 class Unknown(Enum):
     UNKNOWN = "unknown"
@@ -37,7 +39,8 @@ class QueueSeen:
     """A queue that is there. `ready` and `unacked` count messages; `active_consumer` is a consumer tag.
 
     `policy` names the user's policy in force, as of now; `effective` is what the management API says all policies
-    together set, which it samples every 5 s.
+    together set, which it samples every 5 s. `native` is what the embedded broker says of a queue of a kind of its own,
+    None for any other queue.
     """
 
     ready: int | Unknown = UNKNOWN
@@ -47,6 +50,7 @@ class QueueSeen:
     arguments: Mapping[str, Argument] | Unknown = UNKNOWN
     policy: str | Unknown | None = UNKNOWN
     effective: Mapping[str, object] | Unknown = UNKNOWN
+    native: Native | Unknown | None = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +110,11 @@ class Observed:
     def is_served(self, group: str) -> bool:
         """Whether somebody consumes from the group's queues, as far as is known. Who has just read the record counts as
         its consumer for a moment, and is none."""
-        stem = Names(group).queue(0)[:-1]
-        numbered = (one for name, one in self.queues.items() if name.startswith(stem))
+        names = Names(group)
+        served = (one for name, one in self.queues.items() if names.is_served(name))
         return any(
             one is UNKNOWN or one.consumers is UNKNOWN or one.consumers > 0
-            for one in numbered
+            for one in served
             if one is not None
         )
 

@@ -118,10 +118,12 @@ class Observing:
         asked = (
             [queue.name for queue in topology.queues]
             if topology
-            else [names.unrouted, names.dead, names.config]
+            else [names.parent, names.unrouted, names.dead, names.config]
         )
         found: dict[str, QueueSeen | Unknown | None] = {**await self._amqp.counts_of(asked)}
-        number = sum(name.startswith(names.queue(0)[:-1]) for name in asked)
+        if topology is None and found[names.parent] is None:
+            del found[names.parent]
+        number = sum(names.number_of(name) is not None for name in asked)
         while (seen := await self._amqp.counts(names.queue(number))) is not None:
             found[names.queue(number)] = seen
             number += 1

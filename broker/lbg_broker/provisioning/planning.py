@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from lbg_broker.group import GroupSpec, Names, SpecError, Topology, differences, topology_of
-from lbg_broker.group.engines import OLDEST_RABBITMQ
 from lbg_broker.group.topology import Binding
 from lbg_broker.passwords import is_hash_of
 
@@ -25,9 +24,9 @@ from .actions import (
     WriteRecord,
 )
 from .checking import deviations
-from .errors import GroupDiffers, GroupNotFound, StillInUse, Taken, Unsupported, would_lose
+from .errors import GroupDiffers, GroupNotFound, StillInUse, Taken, Unsupported
 from .observed import UNKNOWN, Observed, Unknown, UserSeen
-from .policies import losses
+from .supporting import refuse_unsupported
 from .taking import contents_of, is_left_over, lacks_only_its_record, taken_names, taken_prefix, taken_user
 
 
@@ -112,23 +111,6 @@ def plan_delete(group: str, observed: Observed, *, force: bool, with_user: bool 
     return tuple(actions)
 
 
-def refuse_unsupported(spec: GroupSpec, observed: Observed) -> None:
-    """Raise Unsupported for what the engine cannot do, with the reason."""
-    if observed.engine.is_too_old:
-        oldest = ".".join(map(str, OLDEST_RABBITMQ))
-        raise Unsupported(
-            f"group {spec.name!r} cannot be created on {observed.engine}: RabbitMQ {oldest} or later is needed"
-        )
-    if spec.mode != "Exclusive":
-        raise Unsupported(
-            f"mode {spec.mode!r}: group {spec.name!r} cannot be created: {observed.engine.product} carries "
-            "mode 'Exclusive' only in this version of lbg"
-        )
-    losing = losses(topology_of(spec, observed.engine), observed)
-    if losing:
-        raise would_lose(spec.name, losing)
-
-
 def require_users(observed: Observed, done: str) -> None:
     """Raise Unsupported, with the reason, where users could not be looked at."""
     if observed.users is UNKNOWN:
@@ -186,16 +168,8 @@ def _granting(spec: GroupSpec, topology: Topology, observed: Observed, user: Use
 
 def _guarded_queues(names: Names, queues: list[str]) -> list[str]:
     """The queues that hold what nobody has taken yet, in the order of their numbers."""
-    stem = names.queue(0)[:-1]
-    numbered = sorted(
-        (name for name in queues if name.startswith(stem)), key=lambda name: _number(stem, name)
-    )
-    return [*numbered, *(name for name in queues if name in (names.unrouted, names.dead))]
-
-
-def _number(stem: str, name: str) -> int:
-    number = name.removeprefix(stem)
-    return int(number) if number.isdecimal() else 0
+    served = sorted(filter(names.is_served, queues), key=lambda name: names.number_of(name) or 0)
+    return [*served, *(name for name in queues if name in (names.unrouted, names.dead))]
 
 
 def _uses(names: Names, observed: Observed) -> Iterator[str]:

@@ -11,11 +11,13 @@ from lbg_broker.group import GroupSpec, Names
 from .actions import Action, CheckPolicies, PutUser
 from .admin import BrokerAdmin
 from .applying import apply, apply_all
+from .closing import plan_close
 from .describing import Description, describe
-from .errors import GroupNotFound, Refused
+from .errors import ApplyFailed, GroupNotFound, Refused
 from .observed import UNKNOWN
 from .planning import UserWish, plan_create, plan_delete
 from .rotating import plan_finish, plan_rotate
+from .supporting import is_older_than_mode, too_old
 
 GENERATED_PASSWORD_BYTES = 24
 # Members send a beat every second; a little longer hears each of them once.
@@ -54,7 +56,12 @@ async def create_group(
     async with admin.lock(spec.name):
         observed = await admin.observe(spec.name, wanted=spec)
         actions = plan_create(spec, observed, user=wish, finish=finish)
-        await apply(admin, actions)
+        try:
+            await apply(admin, actions)
+        except ApplyFailed as error:
+            if is_older_than_mode(spec, observed.engine, error) and not error.left_behind:
+                raise too_old(spec, observed.engine) from error
+            raise
     is_generated = password is None and any(isinstance(action, PutUser) for action in actions)
     changes = tuple(action for action in actions if not isinstance(action, CheckPolicies))
     unchecked = tuple(f"{what} ({why})" for what, why in observed.why.items())
@@ -107,6 +114,18 @@ async def delete_group(
         actions = plan_delete(group, await admin.observe(group), force=force, with_user=with_user)
         await apply_all(admin, actions)
     return actions
+
+
+async def close_group(admin: BrokerAdmin, group: str, *, session: str | None = None) -> Description:
+    """End the sessions of `group`, or one of them; returns what is left then. Publishers are refused once all are to
+    end, and consumers get what there is for them, and then End-of-Session.
+
+    Raises ProvisioningError, and SpecError for what cannot be a group's name.
+    """
+    Names(group)
+    async with admin.lock(group):
+        await apply_all(admin, plan_close(group, await admin.observe(group), session=session))
+        return describe(group, await admin.observe(group), beats=())
 
 
 async def list_groups(admin: BrokerAdmin) -> list[Description]:

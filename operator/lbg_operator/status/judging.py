@@ -17,10 +17,10 @@ from lbg_broker.provisioning import (
 )
 from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.observed import UNKNOWN
+from lbg_broker.provisioning.statuses import unserved
 
 from ..manifests import GroupManifest
 from .conditions import Condition, Reason
-from .seen import unserved
 
 QUEUES_NAMED_MAX = 10
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
+from lbg_broker.group import UNCOUNTED_MODES
 from lbg_broker.provisioning.describing import Description
-from lbg_broker.provisioning.members import MemberLine
 from lbg_broker.provisioning.observed import UNKNOWN
-
-PAUSED, READY = "Paused", "Ready"
-UNASSIGNED, UNBOUND, UNKNOWN_STATUS = "Unassigned", "Unbound", "Unknown"
-_WORST_FIRST = ("Rebalancing", "HoldDown", "Ready")
+from lbg_broker.provisioning.statuses import PartitionLine, partitions_of, rebalance_of
 
 
 def seen_of(description: Description) -> dict[str, Any]:
     """The fields of the status that one look fills."""
     seen: dict[str, Any] = {
         "rebalance": rebalance_of(description),
-        "queues": [_queue(description, number) for number in _numbers(description)],
+        "queues": [_queue(one) for one in _partitions(description)],
     }
     if (lag := lag_of(description)) is not None:
         seen["lag"] = lag
     if description.members is not UNKNOWN:
         served = queues_served(description)
         seen["memberCount"] = len(description.members)
-        seen["activeCount"] = sum(map(bool, served.values()))
+        seen["activeCount"] = _active_count(description, served)
         seen["members"] = [
             {"index": member.index, "name": member.name, "queues": served[member.index]}
             for member in description.members
@@ -42,47 +39,26 @@ def lag_of(description: Description) -> int | None:
     return None if ready is UNKNOWN or unacked is UNKNOWN else ready + unacked
 
 
-def rebalance_of(description: Description) -> str:
-    """What the members say, the least settled first; Unknown when nobody could be asked or nobody is there."""
-    if description.members is UNKNOWN or not description.members:
-        return UNKNOWN_STATUS
-    said = {member.rebalance for member in description.members}
-    return next((word for word in _WORST_FIRST if word in said), UNKNOWN_STATUS)
+def _active_count(description: Description, served: Mapping[int, list[int]]) -> int:
+    """Where all members consume one queue, all of them."""
+    if description.spec is not None and description.spec.mode in UNCOUNTED_MODES:
+        return len(served)
+    return sum(map(bool, served.values()))
 
 
-def unserved(description: Description) -> list[int]:
-    """The queues that no member says it serves, as far as members are known."""
-    return [number for number in _numbers(description) if description.active_member(number) is None]
+def _partitions(description: Description) -> tuple[PartitionLine, ...]:
+    partitions = partitions_of(description)
+    return () if partitions is UNKNOWN else partitions
 
 
-def _numbers(description: Description) -> Iterable[int]:
-    if description.spec is not None:
-        return range(description.spec.queue_count)
-    return [line.number for line in description.queues if line.number is not None]
-
-
-def _queue(description: Description, number: int) -> dict[str, Any]:
-    line = next((one for one in description.queues if one.number == number), None)
-    active = description.active_member(number)
-    told: dict[str, Any] = {"queue": number, "status": _status(description, number, active)}
-    if active is not None:
-        told["member"] = active.index
-    for name in ("ready", "unacked"):
-        count = line.count(name) if line is not None else None
+def _queue(line: PartitionLine) -> dict[str, Any]:
+    told: dict[str, Any] = {"queue": line.number, "status": line.status}
+    if line.member is not None:
+        told["member"] = line.member.index
+    for name, count in (("ready", line.ready), ("unacked", line.unacked)):
         if isinstance(count, int):
             told[name] = count
     return told
-
-
-def _status(description: Description, number: int, active: MemberLine | None) -> str:
-    """In the document's words: served, standing still for a handoff, not served though members are there, without a
-    consumer."""
-    if active is not None:
-        is_paused = any(one.queue == number and one.status == PAUSED for one in active.queues)
-        return PAUSED if is_paused else READY
-    if description.members is UNKNOWN:
-        return UNKNOWN_STATUS
-    return UNASSIGNED if description.members else UNBOUND
 
 
 def queues_served(description: Description) -> dict[int, list[int]]:
@@ -90,7 +66,7 @@ def queues_served(description: Description) -> dict[int, list[int]]:
     served: dict[int, list[int]] = {}
     for member in () if description.members is UNKNOWN else description.members:
         served[member.index] = []
-    for number in _numbers(description):
-        if (active := description.active_member(number)) is not None:
-            served[active.index].append(number)
+    for one in _partitions(description):
+        if one.member is not None:
+            served[one.member.index].append(one.number)
     return served
