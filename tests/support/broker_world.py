@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -39,6 +39,7 @@ from lbg_broker.server.core.commands import (
     ConnectionOpened,
     Paused,
     Received,
+    Ticked,
 )
 from lbg_broker.server.core.connection import Peer
 from lbg_broker.server.core.effects import Deliver, Effect, Send, SendContent
@@ -218,6 +219,10 @@ class Client:
         settings.setdefault("durable", True)
         return self.ask(QueueDeclare(name, **settings), QueueDeclareOk)
 
+    def say_declare(self, arguments: dict[str, Any], name: str = "q") -> None:
+        """Ask for a durable queue, which may be refused."""
+        self.say(QueueDeclare(name, durable=True, arguments=arguments))
+
     def consume(
         self, queue: str = "q", *, tag: str = "c", channel: int = 1, prefetch: int = 0, **settings: Any
     ) -> None:
@@ -295,6 +300,18 @@ class World:
     def administer(self, method: Method, user: str = "admin") -> Method:
         answer, output = self.broker.administer(user, "/", method, self.now)
         self._hear(output)
+        return answer
+
+    def pass_time(self, seconds: float) -> None:
+        """The clock moves, and whoever waits for it is woken."""
+        self.now += seconds
+        self.apply(Ticked())
+
+    def act(self, action: str, queue: str = "q", **arguments: Any) -> Mapping[str, Any]:
+        """An action of the management API on a queue, on disk when this returns."""
+        answer, output = self.broker.act("admin", "/", queue, action, arguments, self.now)
+        self._hear(output)
+        self.commit()
         return answer
 
     def _hear(self, output: Output) -> None:

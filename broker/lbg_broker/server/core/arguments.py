@@ -16,7 +16,7 @@ __all__ = [
     "same_arguments",
 ]
 
-QUEUE_TYPES: Final = ("classic", "quorum")
+QUEUE_TYPES: Final = ("classic", "quorum", "partitioned")
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
 
 

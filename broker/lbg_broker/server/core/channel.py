@@ -43,6 +43,7 @@ class Channel:
         "prefetch",
         "prefetch_total",
         "published",
+        "revoked",
         "routes",
         "routes_generation",
         "stalled",
@@ -65,6 +66,7 @@ class Channel:
         # deliveries
         self.next_tag = 1
         self.unsettled: dict[int, Unsettled] = {}
+        self.revoked: dict[int, Consumer] = {}  # taken back for somebody else, and not yet acknowledged
         self.emptied = 1  # what was given out with tags below has left memory, as far as it can
         self.outstanding = 0  # of consumers; what basic.get fetched does not count against a limit
         self.prefetch = 0  # basic.qos global=false: each consumer made from now on

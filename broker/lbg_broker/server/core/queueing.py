@@ -14,6 +14,7 @@ from lbg_broker.server.core.arguments import QueueArguments, inequivalent, same_
 from lbg_broker.server.core.definitions import define_queue
 from lbg_broker.server.core.errors import ChannelRefusal
 from lbg_broker.server.core.kinds.choosing import kind_of
+from lbg_broker.server.core.kinds.partitioned.rules import ARGUMENTS as PARTITIONED
 from lbg_broker.server.core.making import make_queue
 from lbg_broker.server.core.naming import (
     Actor,
@@ -39,6 +40,7 @@ COMPARED = (
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
     "x-delivery-limit",
+    *PARTITIONED,
 )
 """Arguments in which a second declaration must agree with the first; queue-type has a default on top."""
 

@@ -52,6 +52,17 @@ class ArgumentReader:
             raise self.invalid(name, f"{value} is less than {least}")
         return value
 
+    def numbers(self, name: str) -> list[int] | None:
+        """A list of integers from 0, or None."""
+        value = self._get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(
+            isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value
+        ):
+            raise self.invalid(name, f"{described(value)} is no list of numbers")
+        return value
+
     def flag(self, name: str) -> bool:
         """A boolean; False when it is absent."""
         value = self._get(name)

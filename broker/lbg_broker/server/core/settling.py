@@ -12,12 +12,12 @@ from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.state import State
 
-__all__ = ["ack", "credit_settled", "nack", "recover", "reject", "requeue_all", "unburden"]
+__all__ = ["ack", "credit_settled", "nack", "recover", "reject", "requeue_all", "revoke", "unburden"]
 
 
 def ack(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> None:
     """Settle one delivery, or all up to and including the tag (0: all there are)."""
-    entries = _collect(channel, delivery_tag, multiple)
+    entries = _collect(state, channel, delivery_tag, multiple)
     for line, message, _ in entries:
         line.settle(message)
     _return_credit(state, channel, entries)
@@ -25,12 +25,12 @@ def ack(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> No
 
 def nack(state: State, channel: Channel, method: BasicNack) -> None:
     """Give deliveries back to their places, or refuse them for good."""
-    _refuse(state, channel, _collect(channel, method.delivery_tag, method.multiple), method.requeue)
+    _refuse(state, channel, _collect(state, channel, method.delivery_tag, method.multiple), method.requeue)
 
 
 def reject(state: State, channel: Channel, method: BasicReject) -> None:
     """The same for one delivery."""
-    _refuse(state, channel, _collect(channel, method.delivery_tag, False), method.requeue)
+    _refuse(state, channel, _collect(state, channel, method.delivery_tag, False), method.requeue)
 
 
 def recover(state: State, channel: Channel, method: BasicRecover | BasicRecoverAsync) -> None:
@@ -38,6 +38,7 @@ def recover(state: State, channel: Channel, method: BasicRecover | BasicRecoverA
     if not method.requeue:
         raise ConnectionRefusal(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
     requeue_all(state, channel)
+    _return_revoked(state, channel, 0, channel.next_tag)
     if isinstance(method, BasicRecover):
         state.send(channel, BasicRecoverOk())
 
@@ -47,6 +48,21 @@ def requeue_all(state: State, channel: Channel) -> None:
     entries = list(channel.unsettled.values())
     channel.unsettled.clear()
     _give_back(state, channel, entries)
+
+
+def revoke(state: State, line: Spool, channel: Channel) -> int:
+    """Take back what a channel holds of a line, for somebody else, and say how many messages that is.
+
+    Its acknowledgements of them do nothing any more but make room: until then the client still has them.
+    """
+    held = [(tag, entry) for tag, entry in channel.unsettled.items() if entry[0] is line]
+    for tag, (_, _, consumer) in held:
+        del channel.unsettled[tag]
+        if consumer is not None:
+            channel.revoked[tag] = consumer
+    line.give_back([message for _, (_, message, _) in held])
+    state.make_due(line.queue)
+    return len(held)
 
 
 def unburden(state: State) -> None:
@@ -70,26 +86,45 @@ def unburden(state: State) -> None:
         channel.emptied = tag
 
 
-def _collect(channel: Channel, delivery_tag: int, multiple: bool) -> list[Unsettled]:
-    """Take deliveries off the channel's list. Raises 406 for a tag that is not on it."""
-    unsettled = channel.unsettled
+def _collect(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> list[Unsettled]:
+    """Take deliveries off the channel's list. Those that were revoked count no more, and close nothing. Raises 406 for
+    a tag that is on neither list."""
+    unsettled, revoked = channel.unsettled, channel.revoked
     if not multiple:
         entry = unsettled.pop(delivery_tag, None)
-        if entry is None:
+        if entry is not None:
+            return [entry]
+        if delivery_tag not in revoked:
             raise _unknown(delivery_tag)
-        return [entry]
+        _return_revoked(state, channel, delivery_tag, delivery_tag)
+        return []
     if delivery_tag == 0:
         entries = list(unsettled.values())
         unsettled.clear()
+        if revoked:
+            _return_revoked(state, channel, 0, channel.next_tag)
         return entries
-    if delivery_tag not in unsettled:
+    if delivery_tag not in unsettled and delivery_tag not in revoked:
         raise _unknown(delivery_tag)
+    if revoked:
+        _return_revoked(state, channel, 0, delivery_tag)
     tags = []
     for tag in unsettled:
         if tag > delivery_tag:
             break
         tags.append(tag)
     return [unsettled.pop(tag) for tag in tags]
+
+
+def _return_revoked(state: State, channel: Channel, first: int, last: int) -> None:
+    """The consumer is done with what was taken back from it: now it has room for as many more."""
+    for tag in [tag for tag in channel.revoked if first <= tag <= last]:
+        consumer = channel.revoked.pop(tag)
+        consumer.outstanding -= 1
+        channel.outstanding -= 1
+        state.make_due(consumer.queue)
+    if channel.prefetch_total:
+        _free_siblings(state, channel)
 
 
 def _unknown(delivery_tag: int) -> ChannelRefusal:

@@ -4,12 +4,14 @@ from typing import Final
 
 from lbg_broker.server.core.arguments import QueueArguments
 from lbg_broker.server.core.kinds.kind import Kind
+from lbg_broker.server.core.kinds.partitioned.kind import PartitionedKind
+from lbg_broker.server.core.kinds.partitioned.rules import PartitionedRules
 from lbg_broker.server.core.kinds.plain import Plain
 
 __all__ = ["kind_of"]
 
 PLAIN: Final = Plain()
-KINDS: Final[dict[type, Kind]] = {}
+KINDS: Final[dict[type, Kind]] = {PartitionedRules: PartitionedKind()}
 """By the class of their rules."""
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from lbg_broker.server.core.kinds.partitioned.rules import read_partitioned
 from lbg_broker.server.core.reading_arguments import ArgumentReader
 
 __all__ = ["KindRules", "read_kind"]
@@ -16,7 +17,7 @@ class KindRules(Protocol):
         """Its name in messages: "partitioned"."""
 
 
-READERS: Final[tuple[Callable[[ArgumentReader, str], KindRules | None], ...]] = ()
+READERS: Final[tuple[Callable[[ArgumentReader, str], KindRules | None], ...]] = (read_partitioned,)
 """Each reads its kind's arguments, given the queue type too; None for a queue that is not of it."""
 
 
