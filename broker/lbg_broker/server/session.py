@@ -17,7 +17,6 @@ from lbg_broker.amqp import (
     Role,
 )
 from lbg_broker.amqp.methods import (
-    ChannelClose,
     ConnectionClose,
     ConnectionCloseOk,
     ConnectionUpdateSecret,
@@ -25,8 +24,10 @@ from lbg_broker.amqp.methods import (
 )
 from lbg_broker.server.core.commands import ConnectionLost, ConnectionOpened, Paused, Received
 from lbg_broker.server.core.connection import Peer
-from lbg_broker.server.core.effects import Deliver, Effect, Send
+from lbg_broker.server.core.effects import Deliver, Effect, Send, SendContent
 from lbg_broker.server.handshaking import Admitted, Handshake, Refused
+from lbg_broker.server.listening import Listening
+from lbg_broker.server.performing import deliver, send, send_content
 
 if TYPE_CHECKING:
     from lbg_broker.server.serving import Server
@@ -57,9 +58,7 @@ class Session(asyncio.Protocol):
         self._handshake: Handshake | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._unread_for: set[str] = set()  # why we do not read: "disk", "output"
-        self._lenient_until = 0.0
-        self._unsent_bytes = 0
+        self._listening = Listening()
 
     # --- asyncio's side ----------------------------------------------------------------------------------------
 
@@ -67,6 +66,7 @@ class Session(asyncio.Protocol):
         server, loop = self._server, self._server.loop
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         transport = self._transport
+        self._listening.begin(transport)
         limit = server.settings.write_buffer_bytes
         transport.set_write_buffer_limits(high=limit, low=limit // 4)
         address = transport.get_extra_info("peername") or ("unknown", 0)
@@ -126,11 +126,14 @@ class Session(asyncio.Protocol):
         try:
             for effect in effects:
                 if type(effect) is Deliver:
-                    self._deliver(effect)
+                    deliver(wire, effect)
+                elif type(effect) is SendContent:
+                    send_content(wire, effect)
                 elif type(effect) is Send:
-                    self._send(effect)
-                else:
-                    wire.send_content(effect.channel, effect.method, effect.header, effect.body)  # type: ignore[union-attr]  # by its kind
+                    if type(effect.method) is ConnectionClose:
+                        self._closes(effect.method)
+                    else:
+                        send(wire, effect)
         except EncodeError as error:
             self._fail(ReplyCode.INTERNAL_ERROR, str(error))
         except LocalProtocolError:
@@ -156,20 +159,11 @@ class Session(asyncio.Protocol):
 
     def pause_reading(self, reason: str) -> None:
         """Take nothing more from this client for now."""
-        if not self._unread_for and self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._unread_for.add(reason)
+        self._listening.pause(reason)
 
     def resume_reading(self, reason: str) -> None:
         """The reason is gone; go on if it was the last."""
-        if reason not in self._unread_for:
-            return
-        self._unread_for.discard(reason)
-        if self._transport is not None and not self._unread_for:
-            # What the client sent meanwhile is still in the socket: it was not silent, we did not listen.
-            self._lenient_until = self._server.loop.time() + self._wire.heartbeat_s
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+        self._listening.resume(reason, lenient_until=self._server.loop.time() + self._wire.heartbeat_s)
 
     def abort(self) -> None:
         """Drop the socket as it is."""
@@ -273,38 +267,12 @@ class Session(asyncio.Protocol):
             self.flush()
             self._transport.close()
 
-    def _send(self, effect: Send) -> None:
-        method = effect.method
-        if type(method) is ConnectionClose:
-            log.info("%s: closed: %s", self.name, method.reply_text)
-            self.admitted = False
-            self._wire.send(0, method)
-            self._closing(await_close_ok=True)
-            return
-        try:
-            self._wire.send(effect.channel, method)
-        except LocalProtocolError:
-            if type(method) is not ChannelClose:
-                raise
-            # The client closed the channel itself right behind the command that is refused: its close is answered.
-
-    def _deliver(self, effect: Deliver) -> None:
-        deliver = self._wire.deliver
-        channel, consumer_tag, tag = effect.channel, effect.consumer_tag, effect.first_tag
-        fresh_from = tag + effect.redelivered
-        for message in effect.messages:
-            origin = message.origin
-            deliver(
-                channel,
-                consumer_tag,
-                tag,
-                tag < fresh_from,
-                origin.exchange,
-                origin.routing_key,
-                message.header,
-                message.body,
-            )
-            tag += 1
+    def _closes(self, method: ConnectionClose) -> None:
+        """The core ends the connection."""
+        log.info("%s: closed: %s", self.name, method.reply_text)
+        self.admitted = False
+        self._wire.send(0, method)
+        self._closing(await_close_ok=True)
 
     def _fail(self, code: ReplyCode, text: str) -> None:
         log.error("%s: %s", self.name, text)
@@ -316,23 +284,13 @@ class Session(asyncio.Protocol):
         log.warning("%s: no connection.open within the time limit", self.name)
         self.abort()
 
-    def _is_excused(self, now: float) -> bool:
-        """Whether silence proves nothing, because it is us who do not listen."""
-        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        drains, self._unsent_bytes = unsent < self._unsent_bytes, unsent
-        return (
-            "disk" in self._unread_for
-            or now < self._lenient_until
-            or ("output" in self._unread_for and drains)
-        )
-
     def _beat(self) -> None:
         loop = self._server.loop
         pulse = self._wire.pulse(loop.time())
         if self._wire.has_output:
             self._server.flush_soon(self)
-        lenient = self._is_excused(loop.time())
-        if pulse.expired and not lenient:
+        excused = self._listening.excuses_silence(loop.time())
+        if pulse.expired and not excused:
             log.warning("%s: silent for two heartbeats of %d s", self.name, self._wire.heartbeat_s)
             self.abort()
         elif pulse.next_at is not None:
