@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
 from lbg_broker.group import balanced_primaries
@@ -18,8 +18,6 @@ KEYS = [f"k{n}" for n in range(9)] + [None]
 # A failure is told by its seed and script; explaining which lines it ran takes minutes and says little.
 lives = partial(
     settings,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
 )
 
