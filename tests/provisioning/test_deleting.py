@@ -66,6 +66,23 @@ async def test_a_queue_that_could_not_be_counted_does_not_count_as_empty() -> No
         await delete_group(admin, "orders")
 
 
+async def test_a_queue_that_is_down_stops_a_delete_although_0_is_counted_of_it() -> None:
+    admin = await made()
+    down = replace(admin.queues["lbg.orders.q.2"], is_down=True)
+    admin.queues["lbg.orders.q.2"] = down.counted(QueueSeen(ready=0, consumers=0))
+    with pytest.raises(StillInUse, match=r"lbg\.orders\.q\.2 does not answer, as most of its nodes are down"):
+        await delete_group(admin, "orders")
+    assert "lbg.orders" in admin.exchanges
+
+
+def test_of_a_queue_that_is_down_or_that_only_amqp_does_not_find_nothing_is_known() -> None:
+    listed = QueueSeen(ready=5, unacked=1, consumers=1, arguments={"x-max-length": 1})
+    nothing = QueueSeen(arguments={"x-max-length": 1}, is_down=True)
+    assert listed.counted(QueueSeen(ready=7, consumers=2)) == replace(listed, ready=7, consumers=2)
+    assert replace(listed, is_down=True).counted(QueueSeen(ready=0, consumers=0)) == nothing
+    assert listed.counted(None) == nothing
+
+
 async def test_queues_are_deleted_only_while_idle_unless_forced() -> None:
     for force in (False, True):
         admin = await made()

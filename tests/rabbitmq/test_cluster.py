@@ -15,10 +15,12 @@ import pytest
 
 from lbg_broker.client import BasicProperties, ConnectionSettings, Publisher, connect
 from lbg_broker.group import GroupSpec, Names
+from lbg_broker.provisioning import StillInUse
 from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
 from lbg_broker.provisioning.observed import UNKNOWN
+from lbg_broker.provisioning.provisioner import delete_group, show_group
 from lbg_broker.provisioning.surveying import lags, survey
 from lbg_broker.publishing import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member, MemberSettings, Message
@@ -271,6 +273,9 @@ async def test_without_a_majority_under_ignore_counts_are_unknown_and_not_0(
             await aside(other.kill)
         lag = [await lags(admin, asked, max_age_s=0.0) for _ in range(10)]
         found = (await survey(admin, asked, listen_s=0.1))["it"]
+        shown = await show_group(admin, group.spec.name, listen_s=0.1)
+        with pytest.raises(StillInUse, match="does not answer, as most of its nodes are down"):
+            await delete_group(admin, group.spec.name)
         for other in cluster.nodes[1:]:
             await aside(other.spawn)
         for other in cluster.nodes[1:]:
@@ -283,6 +288,8 @@ async def test_without_a_majority_under_ignore_counts_are_unknown_and_not_0(
     assert lag == [{"it": UNKNOWN}] * 10
     assert isinstance(found, Description)
     assert found.ready is UNKNOWN
+    assert shown.ready is UNKNOWN
+    assert all(line.count("ready") is UNKNOWN for line in shown.queues)
 
 
 @pytest.mark.cluster

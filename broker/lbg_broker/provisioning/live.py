@@ -26,7 +26,7 @@ from .actions import (
 )
 from .admin import Beat
 from .amqp_side import AmqpSide
-from .errors import Refused, Unsupported, would_lose
+from .errors import Refused, StillInUse, Unsupported, would_lose
 from .hearing import listen_to
 from .lagging import Lags
 from .management import ManagementApi
@@ -115,6 +115,8 @@ class LiveAdmin:
                 await amqp.delete_exchange(name)
             case DeleteQueue(name, only_idle):
                 engine = await amqp.engine()
+                if only_idle and engine.is_rabbitmq:
+                    await self._require_answers(name)
                 await amqp.delete_queue(name, only_idle=only_idle, checked_by_broker=not engine.is_rabbitmq)
             case ActOnQueue():
                 await self._require_management(str(action)).act_on_queue(action)
@@ -137,6 +139,14 @@ class LiveAdmin:
         seen = Observed(engine, queues=queues[group], policies=policies)
         if losing := losses(topology, seen):
             raise would_lose(group, losing)
+
+    async def _require_answers(self, queue: str) -> None:
+        """Raise StillInUse for a queue that is down: it counts 0, and may hold anything."""
+        if self._management is None:
+            return
+        seen = (await self._management.queues_named([queue])).get(queue)
+        if seen is not None and seen.is_down:
+            raise StillInUse(queue.split(".")[1], [f"{queue} does not answer, as most of its nodes are down"])
 
     def _require_management(self, what: str) -> ManagementSide:
         if self._management is None:

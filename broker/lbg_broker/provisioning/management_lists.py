@@ -178,6 +178,7 @@ def _queue(now: Mapping[str, Any], sampled: Mapping[str, Any]) -> QueueSeen:
         policy=now.get("policy"),
         effective=sampled.get("effective_policy_definition") or {},
         native=native_of(now),
+        is_down=not _can_count(now),
     )
 
 

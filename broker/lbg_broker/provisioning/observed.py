@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -40,7 +40,7 @@ class QueueSeen:
 
     `policy` names the user's policy in force, as of now; `effective` is what the management API says all policies
     together set, which it samples every 5 s. `native` is what the embedded broker says of a queue of a kind of its own,
-    None for any other queue.
+    None for any other queue. `is_down`: most of its nodes are, and RabbitMQ counts 0 of it.
     """
 
     ready: int | Unknown = UNKNOWN
@@ -51,6 +51,14 @@ class QueueSeen:
     policy: str | Unknown | None = UNKNOWN
     effective: Mapping[str, object] | Unknown = UNKNOWN
     native: Native | Unknown | None = UNKNOWN
+    is_down: bool = False
+
+    def counted(self, now: QueueSeen | None) -> QueueSeen:
+        """With what AMQP counts `now`: nothing is known of a queue that is down, whatever is counted of it, nor of one
+        that the management API lists and AMQP does not find, which is what it says when the leader's node is down."""
+        if self.is_down or now is None:
+            return replace(self, ready=UNKNOWN, unacked=UNKNOWN, consumers=UNKNOWN, is_down=True)
+        return replace(self, ready=now.ready, consumers=now.consumers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class Observing:
         wanted = [queue.name for queue in topology.queues] if topology else [names.config]
         found: dict[str, QueueSeen | Unknown | None] = dict.fromkeys(wanted)
         for name, counts in (await self._amqp.counts_of(list(listed))).items():
-            found[name] = counts and replace(listed[name], ready=counts.ready, consumers=counts.consumers)
+            found[name] = listed[name].counted(counts)
         return found
 
     async def _reachable_management(self, why: dict[str, str]) -> ManagementSide | None:

@@ -177,7 +177,9 @@ def _uses(names: Names, observed: Observed) -> Iterator[str]:
         seen = observed.queues[name]
         if seen is None:
             continue
-        if seen is UNKNOWN or seen.ready is UNKNOWN or seen.consumers is UNKNOWN:
+        if seen is not UNKNOWN and seen.is_down:
+            yield f"{name} does not answer, as most of its nodes are down"
+        elif seen is UNKNOWN or seen.ready is UNKNOWN or seen.consumers is UNKNOWN:
             yield f"{name} could not be asked"
         elif seen.ready or seen.consumers or (seen.unacked is not UNKNOWN and seen.unacked):
             yield f"{name} has {contents_of(seen)}"
