@@ -34,6 +34,7 @@ class OperatorSettings:
     - `metrics`: who tells autoscalers the lag. `auto`: KEDA where it is, or else our API where it is registered.
     - `native_sidecars`: the cluster has containers that start before and end after the others (initContainers with
       restartPolicy Always, Kubernetes 1.29).
+    - `assigns_users`: the cluster gives pods the user that they run as and the group of their volumes (OpenShift).
     """
 
     sidecar_image: str
@@ -47,6 +48,7 @@ class OperatorSettings:
     log_format: str = "json"
     log_level: str = "INFO"
     native_sidecars: bool = True
+    assigns_users: bool = False
 
     @classmethod
     def from_environment(cls, told: Mapping[str, str]) -> OperatorSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -84,8 +85,12 @@ def test_the_pod_keeps_to_the_restricted_profile() -> None:
     """Kubernetes: "Pod Security Standards", Restricted."""
     pod = pod_of(broker_of())
     (container,) = pod["containers"]
-    assert pod["securityContext"]["runAsUser"] == 65532
-    assert pod["securityContext"]["fsGroup"] == 65532
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "fsGroup": 65532,
+        "fsGroupChangePolicy": "OnRootMismatch",
+    }
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -95,6 +100,17 @@ def test_the_pod_keeps_to_the_restricted_profile() -> None:
     }
     assert {next(iter(set(one) - {"name"})) for one in pod["volumes"]} == {"persistentVolumeClaim", "secret"}
     assert pod["automountServiceAccountToken"] is False
+
+
+def test_where_the_cluster_assigns_users_the_pod_names_neither_a_user_nor_a_group() -> None:
+    """OpenShift: the profile restricted-v2 refuses an fsGroup or a runAsUser that is not of the namespace's range."""
+    settings = replace(SETTINGS, assigns_users=True)
+    made = embedded_of(broker_of(), settings, login=Credentials("admin", "one"), certificate=CERTIFICATE)
+    (stateful_set,) = (one for one in made if one["kind"] == "StatefulSet")
+    pod = stateful_set["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    (container,) = pod["containers"]
+    assert container["securityContext"]["runAsNonRoot"] is True
 
 
 def test_what_the_manifest_says_comes_before_the_settings() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from lbg_operator.cluster import live
 from lbg_operator.cluster.kinds import CONFIG_MAP, EVENT, GROUP, POD, SECRET
 from lbg_operator.cluster.live import LiveCluster
 from lbg_operator.cluster.seam import ClusterError, Forbidden, Invalid
+from lbg_operator.process.running import suited
+from lbg_operator.settings import OperatorSettings
 from support.fake_cluster import FakeCluster
 from support.ports import free_port
 from support.served_cluster import TOKEN, ServedCluster
@@ -76,6 +79,15 @@ async def test_a_version_is_served_or_not(cluster: LiveCluster, served: ServedCl
     assert not await cluster.serves("keda.sh/v1alpha1")
     served.cluster.served.add("keda.sh/v1alpha1")
     assert await cluster.serves("keda.sh/v1alpha1")
+
+
+async def test_the_operator_goes_by_what_the_cluster_can_do(
+    cluster: LiveCluster, served: ServedCluster
+) -> None:
+    settings = OperatorSettings(sidecar_image="s:1", broker_image="b:1", native_sidecars=False)
+    assert await suited(settings, cluster) == replace(settings, native_sidecars=True)
+    served.cluster.served.add("security.openshift.io/v1")
+    assert await suited(settings, cluster) == replace(settings, native_sidecars=True, assigns_users=True)
 
 
 async def test_an_event_is_created(cluster: LiveCluster, served: ServedCluster) -> None:

@@ -16,7 +16,7 @@ from lbg_broker.group import Engine, GroupSpec, topology_of
 from lbg_broker.group.topology import Binding, Queue
 from lbg_broker.provisioning.actions import Bind, DeclareQueue, DeleteQueue, Unbind
 from lbg_broker.provisioning.describing import Description
-from lbg_broker.provisioning.errors import ApplyFailed, Taken, Unsupported
+from lbg_broker.provisioning.errors import AdminError, ApplyFailed, StillInUse, Taken, Unsupported
 from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.management import ManagementApi, ManagementSettings, path
 from lbg_broker.provisioning.observed import UNKNOWN, Policy
@@ -378,3 +378,29 @@ async def test_a_queue_made_before_an_upgrade_to_4_is_shown_until_a_policy_lifts
         await api.put(path("policies", settings.vhost, "lbg-unlimited"), unlimited)
     assert (await show_group(admin, "orders")).problems == ()
     assert (await create_group(admin, orders)).changes == ()
+
+
+async def test_a_group_with_a_queue_that_does_not_answer_is_not_taken_for_empty(
+    admin: LiveAdmin, orders: GroupSpec, rabbitmq: RabbitNode, settings: ConnectionSettings
+) -> None:
+    """Its one server is stopped. 4.0 does not tell of that, only of nodes that are down."""
+    await create_group(admin, orders)
+    name = "lbg.orders.q.1"
+    find = f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{settings.vhost}">>, queue, <<"{name}">>))'
+    rabbitmq.evaluate(f"{find}, ra:stop_server(quorum_queues, amqqueue:get_pid(Q))")
+    if rabbitmq.version < (4, 0, 0):
+        shown = await show_group(admin, "orders")
+        assert [line.count("ready") for line in shown.queues] == [0, UNKNOWN, 0, 0]
+        assert shown.ready is UNKNOWN
+        with pytest.raises(StillInUse, match=rf"{name} does not answer, as most of its nodes are down"):
+            await delete_group(admin, "orders")
+        with pytest.raises(StillInUse, match=rf"{name} does not answer"):
+            await admin.perform(DeleteQueue(name, only_idle=True))
+    rabbitmq.evaluate(f"{find}, ra:restart_server(quorum_queues, amqqueue:get_pid(Q))")
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await delete_group(admin, "orders")
+                break
+            except (StillInUse, AdminError):
+                await asyncio.sleep(0.2)

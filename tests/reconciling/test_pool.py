@@ -46,13 +46,28 @@ async def test_an_address_that_is_none_is_a_value_error(pool: Pool, uri: str) ->
         await pool.admin("main", Access((uri,), (), "u", "p"))
 
 
-async def test_an_authority_that_is_none_is_a_value_error_or_refused_by_tls(
-    pool: Pool, tmp_path: Path
-) -> None:
-    authority = trustme.CA().cert_pem.bytes().decode()
-    access = Access(("amqps://127.0.0.1:1",), ("https://127.0.0.1:2",), "u", "p", ca=authority)
-    await pool.admin("main", access)
-    assert [one.read_text() for one in files_in(tmp_path)] == [authority]
+def secured(authority: str, **changes: str) -> Access:
+    return replace(
+        Access(("amqps://127.0.0.1:1",), ("https://127.0.0.1:2",), "u", "p", ca=authority), **changes
+    )
+
+
+async def test_an_authority_is_a_file_for_as_long_as_it_is_needed(pool: Pool, tmp_path: Path) -> None:
+    first, second = (trustme.CA().cert_pem.bytes().decode() for _ in range(2))
+    await pool.admin("main", secured(first))
+    assert [one.read_text() for one in files_in(tmp_path)] == [first]
+    await pool.admin("main", secured(first))
+    assert [one.read_text() for one in files_in(tmp_path)] == [first]
+    await pool.admin("main", secured(second))
+    assert [one.read_text() for one in files_in(tmp_path)] == [second]
+    await pool.drop("main")
+    assert files_in(tmp_path) == []
+
+
+async def test_an_access_that_cannot_be_used_leaves_no_file(pool: Pool, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        await pool.admin("main", secured("no certificate"))
+    assert files_in(tmp_path) == []
 
 
 async def test_a_login_is_checked_on_both_doors(pool: Pool, tmp_path: Path) -> None:

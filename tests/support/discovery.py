@@ -40,7 +40,11 @@ def discovered(path: str, served: Container[str]) -> dict[str, Any] | None:
         if one.api_version == version
         for resource in _resources(one)
     ]
-    return {"kind": "APIResourceList", "groupVersion": version, "resources": told} if told else None
+    return (
+        {"kind": "APIResourceList", "groupVersion": version, "resources": told}
+        if told or version in served
+        else None
+    )
 
 
 def _version(api_version: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lbg_broker.client import ConnectionSettings, TlsSettings
@@ -18,49 +18,51 @@ from .access import Access
 CLOSE_LIMIT_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    access: Access
+    admin: LiveAdmin
+    ca_file: Path | None
+
+    async def close(self) -> None:
+        try:
+            await self.admin.close()
+        finally:
+            _remove(self.ca_file)
+
+
 class Pool:
     """`directory` is for the authorities' certificates, which TLS wants in files."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._admins: dict[Hashable, tuple[Access, LiveAdmin]] = {}
+        self._admins: dict[Hashable, _Open] = {}
 
     async def admin(self, broker: Hashable, access: Access) -> LiveAdmin:
         """The same one as last time, unless the access changed."""
         known = self._admins.get(broker)
-        if known is not None and known[0] == access:
-            return known[1]
-        opened = self._opened(access)
-        self._admins[broker] = (access, opened)
+        if known is not None and known.access == access:
+            return known.admin
+        ca_file = self._ca_file(access)
+        try:
+            admin = _opened(access, ca_file)
+        except BaseException:
+            _remove(ca_file)
+            raise
+        self._admins[broker] = _Open(access, admin, ca_file)
         if known is not None:
-            await known[1].close()
-        return opened
+            await known.close()
+        return admin
 
     async def drop(self, broker: Hashable) -> None:
         if (known := self._admins.pop(broker, None)) is not None:
-            await known[1].close()
+            await known.close()
 
     async def close(self) -> None:
         """Brokers that do not take a goodbye are left without one, however many they are."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_LIMIT_S):
                 await asyncio.gather(*map(self.drop, tuple(self._admins)))
-
-    def _opened(self, access: Access) -> LiveAdmin:
-        ca_file = self._ca_file(access)
-        tls = None if ca_file is None else TlsSettings(cafile=str(ca_file))
-        places = []
-        for uri in access.uris:
-            place = ConnectionSettings.parse(uri)
-            place = replace(place, username=access.username, password=access.password)
-            places.append(replace(place, tls=tls) if place.tls is not None and tls is not None else place)
-        urls = access.management_uris or tuple(dict.fromkeys(map(_usual_management_uri, places)))
-        where = [
-            ManagementSettings.parse(url, user=access.username, password=access.password) for url in urls
-        ]
-        is_secure = any(one.url.startswith("https:") for one in where)
-        context = (tls or TlsSettings()).context() if is_secure else None
-        return LiveAdmin(places, ManagementApi(where, tls=context))
 
     def _ca_file(self, access: Access) -> Path | None:
         if access.ca is None:
@@ -70,6 +72,25 @@ class Pool:
         ) as file:
             file.write(access.ca)
         return Path(file.name)
+
+
+def _opened(access: Access, ca_file: Path | None) -> LiveAdmin:
+    tls = None if ca_file is None else TlsSettings(cafile=str(ca_file))
+    places = []
+    for uri in access.uris:
+        place = ConnectionSettings.parse(uri)
+        place = replace(place, username=access.username, password=access.password)
+        places.append(replace(place, tls=tls) if place.tls is not None and tls is not None else place)
+    urls = access.management_uris or tuple(dict.fromkeys(map(_usual_management_uri, places)))
+    where = [ManagementSettings.parse(url, user=access.username, password=access.password) for url in urls]
+    is_secure = any(one.url.startswith("https:") for one in where)
+    context = (tls or TlsSettings()).context() if is_secure else None
+    return LiveAdmin(places, ManagementApi(where, tls=context))
+
+
+def _remove(file: Path | None) -> None:
+    if file is not None:
+        file.unlink(missing_ok=True)
 
 
 def _usual_management_uri(place: ConnectionSettings) -> str:

@@ -20,8 +20,8 @@ from .naming import (
 
 AMQPS, HTTPS = "amqps", "https"
 CONTAINER = "broker"
-USER = 65532
-"""Of the image: the user `nonroot`."""
+GROUP = 65532
+"""Of the image, whose user it is too: `nonroot`."""
 
 DATA = "/var/lib/lbg"
 TLS = "/var/run/lbg/tls"
@@ -72,14 +72,7 @@ def _pod(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _security(settings),
         "containers": [_container(broker, settings, amqps_port, https_port)],
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": volume_name(name)}},
@@ -87,6 +80,15 @@ def _pod(
             _secret_volume("administrator", admin_name(name), "username", "password"),
         ],
     }
+
+
+def _security(settings: OperatorSettings) -> dict[str, Any]:
+    """The user is the image's. A cluster that gives pods a user and a group for their volumes refuses any other
+    (OpenShift: "Managing security context constraints")."""
+    told: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if not settings.assigns_users:
+        told |= {"fsGroup": GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
+    return told
 
 
 def _container(

@@ -38,6 +38,8 @@ log = logging.getLogger("lbg.operator")
 
 NATIVE_SIDECARS_SINCE = (1, 29)
 """The first version of Kubernetes that starts them without a feature gate."""
+SECURITY_CONSTRAINTS = "security.openshift.io/v1"
+"""What a cluster serves that assigns users to pods."""
 LIST_EVERY_S = 600.0
 STUCK_S = 300.0
 """A round has limits of its own, all shorter: one that takes this long hangs for a bug of ours."""
@@ -55,7 +57,7 @@ async def run(
     async with AsyncExitStack() as stack:
         cluster = await connected()
         stack.push_async_callback(cluster.close)
-        settings = replace(settings, native_sidecars=await cluster.version() >= NATIVE_SIDECARS_SINCE)
+        settings = await suited(settings, cluster)
         process = Process(settings, cluster, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         stack.push_async_callback(process.close)
         await stack.enter_async_context(
@@ -69,6 +71,15 @@ async def run(
                 serve(lag_reader(process.world), cluster, service, host=host, port=metrics_port)
             )
         await process.work()
+
+
+async def suited(settings: OperatorSettings, cluster: LiveCluster) -> OperatorSettings:
+    """With what the cluster can do. Raises ClusterError."""
+    return replace(
+        settings,
+        native_sidecars=await cluster.version() >= NATIVE_SIDECARS_SINCE,
+        assigns_users=await cluster.serves(SECURITY_CONSTRAINTS),
+    )
 
 
 class Process:
