@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from .consuming.held import Attachment, Held, Identity
+from .errors import MemberError
 from .membership.roster import Post
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Open a channel and consume. Report `attached` or `attach_failed`; deliveries may come before that."""
+    """Open a channel and consume. Report `attached`, or `closed`; deliveries may come before that."""
 
     attachment: Attachment
+    arguments: Mapping[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,39 @@ class Exit:
 @dataclass(frozen=True, slots=True)
 class StoodDown:
     """Nothing is held any more: close the connections, and join again when the application is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Go on no further: the member ends with this error, which nothing here can mend. Nothing is lost by it."""
+
+    error: MemberError
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTaken:
+    """For the log: another live consumer has this member's session; it waits for it, and tells so once."""
+
+    session: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionForgotten:
+    """For the log: the broker does not go on where the position file says (`why`), so it goes on after what was
+    acknowledged."""
+
+    session: str
+    committed: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """For the log: the End-of-Session has come, and all `messages` before it were processed."""
+
+    session: str
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +219,10 @@ Effect = (
     | Reconnect
     | Exit
     | StoodDown
+    | Fail
+    | SessionTaken
+    | SessionForgotten
+    | SessionEnded
     | Moved
     | Kept
     | TakenOver

@@ -3,7 +3,8 @@
     MemberError
     ├── SettingsError      a setting is not valid: its name, its value and the rule
     ├── IndexTaken         the fixed index belongs to another live member
-    ├── CommitsError       the commit log cannot be used (`commits.errors`)
+    ├── CommitsError       the commit log or the position file cannot be used (`commits.errors`)
+    ├── SessionRefused     the broker and the application do not agree how far the session is
     ├── MessageError       bytes on the members exchange that are no member's message
     └── AppError           the application's channel
         ├── CommandFailed  the command cannot be started at all
@@ -36,6 +37,18 @@ class IndexTaken(MemberError):
     def __init__(self, index: int) -> None:
         super().__init__(f"index {index} belongs to another live member of the group")
         self.index = index
+
+
+class SessionRefused(MemberError):
+    """The application says that it is where the broker does not go on. One of the two was set back, so whatever is done
+    next would repeat or skip messages."""
+
+    def __init__(self, session: str, committed: int, why: str) -> None:
+        super().__init__(
+            f"session {session!r}: the application has committed {committed}, and the broker does not go on there: "
+            f"{why}; correct the position in the application's database, or consume under another name"
+        )
+        self.session = session
 
 
 class MessageError(MemberError):

@@ -37,8 +37,8 @@ class Message:
 
     @property
     def queue(self) -> int:
-        """Its queue's number, from 0: `hash` mod the group's queue count."""
-        return self.held.attachment.queue
+        """Its queue's or partition's number, from 0: `hash` mod the group's queue count."""
+        return self.held.queue
 
     @property
     def key(self) -> str | None:

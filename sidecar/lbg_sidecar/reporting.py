@@ -13,6 +13,7 @@ from .membership.messages import BeatContent, Progress, QueueState
 
 if TYPE_CHECKING:
     from .machine import MemberMachine
+    from .participating import Participant
 
 KEYS_TOLD_MAX = 3
 KEY_MAX_CHARS = 64
@@ -37,7 +38,7 @@ def beat_content(machine: MemberMachine) -> BeatContent:
                 epoch=binding.epoch,
                 progress=Progress.STALLED if is_stalled else progress_of(binding),
                 poisoned=len(attachment.poisoned) if attachment is not None else 0,
-                poisoned_keys=_poisoned_keys(binding),
+                poisoned_keys=poisoned_keys(binding),
             )
         )
     return BeatContent(tuple(queues), machine.balancer.status, asdict(machine.consumption.counts))
@@ -65,7 +66,7 @@ def _served_by(machine: MemberMachine, binding: Binding) -> int | None:
     return next((index for index, peer in peers.items() if peer.claims(binding.queue)), None)
 
 
-def _poisoned_keys(binding: Binding) -> tuple[str, ...]:
+def poisoned_keys(binding: Binding) -> tuple[str, ...]:
     held = binding.attachment.poisoned if binding.attachment is not None else ()
     keys = dict.fromkeys(one.key[:KEY_MAX_CHARS] for one in held if one.key is not None)
     return tuple(itertools.islice(keys, KEYS_TOLD_MAX))
@@ -73,8 +74,6 @@ def _poisoned_keys(binding: Binding) -> tuple[str, ...]:
 
 def description(machine: MemberMachine, now: float) -> dict[str, Any]:
     """The same for a view, and more of this member alone, as plain data."""
-    me = machine.roster.me
-    lanes = machine.consumption.lanes
     content = encode_content(beat_content(machine))
     for told, binding in zip(content["queues"], machine.bindings.all, strict=True):
         attachment = binding.attachment
@@ -82,6 +81,13 @@ def description(machine: MemberMachine, now: float) -> dict[str, Any]:
         told["poisoned_messages"] = [asdict(one) for one in found]
         told["window"] = attachment.prefetch if attachment is not None else None
         told["served_by"] = _served_by(machine, binding)
+    return {**common_description(machine), **content}
+
+
+def common_description(machine: Participant) -> dict[str, Any]:
+    """What there is to say of a member of any mode."""
+    me = machine.roster.me
+    lanes = machine.consumption.lanes
     return {
         "index": me.index if me is not None else None,
         "incarnation": me.incarnation if me is not None else None,
@@ -91,5 +97,4 @@ def description(machine: MemberMachine, now: float) -> dict[str, Any]:
         "delivered_again": machine.delivered_again,
         "lanes": {"running": lanes.running, "blocked": lanes.blocked, "concurrency": lanes.concurrency},
         "service_time_s": machine.consumption.service_time_s(),
-        **content,
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from ..consuming.backoff import Backoff
 from ..consuming.consumption import Consumption
@@ -18,6 +19,17 @@ SINGLE_ACKS_AT_CLOSE = 15
 """With the cumulative one 16 frames: a closing channel of a quorum queue carries those out (DESIGN.md)."""
 
 
+@dataclass(frozen=True, slots=True)
+class NativeAttachments:
+    """To a queue that the embedded broker shares out among its consumers. `partitions` as many as it has (1 where it
+    has none); `arguments` makes those of basic.consume, anew for each attachment; `session` is its name where it
+    shares out by sessions. Its closing channel carries out any number of acks."""
+
+    partitions: int
+    arguments: Callable[[], Mapping[str, str | int]]
+    session: str | None = None
+
+
 class Bindings:
     def __init__(
         self,
@@ -26,6 +38,7 @@ class Bindings:
         effects: list[Effect],
         *,
         uniform: Callable[[], float],
+        native: NativeAttachments | None = None,
     ) -> None:
         self.rules = rules
         self.consumer_timeout_s = rules.consumer_timeout_s
@@ -34,6 +47,7 @@ class Bindings:
         self._consumption = consumption
         self._effects = effects
         self._uniform = uniform
+        self._native = native
 
     def attach_due(self, now: float) -> None:
         """Attach to every queue that has no channel and whose time has come."""
@@ -52,8 +66,16 @@ class Bindings:
         binding.epoch += 1
         binding.phase = Phase.ATTACHING
         binding.attached_at = now
-        binding.attachment = Attachment(binding.queue, binding.epoch, prefetch=self._prefetch())
-        self._effects.append(Attach(binding.attachment))
+        native = self._native
+        binding.attachment = Attachment(
+            binding.queue,
+            binding.epoch,
+            prefetch=self._prefetch(),
+            partitions=native.partitions if native is not None else 1,
+            session=native.session if native is not None else None,
+        )
+        arguments = native.arguments() if native is not None else {}
+        self._effects.append(Attach(binding.attachment, arguments))
 
     def attached(self, attachment: Attachment) -> Binding | None:
         """The broker has the consumer. None if this attachment is over already."""
@@ -71,7 +93,8 @@ class Bindings:
         assert attachment is not None
         binding.phase = Phase.DETACHING
         done = attachment.settling.take()
-        singly = attachment.settling.take_scattered(SINGLE_ACKS_AT_CLOSE)
+        singly_max = SINGLE_ACKS_AT_CLOSE if self._native is None else len(attachment.settling.scattered)
+        singly = attachment.settling.take_scattered(singly_max)
         cut_off = _at_work(attachment)
         self._consumption.counts.forced += cut_off
         running, rest = self._consumption.close(attachment)

@@ -15,11 +15,10 @@ messages only, and a crash repeats what was done lately, not all that was done s
 
 
 class Acknowledging:
-    """`moving`: the queues that are being moved away, kept by others."""
-
-    def __init__(self, *, interval_s: float, moving: Container[int], effects: list[Effect]) -> None:
+    def __init__(self, *, interval_s: float, effects: list[Effect]) -> None:
+        self.moving: Container[int] = ()
+        """The queues that are being moved away, kept by others."""
         self._interval_s = interval_s
-        self._moving = moving
         self._effects = effects
         self._unacked: list[Attachment] = []
 
@@ -46,7 +45,7 @@ class Acknowledging:
                 attachment.unacked_listed = False
                 continue
             still.append(attachment)
-            if attachment.queue in self._moving:
+            if attachment.queue in self.moving:
                 if settling.unacked * 4 >= attachment.prefetch * 3:
                     self._ack(attachment, now)
                 continue

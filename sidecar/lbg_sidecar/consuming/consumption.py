@@ -13,6 +13,7 @@ from .held import Attachment, Held, Identity, Outcome
 from .lanes import Lanes
 from .poison import WhenExhausted
 from .positions import Processed
+from .session import SessionPosition
 
 
 class Order(enum.StrEnum):
@@ -83,6 +84,7 @@ class Consumption:
         self.running: dict[Held, None] = {}
         self.repeats_in: list[Attachment] = []
         """Where `take` dropped repeats since this was last emptied: their acks may be due."""
+        self.session: SessionPosition | None = None
         self._durations: deque[float] = deque(maxlen=256)
         self._awaiting: dict[
             Identity, None
@@ -116,9 +118,8 @@ class Consumption:
             if held is None:
                 return None
             identity = held.identity
-            if identity is not None and (identity in self.processed or identity in self._awaiting):
-                self.counts.repeats_dropped += 1
-                self._settle(held, Outcome.REPEAT)
+            if (without_call := self._outcome_without_call(held)) is not None:
+                self._settle(held, without_call)
                 lanes.finish(held)
                 self.repeats_in.append(held.attachment)
                 continue
@@ -131,6 +132,16 @@ class Consumption:
             self.running[held] = None
             return held
         return None
+
+    def _outcome_without_call(self, held: Held) -> Outcome | None:
+        """Of what the application is not to be given."""
+        identity, session = held.identity, self.session
+        if (identity is not None and (identity in self.processed or identity in self._awaiting)) or (
+            session is not None and session.covers(held)
+        ):
+            self.counts.repeats_dropped += 1
+            return Outcome.REPEAT
+        return Outcome.END if held.ends_session else None
 
     def end(self, held: Held, verdict: Verdict, now: float) -> Next:
         """A call that was taken has ended; report each exactly once, aborted ones too."""
@@ -188,6 +199,8 @@ class Consumption:
             # It was processed, even if nobody can be told any more: dropped when it comes again.
             if held.identity is not None and not self.rules.republish:
                 self.processed.add(held.identity)
+                if self.session is not None:
+                    self.session.done(held)
             self.lanes.finish(held)
             return Next.NOTHING
         if not self.rules.republish:
@@ -230,7 +243,10 @@ class Consumption:
         attachment = held.attachment
         if attachment.poisoned:
             attachment.poisoned.pop(held, None)
-        attachment.settling.done(held)
+        settling = attachment.settling
+        settling.done(held)
+        if self.session is not None and settling.prefix:
+            self.session.done(settling.prefix[-1])
 
     def close(self, attachment: Attachment) -> tuple[list[Held], list[Held]]:
         """Forget an attachment whose channel is going: (calls to abort, everything that was never acked)."""

@@ -18,6 +18,7 @@ class Outcome(enum.StrEnum):
     ACK = "ack"
     DEAD = "dead"
     REPEAT = "repeat"
+    END = "end"  # of a session: no message of anybody's, so the journal has none of it
     RELEASED = "released"
 
 
@@ -25,7 +26,8 @@ class Held:
     """One delivery, from its arrival until it is settled or forgotten.
 
     `delivery` is the client's object and stays opaque in here. `redelivered`: the broker says that somebody had it
-    before (AMQP 0-9-1, basic.deliver). `number` counts the member's deliveries.
+    before (AMQP 0-9-1, basic.deliver). `number` counts the member's deliveries. `sequence` is its number in a session,
+    from 1, where there is one; `ends_session`: it is that session's End-of-Session.
     `calls` counts those of the application through this attachment, the running one included, `earlier` those that
     were made before, as far as is known. Times are the clock that the
     machine is driven with, in seconds: `started_at` of the last call, `first_started_at` of the first one
@@ -38,6 +40,7 @@ class Held:
         "calls",
         "delivery",
         "earlier",
+        "ends_session",
         "finished_at",
         "first_started_at",
         "identity",
@@ -49,6 +52,7 @@ class Held:
         "reason",
         "received_at",
         "redelivered",
+        "sequence",
         "started_at",
         "tag",
     )
@@ -68,6 +72,8 @@ class Held:
         self.identity = identity
         self.delivery = delivery
         self.redelivered = False
+        self.sequence: int | None = None
+        self.ends_session = False
         self.lane: Hashable = None
         self.calls = 0
         self.earlier = 0
@@ -85,8 +91,16 @@ class Held:
     def attempts(self) -> int:
         return self.earlier + self.calls
 
+    @property
+    def queue(self) -> int:
+        """The number of its queue, or of its partition in a queue that has partitions."""
+        attachment, identity = self.attachment, self.identity
+        if attachment.partitions == 1 or identity is None:
+            return attachment.queue
+        return identity[1] % attachment.partitions
+
     def __repr__(self) -> str:
-        return f"Held(q{self.attachment.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"
+        return f"Held(q{self.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"
 
 
 class Attachment:
@@ -107,19 +121,25 @@ class Attachment:
         "limit",
         "listed",
         "parked",
+        "partitions",
         "poisoned",
         "prefetch",
         "queue",
         "ready",
         "running",
+        "session",
         "settling",
         "shelved",
         "unacked_listed",
         "unconfirmed",
     )
 
-    def __init__(self, queue: int, epoch: int, *, prefetch: int = 0) -> None:
+    def __init__(
+        self, queue: int, epoch: int, *, prefetch: int = 0, partitions: int = 1, session: str | None = None
+    ) -> None:
         self.queue = queue
+        self.partitions = partitions
+        self.session = session
         self.epoch = epoch
         self.prefetch = prefetch
         self.settling = Settling()

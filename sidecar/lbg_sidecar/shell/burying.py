@@ -75,7 +75,7 @@ class Burying:
             **(properties.headers or {}),
             HEADER_REASON: held.reason[:REASON_MAX_CHARS],
             HEADER_ATTEMPTS: held.attempts,
-            HEADER_QUEUE: held.attachment.queue,
+            HEADER_QUEUE: held.queue,
             HEADER_MEMBER: self._me.index,
             HEADER_MEMBER_NAME: self._me.name,
         }
@@ -94,14 +94,12 @@ class Burying:
             except TimeoutError:
                 log.warning(
                     "queue %d: a dead letter has no answer after %g s; trying over a new channel",
-                    held.attachment.queue,
+                    held.queue,
                     self._patience.answer_s,
                 )
                 await self._renew(publisher)
             except (Nacked, Unroutable) as error:
-                log.error(
-                    "queue %d: the dead letters do not take a message: %s", held.attachment.queue, error
-                )
+                log.error("queue %d: the dead letters do not take a message: %s", held.queue, error)
                 await asyncio.sleep(self._patience.refused_s)
                 if isinstance(error, Nacked):
                     await self._renew(publisher)

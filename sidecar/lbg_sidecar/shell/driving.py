@@ -15,9 +15,9 @@ from ..consuming.consumption import Next
 from ..consuming.held import Attachment, Held
 from ..consuming.positions import Positions, StreamRuns
 from ..errors import MessageError
-from ..machine import MemberMachine
 from ..membership.encoding import decode
 from ..message import Message, held_of
+from ..participating import Participant
 from ..verdict import Kind, Verdict
 from .journalling import Journalling, WallClock
 from .link import Link
@@ -39,7 +39,7 @@ class Driver:
 
     def __init__(
         self,
-        machine: MemberMachine,
+        machine: Participant,
         app: AppChannel,
         *,
         group: str,

@@ -50,7 +50,7 @@ class Journalling:
                     publisher,
                     held.key,
                     hash_,
-                    held.attachment.queue,
+                    held.queue,
                     seq,
                     held.published_at_us,
                     me.index,

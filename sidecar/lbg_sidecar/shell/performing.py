@@ -9,10 +9,10 @@ from typing import Protocol
 from .. import effects as fx
 from ..app import AppChannel
 from ..consuming.held import Held
-from ..machine import MemberMachine
 from ..membership.messages import Identity
 from ..membership.roster import Post
 from ..message import Message
+from ..participating import Participant
 from .attaching import QueueEvents
 from .journalling import Journalling
 from .link import Link
@@ -35,7 +35,7 @@ class Performing:
 
     def __init__(
         self,
-        machine: MemberMachine,
+        machine: Participant,
         app: AppChannel,
         events: Events,
         *,

@@ -146,7 +146,7 @@ class ToValidator:
             headers={
                 **{name: headers[name] for name in known if name in headers},
                 HEADER_HASH: held.identity[1] if held.identity else 0,
-                HEADER_QUEUE: held.attachment.queue,
+                HEADER_QUEUE: held.queue,
                 HEADER_MEMBER: self._me.index,
                 HEADER_MEMBER_NAME: self._me.name,
                 HEADER_REDELIVERED: held.delivery.redelivered,

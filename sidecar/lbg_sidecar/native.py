@@ -1,0 +1,184 @@
+"""A member of a group whose messages the broker itself shares out: modes Partitioned, MessageGroups and Sessions of the
+embedded broker.
+
+It consumes one queue, `lbg.G.q`, over one channel, and balances nothing: there are no handoffs and no takeovers, and no
+watchdog, because the broker that gives nothing is the one that would be asked why. What the members say to each other
+is who is there. What happens goes in with the time, effects come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .balancing.binding import Binding, Phase
+from .balancing.bindings import NativeAttachments
+from .balancing.rules import BalancingRules
+from .consuming.consumption import Rules
+from .consuming.held import Attachment, Held
+from .consuming.session import SessionPosition
+from .effects import Fail, LiveSet, Reconnect, SessionEnded, SessionForgotten, SessionTaken
+from .errors import SessionRefused
+from .membership.messages import BeatContent, Message
+from .membership.roster import Timings
+from .native_reporting import native_content, native_description
+from .participating import Participant
+
+RESOURCE_LOCKED = 405
+PRECONDITION_FAILED = 406
+"""AMQP 0-9-1, section 1.2: that a session is somebody else's, or does not go on where it is said to."""
+
+SESSION = "x-session"
+SESSION_COMMITTED = "x-session-committed"
+
+
+class NativeMachine(Participant):
+    """`partitions`: how many the queue has, 1 where it has none. `session`: how far the member is in its own; None
+    where there are no sessions."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        balancing: BalancingRules,
+        rules: Rules,
+        timings: Timings,
+        uniform: Callable[[], float],
+        incarnation: Callable[[], str],
+        partitions: int = 1,
+        session: SessionPosition | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            balancing=balancing,
+            rules=rules,
+            timings=timings,
+            uniform=uniform,
+            incarnation=incarnation,
+            native=NativeAttachments(
+                partitions, self._arguments, session=session.name if session is not None else None
+            ),
+        )
+        self.session = self.consumption.session = session
+        self._live: frozenset[int] = frozenset()
+        self._is_session_taken = False
+
+    @property
+    def binding(self) -> Binding:
+        return self.bindings.all[0]
+
+    # The connection
+
+    def connected(self, index: int, now: float) -> None:
+        self._join(index, now)
+        if self.leaving is None:
+            self.bindings.attach_due(now)
+        self._after(now)
+
+    def disconnected(self, now: float) -> None:
+        self._part()
+        self._after(now)
+
+    # The members exchange
+
+    def message(self, message: Message, now: float) -> None:
+        self._post(self.roster.receive(message, now))
+        if self.roster.conflict:
+            self.roster.conflict = False
+            self.effects.append(Reconnect("another member claimed the same index"))
+        self._observe()
+
+    # The queue
+
+    def attached(self, attachment: Attachment, now: float) -> None:
+        binding = self.bindings.attached(attachment)
+        if binding is not None:
+            binding.active = True
+            self._is_session_taken = False
+            self.roster.changed(now)
+
+    def closed(self, attachment: Attachment, now: float) -> None:
+        if self.bindings.closed(attachment, now) is None:
+            return
+        self.roster.changed(now)
+        if self.leaving is None:
+            self.bindings.attach_due(now)
+        self._after(now)
+
+    def refused(self, attachment: Attachment, code: int, why: str) -> bool:
+        session = self.session
+        if session is None:
+            return False
+        if code == RESOURCE_LOCKED:
+            if not self._is_session_taken:
+                self._is_session_taken = True
+                self.effects.append(SessionTaken(session.name, why))
+            return True
+        if code != PRECONDITION_FAILED or session.committed is None:
+            return False
+        if session.is_the_applications:
+            self.effects.append(Fail(SessionRefused(session.name, session.committed, why)))
+        else:
+            self.effects.append(SessionForgotten(session.name, session.committed, why))
+            session.forget()
+        return True
+
+    def deliver(self, attachment: Attachment, arrivals: list[Held], now: float) -> None:
+        self.consumption.deliver(attachment, arrivals, now)
+
+    def looked(self, queue: int, ready: int | None, now: float) -> None:
+        pass
+
+    def _call_ended(self, attachment: Attachment, now: float) -> None:
+        self._after(now)
+
+    # Time
+
+    def _tick(self, now: float) -> None:
+        session = self.session
+        if session is not None and session.is_over and self.leaving is None:
+            self.effects.append(SessionEnded(session.name, (session.committed or 1) - 1))
+            self.stop("its session has ended", now)
+        if self.roster.me is not None and self.leaving is None:
+            self.bindings.attach_due(now)
+
+    # For a view, and for the others
+
+    def content(self) -> BeatContent:
+        return native_content(self)
+
+    def describe(self, now: float) -> dict[str, Any]:
+        return native_description(self, now)
+
+    # Inside
+
+    def _arguments(self) -> Mapping[str, str | int]:
+        session = self.session
+        if session is None:
+            return {}
+        told: dict[str, str | int] = {SESSION: session.name}
+        if session.committed is not None:
+            told[SESSION_COMMITTED] = session.committed
+        return told
+
+    def _leave(self, now: float) -> None:
+        """No new call from here on. What waits in a lane is the broker's again, in its place, when the channel closes."""
+        super()._leave(now)
+        attachment = self.binding.attachment
+        if attachment is not None and not attachment.closed:
+            self.consumption.lanes.hold(attachment)
+
+    def _observe(self) -> None:
+        if self.roster.live != self._live:
+            self._live = self.roster.live
+            self.effects.append(LiveSet(self._live))
+
+    def _after(self, now: float) -> None:
+        self._observe()
+        if not self._presence.is_giving_away:
+            return
+        binding, attachment = self.binding, self.binding.attachment
+        if attachment is None or self._presence.is_overdue(now):
+            self._gave_all_away()
+        elif binding.phase is not Phase.DETACHING and (attachment.drained or now >= self._presence.empty_by):
+            self.bindings.detach(binding)
