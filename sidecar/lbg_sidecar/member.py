@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -28,6 +28,9 @@ from .shell.outgoing import Outgoing
 from .shell.records import Records
 
 log = logging.getLogger("lbg.member")
+
+LOOKED_MAX = 256
+"""Indexes that are looked at before one is claimed; of those above, the broker says whether they are free."""
 
 
 class Member:
@@ -71,6 +74,7 @@ class Member:
         self._names = Names(settings.group)
         self._random = random.Random()
         self._driver: Driver | None = None
+        self._queues: Sequence[str] = ()
         self._records: Records | None = None
         self._previous: int | None = None
         self._life: asyncio.Task[None] | None = None
@@ -184,8 +188,9 @@ class Member:
         link = await Link.open(
             work,
             self._names,
+            queues=self._queues,
             claiming=self._claiming,
-            look_at=range(driver.machine.rules.client_count) if self.settings.index is None else (),
+            look_at=self._worth_a_look(driver.machine.rules.client_count),
             on_body=driver.on_body,
             on_returned=driver.on_returned,
         )
@@ -217,8 +222,9 @@ class Member:
 
     async def _learn(self, work: ClientConnection, records: Records) -> Driver:
         """Once, before the first join."""
-        spec = await group_of(work, self.settings.group)
-        machine = machine_of(self.settings, spec, concurrency=concurrency_of(self.app), chance=self._random)
+        group = await group_of(work, self.settings.group)
+        spec = group.spec
+        machine = machine_of(self.settings, group, concurrency=concurrency_of(self.app), chance=self._random)
         records.remember(machine.consumption.processed)
         driver = Driver(
             machine,
@@ -235,8 +241,12 @@ class Member:
         await self.app.start(driver)
         driver.start()
         self.spec = spec
+        self._queues = group.queues
         self._driver = driver
         return driver
+
+    def _worth_a_look(self, client_count: int) -> Collection[int]:
+        return range(min(client_count, LOOKED_MAX)) if self.settings.index is None else ()
 
     def _claiming(self, looked: Collection[int], free: Collection[int]) -> Claiming:
         return Claiming(previous=self._previous, fixed=self.settings.index, looked=looked, free=free)

@@ -162,7 +162,7 @@ class NativeMachine(Participant):
         return told
 
     def _leave(self, now: float) -> None:
-        """No new call from here on. What waits in a lane is the broker's again, in its place, when the channel closes."""
+        """No new call from here on: what waits in a lane is the broker's again when the channel closes."""
         super()._leave(now)
         attachment = self.binding.attachment
         if attachment is not None and not attachment.closed:

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from lbg_broker.client import ConnectionSettings
-from lbg_broker.group import GroupSpec
 
-from .balancing.rules import Assignment, BalancingRules
-from .consuming.backoff import Backoff
-from .consuming.consumption import Order, Rules
+from .balancing.rules import Assignment
+from .consuming.consumption import Order
 from .consuming.poison import WhenExhausted
 from .errors import SettingsError
 
@@ -41,11 +39,11 @@ class MemberSettings:
       (the document's rule: queue mod `clients` == `index`).
     - `clients`: the most members there will be, for `static`; None: the group's max_clients.
     - `index`: a fixed client index. None: the previous one if it is free, else the lowest that is.
-    - `rebalance_delay_s`: how long membership must be stable before queues move. 5 s outlasts the restart of a
-      process and is Solace's default.
-    - `max_handoff_s`: how long a queue may stand still to drain before it is moved. 3 s is Solace's default.
-      A queue that is not drained by then stays where it is and is tried again later. A member that leaves waits
-      longer: `shutdown_grace_s`.
+    - `rebalance_delay_s`: how long membership must be stable before queues move. None: the group's, in mode
+      Partitioned; else 5 s, which outlasts the restart of a process and is Solace's default.
+    - `max_handoff_s`: how long a queue may stand still to drain before it is moved. None: the group's, in mode
+      Partitioned; else 3 s, which is Solace's default. A queue that is not drained by then stays where it is and is
+      tried again later. A member that leaves waits longer: `shutdown_grace_s`.
     - `release_interval_s`: how often a `static` member releases its secondary queues, spread by a tenth. 30 s
       is the document's.
     - `moves_at_once`: queues of this member that are on the move at the same time. 2 keeps the work of a move,
@@ -56,7 +54,8 @@ class MemberSettings:
     - `concurrency`: messages at the application at the same time, over all queues. None: what its channel makes use of
       (`app.channel.concurrency_of`), else 16. That suits calls that wait for something else; an application that only
       computes gains nothing above its number of cores.
-    - `order`: `key` (default) or `queue`: what is processed one at a time.
+    - `order`: `key` or `queue`: what is processed one at a time. None: `key`, but in mode Sessions `queue`, because how
+      far a session is, is one number.
     - `prefetch`: unacknowledged messages a queue may give to this member; None derives it, see
       `consuming.window.derived_prefetch`.
     - `call_timeout_s`: a call without a verdict for this long is aborted and counts as a failed attempt. 30 s
@@ -90,12 +89,12 @@ class MemberSettings:
     assignment: Assignment = Assignment.BALANCED
     clients: int | None = None
     index: int | None = None
-    rebalance_delay_s: float = 5.0
-    max_handoff_s: float = 3.0
+    rebalance_delay_s: float | None = None
+    max_handoff_s: float | None = None
     release_interval_s: float = 30.0
     moves_at_once: int = 2
     concurrency: int | None = None
-    order: Order = Order.KEY
+    order: Order | None = None
     prefetch: int | None = None
     call_timeout_s: float = 30.0
     max_attempts: int = 10
@@ -114,9 +113,10 @@ class MemberSettings:
                 "name", self.name, "commits need one that the member has again after a restart"
             )
         if not self.name:
-            object.__setattr__(self, "name", f"{socket.gethostname()}-{os.getpid()}")
+            object.__setattr__(self, "name", _made_up_name())
         object.__setattr__(self, "assignment", _one_of(Assignment, "assignment", self.assignment))
-        object.__setattr__(self, "order", _one_of(Order, "order", self.order))
+        if self.order is not None:
+            object.__setattr__(self, "order", _one_of(Order, "order", self.order))
         object.__setattr__(
             self, "when_exhausted", _one_of(WhenExhausted, "when_exhausted", self.when_exhausted)
         )
@@ -127,10 +127,13 @@ class MemberSettings:
                 _at_least(least, name, getattr(self, name))
         if self.prefetch is not None and self.prefetch > 65_535:
             raise SettingsError("prefetch", self.prefetch, "AMQP allows at most 65535")
-        for name in ("max_handoff_s", "release_interval_s", "call_timeout_s", "retry_first_s", "retry_max_s"):
+        for name in ("release_interval_s", "call_timeout_s", "retry_first_s", "retry_max_s"):
             _positive(name, getattr(self, name))
-        for name in ("rebalance_delay_s", "shutdown_grace_s"):
-            _at_least(0, name, getattr(self, name))
+        if self.max_handoff_s is not None:
+            _positive("max_handoff_s", self.max_handoff_s)
+        if self.rebalance_delay_s is not None:
+            _at_least(0, "rebalance_delay_s", self.rebalance_delay_s)
+        _at_least(0, "shutdown_grace_s", self.shutdown_grace_s)
         _positive("consumer_timeout_s", self.consumer_timeout_s)
         if self.index is not None and self.clients is not None and self.index >= self.clients:
             raise SettingsError("index", self.index, f"must be below clients ({self.clients})")
@@ -144,37 +147,14 @@ class MemberSettings:
             return (self.broker,)
         return tuple(self.broker)
 
-    def processing_rules(self, *, concurrency: int) -> Rules:
-        """`concurrency` is the one that counts where none is set."""
-        return Rules(
-            concurrency=concurrency if self.concurrency is None else self.concurrency,
-            order=self.order,
-            call_timeout_s=self.call_timeout_s,
-            max_attempts=self.max_attempts,
-            when_exhausted=self.when_exhausted,
-            backoff=Backoff(first_s=self.retry_first_s, max_s=max(self.retry_max_s, self.retry_first_s)),
-            republish=self.republish,
-        )
+    @property
+    def has_own_name(self) -> bool:
+        """Whether it has its name again after a restart: somebody gave it."""
+        return self.name != _made_up_name()
 
-    def balancing_rules(self, spec: GroupSpec) -> BalancingRules:
-        """With what the group says of itself. Raises SettingsError when the two do not fit together."""
-        clients = self.clients or spec.max_clients
-        if clients > spec.queue_count:
-            raise SettingsError("clients", clients, f"the group has {spec.queue_count} queues: QC >= CC")
-        if self.assignment is Assignment.STATIC and self.index is not None and self.index >= clients:
-            raise SettingsError("index", self.index, f"must be below the number of clients ({clients})")
-        return BalancingRules(
-            queue_count=spec.queue_count,
-            assignment=self.assignment,
-            client_count=clients,
-            prefetch=self.prefetch,
-            rebalance_delay_s=self.rebalance_delay_s,
-            max_handoff_s=self.max_handoff_s,
-            release_interval_s=self.release_interval_s,
-            moves_at_once=self.moves_at_once,
-            shutdown_grace_s=self.shutdown_grace_s,
-            consumer_timeout_s=self.consumer_timeout_s,
-        )
+
+def _made_up_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _at_least(least: float, name: str, value: float) -> None:

@@ -17,7 +17,9 @@ from lbg_sidecar import ACK, MemberSettings, Message, drop, retry
 from lbg_sidecar.app import BatchChannel, BatchSettings, batching, concurrency_of
 from lbg_sidecar.app.replies import verdicts_of_reply
 from lbg_sidecar.errors import SettingsError
+from lbg_sidecar.fitting import processing_rules
 from lbg_sidecar.verdict import INTERRUPTED, Kind, Verdict
+from support.group_load import group_spec
 from support.offering import Offering, offering_to
 from support.waiting import until
 
@@ -336,4 +338,5 @@ def test_a_member_makes_room_for_full_batches_unless_it_is_told_a_number(
 ) -> None:
     channel = BatchChannel("http://127.0.0.1:1/", settings=BatchSettings(size=50, requests=3))
     settings = MemberSettings(group="orders", concurrency=told)
-    assert settings.processing_rules(concurrency=concurrency_of(channel)).concurrency == counts
+    rules = processing_rules(settings, group_spec("orders"), concurrency=concurrency_of(channel))
+    assert rules.concurrency == counts

@@ -182,7 +182,7 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
         republished = await talk.open_channel()
         await republished.confirm_select()
         dead = await Publisher.open(talk)
-        link = Link(talk, talk, names, 0, posting=posting, dead=dead, republished=republished)
+        link = Link(talk, talk, names, 0, queues=(), posting=posting, dead=dead, republished=republished)
         lost: list[str] = []
         link.when_lost(lambda _, why: lost.append(why))
         transport = talk._outlet._transport

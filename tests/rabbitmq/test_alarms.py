@@ -146,7 +146,7 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
     posting, republished = await talk.open_channel(), await talk.open_channel()
     await republished.confirm_select()
     dead = await Publisher.open(talk)
-    link = Link(talk, talk, place.names, 0, posting=posting, dead=dead, republished=republished)
+    link = Link(talk, talk, place.names, 0, queues=(), posting=posting, dead=dead, republished=republished)
     buried: list[Held] = []
     outgoing = Outgoing(
         place.names,

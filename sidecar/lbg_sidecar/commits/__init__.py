@@ -6,5 +6,6 @@ damaged or never written lets a repeat through, and never calls processed what w
 
 from .errors import CommitsError
 from .log import CommitLog
+from .position import PositionFile
 
-__all__ = ["CommitLog", "CommitsError"]
+__all__ = ["CommitLog", "CommitsError", "PositionFile"]

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from lbg_broker.client import Channel, ClientConnection, ClientError, Delivery, PreconditionFailed
-from lbg_broker.group import Names
+from lbg_broker.client import (
+    Channel,
+    ChannelClosed,
+    ClientConnection,
+    ClientError,
+    Delivery,
+    PreconditionFailed,
+)
 
 from ..consuming.held import Attachment
-from ..effects import Detach
+from ..effects import Attach, Detach
 
 log = logging.getLogger("lbg.member")
 
@@ -27,37 +33,41 @@ class QueueEvents(Protocol):
 
     def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None: ...
     def on_attached(self, attachment: Attachment) -> None: ...
+    def on_refused(self, attachment: Attachment, code: int, why: str) -> bool: ...
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None: ...
     def on_closed(self, attachment: Attachment) -> None: ...
 
 
 class Attaching:
-    """`on_lost` is told when a channel is gone because the connection is.
+    """`queues` are their names, by number. `on_lost` is told when a channel is gone because the connection is.
 
-    Its consumers are tagged with the name of the member's mailbox: the broker tells of the active consumer of a queue
-    by its tag, also before anything was delivered to it.
+    Its consumers are tagged (`tag`) with the name of the member's mailbox: the broker tells of a queue's active
+    consumer by its tag, also before anything was delivered to it.
     """
 
     def __init__(
         self,
         work: ClientConnection,
-        names: Names,
-        index: int,
+        queues: Sequence[str],
+        tag: str,
         on_lost: Callable[[asyncio.Future[ClientError | None]], None],
     ) -> None:
         self._work = work
-        self._names = names
-        self._index = index
+        self._queues = queues
+        self._tag = tag
         self._on_lost = on_lost
         self._channels: dict[Attachment, Channel] = {}
         self._attaching: dict[Attachment, asyncio.Task[None]] = {}
+        self._attached: set[Attachment] = set()
 
-    def attach(self, attachment: Attachment, events: QueueEvents) -> None:
+    def attach(self, effect: Attach, events: QueueEvents) -> None:
         """Consume on a channel of its own, and tell what becomes of it."""
-        task = asyncio.get_running_loop().create_task(self._attach(attachment, events))
+        attachment = effect.attachment
+        task = asyncio.get_running_loop().create_task(self._attach(effect, events))
         self._attaching[attachment] = task
 
-    async def _attach(self, attachment: Attachment, events: QueueEvents) -> None:
+    async def _attach(self, effect: Attach, events: QueueEvents) -> None:
+        attachment = effect.attachment
         loop = asyncio.get_running_loop()
         warning = loop.call_later(ATTACH_WITHIN_S, log.warning, NO_ANSWER, attachment.queue, ATTACH_WITHIN_S)
         try:
@@ -65,12 +75,14 @@ class Attaching:
             self._channels[attachment] = channel
             channel.closed.add_done_callback(partial(self._closed, attachment, events))
             await channel.consume(
-                self._names.queue(attachment.queue),
+                self._queues[attachment.queue],
                 partial(events.on_deliveries, attachment),
                 prefetch_count=attachment.prefetch,
-                consumer_tag=self._names.mailbox(self._index),
+                consumer_tag=self._tag,
+                arguments=dict(effect.arguments),
                 on_cancelled=partial(self._cancelled, attachment),
             )
+            self._attached.add(attachment)
             events.on_attached(attachment)
         except ClientError as error:
             if attachment not in self._channels and self._work.is_open:
@@ -117,13 +129,19 @@ class Attaching:
         self, attachment: Attachment, events: QueueEvents, closed: asyncio.Future[ClientError | None]
     ) -> None:
         self._channels.pop(attachment, None)
+        was_attached = attachment in self._attached
+        self._attached.discard(attachment)
         error = closed.result()
         if not self._work.is_open:
             # First of all nothing more may start, on any queue.
             self._on_lost(closed)
         elif (timeout_s := consumer_timeout_in(error)) is not None:
             events.on_timed_out(attachment, timeout_s)
-        elif error is not None:
+        elif error is not None and not (
+            not was_attached
+            and isinstance(error, ChannelClosed)
+            and events.on_refused(attachment, error.reply_code, error.reply_text)
+        ):
             log.warning("queue %d: %s", attachment.queue, error)
         events.on_closed(attachment)
 

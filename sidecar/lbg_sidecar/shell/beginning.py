@@ -6,39 +6,80 @@ import asyncio
 import logging
 import random
 import secrets
+from dataclasses import dataclass
 from typing import Any
 
 from lbg_broker.client import ClientConnection, ConnectionLost
-from lbg_broker.group import GroupSpec
+from lbg_broker.group import PARTITIONED, SESSIONS, Engine, GroupSpec, is_native, stream_queues
 from lbg_broker.provisioning import read_group
 
+from ..consuming.session import SessionPosition
+from ..fitting import balancing_rules, processing_rules, require_fit
 from ..machine import MemberMachine
 from ..membership.roster import Timings
+from ..native import NativeMachine
+from ..participating import Participant
 from ..settings import MemberSettings
 from .driving import Driver
 
 log = logging.getLogger("lbg.member")
 
 
-async def group_of(work: ClientConnection, name: str) -> GroupSpec:
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group as its member finds it: `queues` are the names of those that carry its messages, by number."""
+
+    spec: GroupSpec
+    engine: Engine
+
+    @property
+    def is_native(self) -> bool:
+        return is_native(self.spec, self.engine)
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        return stream_queues(self.spec, self.engine)
+
+
+async def group_of(work: ClientConnection, name: str) -> Group:
     """Raises ClientError and the errors of `read_group`."""
     channel = await work.open_channel()
     spec = await read_group(channel, name)
     await channel.close()
-    return spec
+    server = work.server_properties
+    return Group(spec, Engine.parse(str(server["product"]), str(server["version"])))
 
 
 def machine_of(
-    settings: MemberSettings, spec: GroupSpec, *, concurrency: int, chance: random.Random
-) -> MemberMachine:
+    settings: MemberSettings, group: Group, *, concurrency: int, chance: random.Random
+) -> Participant:
     """`concurrency`: where the settings say none. Raises SettingsError when settings and group do not fit together."""
-    return MemberMachine(
+    spec = group.spec
+    require_fit(settings, spec, is_native=group.is_native)
+    balancing = balancing_rules(settings, spec, is_native=group.is_native)
+    rules = processing_rules(settings, spec, concurrency=concurrency)
+
+    def incarnation() -> str:
+        return secrets.token_hex(8)
+
+    if not group.is_native:
+        return MemberMachine(
+            settings.name,
+            balancing=balancing,
+            rules=rules,
+            timings=Timings(),
+            uniform=chance.random,
+            incarnation=incarnation,
+        )
+    return NativeMachine(
         settings.name,
-        balancing=settings.balancing_rules(spec),
-        rules=settings.processing_rules(concurrency=concurrency),
+        balancing=balancing,
+        rules=rules,
         timings=Timings(),
         uniform=chance.random,
-        incarnation=lambda: secrets.token_hex(8),
+        incarnation=incarnation,
+        partitions=spec.queue_count if spec.mode == PARTITIONED else 1,
+        session=SessionPosition(settings.name) if spec.mode == SESSIONS else None,
     )
 
 

@@ -53,7 +53,8 @@ class Driver:
     ) -> None:
         self.machine = machine
         self.failure: Exception | None = None
-        """A bug: the member ends with it rather than going on in a state nobody thought of."""
+        """What nothing here can mend, or a bug: the member ends with it, rather than going on in a state nobody thought
+        of."""
         self.lost_why = ""
         """Why the last link was lost; empty while there is one, and after leaving it in order."""
         self._app = app
@@ -164,6 +165,10 @@ class Driver:
         self.machine.closed(attachment, self._loop.time())
         self._pump()
 
+    def on_refused(self, attachment: Attachment, code: int, why: str) -> bool:
+        """What comes of it is run with `on_closed`, which follows."""
+        return self.machine.refused(attachment, code, why)
+
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None:
         self.machine.timed_out(attachment, timeout_s)
 
@@ -265,6 +270,10 @@ class Driver:
         except Exception as error:
             self.failure = error
             self.disconnect(f"an error of our own: {error!r}")
+
+    def on_failed(self, error: Exception) -> None:
+        self.failure = error
+        self.disconnect(str(error))
 
     def _schedule(self) -> None:
         now = self._loop.time()

@@ -8,7 +8,7 @@ everything else over the other: the mailbox, deliveries and acks. Losing either 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -46,6 +46,7 @@ class Link:
         names: Names,
         index: int,
         *,
+        queues: Sequence[str],
         posting: Channel,
         dead: Publisher,
         republished: Channel,
@@ -56,11 +57,12 @@ class Link:
         self.dead = dead
         self.republished = republished
         self._names = names
+        self._queues = queues
         self._posting = posting
         self._looking: Channel | None = None
         self._looks: set[asyncio.Task[None]] = set()
         self._look_turn = asyncio.Lock()
-        self.attaching = Attaching(work, names, index, self._ended)
+        self.attaching = Attaching(work, queues, names.mailbox(index), self._ended)
         self._on_lost: Callable[[Link, str], None] | None = None
 
     @classmethod
@@ -69,12 +71,14 @@ class Link:
         work: ClientConnection,
         names: Names,
         *,
+        queues: Sequence[str],
         claiming: Callable[[Collection[int], Collection[int]], Claiming],
         look_at: Collection[int],
         on_body: OnBody,
         on_returned: OnReturned,
     ) -> Link:
-        """Claim an index over `work`, and open the connection that publishes. `claiming` is made from (looked, free).
+        """Claim an index over `work`, and open the connection that publishes. `queues` are the names of those that
+        carry the group's messages, by number. `claiming` is made from (looked, free).
 
         Raises ClientError, IndexTaken.
         """
@@ -92,7 +96,9 @@ class Link:
         except BaseException:
             talk.abort()
             raise
-        link = cls(work, talk, names, index, posting=posting, dead=dead, republished=republished)
+        link = cls(
+            work, talk, names, index, queues=queues, posting=posting, dead=dead, republished=republished
+        )
         for channel in (mailbox, posting, dead.channel, republished):
             link._watch(channel)
         return link
@@ -158,7 +164,7 @@ class Link:
             async with self._look_turn:
                 if self._looking is None or not self._looking.is_open:
                     self._looking = await self.work.open_channel()
-                answer = await self._looking.queue_declare(self._names.queue(queue), passive=True)
+                answer = await self._looking.queue_declare(self._queues[queue], passive=True)
             return answer.message_count
         return None
 

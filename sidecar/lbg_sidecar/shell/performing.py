@@ -18,6 +18,7 @@ from .journalling import Journalling
 from .link import Link
 from .outgoing import Outgoing
 from .telling import tell
+from .telling_of_sessions import tell_of_session
 
 
 class Events(QueueEvents, Protocol):
@@ -25,6 +26,7 @@ class Events(QueueEvents, Protocol):
 
     def on_looked(self, queue: int, ready: int | None) -> None: ...
     def on_exit(self) -> None: ...
+    def on_failed(self, error: Exception) -> None: ...
     def on_stood_down(self) -> None: ...
     def disconnect(self, why: str) -> None: ...
 
@@ -88,6 +90,10 @@ class Performing:
                 self._events.on_stood_down()
             case fx.Reconnect(why):
                 self._events.disconnect(why)
+            case fx.Fail(error):
+                self._events.on_failed(error)
+            case fx.SessionTaken() | fx.SessionForgotten() | fx.SessionEnded():
+                tell_of_session(self._machine.name, effect)
             case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():
                 tell(self._machine.name, self._index, effect)
             case fx.Poisoned() | fx.Stalled() | fx.Superseded() | fx.TimedOut():
@@ -98,8 +104,8 @@ class Performing:
                 link.post(effect)
             case fx.Ack(attachment, tag, multiple):
                 link.attaching.ack(attachment, tag, multiple=multiple)
-            case fx.Attach(attachment):
-                link.attaching.attach(attachment, self._events)
+            case fx.Attach():
+                link.attaching.attach(effect, self._events)
             case fx.Detach():
                 link.attaching.detach(effect)
             case fx.Look(queue):

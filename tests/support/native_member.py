@@ -1,0 +1,74 @@
+"""A machine of a native mode with somebody to run its effects by hand: no broker, no clock."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, TypeVar
+
+from lbg_sidecar.balancing.rules import BalancingRules
+from lbg_sidecar.consuming.consumption import Order, Rules
+from lbg_sidecar.consuming.held import Attachment, Held
+from lbg_sidecar.consuming.session import SessionPosition
+from lbg_sidecar.effects import Attach, Effect
+from lbg_sidecar.membership.roster import Timings
+from lbg_sidecar.native import NativeMachine
+
+E = TypeVar("E")
+
+
+class NativeMember:
+    """`told` are effects that were not looked at yet."""
+
+    def __init__(self, *, session: SessionPosition | None = None, **rules: Any) -> None:
+        ids = itertools.count()
+        order = Order.KEY if session is None else Order.QUEUE
+        self.machine = NativeMachine(
+            "m",
+            balancing=BalancingRules(queue_count=1, client_count=4, prefetch=64),
+            rules=Rules(**{"concurrency": 4, "order": order, **rules}),
+            timings=Timings(),
+            uniform=lambda: 0.5,
+            incarnation=lambda: f"m-{next(ids)}",
+            partitions=1 if session is not None else 8,
+            session=session,
+        )
+        self.told: list[Effect] = []
+
+    def run(self) -> None:
+        self.told += self.machine.effects
+        self.machine.effects.clear()
+
+    def took(self, kind: type[E]) -> list[E]:
+        """The effects of this kind so far; they count as looked at."""
+        self.run()
+        found = [effect for effect in self.told if isinstance(effect, kind)]
+        self.told = [effect for effect in self.told if not isinstance(effect, kind)]
+        return found
+
+    def join(self, now: float = 0.0, *, index: int = 0) -> Attachment:
+        """Connected, and attached to the one queue."""
+        self.machine.connected(index, now)
+        return self.attach(now)
+
+    def attach(self, now: float = 0.0) -> Attachment:
+        (asked,) = self.took(Attach)
+        self.machine.attached(asked.attachment, now)
+        return asked.attachment
+
+    def deliver(
+        self, attachment: Attachment, *names: Any, now: float = 0.0, sequence: int | None = None
+    ) -> None:
+        """A message for each of `names`, which are (key, hash, number) or numbers; `sequence` is of the first."""
+        arrivals = []
+        for offset, name in enumerate(names):
+            key, hash_, number = name if isinstance(name, tuple) else (f"k{name}", name, name)
+            held = Held(attachment, attachment.delivered + offset + 1, key=key, identity=("p", hash_, number))
+            held.sequence = None if sequence is None else sequence + offset
+            arrivals.append(held)
+        self.machine.deliver(attachment, arrivals, now)
+
+    def take_all(self, now: float = 0.0) -> list[Held]:
+        taken = []
+        while (held := self.machine.take(now)) is not None:
+            taken.append(held)
+        return taken
