@@ -29,7 +29,10 @@ SECONDS = click.FloatRange(min=0)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARGS]...]")
 @click.option("--group", required=True, metavar="NAME", help="The group to join.")
 @click.option(
-    "--name", default="", metavar="TEXT", help="What others call this member; by default host and process."
+    "--name",
+    default="",
+    metavar="TEXT",
+    help="What others call this member; by default host and process. In mode Sessions required: its session.",
 )
 @click.option(
     "--assignment",
@@ -51,9 +54,7 @@ SECONDS = click.FloatRange(min=0)
 @click.option(
     "--order",
     type=click.Choice(["key", "queue"]),
-    default="key",
-    show_default=True,
-    help="What is worked on one message at a time.",
+    help="What is worked on one message at a time. By default key; in mode Sessions queue, and nothing else.",
 )
 @click.option(
     "--release-period",
@@ -66,18 +67,14 @@ SECONDS = click.FloatRange(min=0)
 @click.option(
     "--rebalance-delay",
     type=SECONDS,
-    default=5.0,
-    show_default=True,
     metavar="S",
-    help="How long the members must be the same before queues move.",
+    help="How long the members must be the same before queues move. By default 5, in mode Partitioned the group's.",
 )
 @click.option(
     "--max-handoff-time",
     type=SECONDS,
-    default=3.0,
-    show_default=True,
     metavar="S",
-    help="How long a queue may stand still to be drained for a move.",
+    help="How long a queue may stand still to be drained for a move. By default 3, in mode Partitioned the group's.",
 )
 @click.option(
     "--call-timeout",
@@ -106,6 +103,11 @@ SECONDS = click.FloatRange(min=0)
 @click.option(
     "--journal", type=click.Path(file_okay=False, path_type=Path), help="Directory for the journal."
 )
+@click.option(
+    "--commits",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for what was processed, so that a member of the same --name does not do it again after a crash.",
+)
 @click.option("--quiet", is_flag=True, help="Without CMD: take messages and print nothing.")
 @click.option(
     "--work",
@@ -132,15 +134,16 @@ def consume(
     index: int | None,
     concurrency: int,
     prefetch: int | None,
-    order: str,
+    order: str | None,
     release_period: float,
-    rebalance_delay: float,
-    max_handoff_time: float,
+    rebalance_delay: float | None,
+    max_handoff_time: float | None,
     call_timeout: float,
     max_attempts: int,
     when_exhausted: str,
     republish: bool,
     journal: Path | None,
+    commits: Path | None,
     quiet: bool,
     work: float,
     connect_timeout: float,
@@ -167,7 +170,7 @@ def consume(
         index=index,
         concurrency=concurrency,
         prefetch=prefetch,
-        order=Order(order),
+        order=None if order is None else Order(order),
         release_interval_s=release_period,
         rebalance_delay_s=rebalance_delay,
         max_handoff_s=max_handoff_time,
@@ -176,6 +179,7 @@ def consume(
         when_exhausted=WhenExhausted(when_exhausted),
         republish=republish,
         journal=journal,
+        commits=commits,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     asyncio.run(
