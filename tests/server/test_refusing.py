@@ -102,7 +102,7 @@ def refused(world: World, method: Method, **capabilities: bool) -> tuple[int, st
             QueueDeclare("new", durable=True, arguments={"x-queue-type": "stream"}),
             406,
             "PRECONDITION_FAILED - arg 'x-queue-type' for queue 'new' in vhost '/' is not supported: the values "
-            "supported are classic, quorum, partitioned; received 'stream'",
+            "supported are classic, quorum, partitioned, sessions; received 'stream'",
         ),
         (
             QueueDeclare("new", arguments={"x-max-length": -1}),

@@ -86,7 +86,7 @@ def test_what_was_carried_out_is_there_when_opened_again(path: Path) -> None:
     store = Store(path)
     stored = store.load()
     assert stored.definitions == [Definition("user", "u", "2")]
-    assert stored.spools == [SpoolRecord(1, 100, 0, 5, 50)]
+    assert stored.spools == [SpoolRecord(1, 100, 0, 5, 50, first=0)]
     assert positions_in(store) == [0, 1, 2]
     store.close()
 
@@ -99,6 +99,18 @@ def test_lines_of_the_process_are_gone_at_the_next_start(path: Path) -> None:
     store = Store(path)
     assert positions_in(store, durable=False) == []
     assert positions_in(store, spool=2) == [0, 1]
+    store.close()
+
+
+def test_where_a_line_begins_is_told_at_the_start(path: Path) -> None:
+    store = Store(path)
+    store.carry_out(
+        batch(change(range(9), deletes=[(0, 3), (5, 5)]), change(range(2), spool=2, deletes=[(0, 1)]))
+    )
+    store.carry_out(batch(change(range(3), spool=4)))
+    store.close()
+    store = Store(path)
+    assert [(record.spool, record.first) for record in store.load().spools] == [(1, 4), (2, None), (4, 0)]
     store.close()
 
 

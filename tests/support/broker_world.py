@@ -97,7 +97,10 @@ class MemoryStore:
         definitions = [
             Definition(kind, key, value) for (kind, key), value in sorted(self.definitions.items())
         ]
-        return StoredState(definitions, [self.records[spool] for spool in sorted(self.records)])
+        return StoredState(definitions, [self._record(spool) for spool in sorted(self.records)])
+
+    def _record(self, spool: int) -> SpoolRecord:
+        return replace(self.records[spool], first=min(self.rows[spool, True], default=None))
 
     def bodies(self, spool: int, *, durable: bool = True) -> list[bytes]:
         """The bodies of a line's rows, in order."""

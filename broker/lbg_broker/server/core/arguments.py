@@ -16,7 +16,7 @@ __all__ = [
     "same_arguments",
 ]
 
-QUEUE_TYPES: Final = ("classic", "quorum", "partitioned")
+QUEUE_TYPES: Final = ("classic", "quorum", "partitioned", "sessions")
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
 
 

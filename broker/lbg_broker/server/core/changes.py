@@ -22,13 +22,17 @@ Row = tuple[int, bytes, bytes, bytes]
 
 @dataclass(slots=True, frozen=True)
 class SpoolRecord:
-    """What the store keeps of a durable line beside its messages: enough to go on without reading them."""
+    """What the store keeps of a durable line beside its messages: enough to go on without reading them.
+
+    `first` is told at start only: the lowest position that has a message, None when none has.
+    """
 
     spool: int
     next_position: int
     mark: int
     messages: int
     bytes: int
+    first: int | None = None
 
 
 @dataclass(slots=True, frozen=True)

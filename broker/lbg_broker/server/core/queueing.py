@@ -44,6 +44,12 @@ COMPARED = (
 )
 """Arguments in which a second declaration must agree with the first; queue-type has a default on top."""
 
+PROPERTIES_REFUSED = {
+    "quorum": ("non-durable", "exclusive", "auto-delete"),
+    "sessions": ("exclusive", "auto-delete"),  # it waits for its sessions when nobody consumes from it
+}
+"""By queue type."""
+
 
 def declare_queue(state: State, actor: Actor, method: QueueDeclare) -> QueueDeclareOk:
     """queue.declare; with passive, only look."""
@@ -126,7 +132,7 @@ def _create(state: State, actor: Actor, name: str, method: QueueDeclare) -> Queu
         (method.exclusive, "exclusive"),
         (method.auto_delete, "auto-delete"),
     ):
-        if asked and rules.queue_type == "quorum":
+        if asked and property_name in PROPERTIES_REFUSED.get(rules.queue_type, ()):
             raise ChannelRefusal(
                 ReplyCode.PRECONDITION_FAILED, f"invalid property '{property_name}' for {where}"
             )

@@ -9,7 +9,7 @@ import heapq
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from lbg_broker.server.core.changes import Page, PageRequest, SpoolChange, SpoolRecord
 from lbg_broker.server.core.message import Message, Origin
@@ -98,7 +98,7 @@ class Spool:
             self._touch()
 
     @classmethod
-    def restored(cls, record: SpoolRecord, *, touched: "list[Spool]") -> "Spool":
+    def restored(cls, record: SpoolRecord, *, touched: "list[Spool]") -> Self:
         """The durable line of a record. New messages get positions no earlier message ever had."""
         spool = cls(record.spool, durable=True, touched=touched)
         spool.next_position = max(record.next_position, record.mark)

@@ -27,6 +27,7 @@ CHUNK_ROWS: Final = (512, 128, 32, 8, 1)
 few large ones are better than many small ones; fixed sizes, so that they are compiled once."""
 
 COLUMNS: Final = 4
+POSITION_MAX: Final = (1 << POSITION_BITS) - 1
 
 GARBAGE_POSITIONS: Final = 10_000
 """A range of more positions than this is not deleted with its batch but by and by: every confirm would wait."""
@@ -60,7 +61,7 @@ class Store:
             pass
 
     def load(self) -> StoredState:
-        """What was kept. Messages are counted by their lines' records and not read."""
+        """What was kept. Messages are counted by their lines' records and not read, but for the place of the first."""
         try:
             definitions = [
                 Definition(kind, key, value)
@@ -71,7 +72,10 @@ class Store:
             spools = [
                 SpoolRecord(*row)
                 for row in self._database.execute(
-                    "SELECT id, next_position, mark, messages, bytes FROM spool"
+                    "SELECT id, next_position, mark, messages, bytes, (SELECT message.id FROM message WHERE"
+                    " message.id BETWEEN spool.id << ? AND (spool.id << ?) + ? ORDER BY message.id LIMIT 1) & ?"
+                    " FROM spool",
+                    (POSITION_BITS, POSITION_BITS, POSITION_MAX, POSITION_MAX),
                 )
             ]
         except sqlite3.Error as error:
@@ -159,7 +163,7 @@ class Store:
 
     def _drop(self, spool: int, durable: bool) -> None:
         base = spool << POSITION_BITS
-        end = base + (1 << POSITION_BITS) - 1
+        end = base + POSITION_MAX
         if durable:
             self._throw_away(base, end)
             self._database.execute("DELETE FROM spool WHERE id = ?", (spool,))

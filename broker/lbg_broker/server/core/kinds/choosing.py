@@ -7,11 +7,13 @@ from lbg_broker.server.core.kinds.kind import Kind
 from lbg_broker.server.core.kinds.partitioned.kind import PartitionedKind
 from lbg_broker.server.core.kinds.partitioned.rules import PartitionedRules
 from lbg_broker.server.core.kinds.plain import Plain
+from lbg_broker.server.core.kinds.sessions.kind import Sessions
+from lbg_broker.server.core.kinds.sessions.rules import SessionsRules
 
 __all__ = ["kind_of"]
 
 PLAIN: Final = Plain()
-KINDS: Final[dict[type, Kind]] = {PartitionedRules: PartitionedKind()}
+KINDS: Final[dict[type, Kind]] = {PartitionedRules: PartitionedKind(), SessionsRules: Sessions()}
 """By the class of their rules."""
 
 

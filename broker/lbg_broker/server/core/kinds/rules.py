@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from lbg_broker.server.core.kinds.partitioned.rules import read_partitioned
+from lbg_broker.server.core.kinds.sessions.rules import read_sessions
 from lbg_broker.server.core.reading_arguments import ArgumentReader
 
 __all__ = ["KindRules", "read_kind"]
@@ -17,7 +18,10 @@ class KindRules(Protocol):
         """Its name in messages: "partitioned"."""
 
 
-READERS: Final[tuple[Callable[[ArgumentReader, str], KindRules | None], ...]] = (read_partitioned,)
+READERS: Final[tuple[Callable[[ArgumentReader, str], KindRules | None], ...]] = (
+    read_partitioned,
+    read_sessions,
+)
 """Each reads its kind's arguments, given the queue type too; None for a queue that is not of it."""
 
 

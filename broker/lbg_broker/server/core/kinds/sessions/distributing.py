@@ -1,0 +1,230 @@
+"""Who gets which message of a sessions queue, once and for all.
+
+A message goes to the next session in turn that has room: at once when it comes, or from the pool when room is made. It
+is delivered when the store knows whose it is.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lbg_broker.amqp import ReplyCode
+from lbg_broker.amqp.methods import BasicCancel
+from lbg_broker.server.core.consumer import Consumer
+from lbg_broker.server.core.dealing import Policy, Share
+from lbg_broker.server.core.errors import ChannelRefusal
+from lbg_broker.server.core.kinds.sessions.book import Book
+from lbg_broker.server.core.kinds.sessions.describing import described
+from lbg_broker.server.core.kinds.sessions.line import PoolLine, SessionLine
+from lbg_broker.server.core.kinds.sessions.numbering import end_of_session, numbered
+from lbg_broker.server.core.kinds.sessions.rules import COMMITTED, SESSION, read_asked
+from lbg_broker.server.core.kinds.sessions.session import Session
+from lbg_broker.server.core.message import Origin
+from lbg_broker.server.core.reading_arguments import ArgumentReader
+
+if TYPE_CHECKING:
+    from lbg_broker.server.core.queue import Queue
+    from lbg_broker.server.core.state import State
+
+__all__ = ["Distribution"]
+
+
+class Distribution(Policy):
+    """The policy of a sessions queue. `closed`: it takes no more messages, and every session ends when the pool is
+    empty."""
+
+    takes_get = False
+
+    def __init__(self, state: "State", queue: "Queue", book: Book, *, closed: bool) -> None:
+        super().__init__()
+        assert isinstance(queue.spool, PoolLine)
+        self._state = state
+        self._queue = queue
+        self._pool = queue.spool
+        self._pool.emptied = partial(state.make_due, queue)
+        self._book = book
+        self._live: dict[Consumer, Session] = {}
+        self._turn: deque[Session] = deque()  # with room, the next one first
+        self._over: dict[Session, None] = {}
+        self._last = Origin.of("", queue.name)
+        self.closed = queue.shut = closed
+        queue.append = self.append
+        if any(session.away_since is None for session in book):
+            state.wake_at(queue, 0.0)
+        for session in book:
+            self._watch(session)
+
+    # --- consumers ---------------------------------------------------------------------------------------------
+
+    def admit(self, consumer: Consumer, arguments: ArgumentReader) -> None:
+        asked = read_asked(arguments, where=self._queue.where)
+        if consumer.no_ack:
+            raise ChannelRefusal(
+                ReplyCode.PRECONDITION_FAILED,
+                f"{self._queue.where} keeps what a session has not acknowledged: consume without no-ack",
+            )
+        self._book.check(asked)
+
+    def add(self, consumer: Consumer) -> None:
+        super().add(consumer)
+        name, committed = consumer.arguments[SESSION], consumer.arguments.get(COMMITTED)
+        assert isinstance(name, str)
+        assert isinstance(committed, int | None)
+        session = self._book.get(name) or self._begin(name)
+        session.attach(consumer)
+        self._live[consumer] = session
+        if committed is not None and committed > session.line.acknowledged:
+            session.line.settle_through(committed)
+        self._state.redefine(self._queue)
+        self._watch(session)
+
+    def remove(self, consumer: Consumer) -> None:
+        super().remove(consumer)
+        session = self._live.pop(consumer)
+        if session in self._turn:
+            self._turn.remove(session)
+        session.detach(self._state.now)
+        if not session.ending:
+            session.line.on_settled = None
+        self._state.redefine(self._queue)
+
+    def _begin(self, name: str) -> Session:
+        line = self._state.new_line(SessionLine, durable=self._queue.durable)
+        self._state.add_line(self._queue, line)
+        return self._book.begin(name, line)
+
+    # --- messages ----------------------------------------------------------------------------------------------
+
+    def append(self, origin: Origin, header: bytes, body: bytes) -> None:
+        """Put a message at the end: of the next session's line, or of the pool."""
+        turn = self._turn
+        if turn and not self._pool.ready:
+            session = turn[0]
+            line = session.line
+            line.append(origin, numbered(header, line.next_position + 1), body)
+            if line.ready + line.outstanding < session.room:
+                turn.rotate(-1)
+            else:
+                turn.popleft()
+                self._watch(session)
+        else:
+            self._pool.append(origin, header, body)
+
+    def deal(self) -> Iterator[Share]:
+        if self._pool.dropped:
+            return
+        for session in self._over:
+            self._end(session)
+        self._over.clear()
+        if self._pool.ready:
+            self._distribute()
+        if self.closed and not self._pool.ready:
+            for session in self._book:
+                self._conclude(session)
+        for session in self._live.values():
+            line, consumer = session.line, session.consumer
+            assert consumer is not None
+            while line.ready and (credit := consumer.credit()):
+                messages, redelivered = line.take(credit)
+                if not messages:
+                    break
+                yield line, consumer, messages, redelivered
+
+    def _distribute(self) -> None:
+        """Move messages from the pool to those in turn."""
+        turn = self._turn
+        while turn and self._pool.ready:
+            round_ = [(session, session.line) for session in turn]
+            room = min([session.room - line.ready - line.outstanding for session, line in round_])
+            messages = self._pool.withdraw(room * len(round_))
+            if not messages:
+                return
+            for index, (_, line) in enumerate(round_):
+                sequence = line.next_position
+                for message in messages[index :: len(round_)]:
+                    sequence += 1
+                    line.append(message.origin, numbered(message.header, sequence), message.body)
+            turn.rotate(-len(messages))
+            for session, _ in round_:
+                if not session.has_room:
+                    turn.remove(session)
+                    self._watch(session)
+
+    def _watch(self, session: Session) -> None:
+        """Let a session take its turn, or know when it may, or when it is over."""
+        if session.has_room:
+            session.line.on_settled = None
+            self._turn.append(session)
+        else:
+            session.line.on_settled = partial(self._settled, session)
+            self._settled(session)
+
+    def _settled(self, session: Session) -> None:
+        """A message of a session was settled that has no room, or is at its end."""
+        if session.is_over:
+            session.line.on_settled = None
+            self._over[session] = None
+        elif session.has_room:
+            self._watch(session)
+        else:
+            return
+        self._state.make_due(self._queue)
+
+    # --- ends --------------------------------------------------------------------------------------------------
+
+    def _conclude(self, session: Session) -> None:
+        """Put the End-of-Session behind everything that a session was given; it is given no more."""
+        if session.ending:
+            return
+        session.ending = True
+        if session in self._turn:
+            self._turn.remove(session)
+        line = session.line
+        line.append(self._last, end_of_session(line.next_position + 1), b"")
+        self._watch(session)
+        self._state.redefine(self._queue)
+
+    def _end(self, session: Session) -> None:
+        """A session is over: its consumer is told, and its name is free."""
+        consumer = session.consumer
+        if consumer is not None:
+            channel = consumer.channel
+            del channel.consumers[consumer.tag]
+            self.remove(consumer)
+            if channel.connection.cancel_notify and not channel.closing:
+                self._state.send(channel, BasicCancel(consumer.tag, True))
+        if not self.consumers:
+            for line in self._queue.lines:
+                line.attended = False
+        self._book.end(session)
+        self._state.drop_line(self._queue, session.line)
+
+    def perform(self, action: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        if action == "close":
+            self.closed = self._queue.shut = True
+            self._state.redefine(self._queue)
+        elif action == "close-session":
+            name = arguments.get("session")
+            session = self._book.get(name) if isinstance(name, str) else None
+            if session is None:
+                raise ChannelRefusal(ReplyCode.NOT_FOUND, f"no session '{name}' in {self._queue.where}")
+            self._conclude(session)
+        else:
+            return super().perform(action, arguments)
+        return self.describe()
+
+    # --- what is known of it -----------------------------------------------------------------------------------
+
+    def ring(self) -> None:
+        """The broker started: whoever had a consumer then is away from now on."""
+        for session in self._book:
+            if session.away_since is None and session.consumer is None:
+                session.away_since = self._state.now
+        self._state.redefine(self._queue)
+
+    def describe(self) -> Mapping[str, Any]:
+        return described(self._book, closed=self.closed, pool=self._pool.ready)
+
+    def kept(self) -> Mapping[str, Any]:
+        return {"closed": self.closed, "sessions": [session.kept() for session in self._book]}

@@ -1,0 +1,70 @@
+"""The sequence number in a message's headers, written into its properties as they came.
+
+Done once for every message, when a session gets it, so nothing is decoded that need not be (AMQP 0-9-1 sections 4.2.5.5
+and 4.2.6.1). The number stands last in the table: what publishers write first stays where its readers look for it.
+"""
+
+from struct import Struct
+from typing import Final
+
+from lbg_broker.amqp import BasicProperties
+
+__all__ = ["END", "SEQUENCE", "end_of_session", "numbered"]
+
+SEQUENCE: Final = "x-session-seq"
+END: Final = "x-session-end"
+OURS: Final = b"x-session-"
+"""What only the broker may say."""
+
+# In the first octet of the property flags, in the order in which the properties follow.
+CONTENT_TYPE: Final = 0x80
+CONTENT_ENCODING: Final = 0x40
+HEADERS: Final = 0x20
+
+_NAME: Final = bytes((len(SEQUENCE),)) + SEQUENCE.encode() + b"l"
+_ENTRY_BYTES: Final = len(_NAME) + 8
+_entry: Final = Struct(f">{len(_NAME)}sq").pack
+_only_entry: Final = Struct(f">I{len(_NAME)}sq").pack
+_length: Final = Struct(">I")
+
+
+def numbered(header: bytes, sequence: int) -> bytes:
+    """A message's encoded properties with its sequence number among the headers."""
+    return _spliced(_without_ours(header) if OURS in header else header, sequence)
+
+
+def end_of_session(sequence: int) -> bytes:
+    """The properties of a session's last message."""
+    return _spliced(BasicProperties(headers={END: True}).encode(), sequence)
+
+
+def _spliced(header: bytes, sequence: int) -> bytes:
+    flags = header[0]
+    at = 2
+    if flags & CONTENT_TYPE:
+        at += 1 + header[at]
+    if flags & CONTENT_ENCODING:
+        at += 1 + header[at]
+    if not flags & HEADERS:
+        table = _only_entry(_ENTRY_BYTES, _NAME, sequence)
+        return b"%c%b%b%b" % (flags | HEADERS, header[1:at], table, header[at:])
+    (length,) = _length.unpack_from(header, at)
+    start = at + 4
+    end = start + length
+    return b"%b%b%b%b%b" % (
+        header[:at],
+        _length.pack(length + _ENTRY_BYTES),
+        header[start:end],
+        _entry(_NAME, sequence),
+        header[end:],
+    )
+
+
+def _without_ours(header: bytes) -> bytes:
+    """Without what a publisher, or an earlier session of a dead-lettered message, called by our names."""
+    properties = BasicProperties.decode(header)
+    if properties.headers is not None:
+        properties.headers = {
+            name: value for name, value in properties.headers.items() if name not in (SEQUENCE, END)
+        }
+    return properties.encode()

@@ -1,0 +1,61 @@
+"""A sessions queue in a broker's core, and who consumes from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lbg_broker.server.core.kinds.sessions.numbering import END, SEQUENCE
+from support.broker_world import Client, Delivery, World
+
+__all__ = ["Given", "attach", "given", "sessions_queue", "shown"]
+
+Given = list[tuple[int, bytes]]
+"""Sequence numbers and bodies, as they came."""
+
+
+def sessions_queue(name: str = "q", *, durable: bool = True, **arguments: Any) -> World:
+    """A world with a sessions queue. Arguments have their dashes as underscores."""
+    world = World()
+    client = world.client()
+    asked = {key.replace("_", "-"): value for key, value in arguments.items()}
+    client.queue(name, durable=durable, arguments={"x-queue-type": "sessions", **asked})
+    client.lose()
+    return world
+
+
+def attach(
+    world: World,
+    session: str,
+    *,
+    committed: int | None = None,
+    prefetch: int = 100,
+    queue: str = "q",
+    client: Client | None = None,
+) -> Client:
+    """A client that consumes from a session, once the disk has caught up."""
+    client = client or world.client()
+    arguments: dict[str, Any] = {"x-session": session}
+    if committed is not None:
+        arguments["x-session-committed"] = committed
+    client.consume(queue, tag=session, prefetch=prefetch, arguments=arguments)
+    world.commit()
+    return client
+
+
+def given(client: Client) -> Given:
+    """What came since the last call; an End-of-Session has the body END here."""
+    return [(delivery.headers[SEQUENCE], _body(delivery)) for delivery in client.take()]
+
+
+def _body(delivery: Delivery) -> bytes:
+    if delivery.headers.get(END):
+        assert delivery.body == b""
+        return b"END"
+    return delivery.body
+
+
+def shown(world: World, session: str, queue: str = "q") -> dict[str, Any]:
+    """A session as the management API shows it."""
+    sessions = world.queue(queue).policy.describe()["sessions"]
+    (found,) = [one for one in sessions if one["session"] == session]
+    return dict(found)
