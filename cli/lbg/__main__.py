@@ -14,7 +14,7 @@ COMMANDS = {
         "lbg.demo.command:demo", "Play a group's life: joins, crashes, scaling, and the proof."
     ),
     "broker": LazyCommand("lbg.broker:broker", "Run the embedded broker."),
-    "group": LazyCommand("lbg.group:group", "Create, show, list and delete groups."),
+    "group": LazyCommand("lbg.group.command:group", "Create, show, list and delete groups."),
     "publish": LazyCommand("lbg.publish:publish", "Publish a file to a group, in order and without loss."),
     "consume": LazyCommand("lbg.consume:consume", "Join a group as a member."),
     "sidecar": LazyCommand(

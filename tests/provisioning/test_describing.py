@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbg.describing import description_lines
+from lbg.group.describing import description_lines
 from lbg_broker.group import GroupSpec
 from lbg_broker.provisioning.actions import DeleteQueue
 from lbg_broker.provisioning.errors import GroupNotFound, Refused

@@ -40,8 +40,22 @@ async def test_partitions_are_told_as_the_broker_says_with_the_members_that_have
 
     assert told["rebalance_status"] == "HoldDown"
     assert told["partitions"] == [
-        {"partition": 0, "status": "Ready", "member": "m1", "ready": 7, "unacked": 2},
-        {"partition": 1, "status": "Unassigned", "member": None, "ready": 4, "unacked": 0},
+        {
+            "partition": 0,
+            "status": "Ready",
+            "member": "m1",
+            "consumer_tag": "lbg.orders.member.1",
+            "ready": 7,
+            "unacked": 2,
+        },
+        {
+            "partition": 1,
+            "status": "Unassigned",
+            "member": None,
+            "consumer_tag": None,
+            "ready": 4,
+            "unacked": 0,
+        },
     ]
     assert (told["ingress"], told["handoffs"]) == (True, PARTITIONS["handoffs"])
     assert [queue["name"] for queue in told["queues"]] == ["lbg.orders.q"]
@@ -58,6 +72,18 @@ async def test_a_partition_that_a_foreign_consumer_has_is_served() -> None:
     (line,) = partitions_of(description)
     assert (line.status, line.member, line.consumer) == ("Ready", None, "ctag1")
     assert unserved(description) == []
+
+
+async def test_a_partition_whose_consumer_is_gone_is_nobodys_though_the_broker_remembers_whose_it_was() -> (
+    None
+):
+    gone = {**PARTITIONS, "partitions": [{**PARTITIONS["partitions"][0], "status": "Unbound"}]}
+
+    description = await shown(await made("Partitioned", said=gone), BEAT)
+
+    (line,) = partitions_of(description)
+    assert (line.status, line.member, line.consumer) == ("Unbound", None, None)
+    assert unserved(description) == [0]
 
 
 async def test_message_groups_are_counted() -> None:
@@ -124,8 +150,15 @@ async def test_on_rabbitmq_partitions_are_told_as_members_say() -> None:
     told = description.to_json()
     assert told["rebalance_status"] == "Rebalancing"
     assert told["partitions"] == [
-        {"partition": 0, "status": "Paused", "member": "m1", "ready": 0, "unacked": 3},
-        {"partition": 1, "status": "Unassigned", "member": None, "ready": 1, "unacked": 3},
+        {"partition": 0, "status": "Paused", "member": "m1", "consumer_tag": None, "ready": 0, "unacked": 3},
+        {
+            "partition": 1,
+            "status": "Unassigned",
+            "member": None,
+            "consumer_tag": None,
+            "ready": 1,
+            "unacked": 3,
+        },
     ]
     assert "ingress" not in told
 

@@ -64,6 +64,11 @@ class Description:
         return _sum(line.count("unacked") for line in self.queues)
 
     @property
+    def is_one_queue(self) -> bool:
+        """Whether all members consume one queue, which the broker shares out."""
+        return any(line.name == Names(self.group).parent for line in self.queues)
+
+    @property
     def native(self) -> Native | Unknown | None:
         """What the broker says of a group that is one queue of a kind of its own; None where it is not, UNKNOWN where
         it could not be asked."""
@@ -83,8 +88,8 @@ class Description:
         A member knows from the first delivery, the broker from the beginning, though RabbitMQ says it 5 s later.
         """
         if isinstance(native := self.native, PartitionsSeen):
-            tags = (one.consumer_tag for one in native.partitions if one.partition == number)
-            return self.member_of(next(tags, None))
+            served = (one for one in native.partitions if one.partition == number and one.is_served)
+            return next((self.member_of(one.consumer_tag) for one in served), None)
         for member in () if self.members is UNKNOWN else self.members:
             if any(one.queue == number and one.active for one in member.queues):
                 return member
@@ -164,7 +169,7 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat] | Unknown)
     ]
     lines.sort(key=lambda line: line.number or 0)
     members = UNKNOWN if beats is UNKNOWN else members_of(beats)
-    problems += _poisoned(names, members, is_one_queue=any(line.number is None for line in lines))
+    problems += _poisoned(names, members, is_one_queue=any(line.name == names.parent for line in lines))
     return Description(
         group=group,
         spec=spec,

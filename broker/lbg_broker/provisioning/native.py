@@ -14,13 +14,18 @@ LIVE, AWAY, STRANDED, CLOSING = "live", "away", "stranded", "closing"
 
 @dataclass(frozen=True, slots=True)
 class PartitionSeen:
-    """`status` is Ready, Paused, Unassigned or Unbound; `consumer_tag` None where nobody has the partition."""
+    """`status` is Ready, Paused, Unassigned or Unbound, `consumer_tag` that of the consumer that has it or, where it is
+    Unbound, had it; None where nobody did."""
 
     partition: int
     status: str
     consumer_tag: str | None
     ready: int
     unacked: int
+
+    @property
+    def is_served(self) -> bool:
+        return self.status in ("Ready", "Paused")
 
 
 @dataclass(frozen=True, slots=True)

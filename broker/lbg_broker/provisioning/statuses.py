@@ -41,6 +41,7 @@ class PartitionLine:
             "partition": self.number,
             "status": self.status,
             "member": None if self.member is None else self.member.name,
+            "consumer_tag": self.consumer,
             "ready": "unknown" if self.ready is UNKNOWN else self.ready,
             "unacked": "unknown" if self.unacked is UNKNOWN else self.unacked,
         }
@@ -85,7 +86,8 @@ def unserved(description: Description) -> list[int]:
 
 def _of_broker(description: Description, seen: PartitionSeen) -> PartitionLine:
     member = description.active_member(seen.partition)
-    return PartitionLine(seen.partition, seen.status, member, seen.consumer_tag, seen.ready, seen.unacked)
+    consumer = seen.consumer_tag if seen.is_served else None
+    return PartitionLine(seen.partition, seen.status, member, consumer, seen.ready, seen.unacked)
 
 
 def _of_members(description: Description, number: int) -> PartitionLine:

@@ -1,0 +1,160 @@
+"""What `lbg group show`, `list` and `close` print of groups that are one queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lbg.group.describing import description_lines, list_lines
+from lbg.group.leftover import leftover_lines
+from lbg_broker.group import GroupSpec
+from lbg_broker.provisioning.describing import Description
+from lbg_broker.provisioning.provisioner import create_group, list_groups, show_group
+from support.fake_admin import FakeAdmin
+from support.native_groups import PARTITIONS, SESSIONS, made, spec_in
+
+BEAT: dict[str, Any] = {
+    "v": 1,
+    "type": "beat",
+    "index": 1,
+    "name": "m1",
+    "incarnation": "af",
+    "rebalance": "Ready",
+    "queues": [
+        {"queue": 0, "role": "primary", "active": True, "in_flight": 2, "delivered": 9, "status": "Ready"}
+    ],
+    "counts": {"delivered": 14},
+}
+
+
+async def shown(mode: str, said: dict[str, Any] | None = None) -> Description:
+    admin = await made(mode, said=said)
+    admin.beats = [BEAT]
+    return await show_group(admin, "orders")
+
+
+async def test_partitions() -> None:
+    assert "\n".join(description_lines(await shown("Partitioned"))) == (
+        """\
+group orders
+  prefix 'orders', 8 hashes by crc32, mode Partitioned
+  2 partitions in one queue of 20 MB, at most 2 members, user orders-app
+  rebalance delay 5 s, handoffs within 3 s
+  dead letters 0, unrouted 0
+
+QUEUE         READY  UNACKED  CONSUMERS  ACTIVE  PROGRESS
+lbg.orders.q  11     2        1          -       Idle
+
+partitions HoldDown, ingress open, 5 handoffs (1 forced, 2 messages delivered again)
+PARTITION  STATUS      MEMBER  READY  UNACKED
+0          Ready       m1      7      2
+1          Unassigned  -       4      0
+
+MEMBER  INDEX  IN FLIGHT  DELIVERED
+m1      1      2          14"""
+    )
+
+
+async def test_a_queue_that_takes_nothing_says_so() -> None:
+    lines = list(description_lines(await shown("Partitioned", {**PARTITIONS, "ingress": False})))
+
+    assert any(
+        line.startswith("partitions HoldDown, ingress closed: publishers are refused") for line in lines
+    )
+
+
+async def test_partitions_that_only_the_management_api_tells_of() -> None:
+    admin = await made("Partitioned")
+    admin.amqp_only = True
+
+    lines = list(description_lines(await show_group(admin, "orders")))
+
+    assert "unknown: only the management API tells" in lines
+
+
+async def test_message_groups() -> None:
+    lines = list(description_lines(await shown("MessageGroups")))
+
+    assert lines[2] == "  one queue of 10 MB, at most 8 members, user orders-app"
+    assert "1200 message groups, 3 of them at a consumer now" in lines
+
+
+async def test_sessions_with_the_stranded_ones_first() -> None:
+    lines = list(description_lines(await shown("Sessions")))
+
+    assert lines[lines.index("open, 12 messages without a session yet") :] == [
+        "open, 12 messages without a session yet",
+        "SESSION  STATE     MEMBER  ASSIGNED  ACKNOWLEDGED  MESSAGES  AWAY SINCE",
+        "m2       stranded  -       40        12            28        2023-11-14T22:13:20Z",
+        "m1       live      m1      100       90            10        -",
+        "m3       closing   -       3         3             0         2023-11-14T22:13:20Z",
+        "! 1 session is stranded: only a consumer of the same name gets the 28 messages there",
+        "",
+        "MEMBER  INDEX  IN FLIGHT  DELIVERED",
+        "m1      1      2          14",
+    ]
+
+
+async def test_of_many_sessions_some_are_shown() -> None:
+    many = [{**SESSIONS["sessions"][0], "session": f"s{number}"} for number in range(60)]
+
+    lines = list(description_lines(await shown("Sessions", {**SESSIONS, "sessions": many})))
+
+    assert "and 10 more: --json has them all" in lines
+
+
+async def test_the_list_says_the_mode() -> None:
+    admin = FakeAdmin()
+    await create_group(admin, spec_in("MessageGroups"))
+    await create_group(
+        admin, GroupSpec("a", "a", hash_count=4, queue_count=2, queue_size_mb=1, client_username="a")
+    )
+
+    assert list(list_lines(await list_groups(admin))) == [
+        "GROUP   MODE           PREFIX  HASHES  QUEUES  READY  DEAD",
+        "a       Exclusive      a       4       2       0      0",
+        "orders  MessageGroups  orders  8       1       0      0",
+    ]
+
+
+async def test_what_a_closed_group_has_left() -> None:
+    left = await shown("Sessions", {**SESSIONS, "closed": True})
+
+    assert list(leftover_lines(left, session=None)) == [
+        "group orders is closed: publishers are refused",
+        "12 messages without a session yet",
+        "2 sessions with 38 messages to go",
+        "SESSION  STATE     MEMBER  ASSIGNED  ACKNOWLEDGED  MESSAGES  AWAY SINCE",
+        "m2       stranded  -       40        12            28        2023-11-14T22:13:20Z",
+        "m1       live      m1      100       90            10        -",
+        "! 1 session is stranded: only a consumer of the same name gets the 28 messages there",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("session", "said"),
+    [
+        (
+            "m1",
+            [
+                "session m1 of group orders gets no new messages",
+                "1 session with 10 messages to go",
+                "SESSION  STATE  MEMBER  ASSIGNED  ACKNOWLEDGED  MESSAGES  AWAY SINCE",
+                "m1       live   m1      100       90            10        -",
+            ],
+        ),
+        ("m3", ["session m3 of group orders gets no new messages", "nothing is left to deliver"]),
+    ],
+)
+async def test_what_a_closed_session_has_left(session: str, said: list[str]) -> None:
+    assert list(leftover_lines(await shown("Sessions"), session=session)) == said
+
+
+async def test_a_closed_group_with_nothing_left() -> None:
+    left = await shown("Sessions", {"closed": True, "pool": 0, "sessions": []})
+
+    assert list(leftover_lines(left, session=None)) == [
+        "group orders is closed: publishers are refused",
+        "nothing is left to deliver",
+    ]

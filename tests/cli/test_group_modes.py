@@ -1,0 +1,96 @@
+"""`lbg group` and groups in native modes, on broker processes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.command_line import Lbg, Where
+
+
+@pytest.fixture
+def group(unique: str) -> str:
+    return unique
+
+
+def test_partitions_are_made_and_shown_on_every_broker(lbg: Lbg, broker: Where, group: str) -> None:
+    create = (
+        "group",
+        "create",
+        group,
+        "--mode",
+        "Partitioned",
+        "--queue-count",
+        "3",
+        "--rebalance-delay",
+        "0.5",
+    )
+
+    created = lbg(*create, *broker.options)
+    again = lbg(*create, *broker.options)
+    shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
+
+    assert created.out.startswith(
+        f"group {group} created: mode Partitioned, 3 partitions, 100 hashes, prefix "
+    )
+    assert again.out.startswith(f"group {group} is there, nothing to do")
+    assert [one["partition"] for one in shown["partitions"]] == [0, 1, 2]
+    assert shown["attributes"]["rebalance_delay_s"] == 0.5
+    assert shown["problems"] == []
+    assert lbg("group", "delete", group, *broker.options).status == 0
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+@pytest.mark.parametrize("mode", ["MessageGroups", "Sessions"])
+def test_what_rabbitmq_lacks_is_one_line_that_says_what_to_do(
+    lbg: Lbg, broker: Where, group: str, mode: str
+) -> None:
+    refused = lbg("group", "create", group, "--mode", mode, *broker.options)
+
+    assert refused.status == 1
+    assert refused.err.count("\n") == 1
+    assert f"it has no mode {mode}: " in refused.err
+    assert refused.err.endswith(f"and the embedded broker has mode {mode} itself\n")
+    assert lbg("group", "list", *broker.options).err == "no groups\n"
+
+
+def test_a_group_without_sessions_is_not_closed(lbg: Lbg, broker: Where, group: str) -> None:
+    lbg("group", "create", group, *broker.options)
+
+    refused = lbg("group", "close", group, *broker.options)
+
+    assert (refused.status, refused.out) == (1, "")
+    assert refused.err == (
+        f"lbg: error: group '{group}' is in mode Exclusive, and only a group in mode Sessions can be closed: stop its "
+        f"publishers, and `lbg group delete {group}` when it is drained\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (
+            ("--mode", "Sessions", "--queue-count", "4"),
+            "queue_count 4: must be 1 in mode Sessions: all members consume the one queue",
+        ),
+        (
+            ("--rebalance-delay", "2"),
+            "rebalance_delay_s 2: goes with mode Partitioned only, and this is Exclusive",
+        ),
+        (
+            ("--mode", "Partitioned", "--max-handoff-time", "1h"),
+            "max_handoff_s '1h': must be a number of seconds from 0 to 3600",
+        ),
+        (
+            ("--mode", "Shared"),
+            "mode 'Shared': must be one of Exclusive, Partitioned, MessageGroups, Sessions",
+        ),
+    ],
+)
+def test_what_no_group_can_be_is_refused_before_a_broker_is_asked(
+    lbg: Lbg, options: tuple[str, ...], rule: str
+) -> None:
+    refused = lbg("group", "create", "orders", *options, "--broker", "amqp://127.0.0.1:1/")
+
+    assert (refused.status, refused.err) == (1, f"lbg: error: {rule}\n")
