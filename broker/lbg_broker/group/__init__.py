@@ -30,6 +30,7 @@ from .names import (
     routing_key,
 )
 from .order import OrderJudge
+from .recounting import marked, recounted, repartition_in
 from .sequences import SequenceSet
 from .spec import Difference, GroupSpec, differences
 from .topology import Permissions, Topology, is_native, mailbox_of, stream_queues, topology_of
@@ -81,7 +82,10 @@ __all__ = [
     "hash_of",
     "is_native",
     "mailbox_of",
+    "marked",
     "queue_of",
+    "recounted",
+    "repartition_in",
     "routing_key",
     "static_primaries",
     "stream_queues",

@@ -43,6 +43,9 @@ _RECORD_FIELDS = {
 }
 _PASSWORDS = frozenset({"CP", "client_password"})
 
+REPARTITION_KEY = "RP"
+"""In a record, and no attribute: see `recounting`."""
+
 
 @dataclass(frozen=True, slots=True, init=False)
 class GroupSpec:
@@ -141,7 +144,7 @@ class GroupSpec:
             raise SpecError("record", _excerpt(text), "must be a JSON object")
         given: dict[str, object] = {"name": name}
         for key, value in record.items():
-            if key in _PASSWORDS:
+            if key in _PASSWORDS or key == REPARTITION_KEY:
                 continue
             if key not in _RECORD_FIELDS:
                 raise SpecError("key", key, f"is none of a record's: {', '.join(_RECORD_FIELDS)}")

@@ -132,10 +132,12 @@ class DeleteExchange:
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
-    """`only_idle`: refuse (StillInUse) when it has messages or consumers after all."""
+    """`only_idle`: refuse (StillInUse) when it has messages or consumers after all; `only_empty`: when it has
+    messages."""
 
     name: str
     only_idle: bool = False
+    only_empty: bool = False
 
     def __str__(self) -> str:
         return f"delete queue {self.name}"
@@ -147,6 +149,28 @@ class DeleteUser:
 
     def __str__(self) -> str:
         return f"delete user {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIngress:
+    """Give everybody back what repartitioning took: the permission to publish to the group."""
+
+    group: str
+
+    def __str__(self) -> str:
+        return f"let publishers into group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """A message to whoever listens; nobody need."""
+
+    exchange: str
+    routing_key: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"tell {self.routing_key} on {self.exchange}"
 
 
 Action = (
@@ -163,6 +187,8 @@ Action = (
     | DeleteExchange
     | DeleteQueue
     | DeleteUser
+    | OpenIngress
+    | Announce
 )
 
 

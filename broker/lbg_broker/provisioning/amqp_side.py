@@ -116,23 +116,34 @@ class AmqpSide:
         async with self._missing_is_fine(), self._changing(name) as channel:
             await channel.exchange_delete(name)
 
-    async def delete_queue(self, name: str, *, only_idle: bool, checked_by_broker: bool) -> None:
-        """Delete; with `only_idle` a queue with messages or consumers raises StillInUse.
+    async def delete_queue(
+        self, name: str, *, only_unused: bool, only_empty: bool, checked_by_broker: bool
+    ) -> None:
+        """Delete; with `only_unused` a queue with consumers raises StillInUse, with `only_empty` one with messages.
 
         RabbitMQ cannot check a quorum queue itself (it closes the connection with 540), so there it is asked
-        just before, which is enough once its exchange is gone.
+        just before, which is enough once nothing is published to it any more.
         """
-        if only_idle:
+        if only_unused or only_empty:
             seen = await self.counts(name)
             if seen is None:
                 return
-            if seen.ready or seen.consumers:
+            if (seen.ready and only_empty) or (seen.consumers and only_unused):
                 raise StillInUse(
                     name.split(".")[1], [f"{name} has {seen.ready} messages, {seen.consumers} consumers"]
                 )
-        checks = only_idle and checked_by_broker
         async with self._missing_is_fine(), self._changing(name) as channel:
-            await channel.queue_delete(name, if_unused=checks, if_empty=checks)
+            await channel.queue_delete(
+                name, if_unused=only_unused and checked_by_broker, if_empty=only_empty and checked_by_broker
+            )
+
+    async def announce(self, exchange: str, routing_key: str, body: str) -> None:
+        """Whoever is not there does not hear it."""
+        properties = BasicProperties(content_type="application/json")
+        async with self.link.channel() as channel:
+            if not channel.is_confirming:
+                await channel.confirm_select()
+            await Publisher(channel).publish(exchange, routing_key, body.encode(), properties=properties)
 
     async def write_record(self, group: str, text: str) -> None:
         """The record's queue has room for one message: this one takes the place of the one that was there."""

@@ -10,6 +10,7 @@ from lbg_broker.group import PARTITIONED, GroupSpec, Names, SpecError
 
 from .admin import Beat
 from .checking import problems as found_problems
+from .errors import UnderWay
 from .members import MemberLine, member_json, members_of
 from .native import Native, PartitionsSeen, native_json
 from .observed import UNKNOWN, Observed, QueueSeen, Unknown
@@ -157,7 +158,10 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat] | Unknown)
         except SpecError as error:
             problems.append(f"the group's record is not one: {error}")
     if spec is not None:
-        problems += found_problems(spec, observed)
+        if observed.queue_count_to_be is None:
+            problems += found_problems(spec, observed)
+        else:  # half of it is as it was, and half as it is to be
+            problems.append(str(UnderWay(group, spec.queue_count, observed.queue_count_to_be)))
     missing = [name for name, seen in (*observed.exchanges.items(), *observed.queues.items()) if seen is None]
     problems += [
         f"{name} is missing" for name in missing if name != names.config or observed.record is not None

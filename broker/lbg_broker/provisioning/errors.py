@@ -9,6 +9,8 @@
     ├── GroupDiffers         a group of this name exists with other attributes
     ├── Unsupported          this engine cannot do what was asked
     ├── StillInUse           messages or consumers remain: delete refuses without force
+    ├── UnderWay             the group's number of queues is being changed
+    ├── NotDrained           messages remain, so the number of queues was not changed
     ├── Busy                 another provisioner works on this group now
     ├── ApplyFailed          an action failed; what was made is rolled back (`left_behind`: what is not)
     └── AdminError           the broker or its management API could not be asked
@@ -81,8 +83,10 @@ class Taken(ProvisioningError):
 class GroupDiffers(ProvisioningError):
     """`diff` holds one line for each field: `field: existing -> wanted`."""
 
-    def __init__(self, group: str, diff: Sequence[str]) -> None:
-        super().__init__(f"group {group!r} exists and differs (existing -> wanted): {'; '.join(diff)}")
+    def __init__(self, group: str, diff: Sequence[str], *, remedy: str = "") -> None:
+        super().__init__(
+            f"group {group!r} exists and differs (existing -> wanted): {'; '.join(diff)}{remedy}"
+        )
         self.group = group
         self.diff = tuple(diff)
 
@@ -115,11 +119,37 @@ class StillInUse(ProvisioningError):
         self.where = tuple(where)
 
 
+class UnderWay(ProvisioningError):
+    """Somebody began to give the group another number of queues, and has not come to the end: it takes no messages."""
+
+    def __init__(self, group: str, now: int, wanted: int) -> None:
+        undo = "" if now == wanted else f", --queues {now} takes it back"
+        super().__init__(
+            f"group {group!r} is on its way from {now} to {wanted} queues and takes no messages until it is there: "
+            f"`lbg group repartition {group} --queues {wanted}` finishes it{undo}"
+        )
+        self.group = group
+
+
+class NotDrained(ProvisioningError):
+    """`left` holds a line for each queue that was not empty. Nothing was changed, and ingress is open again."""
+
+    def __init__(self, group: str, left: Sequence[str], within_s: float) -> None:
+        super().__init__(
+            f"group {group!r} was not drained within {within_s:g} s, nothing is changed and publishers go on: "
+            f"{'; '.join(left)}; see what its members wait for (`lbg group show {group}`), or give it more --timeout"
+        )
+        self.group = group
+        self.left = tuple(left)
+
+
 class Busy(ProvisioningError):
     retryable = True
 
     def __init__(self, group: str) -> None:
-        super().__init__(f"somebody else is creating or deleting group {group!r} right now: try again")
+        super().__init__(
+            f"somebody else is creating, changing or deleting group {group!r} right now: try again"
+        )
         self.group = group
 
 

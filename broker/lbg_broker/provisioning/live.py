@@ -11,6 +11,7 @@ from lbg_broker.group import Engine, GroupSpec, Topology
 from .actions import (
     Action,
     ActOnQueue,
+    Announce,
     Bind,
     CheckPolicies,
     DeclareExchange,
@@ -18,6 +19,7 @@ from .actions import (
     DeleteExchange,
     DeleteQueue,
     DeleteUser,
+    OpenIngress,
     PutPermissions,
     PutUser,
     RevokePermissions,
@@ -35,6 +37,7 @@ from .observed import Observed, Unknown
 from .observing import NO_API, Observing
 from .observing_many import observe_many
 from .policies import losses
+from .repartition.ingress import restore_permissions
 
 
 class LiveAdmin:
@@ -63,15 +66,15 @@ class LiveAdmin:
     async def check(self) -> Engine:
         """What answers, once both it and its management API let us in. Raises AdminError, and Unsupported."""
         engine = await self.amqp.engine()
-        await self._require_management("the login can only be checked").check()
+        await self.management_for("the login can only be checked").check()
         return engine
 
     async def alarms(self) -> tuple[str, ...]:
         """What is wrong with the broker's nodes, a sentence each. Raises AdminError, and Unsupported."""
-        return await self._require_management("alarms can only be read").alarms()
+        return await self.management_for("alarms can only be read").alarms()
 
     async def groups(self) -> Sequence[str]:
-        return await self._require_management("groups can only be listed").groups()
+        return await self.management_for("groups can only be listed").groups()
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
         heard = (await listen_to(self.amqp, [group], seconds=seconds))[group]
@@ -84,7 +87,7 @@ class LiveAdmin:
 
     async def observe_many(self, specs: Sequence[GroupSpec]) -> Mapping[str, Observed]:
         """What lists show of each group, by its name; see `observing_many`."""
-        return await observe_many(self.amqp, self._require_management("groups can only be surveyed"), specs)
+        return await observe_many(self.amqp, self.management_for("groups can only be surveyed"), specs)
 
     async def listen_many(
         self, groups: Sequence[str], *, seconds: float
@@ -113,24 +116,33 @@ class LiveAdmin:
                 await amqp.write_record(group, text)
             case DeleteExchange(name):
                 await amqp.delete_exchange(name)
-            case DeleteQueue(name, only_idle):
+            case DeleteQueue(name, only_idle, only_empty):
                 engine = await amqp.engine()
-                if only_idle and engine.is_rabbitmq:
+                if (only_idle or only_empty) and engine.is_rabbitmq:
                     await self._require_answers(name)
-                await amqp.delete_queue(name, only_idle=only_idle, checked_by_broker=not engine.is_rabbitmq)
+                await amqp.delete_queue(
+                    name,
+                    only_unused=only_idle,
+                    only_empty=only_idle or only_empty,
+                    checked_by_broker=not engine.is_rabbitmq,
+                )
+            case Announce(exchange, routing_key, body):
+                await amqp.announce(exchange, routing_key, body)
+            case OpenIngress(group):
+                await restore_permissions(self.management_for(str(action)), group)
             case ActOnQueue():
-                await self._require_management(str(action)).act_on_queue(action)
+                await self.management_for(str(action)).act_on_queue(action)
             case PutUser():
-                await self._require_management(str(action)).put_user(action)
+                await self.management_for(str(action)).put_user(action)
             case DeleteUser(name):
-                await self._require_management(str(action)).delete_user(name)
+                await self.management_for(str(action)).delete_user(name)
             case PutPermissions():
-                await self._require_management(str(action)).put_permissions(action)
+                await self.management_for(str(action)).put_permissions(action)
             case RevokePermissions(user):
-                await self._require_management(str(action)).revoke_permissions(user)
+                await self.management_for(str(action)).revoke_permissions(user)
 
     async def _check_policies(self, group: str, topology: Topology) -> None:
-        management = self._require_management("policies can only be checked")
+        management = self.management_for("policies can only be checked")
         policies = await management.policies()
         if not policies:
             return
@@ -148,7 +160,8 @@ class LiveAdmin:
         if seen is not None and seen.is_down:
             raise StillInUse(queue.split(".")[1], [f"{queue} does not answer, as most of its nodes are down"])
 
-    def _require_management(self, what: str) -> ManagementSide:
+    def management_for(self, what: str) -> ManagementSide:
+        """Raises Unsupported when there is none to do `what`."""
         if self._management is None:
             raise Unsupported(f"{what}: needs the management API, and {NO_API}")
         return self._management

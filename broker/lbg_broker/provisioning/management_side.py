@@ -49,6 +49,27 @@ class ManagementSide(ManagementLists):
             found[user] = len(listed)
         return found
 
+    async def connections_of(self, user: str) -> list[str]:
+        """The broker's names of the connections that `user` has to this virtual host, now."""
+        listed = await self._list(path("connections", "username", user))
+        return [str(one["name"]) for one in listed if one.get("vhost") == self._vhost]
+
+    async def connection_name(self, connection: str) -> str | None:
+        """What its client calls it, empty if nothing; None when it is gone."""
+        found = await self._api.get(path("connections", connection))
+        if found is None:
+            return None
+        return str((found.get("client_properties") or {}).get("connection_name") or "")
+
+    async def has_published(self, connection: str) -> bool:
+        """Whether anything was published over it, as of up to 5 s ago on RabbitMQ."""
+        channels = await self._list(path("connections", connection, "channels"))
+        return any((one.get("message_stats") or {}).get("publish") for one in channels)
+
+    async def close_connection(self, connection: str) -> None:
+        """One that is gone is fine."""
+        await self._api.delete(path("connections", connection))
+
     async def permissions(self, user: str) -> Permissions | None:
         found = await self._api.get(path("permissions", self._vhost, user))
         return None if found is None else _permissions(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from lbg_broker.group import Engine, Names, Permissions
+from lbg_broker.group import Engine, Names, Permissions, repartition_in
 from lbg_broker.group.topology import Argument, Binding
 
 from .native import Native
@@ -114,6 +114,11 @@ class Observed:
         """Whether the broker said of every name that it is free."""
         seen = [*self.exchanges.values(), *self.queues.values()]
         return self.record is None and all(one is None for one in seen)
+
+    @property
+    def queue_count_to_be(self) -> int | None:
+        """How many queues the group is to have, while somebody changes it; None when nobody is known to."""
+        return repartition_in(self.record) if isinstance(self.record, str) else None
 
     def is_served(self, group: str) -> bool:
         """Whether somebody consumes from the group's queues, as far as is known. Who has just read the record counts as

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from lbg_broker.group import GroupSpec, Names, SpecError, Topology, differences, topology_of
+from lbg_broker.group import Difference, GroupSpec, Names, SpecError, Topology, differences, topology_of
 from lbg_broker.group.topology import Binding
 from lbg_broker.passwords import is_hash_of
 
@@ -19,12 +19,13 @@ from .actions import (
     DeleteExchange,
     DeleteQueue,
     DeleteUser,
+    OpenIngress,
     PutPermissions,
     PutUser,
     WriteRecord,
 )
 from .checking import deviations
-from .errors import GroupDiffers, GroupNotFound, StillInUse, Taken, Unsupported
+from .errors import GroupDiffers, GroupNotFound, StillInUse, Taken, UnderWay, Unsupported
 from .observed import UNKNOWN, Observed, Unknown, UserSeen
 from .supporting import refuse_unsupported
 from .taking import contents_of, is_left_over, lacks_only_its_record, taken_names, taken_prefix, taken_user
@@ -60,8 +61,10 @@ def plan_create(
         require_users(observed, "made")
     topology = topology_of(spec, observed.engine)
     existing = recorded(spec.name, observed)
-    if existing is not None and (diff := [str(one) for one in differences(existing, spec)]):
-        raise GroupDiffers(spec.name, diff)
+    if existing is not None:
+        refuse_under_way(existing, observed)
+        if diff := differences(existing, spec):
+            raise GroupDiffers(spec.name, [str(one) for one in diff], remedy=_remedy(spec, diff))
     differing = list(deviations(topology, observed))
     is_there = existing is not None or (
         not observed.is_empty and lacks_only_its_record(Names(spec.name).config, topology, observed)
@@ -99,6 +102,8 @@ def plan_delete(group: str, observed: Observed, *, force: bool, with_user: bool 
     queues = [name for name, seen in observed.queues.items() if seen is not None]
     guarded = _guarded_queues(names, queues)
     actions: list[Action] = []
+    if observed.queue_count_to_be is not None:
+        actions.append(OpenIngress(group))
     if names.exchange in exchanges:
         actions.append(DeleteExchange(names.exchange))
     actions += [DeleteQueue(name, only_idle=not force) for name in reversed(guarded)]
@@ -109,6 +114,12 @@ def plan_delete(group: str, observed: Observed, *, force: bool, with_user: bool 
     if names.config in queues:
         actions.append(DeleteQueue(names.config))
     return tuple(actions)
+
+
+def refuse_under_way(spec: GroupSpec, observed: Observed) -> None:
+    """Raise UnderWay while somebody changes the number of queues of `spec`, the recorded group."""
+    if observed.queue_count_to_be is not None:
+        raise UnderWay(spec.name, spec.queue_count, observed.queue_count_to_be)
 
 
 def require_users(observed: Observed, done: str) -> None:
@@ -164,6 +175,12 @@ def _granting(spec: GroupSpec, topology: Topology, observed: Observed, user: Use
     if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
         before = None if observed.permissions is UNKNOWN else observed.permissions
         yield PutPermissions(spec.client_username, topology.permissions, before)
+
+
+def _remedy(spec: GroupSpec, diff: Sequence[Difference]) -> str:
+    if "queue_count" not in {one.field for one in diff}:
+        return ""
+    return f"; `lbg group repartition {spec.name} --queues {spec.queue_count}` gives it that many queues"
 
 
 def _guarded_queues(names: Names, queues: list[str]) -> list[str]:

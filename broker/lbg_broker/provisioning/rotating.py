@@ -11,7 +11,7 @@ from lbg_broker.group import GroupSpec, topology_of
 from .actions import Action, DeleteUser, PutPermissions, PutUser, WriteRecord
 from .errors import GroupNotFound, RecordUnreadable, StillInUse, Taken
 from .observed import UNKNOWN, Observed
-from .planning import recorded, require_users
+from .planning import recorded, refuse_under_way, require_users
 
 REMEDY = "have its clients log in as the new user, or use --force"
 
@@ -70,5 +70,6 @@ def _existing(group: str, observed: Observed) -> GroupSpec:
     spec = recorded(group, observed)
     if spec is None:
         raise RecordUnreadable(group, "it is missing or not one")
+    refuse_under_way(spec, observed)
     require_users(observed, "changed")
     return spec

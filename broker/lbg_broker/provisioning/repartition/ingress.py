@@ -1,0 +1,123 @@
+"""Whether anybody may publish to a group: closed for everybody, and opened again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from lbg_broker.group import Names, Permissions
+
+from ..actions import ActOnQueue, OpenIngress, PutPermissions
+from ..admin import BrokerAdmin
+from ..management_side import ManagementSide
+from .patterns import allows, is_without, restored, without
+
+
+class Ingress(Protocol):
+    async def close(self) -> None: ...
+
+    async def hold(self) -> bool:
+        """See that it is still closed. False when somebody had found a way in since the last look."""
+        ...
+
+    async def open(self) -> None: ...
+
+
+class QueueIngress:
+    """Of a partitioned queue of the embedded broker, which refuses what comes while it is closed."""
+
+    def __init__(self, admin: BrokerAdmin, queue: str) -> None:
+        self._admin = admin
+        self._queue = queue
+
+    async def close(self) -> None:
+        await self._admin.perform(ActOnQueue(self._queue, "ingress", {"open": False}))
+
+    async def hold(self) -> bool:
+        await self.close()
+        return True
+
+    async def open(self) -> None:
+        await self._admin.perform(ActOnQueue(self._queue, "ingress", {"open": True}))
+
+
+class PermissionIngress:
+    """By the permission to write to the group's exchange, taken from every user of the virtual host who has it.
+
+    The embedded broker asks for it at each message. A channel of RabbitMQ remembers the answer for as long as it is
+    busy (rabbit_channel:check_resource_access/4; it forgets when it hibernates, after a second of silence at the
+    least), so there the connections of before that publish are closed as well.
+    """
+
+    def __init__(self, admin: BrokerAdmin, management: ManagementSide, names: Names, *, closes: bool) -> None:
+        self._admin = admin
+        self._management = management
+        self._names = names
+        self._closes = closes
+        self._of_before: dict[str, str] = {}
+        """Connections that were there when their user lost the permission, and whose they are."""
+        self._is_new = True
+
+    async def close(self) -> None:
+        await self.hold()
+
+    async def hold(self) -> bool:
+        was_closed = not await self._withdraw()
+        return not await self._cut_publishers() and was_closed
+
+    async def open(self) -> None:
+        await self._admin.perform(OpenIngress(self._names.group))
+
+    async def _withdraw(self) -> bool:
+        """Whether anybody still had it."""
+        exchange = self._names.exchange
+        permissions = await self._management.all_permissions()
+        writers = [user for user, now in permissions.items() if allows(now.write, exchange)]
+        for user in writers:
+            await self._admin.perform(
+                _written(user, permissions[user], without(permissions[user].write, exchange))
+            )
+        if self._closes:
+            before = [user for user, now in permissions.items() if is_without(now.write, exchange)]
+            for user in (*writers, *(before if self._is_new else ())):
+                found = await self._management.connections_of(user)
+                self._of_before |= dict.fromkeys(found, user)
+            self._is_new = False
+        return bool(writers)
+
+    async def _cut_publishers(self) -> bool:
+        """Whether there was any to be cut."""
+        if not self._of_before:
+            return False
+        was_cut = False
+        own = await self._own_users()
+        for connection, user in list(self._of_before.items()):
+            called = await self._management.connection_name(connection)
+            if called is None or self._is_spared(called):
+                del self._of_before[connection]
+            elif user in own or await self._management.has_published(connection):
+                await self._management.close_connection(connection)
+                del self._of_before[connection]
+                was_cut = True
+        return was_cut
+
+    async def _own_users(self) -> Collection[str]:
+        """Who logs in with one of them and is no member publishes to the group."""
+        users = await self._management.users()
+        return {name for name, user in users.items() if user.made_for == self._names.group}
+
+    def _is_spared(self, called: str) -> bool:
+        """Whether a connection of this name is one of ours that does not publish to the group."""
+        return called.startswith("lbg ") and not called.startswith(f"lbg publish {self._names.group} ")
+
+
+async def restore_permissions(management: ManagementSide, group: str) -> None:
+    """What `PermissionIngress` took from anybody for this group."""
+    exchange = Names(group).exchange
+    for user, now in (await management.all_permissions()).items():
+        if is_without(now.write, exchange):
+            await management.put_permissions(_written(user, now, restored(now.write, exchange)))
+
+
+def _written(user: str, now: Permissions, write: str) -> PutPermissions:
+    return PutPermissions(user, Permissions(now.configure, write, now.read), before=now)

@@ -1,0 +1,58 @@
+"""`lbg group repartition`: another number of queues, or partitions, for a group in use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from lbg.group.admin import with_admin
+from lbg.options import broker_options
+
+if TYPE_CHECKING:
+    from lbg_broker.client import BrokerAddress
+
+
+@click.command(epilog="Example: lbg group repartition orders --queues 8")
+@click.argument("name")
+@click.option(
+    "--queues", required=True, type=click.IntRange(min=1), metavar="N", help="How many there are to be."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait until the group is drained, and again until its members are Ready.",
+)
+@click.option(
+    "--discard", is_flag=True, help="Delete what is left in the queues that go, instead of waiting for it."
+)
+@broker_options(login=True, management=True)
+def repartition(name: str, address: BrokerAddress, queues: int, timeout: float, discard: bool) -> None:
+    """Give group NAME another number of queues, while members stay and publishers wait.
+
+    Ingress off, wait until everything is drained, change the number (the highest queue goes first), wait until members
+    are Ready, ingress on. Publishers of LBG wait and go on in order; others are refused while it lasts. If it is not
+    drained in time nothing is changed. Interrupted anywhere, the same command again finishes, and one with the number
+    of before takes it back.
+    """
+    from lbg_broker.provisioning.repartition.procedure import repartition_group
+
+    told = ""
+
+    def tell(line: str) -> None:
+        nonlocal told
+        if line != told:
+            click.echo(line, err=True)
+        told = line
+
+    done = with_admin(
+        address,
+        lambda admin: repartition_group(admin, name, queues, timeout_s=timeout, discard=discard, tell=tell),
+    )
+    if done.is_changed:
+        click.echo(f"group {name} has {done.now} queues now")
+    else:
+        click.echo(f"group {name} has {done.now} queues, nothing to do")
