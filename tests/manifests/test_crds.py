@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from lbg_broker.group import HASH_FUNCTIONS, MODES
-from lbg_broker.group.rules import HASH_COUNT_MAX, PREFIX_MAX_BYTES, QUEUE_COUNT_MAX
+from lbg_broker.group.rules import DURATION_MAX_S, HASH_COUNT_MAX, PREFIX_MAX_BYTES, QUEUE_COUNT_MAX
+from lbg_broker.group.spec import MAX_HANDOFF_S, REBALANCE_DELAY_S
+from lbg_operator.manifests.group import REPLICAS_MAX
 from lbg_sidecar import MemberSettings
 from lbg_sidecar.app import BatchSettings
 from lbg_sidecar.balancing.rules import Assignment
@@ -108,7 +110,10 @@ def test_limits_are_those_of_a_group() -> None:
     assert field(GROUP, "spec.queues.count")["maximum"] == QUEUE_COUNT_MAX
     assert field(GROUP, "spec.hash.prefix")["maxLength"] == PREFIX_MAX_BYTES
     assert field(GROUP, "spec.hash.function")["enum"] == list(HASH_FUNCTIONS)
-    assert set(field(GROUP, "spec.mode")["enum"]) <= set(MODES)
+    assert field(GROUP, "spec.mode")["enum"] == list(MODES)
+    assert field(GROUP, "spec.rebalanceDelaySeconds")["maximum"] == DURATION_MAX_S
+    assert field(GROUP, "spec.maxHandoffSeconds")["maximum"] == DURATION_MAX_S
+    assert field(GROUP, "spec.replicas")["maximum"] == REPLICAS_MAX
 
 
 def words(path: str) -> list[str]:
@@ -126,8 +131,6 @@ def test_words_are_those_of_the_sidecar() -> None:
 @pytest.mark.parametrize(
     ("path", "settings", "name"),
     [
-        ("spec.rebalanceDelaySeconds", MemberSettings, "rebalance_delay_s"),
-        ("spec.maxHandoffSeconds", MemberSettings, "max_handoff_s"),
         ("spec.releasePeriodSeconds", MemberSettings, "release_interval_s"),
         ("spec.consumer.app.callTimeoutSeconds", MemberSettings, "call_timeout_s"),
         ("spec.consumer.app.maxAttempts", MemberSettings, "max_attempts"),
@@ -138,6 +141,11 @@ def test_words_are_those_of_the_sidecar() -> None:
 )
 def test_defaults_are_those_of_the_sidecar(path: str, settings: Any, name: str) -> None:
     assert field(GROUP, path)["default"] == settings.__dataclass_fields__[name].default
+
+
+def test_defaults_are_those_of_a_group() -> None:
+    assert field(GROUP, "spec.rebalanceDelaySeconds")["default"] == REBALANCE_DELAY_S
+    assert field(GROUP, "spec.maxHandoffSeconds")["default"] == MAX_HANDOFF_S
 
 
 def test_the_reference_is_what_the_schemas_say() -> None:

@@ -45,6 +45,37 @@ def test_a_group_can_be_told_everything() -> None:
     assert (group.scaling.min_replicas, group.scaling.target_lag) == (1, 1000)
 
 
+def test_the_times_of_partitions_are_the_group_s_and_else_its_members() -> None:
+    times = {"rebalanceDelaySeconds": 7, "maxHandoffSeconds": 2}
+
+    partitioned = GroupManifest.parse(group_manifest({"mode": "Partitioned", **times}))
+    exclusive = GroupManifest.parse(group_manifest(times))
+
+    assert (partitioned.spec.rebalance_delay_s, partitioned.spec.max_handoff_s) == (7.0, 2.0)
+    assert (exclusive.spec.rebalance_delay_s, exclusive.spec.max_handoff_s) == (5.0, 3.0)
+    assert (exclusive.rebalance_delay_s, exclusive.max_handoff_s) == (7, 2)
+
+
+@pytest.mark.parametrize("mode", ["MessageGroups", "Sessions"])
+def test_where_all_members_consume_one_queue_it_does_not_bound_them(mode: str) -> None:
+    told = {"mode": mode, "queues": {"count": 1}}
+
+    group = GroupManifest.parse(group_manifest(told))
+    scaled = GroupManifest.parse(group_manifest({**told, "scaling": {"maxReplicas": 30, "targetLag": 9}}))
+
+    assert (group.spec.mode, group.spec.queue_count, group.replicas_max) == (mode, 1, 4096)
+    assert scaled.replicas_max == 30
+
+
+def test_what_an_api_server_without_our_rules_let_through_is_said_with_the_manifest_s_field() -> None:
+    with pytest.raises(ManifestError) as raised:
+        GroupManifest.parse(group_manifest({"mode": "Sessions", "queues": {"count": 4}}))
+    assert (
+        str(raised.value)
+        == "spec.queues.count: 4 must be 1 in mode Sessions: all members consume the one queue"
+    )
+
+
 def test_a_default_name_that_is_too_long_asks_for_another() -> None:
     manifest = group_manifest(name="o" * 40, namespace="s" * 40)
     with pytest.raises(ManifestError) as raised:

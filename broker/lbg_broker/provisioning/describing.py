@@ -88,8 +88,9 @@ class Description:
 
         A member knows from the first delivery, the broker from the beginning, though RabbitMQ says it 5 s later.
         """
-        if isinstance(native := self.native, PartitionsSeen):
-            served = (one for one in native.partitions if one.partition == number and one.is_served)
+        if self.is_one_queue:
+            partitions = self.native.partitions if isinstance(self.native, PartitionsSeen) else ()
+            served = (one for one in partitions if one.partition == number and one.is_served)
             return next((self.member_of(one.consumer_tag) for one in served), None)
         for member in () if self.members is UNKNOWN else self.members:
             if any(one.queue == number and one.active for one in member.queues):

@@ -33,7 +33,7 @@ def autoscaler_of(group: GroupManifest) -> dict[str, Any] | None:
         "spec": {
             "scaleTargetRef": {"apiVersion": API_VERSION, "kind": KIND, "name": group.metadata.name},
             "minReplicas": scaling.min_replicas,
-            "maxReplicas": min(scaling.max_replicas, group.spec.queue_count),
+            "maxReplicas": group.replicas_max,
             "metrics": metrics,
             "behavior": {"scaleDown": {"stabilizationWindowSeconds": scaling.scale_down_stabilization_s}},
         },

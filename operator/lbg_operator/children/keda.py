@@ -56,7 +56,7 @@ def scaled_object_of(group: GroupManifest, *, url: str) -> dict[str, Any] | None
         "spec": {
             "scaleTargetRef": {"apiVersion": API_VERSION, "kind": KIND, "name": group.metadata.name},
             "minReplicaCount": scaling.min_replicas,
-            "maxReplicaCount": min(scaling.max_replicas, group.spec.queue_count),
+            "maxReplicaCount": group.replicas_max,
             "triggers": triggers,
             "advanced": {"horizontalPodAutoscalerConfig": autoscaler},
         },

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lbg_broker.group import GroupSpec, SpecError
+from lbg_broker.group import PARTITIONED, UNCOUNTED_MODES, GroupSpec, SpecError
 from lbg_broker.group.spec import BYTES_PER_MB
 
 from ..errors import ManifestError
@@ -21,8 +21,13 @@ _FIELDS = {
     "queue_count": "spec.queues.count",
     "queue_size_mb": "spec.queues.size",
     "mode": "spec.mode",
+    "rebalance_delay_s": "spec.rebalanceDelaySeconds",
+    "max_handoff_s": "spec.maxHandoffSeconds",
 }
 """Where a manifest says the attribute of a group."""
+
+REPLICAS_MAX = 4_096
+"""The CRD's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +140,8 @@ class GroupManifest:
 
     @property
     def replicas_max(self) -> int:
-        """The most consumer pods that there may be: as many as can have a queue."""
-        most = self.spec.queue_count
+        """The most consumer pods that there may be: as many as can have something to do."""
+        most = REPLICAS_MAX if self.spec.mode in UNCOUNTED_MODES else self.spec.queue_count
         return most if self.scaling is None else min(most, self.scaling.max_replicas)
 
 
@@ -144,6 +149,7 @@ def _spec(metadata: Metadata, told: Mapping[str, Any]) -> GroupSpec:
     """Without maxReplicas: the group's record cannot be changed, and scaling can."""
     name = told.get("groupName", f"{metadata.namespace}-{metadata.name}")
     size_bytes = bytes_in("spec.queues.size", told["queues"]["size"])
+    is_partitioned = told["mode"] == PARTITIONED
     try:
         return GroupSpec(
             name,
@@ -154,6 +160,9 @@ def _spec(metadata: Metadata, told: Mapping[str, Any]) -> GroupSpec:
             client_username=name,
             hash_function=told["hash"]["function"],
             mode=told["mode"],
+            # In other modes it is the members that have these, each for itself.
+            rebalance_delay_s=told["rebalanceDelaySeconds"] if is_partitioned else None,
+            max_handoff_s=told["maxHandoffSeconds"] if is_partitioned else None,
         )
     except SpecError as error:
         where = _FIELDS.get(error.field, error.field)
