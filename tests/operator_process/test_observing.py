@@ -110,6 +110,15 @@ async def test_what_is_unknown_is_absent_and_not_0() -> None:
 
 
 @in_virtual_time
+async def test_a_condition_that_nobody_asks_for_has_no_sample() -> None:
+    async with Place() as place:
+        await place.ready()
+        types = {dict(one[1:])["type"] for one in samples(metrics_of(place)) if "group_condition" in one[0]}
+        assert "ScalingActive" in place.conditions()
+        assert types == {"Accepted", "Provisioned", "Ready", "Degraded"}
+
+
+@in_virtual_time
 async def test_a_group_that_is_gone_is_shown_no_more() -> None:
     async with Place() as place:
         place.apply_broker()

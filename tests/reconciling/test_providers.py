@@ -62,6 +62,9 @@ async def test_our_own_api_has_a_horizontal_pod_autoscaler() -> None:
         await asyncio.sleep(5)
         assert place.conditions()["ScalingActive"] == ("False", "MetricsMissing")
         assert "FailedGetExternalMetric" in place.message("ScalingActive")
+        says(place, "False", "ScalingDisabled")
+        await asyncio.sleep(5)
+        assert place.conditions()["ScalingActive"] == ("False", "AtZero")
 
 
 @in_virtual_time

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from ..cluster.kinds import BROKER, GROUP, Kind
 from ..reconciling.looks import Looks
 from ..reconciling.store import Key, Store
+from ..status.conditions import UNASKED
 from ..status.seen import lag_of
 
 ROUND_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 60)
@@ -73,12 +74,12 @@ class _Seen(Collector):
     def _conditions(self, kind: Kind, word: str) -> GaugeMetricFamily:
         family = GaugeMetricFamily(
             f"lbg_operator_{word}_condition",
-            f"1 for the status that a condition of a {word} has, 0 for the others.",
+            f"1 for the status that a condition of a {word} has, 0 for the others; none where nobody asks for it.",
             labels=("namespace", word, "type", "status"),
         )
         for key, seen in self._store.all(kind):
             for one in seen.get("status", {}).get("conditions", ()):
-                for state in STATES:
+                for state in () if one["reason"] in UNASKED else STATES:
                     family.add_metric((*key, one["type"], state), float(one["status"] == state))
         return family
 

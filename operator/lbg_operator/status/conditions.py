@@ -100,6 +100,11 @@ class Reason(enum.Enum):
         State.FALSE,
         "The autoscaler gets no metrics; the message says what is missing in the cluster.",
     )
+    AT_ZERO = (
+        Type.SCALING_ACTIVE,
+        State.FALSE,
+        "Replicas are 0, which an autoscaler leaves as it is: set replicas to begin again.",
+    )
     SCALING_NOT_OBSERVED = (Type.SCALING_ACTIVE, State.UNKNOWN, "The autoscaler has not said anything yet.")
 
     REACHABLE = (Type.READY, State.TRUE, "Groups can be made on this broker.")
@@ -153,6 +158,10 @@ class Reason(enum.Enum):
     @property
     def word(self) -> str:
         return "".join(part.capitalize() for part in self.name.split("_"))
+
+
+UNASKED = frozenset({Reason.NOT_ASKED.word, Reason.AT_ZERO.word})
+"""Reasons by which a condition is False because nobody wants it to be True."""
 
 
 @dataclass(frozen=True, slots=True)

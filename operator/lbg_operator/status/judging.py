@@ -23,6 +23,8 @@ from ..manifests import GroupManifest
 from .conditions import Condition, Reason
 
 QUEUES_NAMED_MAX = 10
+SCALING_DISABLED = "ScalingDisabled"
+"""What an autoscaler says of replicas that are 0 (Kubernetes: "HorizontalPodAutoscaler", implicit maintenance mode)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ def scaling_active(group: GroupManifest, facts: Facts) -> Condition:
     active = said.get("ScalingActive")
     if active is None or active["status"] == "Unknown":
         return Condition(Reason.SCALING_NOT_OBSERVED)
+    if active.get("reason") == SCALING_DISABLED:
+        return Condition(Reason.AT_ZERO)
     if group.scaling.target_lag is not None and facts.metrics:
         return Condition(Reason.METRICS_MISSING, facts.metrics)
     if active["status"] == "True":
