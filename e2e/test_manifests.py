@@ -19,6 +19,9 @@ def reason(shop: Kubectl, name: str, type_: str) -> str:
         ({"replicas": 9}, "QC >= CC"),
         ({"scaling": {"maxReplicas": 9, "targetLag": 1}}, "QC >= CC"),
         ({"scaling": {"maxReplicas": 2}}, "scaling needs a target"),
+        ({"mode": "Sessions"}, "queues.count must be 1 in modes MessageGroups and Sessions"),
+        ({"mode": "Partitioned", "replicas": 9}, "QC >= CC"),
+        ({"mode": "Partitioned", "assignment": "Static"}, "assignment must be Balanced"),
     ],
 )
 def test_the_api_server_refuses_what_cannot_be_and_says_what_to_do(
@@ -39,6 +42,15 @@ def test_what_cannot_change_cannot_be_changed(shop: Kubectl) -> None:
         '{"spec":{"groupName":"x"}}',
     ):
         with pytest.raises(CommandFailed, match="cannot be changed"):
+            shop("patch", "lbg", "orders", "--type=merge", "-p", patch)
+
+
+def test_the_times_of_partitions_cannot_be_changed(shop: Kubectl) -> None:
+    group = stage.group("orders", replicas=0)
+    group["spec"]["mode"] = "Partitioned"
+    shop.apply(group)
+    for patch in ('{"spec":{"rebalanceDelaySeconds":8}}', '{"spec":{"maxHandoffSeconds":8}}'):
+        with pytest.raises(CommandFailed, match="cannot be changed in mode Partitioned"):
             shop("patch", "lbg", "orders", "--type=merge", "-p", patch)
 
 
