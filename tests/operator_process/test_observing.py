@@ -88,6 +88,10 @@ async def test_each_group_is_shown_as_its_status_and_last_look_have_it() -> None
         assert shown["lbg_operator_group_members", *LABELS] == 2
         assert shown["lbg_operator_group_dead_letters", *LABELS] == 0
         assert shown["lbg_operator_group_unrouted_messages", *LABELS] == 0
+        partitions = "lbg_operator_group_partitions"
+        assert shown[partitions, *LABELS, ("status", "Ready")] == 8
+        assert shown[partitions, *LABELS, ("status", "Unbound")] == 0
+        assert ("lbg_operator_group_stranded_sessions", *LABELS) not in shown, "this group has no sessions"
 
 
 @in_virtual_time

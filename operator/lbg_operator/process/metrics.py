@@ -13,6 +13,7 @@ from ..reconciling.looks import Looks
 from ..reconciling.store import Key, Store
 from ..status.conditions import UNASKED
 from ..status.seen import lag_of
+from ..status.sharing import partition_counts, stranded_sessions
 
 ROUND_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 60)
 STATES = ("True", "False", "Unknown")
@@ -88,6 +89,8 @@ class _Seen(Collector):
         members = _family("members", "Members that have joined.")
         dead = _family("dead_letters", "Messages among the dead letters.")
         unrouted = _family("unrouted_messages", "Messages published with a routing key that no queue takes.")
+        partitions = _family("partitions", "Partitions or queues, by how they are served.", "status")
+        stranded = _family("stranded_sessions", "Sessions that have messages and no consumer.")
         for key, _ in self._store.all(GROUP):
             look = self._looks.latest(key)
             if look is None or look.description is None:
@@ -96,12 +99,15 @@ class _Seen(Collector):
             _add(lag, key, lag_of(description))
             _add(dead, key, description.dead_letters)
             _add(unrouted, key, description.unrouted)
+            _add(stranded, key, stranded_sessions(description))
+            for status, count in (partition_counts(description) or {}).items():
+                partitions.add_metric((*key, status), float(count))
             _add(members, key, len(description.members) if isinstance(description.members, tuple) else None)
-        yield from (lag, members, dead, unrouted)
+        yield from (lag, members, dead, unrouted, partitions, stranded)
 
 
-def _family(name: str, help_: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"lbg_operator_group_{name}", help_, labels=("namespace", "group"))
+def _family(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"lbg_operator_group_{name}", help_, labels=("namespace", "group", *labels))
 
 
 def _add(family: GaugeMetricFamily, key: Key, value: object) -> None:
