@@ -32,6 +32,11 @@ async def read_group(channel: Channel, group: str) -> GroupSpec:
     text = await read_record(channel, group)
     if text is None:
         raise RecordUnreadable(group, "its queue is empty")
+    return spec_in(text, group)
+
+
+def spec_in(text: str, group: str) -> GroupSpec:
+    """The attributes that a record's text states. Raises RecordUnreadable."""
     try:
         return GroupSpec.from_record(text, name=group)
     except SpecError as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lbg_broker.client import Channel, ClientConnection, ClientError, Returned
-from lbg_broker.group import Names, PublishedRecord
+from lbg_broker.group import GroupSpec, Names, PublishedRecord
 from lbg_broker.journal import JournalingError, JournalWriter
 
 from . import events
@@ -23,6 +23,12 @@ SILENT_AFTER_S = 5.0
 """An election of a quorum queue's leader takes a second or two; what lasts longer is worth a line."""
 
 SILENCE_LOOK_S = 1.0
+
+
+def refuses_in_order(connection: ClientConnection) -> bool:
+    """Whether the broker accepts nothing behind a refused message, as the embedded one does."""
+    capabilities = connection.server_properties.get("capabilities")
+    return isinstance(capabilities, dict) and capabilities.get("lbg.ordered_refusal") is True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +74,12 @@ class Carrying:
 
     def attach(self, connection: ClientConnection, channel: Channel) -> None:
         """Go on with a channel in confirm mode."""
-        capabilities = connection.server_properties.get("capabilities")
-        is_fenced = isinstance(capabilities, dict) and capabilities.get("lbg.ordered_refusal") is True
         channel.on_confirm = self._on_confirm
         channel.on_return = self._on_return
         connection.on_blocked = self._on_blocked
         connection.on_unblocked = self._on_unblocked
         self._channel = channel
-        self.machine.connected(fenced=is_fenced)
+        self.machine.connected(fenced=refuses_in_order(connection))
         if connection.is_blocked:
             self._on_blocked("")
         self.step_soon()
@@ -95,6 +99,12 @@ class Carrying:
         self._channel = None
         self.machine.disconnected(self._loop.time())
         return in_flight
+
+    def repartition(self, spec: GroupSpec) -> None:
+        """While there is no channel: the group has another number of queues."""
+        self.machine.repartition(spec)
+        self._told_full = set()
+        self._told_silent = set()
 
     def step_soon(self) -> None:
         """Step at the end of this loop turn, once."""

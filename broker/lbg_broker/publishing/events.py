@@ -91,6 +91,29 @@ class QueueTaking:
 
 
 @dataclass(frozen=True, slots=True)
+class IngressClosed:
+    """The group is being given another number of queues, and takes nothing until that is done."""
+
+    group: str
+    queue_count: int
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group} is on its way to {self.queue_count} queues and takes no messages until it is there; "
+            "they wait in order"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IngressOpen:
+    group: str
+    queue_count: int
+
+    def __str__(self) -> str:
+        return f"group {self.group} takes messages again, in {self.queue_count} queues"
+
+
+@dataclass(frozen=True, slots=True)
 class JournalTrouble:
     line: str
 
@@ -108,5 +131,7 @@ PublisherEvent = (
     | QueueSilent
     | ChannelRenewed
     | QueueTaking
+    | IngressClosed
+    | IngressOpen
     | JournalTrouble
 )

@@ -45,11 +45,11 @@ class Identity:
 
 
 def group_facts(spec: GroupSpec) -> dict[str, object]:
-    """What of a group decides where a message goes."""
+    """What of a group decides which sequence a message gets. Not the number of its queues: that may change under a
+    publisher, and a message's hash and sequence stay."""
     return {
         "name": spec.name,
         "hash_prefix": spec.hash_prefix,
         "hash_count": spec.hash_count,
-        "queue_count": spec.queue_count,
         "hash_function": spec.hash_function,
     }

@@ -155,6 +155,18 @@ class OrderedPublishing:
             if line.state is LineState.FLOWING:
                 line.restart_window()
 
+    def repartition(self, spec: GroupSpec) -> None:
+        """Between two connections: the group has another number of queues. What waits keeps sequence and order."""
+        waiting = sorted((one for line in self.lines for one in line.pending), key=lambda one: one.position)
+        self.stamper.repartition(spec)
+        self.lines = [Line(queue, self.settings) for queue in range(spec.queue_count)]
+        for message in waiting:
+            message.queue = self.stamper.queue_of(message.hash)
+            self.lines[message.queue].pending.append(message)
+        self.full_queues = set()
+        self._sendable.clear()
+        self._held.clear()
+
     def blocked(self, is_blocked: bool) -> None:
         """connection.blocked or unblocked: while blocked nothing is sent, answers still come."""
         self._is_blocked = is_blocked

@@ -21,17 +21,18 @@ from lbg_broker.provisioning.errors import RecordUnavailable
 
 from . import events
 from .carrying import Carrying, Hooks
-from .errors import PublisherClosed
+from .errors import BrokerRefused, PublisherClosed
 from .heading import Heading
 from .identity import Identity
 from .message import Extra, Stamped
 from .ordering import OrderedPublishing
 from .progress import Progress
 from .report import PublishingReport
-from .serving import read_spec, require_same_group, serve_channels
+from .serving import MayBeClosed, serve_channels
 from .settings import PublishingSettings
 from .state_file import StateFile
 from .state_layout import Totals
+from .waiting import queue_count_to_be, read_spec, until_open
 
 # Accepted messages are sent in steps of this many, and the loop gets a turn in between, so that confirms are
 # read while a fast producer publishes.
@@ -86,6 +87,8 @@ class GroupPublisher:
         self._progress = Progress()
         self._tasks: list[asyncio.Task[None]] = []
         self._unstepped = 0
+        self._refused_at: int | None = None
+        """How much was confirmed when the broker last refused for no reason that the group's record has."""
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -265,14 +268,33 @@ class GroupPublisher:
 
     async def _serve_on(self, connection: ClientConnection) -> None:
         """Raises ConnectionLost when the connection is gone; every other error is final."""
-        carrying = self._carrying
-        if carrying is None:
-            carrying = self._open(await read_spec(connection, self._names.group))
+        carrying = self._carrying or self._open(await read_spec(connection, self._names.group))
+        while True:
+            spec = carrying.machine.stamper.spec
+            found = await until_open(connection, spec, tell=self._on_ingress)
+            if found.queue_count != spec.queue_count:
+                carrying.repartition(found)
+            try:
+                await serve_channels(
+                    connection, carrying, self._names, on_attached=self._progress.made, tell=self._on_event
+                )
+            except MayBeClosed as refusal:
+                await self._judge(connection, refusal)
+
+    async def _judge(self, connection: ClientConnection, refusal: MayBeClosed) -> None:
+        """Raise BrokerRefused unless the group takes nothing on purpose, or did so a moment ago: who is refused again,
+        with nothing confirmed in between and no word of it in the record, may not publish."""
+        confirmed = self._carrying.machine.counts.confirmed if self._carrying is not None else 0
+        if await queue_count_to_be(connection, self._names.group) is not None:
+            self._refused_at = None
+        elif self._refused_at == confirmed:
+            raise BrokerRefused(str(refusal))
         else:
-            await require_same_group(connection, carrying.machine.stamper.spec)
-        await serve_channels(
-            connection, carrying, self._names, on_attached=self._progress.made, tell=self._on_event
-        )
+            self._refused_at = confirmed
+
+    def _on_ingress(self, event: events.IngressClosed | events.IngressOpen) -> None:
+        self._on_event(event)
+        self._progress.made()  # who opens this publisher need not wait for the group
 
     def _open(self, spec: GroupSpec) -> Carrying:
         identity, state, journal = self.identity, None, None

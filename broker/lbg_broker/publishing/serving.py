@@ -7,45 +7,37 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from lbg_broker.client import Channel, ChannelClosed, ClientConnection, ClientError, ConnectionLost, NotFound
-from lbg_broker.group import GroupSpec, Names
-from lbg_broker.provisioning.errors import ProvisioningError
-from lbg_broker.provisioning.reading import read_group
+from lbg_broker.client import (
+    AccessRefused,
+    Channel,
+    ChannelClosed,
+    ClientConnection,
+    ClientError,
+    ConnectionLost,
+    NotFound,
+)
+from lbg_broker.group import Names
 
-from .carrying import Carrying
+from .carrying import Carrying, refuses_in_order
 from .errors import BrokerRefused, GroupGone
 from .events import ChannelRenewed
-from .identity import group_facts
+from .waiting import queue_count_to_be
 
 # A queue that refuses is asked for its depth now and then: an empty one is not full.
 DOUBT_AFTER_S = 0.5
 DOUBT_EVERY_S = 0.25
 ANSWERS_S = 2.0
 
+# … and its group's record is read: a closed ingress refuses as a full queue does.
+RECORD_LOOK_S = 2.0
+
 # A quorum queue that has its majority back answers within 15 s what it was sent without one, or never.
 RENEW_AFTER_S = 20.0
 RENEW_AFTER_MAX_S = 160.0
 
 
-async def read_spec(connection: ClientConnection, group: str) -> GroupSpec:
-    """Raises ProvisioningError, ChannelClosed, ConnectionLost."""
-    channel = await connection.open_channel()
-    spec = await read_group(channel, group)
-    await channel.close()
-    return spec
-
-
-async def require_same_group(connection: ClientConnection, spec: GroupSpec) -> None:
-    """While the connection was gone the group may have been made anew, and hashes may lead elsewhere: GroupGone."""
-    try:
-        found = await read_spec(connection, spec.name)
-    except (ProvisioningError, ChannelClosed):
-        return  # its record's node may be down; whether the exchange is there, publishing will show
-    if group_facts(found) != group_facts(spec):
-        raise GroupGone(
-            f"group {spec.name!r} was made anew with other attributes while it was published to: "
-            "sequences cannot go on there; start anew"
-        )
+class MayBeClosed(Exception):
+    """The broker refuses what is published, perhaps because the group's number of queues is being changed."""
 
 
 async def serve_channels(
@@ -56,8 +48,8 @@ async def serve_channels(
     on_attached: Callable[[], None],
     tell: Callable[[ChannelRenewed], None],
 ) -> NoReturn:
-    """Carry over a channel, and over a new one when it is doubted. Raises ConnectionLost when the connection is gone;
-    GroupGone and BrokerRefused are final."""
+    """Carry over a channel, and over a new one when it is doubted. Raises ConnectionLost when the connection is gone,
+    MayBeClosed when the group may take nothing on purpose; GroupGone and BrokerRefused are final."""
     loop = asyncio.get_running_loop()
     patience_s = RENEW_AFTER_S
     while True:
@@ -74,16 +66,23 @@ async def serve_channels(
             doubting.cancel()
         if connection.closed.done() or channel.closed.done():
             break
-        tell(doubting.result())
+        doubt = doubting.result()
+        if isinstance(doubt, ChannelRenewed):
+            tell(doubt)
         await carrying.pause(up_to_s=ANSWERS_S)
         carrying.detach()
         # Closed before anything is sent again: what it had for a queue cannot come in between any more.
         await channel.close()
+        if isinstance(doubt, MayBeClosed):
+            raise doubt
         helped = carrying.machine.counts.confirmed > confirmed
         patience_s = RENEW_AFTER_S if helped else min(2 * patience_s, RENEW_AFTER_MAX_S)
     reason = channel.closed.result() if channel.closed.done() else connection.closed.result()
     if isinstance(reason, NotFound):
         raise GroupGone(f"group {names.group!r} was deleted while it was published to: {reason}")
+    if isinstance(reason, AccessRefused):
+        carrying.detach()
+        raise MayBeClosed(f"the broker takes no more messages for group {names.group!r}: {reason}")
     if isinstance(reason, ChannelClosed) and not reason.retryable:
         raise BrokerRefused(f"the broker takes no more messages for group {names.group!r}: {reason}")
     raise ConnectionLost(str(reason or "the connection was closed"))
@@ -91,8 +90,9 @@ async def serve_channels(
 
 async def _doubt(
     connection: ClientConnection, carrying: Carrying, names: Names, patience_s: float
-) -> ChannelRenewed:
-    """Return when a new channel is worth trying: a queue refuses everything and has nothing, or answers nothing.
+) -> ChannelRenewed | MayBeClosed:
+    """Return when a new channel is worth trying: a queue refuses everything and has nothing, or answers nothing. Or
+    when the group is on its way to another number of queues, and refuses for that.
 
     A channel of RabbitMQ 3.10 asks the node that was the leader when it first published to a quorum queue whether
     it may; while that node is down, each answer is a refusal (rabbit_fifo_client:enqueue/3). And what a channel
@@ -100,12 +100,20 @@ async def _doubt(
     """
     loop = asyncio.get_running_loop()
     looking: Channel | None = None
+    look_at = 0.0
     while True:
         await asyncio.sleep(DOUBT_EVERY_S)
         now = loop.time()
         for queue in carrying.machine.silent_queues(now, for_s=patience_s):
             return ChannelRenewed(names.queue(queue), f"has answered nothing for {patience_s:g} s")
-        for queue in carrying.machine.refusing_queues(now, for_s=DOUBT_AFTER_S):
+        refusing = carrying.machine.refusing_queues(now, for_s=DOUBT_AFTER_S)
+        if refusing and now >= look_at:
+            look_at = now + RECORD_LOOK_S
+            if await queue_count_to_be(connection, names.group) is not None:
+                return MayBeClosed(
+                    f"group {names.group!r} takes nothing while its number of queues is changed"
+                )
+        for queue in () if refuses_in_order(connection) else refusing:
             name = names.queue(queue)
             with suppress(ClientError):
                 if looking is None or not looking.is_open:

@@ -74,6 +74,14 @@ class Stamper:
         self.digest = digest
         return Stamped(key, hash_, self._queues[hash_], seq, position, route, body, digest)
 
+    def repartition(self, spec: GroupSpec) -> None:
+        """The same group with another number of queues."""
+        self.spec = spec
+        self._queues = [queue_of(hash_, spec.queue_count) for hash_ in range(spec.hash_count)]
+
+    def queue_of(self, hash_: int) -> int:
+        return self._queues[hash_]
+
     def require_usable(self, key: str | None, topic: str) -> None:
         """Raises SpecError for what `stamp` would refuse."""
         hash_ = self._hash(key) if key else 0
