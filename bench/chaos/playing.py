@@ -16,6 +16,7 @@ from bench.chaos.stream import position_in, publisher_number
 from bench.chaos.verdict import Name, Verdict
 from lbg_broker.client import connect
 from lbg_broker.group import HEADER_PUBLISHER, Names
+from lbg_sidecar.shell.beginning import group_of
 
 NEWS_EVERY_S = 15.0
 STUCK_AFTER_S = 120.0
@@ -31,7 +32,7 @@ async def run(engine: str, seed: int, sizes: Sizes, directory: Path) -> tuple[Ve
     dead: list[Name] = []
     try:
         await stage.open()
-        stage.say(f"{sizes.members} members of {sizes.queues} queues have joined")
+        stage.say(f"{sizes.members} members have joined, mode {sizes.mode}")
         began = time.monotonic()
         await stage.open_publishers(duration_s=duration_s(engine, planned))
         news = asyncio.create_task(tell_news(stage))
@@ -104,11 +105,10 @@ async def publish_rest(stage: Stage) -> None:
 
 async def drain(stage: Stage) -> None:
     """Let the members finish, and leave."""
-    names = Names(GROUP)
-    queues = [names.queue(number) for number in range(stage.sizes.queues)]
     progress = Progress(stage)
     connection = await connect(stage.broker_url)
     channel = await connection.open_channel()
+    queues = (await group_of(connection, GROUP)).queues
 
     async def waiting() -> int:
         return sum([(await channel.queue_declare(queue, passive=True)).message_count for queue in queues])

@@ -124,7 +124,8 @@ class Sizes:
 
     `fault_every_s`: on average, plus or minus half of it. `heartbeat_s`: of members and publishers; faults last
     as many heartbeats as they do at 3 s. `body_bytes`: the spool limit of a queue is 1 MB, so this decides how
-    soon it is full. `prefetch`: of each queue, small enough to tell whether more than that is repeated.
+    soon it is full. `prefetch`: of each queue, small enough to tell whether more than that is repeated. `mode`: the
+    group's; the faults of a seed are the same in each.
     """
 
     messages: int = 1_000_000
@@ -139,6 +140,7 @@ class Sizes:
     prefetch: int = 64
     heartbeat_s: int = 3
     nodes: int = 1
+    mode: str = "Exclusive"
 
     def messages_of(self, publisher: int) -> int:
         return self.messages // self.publishers + (publisher < self.messages % self.publishers)

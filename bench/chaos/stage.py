@@ -16,6 +16,7 @@ from bench.chaos.places import Place
 from bench.chaos.processes import MemberSlot, Process, PublisherSlot, Wire
 from bench.chaos.schedule import Sizes
 from bench.chaos.stream import keys_of, publisher_name, write_input
+from lbg_broker.group import PARTITIONED, UNCOUNTED_MODES
 
 GROUP = "chaos"
 LOGIN = "chaos:chaos"
@@ -154,14 +155,17 @@ class Stage:
 
     async def _create_group(self) -> None:
         """As an admin does. The group's user may do no more than a member and a publisher need."""
+        queues = 1 if self.sizes.mode in UNCOUNTED_MODES else self.sizes.queues
         password = self.directory / "password"
         password.write_text(LOGIN.partition(":")[2])
         create = Process(
             [
                 *("-m", "lbg", "group", "create", GROUP, "--client-username", LOGIN.partition(":")[0]),
                 *("--broker", self.broker_url, "--management", self.place.management_url),
-                *("--hash-count", str(self.sizes.hashes), "--queue-count", str(self.sizes.queues)),
-                *("--queue-size-mb", "1", "--client-password-file", str(password)),
+                *("--mode", self.sizes.mode, "--hash-count", str(self.sizes.hashes)),
+                *("--queue-count", str(queues), "--queue-size-mb", str(self.sizes.queues // queues)),
+                *(("--rebalance-delay", str(REBALANCE_DELAY_S)) if self.sizes.mode == PARTITIONED else ()),
+                *("--client-password-file", str(password)),
             ],
             self.directory / "create.log",
         )
