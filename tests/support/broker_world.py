@@ -306,8 +306,12 @@ class World:
         return answer
 
     def pass_time(self, seconds: float) -> None:
-        """The clock moves, and whoever waits for it is woken."""
-        self.now += seconds
+        """The clock moves, and whoever waits for it is woken when it is time."""
+        end = self.now + seconds
+        while (at := self.broker.next_alarm) is not None and at <= end:
+            self.now = max(self.now, at)
+            self.apply(Ticked())
+        self.now = end
         self.apply(Ticked())
 
     def act(self, action: str, queue: str = "q", **arguments: Any) -> Mapping[str, Any]:

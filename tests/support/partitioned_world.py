@@ -23,12 +23,12 @@ def header(key: str | bytes | None = None, *, name: str = "lbg-key", **headers: 
 class PartitionedWorld(World):
     """`names` maps the consumers that are there to their clients; each has a connection of its own."""
 
-    def __init__(self, count: int = 4, **arguments: Any) -> None:
+    def __init__(self, count: int = 4, *, durable: bool = True, **arguments: Any) -> None:
         super().__init__()
         self.names: dict[str, Client] = {}
         self.publisher = self.client().confirms()
         asked = {"x-queue-type": "partitioned", "x-partition-count": count, **arguments}
-        self.publisher.queue(arguments=asked)
+        self.publisher.queue(durable=durable, arguments=asked)
 
     # --- consumers ---------------------------------------------------------------------------------------------
 

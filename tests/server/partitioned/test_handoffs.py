@@ -163,8 +163,7 @@ class TestForced:
         world.pass_time(DELAY_S)
         world.send(1, b"0", b"1")
         world.join("b")
-        world.pass_time(DELAY_S)
-        world.pass_time(HANDOFF_S)
+        world.pass_time(DELAY_S + HANDOFF_S)
         world.send(0, b"2")
         assert former.bodies() == [b"0", b"1"]
         former.ack(1)
@@ -183,8 +182,7 @@ class TestForced:
         world.send(1, *numbered(4, size=20))
         world.commit()
         successor = world.join("b")
-        world.pass_time(DELAY_S)
-        world.pass_time(HANDOFF_S)
+        world.pass_time(DELAY_S + HANDOFF_S)
         world.commit()
         assert successor.bodies() == list(numbered(4, size=20))
 
