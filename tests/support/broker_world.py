@@ -81,9 +81,12 @@ class MemoryStore:
     def _read(self, request: Any) -> Page:
         rows = self.rows[request.spool, request.durable]
         found = sorted(position for position in rows if request.first <= position < request.upto)
+        if request.positions:
+            found = [position for position in found if position in request.positions]
         taken, size = [], 0
         for position in found[: request.messages_max]:
-            taken.append((position, *rows[position]))
+            origin, header, body = rows[position]
+            taken.append((position, origin, header, b"" if request.headers_only else body))
             size += len(rows[position][1]) + len(rows[position][2])
             if size >= request.bytes_max:
                 break

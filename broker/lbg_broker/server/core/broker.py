@@ -40,7 +40,7 @@ from lbg_broker.server.core.handling import ADMINISTERED, handle
 from lbg_broker.server.core.naming import find_queue, require
 from lbg_broker.server.core.publishing import confirm_instantly, publish
 from lbg_broker.server.core.settling import ack, credit_settled, unburden
-from lbg_broker.server.core.state import Pending, State
+from lbg_broker.server.core.state import DEFAULT_MESSAGE_GROUP, Pending, State
 from lbg_broker.server.core.vhost import Vhost
 
 __all__ = ["Broker", "Output"]
@@ -67,9 +67,14 @@ class Broker:
     """
 
     def __init__(
-        self, authority: Authority, *, new_token: Callable[[], str], stored: StoredState | None = None
+        self,
+        authority: Authority,
+        *,
+        new_token: Callable[[], str],
+        stored: StoredState | None = None,
+        default_group: str = DEFAULT_MESSAGE_GROUP,
     ) -> None:
-        self.state = State(authority, new_token=new_token)
+        self.state = State(authority, new_token=new_token, default_group=default_group)
         self._authority_generation = authority.generation
         if stored is not None:
             restore(self.state, stored)

@@ -39,7 +39,8 @@ class SpoolRecord:
 class PageRequest:
     """Messages to read back, in order: positions from `first` up to, not including, `upto`.
 
-    `recall`: they are known but hollow; otherwise they are the next of the line.
+    `recall`: they are known but hollow; otherwise they are the next of the line. With `positions`, sorted, only these
+    are meant; with `headers_only` bodies come empty.
     """
 
     spool: int
@@ -50,6 +51,8 @@ class PageRequest:
     bytes_max: int
     epoch: int
     recall: bool = False
+    positions: Sequence[int] = ()
+    headers_only: bool = False
 
 
 @dataclass(slots=True, frozen=True)

@@ -92,7 +92,7 @@ def get(state: State, channel: Channel, method: BasicGet) -> None:
         )
     messages, redelivered = queue.spool.take(1)
     if not messages:
-        if queue.spool.ready:
+        if queue.spool.awaits_store:
             state.retry(channel, method)
         else:
             state.send(channel, BasicGetEmpty())

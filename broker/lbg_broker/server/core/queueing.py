@@ -14,6 +14,7 @@ from lbg_broker.server.core.arguments import QueueArguments, inequivalent, same_
 from lbg_broker.server.core.definitions import define_queue
 from lbg_broker.server.core.errors import ChannelRefusal
 from lbg_broker.server.core.kinds.choosing import kind_of
+from lbg_broker.server.core.kinds.grouped.rules import group_header
 from lbg_broker.server.core.kinds.partitioned.rules import ARGUMENTS as PARTITIONED
 from lbg_broker.server.core.making import make_queue
 from lbg_broker.server.core.naming import (
@@ -173,4 +174,6 @@ def _check_equivalent(actor: Actor, queue: Queue, method: QueueDeclare) -> None:
     rules = QueueArguments.parse(method.arguments, where=where)
     if rules.queue_type != queue.rules.queue_type:
         raise inequivalent("x-queue-type", where, rules.queue_type, queue.rules.queue_type)
+    if group_header(rules.kind) != group_header(queue.rules.kind):
+        raise inequivalent("x-group-header", where, group_header(rules.kind), group_header(queue.rules.kind))
     same_arguments(method.arguments, queue.arguments, names=COMPARED, where=where)

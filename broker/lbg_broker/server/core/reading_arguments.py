@@ -34,6 +34,10 @@ class ArgumentReader:
         self._where = where
         self._known: set[str] = set()
 
+    def value(self, name: str) -> object:
+        """Whatever it is; None when it is absent."""
+        return self._get(name)
+
     def text(self, name: str) -> str | None:
         """A string, or None."""
         value = self._get(name)

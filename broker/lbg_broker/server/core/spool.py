@@ -115,6 +115,11 @@ class Spool:
         """Undelivered messages in memory."""
         return len(self._fresh) + len(self._returned) + len(self._arrivals or ())
 
+    @property
+    def awaits_store(self) -> bool:
+        """Whether what `take` did not give may be there after the next batch."""
+        return self.ready > 0
+
     def append(self, origin: Origin, header: bytes, body: bytes) -> None:
         """Put a message at the end of the line."""
         position = self.next_position

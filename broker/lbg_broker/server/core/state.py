@@ -7,7 +7,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from lbg_broker.amqp import MethodEvent
 from lbg_broker.amqp.methods import Method
@@ -22,9 +22,12 @@ from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.vhost import Vhost
 from lbg_broker.server.core.window import UNSETTLED_BYTES
 
-__all__ = ["Counters", "Pending", "State"]
+__all__ = ["DEFAULT_MESSAGE_GROUP", "Counters", "Pending", "State"]
 
 Line = TypeVar("Line", bound=Spool)
+
+DEFAULT_MESSAGE_GROUP: Final = "qpid.no-group"
+"""The name in "Using Message Groups"."""
 
 
 @dataclass(slots=True)
@@ -57,10 +60,18 @@ class Pending:
 class State:
     """The broker's state. Time comes with each command and stands still while it is carried out."""
 
-    def __init__(self, authority: Authority, *, new_token: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        authority: Authority,
+        *,
+        new_token: Callable[[], str],
+        default_group: str = DEFAULT_MESSAGE_GROUP,
+    ) -> None:
         self.authority = authority
         self.new_token = new_token
         """Makes the unguessable part of names the broker gives."""
+        self.default_group = default_group
+        """Where messages without a group belong, on queues of message groups."""
         self.now = 0.0
         self.vhosts: dict[str, Vhost] = {"/": Vhost("/")}
         self.connections: dict[int, Connection] = {}

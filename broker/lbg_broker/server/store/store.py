@@ -176,13 +176,9 @@ class Store:
 
     def _read(self, request: PageRequest) -> Page:
         base = request.spool << POSITION_BITS
-        table = "message" if request.durable else "spill"
         rows: list[Row] = []
         size = 0
-        cursor = self._database.execute(
-            f"SELECT id, origin, header, body FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
-            (base + request.first, base + request.upto, request.messages_max),
-        )
+        cursor = self._select(request, base)
         for row_id, origin, header, body in cursor:
             rows.append((row_id - base, origin, header, body))
             size += len(header) + len(body)
@@ -193,6 +189,19 @@ class Store:
                 return Page(request, rows, request.upto)
         cursor.close()
         return Page(request, rows, rows[-1][0] + 1)
+
+    def _select(self, request: PageRequest, base: int) -> sqlite3.Cursor:
+        table = "message" if request.durable else "spill"
+        body = "x''" if request.headers_only else "body"
+        if request.positions:
+            ids = ",".join(str(base + position) for position in request.positions)
+            return self._database.execute(
+                f"SELECT id, origin, header, {body} FROM {table} WHERE id IN ({ids}) ORDER BY id"
+            )
+        return self._database.execute(
+            f"SELECT id, origin, header, {body} FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
+            (base + request.first, base + request.upto, request.messages_max),
+        )
 
     def tidy(self) -> None:
         """Remove some of what was thrown away, or give some room back; `untidy` says whether more is to do.

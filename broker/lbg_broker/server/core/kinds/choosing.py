@@ -3,6 +3,8 @@
 from typing import Final
 
 from lbg_broker.server.core.arguments import QueueArguments
+from lbg_broker.server.core.kinds.grouped.kind import Grouped
+from lbg_broker.server.core.kinds.grouped.rules import GroupedRules
 from lbg_broker.server.core.kinds.kind import Kind
 from lbg_broker.server.core.kinds.partitioned.kind import PartitionedKind
 from lbg_broker.server.core.kinds.partitioned.rules import PartitionedRules
@@ -13,7 +15,11 @@ from lbg_broker.server.core.kinds.sessions.rules import SessionsRules
 __all__ = ["kind_of"]
 
 PLAIN: Final = Plain()
-KINDS: Final[dict[type, Kind]] = {PartitionedRules: PartitionedKind(), SessionsRules: Sessions()}
+KINDS: Final[dict[type, Kind]] = {
+    GroupedRules: Grouped(),
+    PartitionedRules: PartitionedKind(),
+    SessionsRules: Sessions(),
+}
 """By the class of their rules."""
 
 

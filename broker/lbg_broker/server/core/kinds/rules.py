@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from lbg_broker.server.core.kinds.grouped.rules import read_grouped
 from lbg_broker.server.core.kinds.partitioned.rules import read_partitioned
 from lbg_broker.server.core.kinds.sessions.rules import read_sessions
 from lbg_broker.server.core.reading_arguments import ArgumentReader
@@ -19,6 +20,7 @@ class KindRules(Protocol):
 
 
 READERS: Final[tuple[Callable[[ArgumentReader, str], KindRules | None], ...]] = (
+    read_grouped,
     read_partitioned,
     read_sessions,
 )
