@@ -34,9 +34,16 @@ class MemberMachine(Participant):
         timings: Timings,
         uniform: Callable[[], float],
         incarnation: Callable[[], str],
+        former: Participant | None = None,
     ) -> None:
         super().__init__(
-            name, balancing=balancing, rules=rules, timings=timings, uniform=uniform, incarnation=incarnation
+            name,
+            balancing=balancing,
+            rules=rules,
+            timings=timings,
+            uniform=uniform,
+            incarnation=incarnation,
+            former=former,
         )
         self.handoffs = Handoffs(self.bindings, self.consumption, self.roster, self.effects, uniform=uniform)
         self._acknowledging.moving = self.handoffs.moves

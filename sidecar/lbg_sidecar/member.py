@@ -21,7 +21,7 @@ from .leaving import CONNECTIONS_S, LeavingTime
 from .membership.claiming import Claiming
 from .membership.messages import Identity
 from .settings import MemberSettings
-from .shell.beginning import app_ready, group_of, machine_of
+from .shell.beginning import app_ready, group_again, group_of, machine_of
 from .shell.driving import Driver
 from .shell.link import Link
 from .shell.outgoing import Outgoing
@@ -183,7 +183,7 @@ class Member:
 
     async def _live_on(self, work: ClientConnection, records: Records) -> None:
         """One connection, from joining to losing it or leaving."""
-        driver = self._driver or await self._learn(work, records)
+        driver = await self._learn_again(work) or await self._learn(work, records)
         await app_ready(driver, work)
         link = await Link.open(
             work,
@@ -243,6 +243,25 @@ class Member:
         self.spec = spec
         self._queues = group.queues
         self._driver = driver
+        return driver
+
+    async def _learn_again(self, work: ClientConnection) -> Driver | None:
+        """While the connection was gone, or because of it, the group may have got another number of queues."""
+        driver, known = self._driver, self.spec
+        if driver is None or known is None:
+            return None
+        group = await group_again(work, known)
+        if group is not None:
+            log.info("%s: the group has %d queues now", self.settings.name, group.spec.queue_count)
+            machine = machine_of(
+                self.settings,
+                group,
+                concurrency=concurrency_of(self.app),
+                chance=self._random,
+                former=driver.machine,
+            )
+            driver.drive(machine)
+            self.spec, self._queues = group.spec, group.queues
         return driver
 
     def _worth_a_look(self, client_count: int) -> Collection[int]:

@@ -19,7 +19,7 @@ from .consuming.held import Attachment, Held
 from .consuming.session import SessionPosition
 from .effects import Fail, LiveSet, Reconnect, SessionEnded, SessionForgotten, SessionTaken
 from .errors import SessionRefused
-from .membership.messages import BeatContent, Message
+from .membership.messages import BeatContent, Message, Repartition
 from .membership.roster import Timings
 from .native_reporting import native_content, native_description
 from .participating import Participant
@@ -47,6 +47,7 @@ class NativeMachine(Participant):
         incarnation: Callable[[], str],
         partitions: int = 1,
         session: SessionPosition | None = None,
+        former: Participant | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -58,6 +59,7 @@ class NativeMachine(Participant):
             native=NativeAttachments(
                 partitions, self._arguments, session=session.name if session is not None else None
             ),
+            former=former,
         )
         self.session = self.consumption.session = session
         self._live: frozenset[int] = frozenset()
@@ -82,6 +84,8 @@ class NativeMachine(Participant):
     # The members exchange
 
     def message(self, message: Message, now: float) -> None:
+        if isinstance(message, Repartition) and message.done and self.session is None:
+            self.bindings.repartition(message.queues)
         self._post(self.roster.receive(message, now))
         if self.roster.conflict:
             self.roster.conflict = False

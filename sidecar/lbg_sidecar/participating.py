@@ -26,7 +26,8 @@ from .verdict import Verdict
 
 
 class Participant(ABC):
-    """`native`: what is particular to attachments to a queue that the broker shares out; None where members do."""
+    """`native`: what is particular to attachments to a queue that the broker shares out; None where members do.
+    `former`: the same member while the group had another number of queues, between two connections."""
 
     def __init__(
         self,
@@ -38,11 +39,16 @@ class Participant(ABC):
         uniform: Callable[[], float],
         incarnation: Callable[[], str],
         native: NativeAttachments | None = None,
+        former: Participant | None = None,
     ) -> None:
         self.name = name
         self.effects: list[Effect] = []
         self.rules = balancing
-        self.consumption = Consumption(rules, Processed(queue_count=balancing.queue_count), uniform)
+        if former is None:
+            self.consumption = Consumption(rules, Processed(queue_count=balancing.queue_count), uniform)
+        else:
+            self.consumption = former.consumption
+            self.consumption.processed.recount(balancing.queue_count)
         self.consumption.fenced = True
         self.bindings = Bindings(balancing, self.consumption, self.effects, uniform=uniform, native=native)
         self.roster = Roster(timings, uniform=uniform, content=self.content, incarnation=incarnation)
@@ -50,6 +56,15 @@ class Participant(ABC):
         self._presence = Presence()
         self._lost = 0  # what was at work when the connection went, while there is none
         self._forced_before: int | None = None  # the count when it was asked to leave
+        if former is not None:
+            self._presence, self._lost, self._forced_before = (
+                former._presence,
+                former._lost,
+                former._forced_before,
+            )
+            self.bindings.consumer_timeout_s = former.bindings.consumer_timeout_s
+            if self._presence.is_giving_away:
+                self.roster.leave()
 
     @property
     def leaving(self) -> str | None:

@@ -28,11 +28,11 @@ from .message import Extra, Stamped
 from .ordering import OrderedPublishing
 from .progress import Progress
 from .report import PublishingReport
-from .serving import MayBeClosed, serve_channels
+from .serving import Changing, Forbidden, serve_channels
 from .settings import PublishingSettings
 from .state_file import StateFile
 from .state_layout import Totals
-from .waiting import queue_count_to_be, read_spec, until_open
+from .waiting import is_changing, read_spec, until_open
 
 # Accepted messages are sent in steps of this many, and the loop gets a turn in between, so that confirms are
 # read while a fast producer publishes.
@@ -278,14 +278,16 @@ class GroupPublisher:
                 await serve_channels(
                     connection, carrying, self._names, on_attached=self._progress.made, tell=self._on_event
                 )
-            except MayBeClosed as refusal:
-                await self._judge(connection, refusal)
+            except Changing:
+                continue
+            except Forbidden as refusal:
+                await self._judge(connection, spec, refusal)
 
-    async def _judge(self, connection: ClientConnection, refusal: MayBeClosed) -> None:
+    async def _judge(self, connection: ClientConnection, spec: GroupSpec, refusal: Forbidden) -> None:
         """Raise BrokerRefused unless the group takes nothing on purpose, or did so a moment ago: who is refused again,
         with nothing confirmed in between and no word of it in the record, may not publish."""
-        confirmed = self._carrying.machine.counts.confirmed if self._carrying is not None else 0
-        if await queue_count_to_be(connection, self._names.group) is not None:
+        confirmed = self.confirmed_count
+        if await is_changing(connection, spec):
             self._refused_at = None
         elif self._refused_at == confirmed:
             raise BrokerRefused(str(refusal))

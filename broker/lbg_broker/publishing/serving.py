@@ -21,14 +21,14 @@ from lbg_broker.group import Names
 from .carrying import Carrying, refuses_in_order
 from .errors import BrokerRefused, GroupGone
 from .events import ChannelRenewed
-from .waiting import queue_count_to_be
+from .waiting import is_changing
 
 # A queue that refuses is asked for its depth now and then: an empty one is not full.
 DOUBT_AFTER_S = 0.5
 DOUBT_EVERY_S = 0.25
 ANSWERS_S = 2.0
 
-# … and its group's record is read: a closed ingress refuses as a full queue does.
+# The group's record is read then as well: a closed ingress refuses as a full queue does.
 RECORD_LOOK_S = 2.0
 
 # A quorum queue that has its majority back answers within 15 s what it was sent without one, or never.
@@ -36,8 +36,12 @@ RENEW_AFTER_S = 20.0
 RENEW_AFTER_MAX_S = 160.0
 
 
-class MayBeClosed(Exception):
-    """The broker refuses what is published, perhaps because the group's number of queues is being changed."""
+class Changing(Exception):
+    """The group's number of queues is being changed, or was, as its record says."""
+
+
+class Forbidden(Exception):
+    """The broker says that this user may not publish to the group (403), which may be for a change of the group."""
 
 
 async def serve_channels(
@@ -49,7 +53,7 @@ async def serve_channels(
     tell: Callable[[ChannelRenewed], None],
 ) -> NoReturn:
     """Carry over a channel, and over a new one when it is doubted. Raises ConnectionLost when the connection is gone,
-    MayBeClosed when the group may take nothing on purpose; GroupGone and BrokerRefused are final."""
+    Changing when its group changes, Forbidden when perhaps it does; GroupGone and BrokerRefused are final."""
     loop = asyncio.get_running_loop()
     patience_s = RENEW_AFTER_S
     while True:
@@ -73,7 +77,7 @@ async def serve_channels(
         carrying.detach()
         # Closed before anything is sent again: what it had for a queue cannot come in between any more.
         await channel.close()
-        if isinstance(doubt, MayBeClosed):
+        if isinstance(doubt, Changing):
             raise doubt
         helped = carrying.machine.counts.confirmed > confirmed
         patience_s = RENEW_AFTER_S if helped else min(2 * patience_s, RENEW_AFTER_MAX_S)
@@ -82,7 +86,7 @@ async def serve_channels(
         raise GroupGone(f"group {names.group!r} was deleted while it was published to: {reason}")
     if isinstance(reason, AccessRefused):
         carrying.detach()
-        raise MayBeClosed(f"the broker takes no more messages for group {names.group!r}: {reason}")
+        raise Forbidden(f"the broker takes no more messages for group {names.group!r}: {reason}")
     if isinstance(reason, ChannelClosed) and not reason.retryable:
         raise BrokerRefused(f"the broker takes no more messages for group {names.group!r}: {reason}")
     raise ConnectionLost(str(reason or "the connection was closed"))
@@ -90,30 +94,30 @@ async def serve_channels(
 
 async def _doubt(
     connection: ClientConnection, carrying: Carrying, names: Names, patience_s: float
-) -> ChannelRenewed | MayBeClosed:
+) -> ChannelRenewed | Changing:
     """Return when a new channel is worth trying: a queue refuses everything and has nothing, or answers nothing. Or
-    when the group is on its way to another number of queues, and refuses for that.
+    when the group is given another number of queues, and refused for that.
 
     A channel of RabbitMQ 3.10 asks the node that was the leader when it first published to a quorum queue whether
     it may; while that node is down, each answer is a refusal (rabbit_fifo_client:enqueue/3). And what a channel
     sent to a queue that had lost its majority may stay without an answer when that is back.
     """
     loop = asyncio.get_running_loop()
+    machine = carrying.machine
     looking: Channel | None = None
-    look_at = 0.0
+    refused, look_at = machine.counts.refused, 0.0
     while True:
         await asyncio.sleep(DOUBT_EVERY_S)
         now = loop.time()
-        for queue in carrying.machine.silent_queues(now, for_s=patience_s):
+        for queue in machine.silent_queues(now, for_s=patience_s):
             return ChannelRenewed(names.queue(queue), f"has answered nothing for {patience_s:g} s")
-        refusing = carrying.machine.refusing_queues(now, for_s=DOUBT_AFTER_S)
-        if refusing and now >= look_at:
-            look_at = now + RECORD_LOOK_S
-            if await queue_count_to_be(connection, names.group) is not None:
-                return MayBeClosed(
-                    f"group {names.group!r} takes nothing while its number of queues is changed"
-                )
-        for queue in () if refuses_in_order(connection) else refusing:
+        if machine.counts.refused > refused and now >= look_at:
+            refused, look_at = machine.counts.refused, now + RECORD_LOOK_S
+            if await is_changing(connection, machine.stamper.spec):
+                return Changing()
+        if refuses_in_order(connection):
+            continue
+        for queue in machine.refusing_queues(now, for_s=DOUBT_AFTER_S):
             name = names.queue(queue)
             with suppress(ClientError):
                 if looking is None or not looking.is_open:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from lbg_broker.client import Channel, ChannelClosed, ClientConnection
+from lbg_broker.client import ChannelClosed, ClientConnection
 from lbg_broker.group import GroupSpec, repartition_in
 from lbg_broker.provisioning.errors import ProvisioningError, RecordUnreadable
 from lbg_broker.provisioning.reading import read_record, spec_in
@@ -21,24 +21,20 @@ LOOK_S = 1.0
 
 async def read_spec(connection: ClientConnection, group: str) -> GroupSpec:
     """Raises ProvisioningError, ChannelClosed, ConnectionLost."""
-    channel = await connection.open_channel()
-    spec, _ = await _read(channel, group)
-    await channel.close()
+    spec, _ = await _read(connection, group)
     return spec
 
 
-async def queue_count_to_be(connection: ClientConnection, group: str) -> int | None:
-    """How many queues the group is on its way to; None if it stays as it is, as far as can be read.
+async def is_changing(connection: ClientConnection, spec: GroupSpec) -> bool:
+    """Whether the group is on its way to another number of queues, or has one; not as far as nothing can be read.
 
     Raises ConnectionLost.
     """
     try:
-        channel = await connection.open_channel()
-        _, wanted = await _read(channel, group)
-        await channel.close()
+        found, wanted = await _read(connection, spec.name)
     except (ProvisioningError, ChannelClosed):
-        return None
-    return wanted
+        return False
+    return wanted is not None or found.queue_count != spec.queue_count
 
 
 async def until_open(
@@ -53,9 +49,7 @@ async def until_open(
     told: int | None = None
     while True:
         try:
-            channel = await connection.open_channel()
-            found, wanted = await _read(channel, spec.name)
-            await channel.close()
+            found, wanted = await _read(connection, spec.name)
         except (ProvisioningError, ChannelClosed):
             if told is None:
                 return spec
@@ -76,8 +70,14 @@ async def until_open(
         await asyncio.sleep(LOOK_S * random.uniform(0.5, 1.5))
 
 
-async def _read(channel: Channel, group: str) -> tuple[GroupSpec, int | None]:
-    text = await read_record(channel, group)
+async def _read(connection: ClientConnection, group: str) -> tuple[GroupSpec, int | None]:
+    channel = await connection.open_channel()
+    try:
+        text = await read_record(channel, group)
+    except BaseException:
+        channel.close_soon()  # it may still get the record, and must not keep it from others
+        raise
+    await channel.close()
     if text is None:
         raise RecordUnreadable(group, "its queue is empty")
     return spec_in(text, group), repartition_in(text)

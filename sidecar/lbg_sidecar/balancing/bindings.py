@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..consuming.backoff import Backoff
 from ..consuming.consumption import Consumption
@@ -48,6 +48,14 @@ class Bindings:
         self._effects = effects
         self._uniform = uniform
         self._native = native
+
+    def repartition(self, partitions: int) -> None:
+        """The broker has so many partitions in its queue now."""
+        if self._native is not None:
+            self._native = replace(self._native, partitions=partitions)
+            for binding in self.all:
+                if binding.attachment is not None:
+                    binding.attachment.partitions = partitions
 
     def attach_due(self, now: float) -> None:
         """Attach to every queue that has no channel and whose time has come."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..consuming.positions import Processed
 from ..effects import Effect, LiveSet, Reconnect
-from ..membership.messages import Beat, Handover, Message, Move, Reattached
-from ..membership.roster import Roster
+from ..membership.messages import Beat, Handover, Knowledge, Message, Move, Reattached, Repartition
+from ..membership.roster import Post, Roster
 from .handoffs import Handoffs
 from .holddown import HoldDown
 from .rules import BalancingRules
@@ -51,6 +51,10 @@ class Hearing:
             case Handover():
                 self._processed.merge(message.positions)
                 self._takeovers.told(message, now)
+            case Knowledge(positions=positions):
+                self._processed.merge(positions)
+            case Repartition():
+                self._repartition(message)
             case _:
                 pass
         if self._roster.conflict:
@@ -69,6 +73,20 @@ class Hearing:
             self._takeovers.live_changed(roster.peers, now)
         if roster.me is not None:
             self._holddown.observe(live, now)
+
+    def _repartition(self, message: Repartition) -> None:
+        me, count = self._roster.me, self._rules.queue_count
+        if me is None:
+            return
+        if message.done:
+            if message.queues != count:
+                # Nothing is held or on its way now, so that coming back to other queues costs nothing.
+                self._effects.append(Reconnect(f"the group has {message.queues} queues, and had {count}"))
+            return
+        for queue in range(count):
+            positions = self._processed.of_queue(queue)
+            if positions.streams:
+                self._effects.append(Post(Knowledge(me, positions)))
 
     def _announced(self, move: Move, now: float) -> None:
         me = self._roster.me

@@ -42,6 +42,10 @@ class Processed:
         self._attempts: dict[Identity, int] = {}
         self._told: dict[Identity, int] = {}  # by the former consumer, and not looked at yet
 
+    def recount(self, queue_count: int) -> None:
+        """The group has another number of queues: what was processed stays processed, in whatever queue it is."""
+        self._queue_count = queue_count
+
     def __contains__(self, identity: Identity) -> bool:
         stream = self._streams.get(identity[:2])
         return stream is not None and identity[2] in stream

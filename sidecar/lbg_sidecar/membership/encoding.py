@@ -17,6 +17,7 @@ from .messages import (
     Handover,
     Hello,
     Identity,
+    Knowledge,
     Leave,
     Message,
     Move,
@@ -25,6 +26,7 @@ from .messages import (
     QueueState,
     Reattached,
     Rebalance,
+    Repartition,
     Status,
     Welcome,
 )
@@ -58,7 +60,11 @@ def encode(message: Message) -> bytes:
         case Handover():
             fields |= {"queue": message.queue, "move": message.move, "paused_s": round(message.paused_s, 6)}
             fields["waiting"] = message.waiting
-            fields |= {"streams": message.positions.streams, "attempts": message.positions.attempts}
+            fields |= _encode_positions(message.positions)
+        case Knowledge(positions=positions):
+            fields |= _encode_positions(positions)
+        case Repartition(queues=queues, done=done):
+            fields |= {"queues": queues, "done": done}
         case _:
             pass
     return json.dumps(fields, separators=(",", ":")).encode()
@@ -98,20 +104,32 @@ def _decode(fields: dict[str, Any]) -> Message | None:
         case "reattached":
             return Reattached(who, _number(fields["queue"]), str(fields["move"]))
         case "handover":
-            positions = Positions(
-                tuple(
-                    (str(publisher), _number(hash_), tuple((_number(a), _number(b)) for a, b in runs))
-                    for publisher, hash_, runs in fields["streams"]
-                ),
-                tuple(
-                    (str(publisher), _number(hash_), _number(seq), _number(count))
-                    for publisher, hash_, seq, count in fields["attempts"]
-                ),
-            )
+            positions = _decode_positions(fields)
             queue, paused_s = _number(fields["queue"]), float(fields["paused_s"])
             waiting = fields.get("waiting") is not False
             return Handover(who, queue, str(fields["move"]), positions, paused_s, waiting)
+        case "knowledge":
+            return Knowledge(who, _decode_positions(fields))
+        case "repartition":
+            return Repartition(who, _number(fields["queues"]), fields["done"] is True)
     return None
+
+
+def _encode_positions(positions: Positions) -> dict[str, Any]:
+    return {"streams": positions.streams, "attempts": positions.attempts}
+
+
+def _decode_positions(fields: dict[str, Any]) -> Positions:
+    return Positions(
+        tuple(
+            (str(publisher), _number(hash_), tuple((_number(a), _number(b)) for a, b in runs))
+            for publisher, hash_, runs in fields["streams"]
+        ),
+        tuple(
+            (str(publisher), _number(hash_), _number(seq), _number(count))
+            for publisher, hash_, seq, count in fields["attempts"]
+        ),
+    )
 
 
 def encode_content(content: BeatContent) -> dict[str, Any]:

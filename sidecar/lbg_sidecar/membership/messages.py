@@ -152,4 +152,24 @@ class Handover:
     waiting: bool = True
 
 
-Message = Hello | Welcome | Beat | Leave | Gone | Ping | Move | Reattached | Handover
+@dataclass(frozen=True, slots=True)
+class Repartition:
+    """To all, from who changes the group's number of queues and is no member: there are to be `queues`, and nothing
+    waits in any; or there are so many now, if `done`."""
+
+    sender: Identity
+    queues: int
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """To all, before queues change: what the sender processed of one, as its keys may go to anybody."""
+
+    sender: Identity
+    positions: Positions
+
+
+Message = (
+    Hello | Welcome | Beat | Leave | Gone | Ping | Move | Reattached | Handover | Repartition | Knowledge
+)

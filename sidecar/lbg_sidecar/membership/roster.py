@@ -18,11 +18,13 @@ from .messages import (
     Handover,
     Hello,
     Identity,
+    Knowledge,
     Leave,
     Message,
     Move,
     Ping,
     Reattached,
+    Repartition,
     Welcome,
 )
 from .peer import LEAVE, LOST, UNSERVED, Peer
@@ -102,7 +104,7 @@ class Roster:
 
     def receive(self, message: Message, now: float) -> list[Post]:
         me = self.me
-        if me is None:
+        if me is None or isinstance(message, Repartition):
             return []
         if isinstance(message, Gone):
             return self._told_gone(me, message, now)
@@ -116,7 +118,7 @@ class Roster:
             if peer is not None and peer.identity == sender:
                 peer.letting_go.add(message.queue)
             return []
-        if isinstance(message, Reattached | Handover):
+        if isinstance(message, Reattached | Handover | Knowledge):
             return []
         if sender.incarnation in self._dead:
             # It lives: a partition of the broker hid its mailbox. It takes a new incarnation when it hears this.

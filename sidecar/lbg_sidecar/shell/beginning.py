@@ -9,9 +9,9 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from lbg_broker.client import ClientConnection, ConnectionLost
+from lbg_broker.client import ChannelClosed, ClientConnection, ConnectionLost
 from lbg_broker.group import PARTITIONED, SESSIONS, Engine, GroupSpec, is_native, stream_queues
-from lbg_broker.provisioning import read_group
+from lbg_broker.provisioning import ProvisioningError, read_group
 
 from ..consuming.session import SessionPosition
 from ..fitting import balancing_rules, processing_rules, require_fit
@@ -21,6 +21,9 @@ from ..native import NativeMachine
 from ..participating import Participant
 from ..settings import MemberSettings
 from .driving import Driver
+
+RECORD_S = 2.0
+"""Whoever comes back to its group does not wait for longer than this to be told that it is as it was."""
 
 log = logging.getLogger("lbg.member")
 
@@ -44,16 +47,38 @@ class Group:
 async def group_of(work: ClientConnection, name: str) -> Group:
     """Raises ClientError and the errors of `read_group`."""
     channel = await work.open_channel()
-    spec = await read_group(channel, name)
+    try:
+        spec = await read_group(channel, name)
+    except BaseException:
+        channel.close_soon()  # it may still get the record, and must not keep it from others
+        raise
     await channel.close()
     server = work.server_properties
     return Group(spec, Engine.parse(str(server["product"]), str(server["version"])))
 
 
+async def group_again(work: ClientConnection, known: GroupSpec) -> Group | None:
+    """The group, if it has another number of queues than is known; None also where that cannot be read in time, as its
+    record's node may be down: then it is heard of on the members exchange. Raises ClientError when `work` is lost."""
+    try:
+        async with asyncio.timeout(RECORD_S):
+            group = await group_of(work, known.name)
+    except (TimeoutError, ProvisioningError, ChannelClosed):
+        return None
+    same = (known.queue_count, known.max_clients)
+    return None if (group.spec.queue_count, group.spec.max_clients) == same else group
+
+
 def machine_of(
-    settings: MemberSettings, group: Group, *, concurrency: int, chance: random.Random
+    settings: MemberSettings,
+    group: Group,
+    *,
+    concurrency: int,
+    chance: random.Random,
+    former: Participant | None = None,
 ) -> Participant:
-    """`concurrency`: where the settings say none. Raises SettingsError when settings and group do not fit together."""
+    """`concurrency`: where the settings say none. `former`: see `Participant`. Raises SettingsError when settings and
+    group do not fit together."""
     spec = group.spec
     require_fit(settings, spec, is_native=group.is_native)
     balancing = balancing_rules(settings, spec, is_native=group.is_native)
@@ -70,6 +95,7 @@ def machine_of(
             timings=Timings(),
             uniform=chance.random,
             incarnation=incarnation,
+            former=former,
         )
     return NativeMachine(
         settings.name,
@@ -80,6 +106,7 @@ def machine_of(
         incarnation=incarnation,
         partitions=spec.queue_count if spec.mode == PARTITIONED else 1,
         session=SessionPosition(settings.name) if spec.mode == SESSIONS else None,
+        former=former,
     )
 
 

@@ -80,6 +80,12 @@ class Driver:
     def link(self) -> Link | None:
         return self._performing.link
 
+    def drive(self, machine: Participant) -> None:
+        """While there is no link: go on with this machine, made with the one before as its `former`."""
+        assert self.link is None
+        self.machine = machine
+        self._performing.drive(machine)
+
     def connect(self, link: Link, outgoing: Outgoing) -> None:
         """There is a link, and an index is claimed with it: join."""
         self._performing.use(link, outgoing)

@@ -56,6 +56,10 @@ class Performing:
         self._loop = asyncio.get_running_loop()
         self._me: Identity | None = None
 
+    def drive(self, machine: Participant) -> None:
+        """From now on this one, which goes on from the one before."""
+        self._machine = machine
+
     def use(self, link: Link, outgoing: Outgoing) -> None:
         self.link, self._outgoing = link, outgoing
 

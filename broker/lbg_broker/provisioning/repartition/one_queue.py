@@ -14,12 +14,13 @@ from ..native import PartitionsSeen
 from ..observed import QueueSeen
 from .draining import Depth
 from .ingress import QueueIngress
+from .telling import repartition_done
 
 LOOK_S = 0.2
 
 
 class OneQueue:
-    """The broker moves its partitions itself; members need not know."""
+    """The broker moves its partitions itself; members are told how many there are, so that they call them by number."""
 
     is_sampled = False
 
@@ -42,8 +43,10 @@ class OneQueue:
 
     async def prepare(self, spec: GroupSpec, *, discard: bool) -> None:
         """Raises Refused when a partition that goes is not empty, unless `discard`."""
-        told = {"count": spec.queue_count, "discard": discard}
+        size_bytes = spec.queue_size_bytes * spec.queue_count
+        told = {"count": spec.queue_count, "discard": discard, "max_length_bytes": size_bytes}
         await self._admin.perform(ActOnQueue(self._queue, "repartition", told))
+        await self._admin.perform(repartition_done(self._names, spec.queue_count))
 
     async def settle(
         self, spec: GroupSpec, *, discard: bool, timeout_s: float, tell: Callable[[str], None]

@@ -24,7 +24,11 @@ def perform(policy: "Partitioned", action: str, arguments: Mapping[str, Any]) ->
         count = arguments.get("count")
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= PARTITIONS_MAX:
             raise _refused(policy, f"count is to be a number from 1 to {PARTITIONS_MAX}, not {count!r}")
-        return _repartition(policy, count, discard=_flag(policy, arguments, "discard", False))
+        limit = arguments.get("max_length_bytes")
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise _refused(policy, f"max_length_bytes is to be a number from 0 up, not {limit!r}")
+        discard = _flag(policy, arguments, "discard", False)
+        return _repartition(policy, count, discard=discard, max_length_bytes=limit)
     raise _refused(
         policy, f"there is no action '{action}' for a partitioned queue: it has ingress and repartition"
     )
@@ -36,8 +40,12 @@ def _set_ingress(policy: "Partitioned", is_open: bool) -> Mapping[str, Any]:
     return {"ingress": is_open}
 
 
-def _repartition(policy: "Partitioned", count: int, *, discard: bool) -> Mapping[str, Any]:
-    """Keys change their partitions with this, so what is still there would be overtaken: hence the closed ingress."""
+def _repartition(
+    policy: "Partitioned", count: int, *, discard: bool, max_length_bytes: int | None
+) -> Mapping[str, Any]:
+    """`max_length_bytes`: the limit over all partitions together from now on; None: as it was.
+
+    Keys change their partitions with this, so what is still there would be overtaken: hence the closed ingress."""
     queue, state, lines = policy.queue, policy.state, policy.lines
     if not queue.shut:
         raise _refused(
@@ -59,6 +67,9 @@ def _repartition(policy: "Partitioned", count: int, *, discard: bool) -> Mapping
     rules = replace(queue.rules.kind, count=count)
     queue.rules = replace(queue.rules, kind=rules)
     queue.arguments[COUNT] = count
+    if max_length_bytes is not None:
+        queue.rules = replace(queue.rules, max_length_bytes=max_length_bytes)
+        queue.arguments["x-max-length-bytes"] = max_length_bytes
     state.redefine(queue)
     policy.place(rules)
     policy.mapping.resize(count, state.now)
