@@ -225,7 +225,7 @@ class Member:
         group = await group_of(work, self.settings.group)
         spec = group.spec
         machine = machine_of(self.settings, group, concurrency=concurrency_of(self.app), chance=self._random)
-        records.remember(machine.consumption.processed)
+        records.remember(machine.consumption)
         driver = Driver(
             machine,
             self.app,

@@ -9,7 +9,7 @@ from typing import Any
 from lbg_broker.client import Delivery
 
 from .consuming.held import Attachment, Held, Identity
-from .stamp import content_type_of, stamp_of
+from .stamp import content_type_of, session_stamp_of, stamp_of
 from .tracing import trace_of
 
 
@@ -60,6 +60,16 @@ class Message:
         """Header `lbg-seq`: from 0, of this publisher and hash ("Achieving Exactly-Once Message Delivery Guarantees
         with Sequence Numbers"); None without an identity."""
         return self.held.identity[2] if self.held.identity else None
+
+    @property
+    def session(self) -> str | None:
+        """The session that it belongs to, for ever; None in other modes."""
+        return self.held.attachment.session
+
+    @property
+    def sequence(self) -> int | None:
+        """Its number in that session, from 1 without gaps: what an application commits with its own writes."""
+        return self.held.sequence
 
     @property
     def topic(self) -> str:
@@ -119,6 +129,8 @@ class Message:
             "headers": {name: _plain(value) for name, value in headers.items()},
             **trace_of(headers),
         }
+        if self.sequence is not None:
+            fields |= {"session": self.session, "sequence": self.sequence}
         try:
             fields["data"] = self.data.decode()
         except UnicodeDecodeError:
@@ -137,6 +149,8 @@ def held_of(attachment: Attachment, delivery: Delivery, prefix: str) -> Held:
     held = Held(attachment, delivery.delivery_tag, key=key, identity=identity, delivery=delivery)
     held.published_at_us = published_at_us or 0
     held.redelivered = delivery.redelivered
+    if attachment.session is not None:
+        held.sequence, held.ends_session = session_stamp_of(delivery)
     return held
 
 

@@ -12,7 +12,14 @@ from struct import error as _StructError
 from typing import TypeAlias
 
 from lbg_broker.client import Delivery
-from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
+from lbg_broker.group import (
+    HEADER_KEY,
+    HEADER_PUBLISHER,
+    HEADER_SEQ,
+    HEADER_SESSION_END,
+    HEADER_SESSION_SEQ,
+    HEADER_TS,
+)
 
 # AMQP 0-9-1, section 4.2.6.1: which properties there are; ours are in this order.
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 0x80, 0x40, 0x20
@@ -27,6 +34,9 @@ _KEY = _name(HEADER_KEY, b"S")
 _PUBLISHER = _name(HEADER_PUBLISHER, b"S")
 _SEQ = _name(HEADER_SEQ, b"l")
 _TS = _name(HEADER_TS, b"l")
+_SESSION_SEQ = _name(HEADER_SESSION_SEQ, b"l")
+_SESSION_END = HEADER_SESSION_END.encode()
+_LONG_LONG = Struct(">q").unpack_from
 _SEQ_AND_TS = Struct(f">q{len(_TS)}sq").unpack_from
 
 Stamp: TypeAlias = tuple[str | None, str | None, int | None, int | None]
@@ -64,6 +74,22 @@ def quick_stamp(header: bytes) -> Stamp | None:
         return (key, publisher, seq, published_at_us) if name == _TS else None
     except (IndexError, ValueError, _StructError):
         return None
+
+
+def session_stamp_of(delivery: Delivery) -> tuple[int | None, bool]:
+    """Its number in its session, and whether it is the End-of-Session. The broker puts the number last."""
+    header = delivery.header
+    sequence: int | None = None
+    if not header[0] & _CONTENT_ENCODING:
+        at = 3 + header[2] if header[0] & _CONTENT_TYPE else 2
+        number_at = at + 4 + _LONG(header, at)[0] - 8
+        if header.startswith(_SESSION_SEQ, number_at - len(_SESSION_SEQ)):
+            (sequence,) = _LONG_LONG(header, number_at)
+    if sequence is None:
+        found = delivery.headers.get(HEADER_SESSION_SEQ)
+        sequence = found if isinstance(found, int) else None
+    ends = _SESSION_END in header and delivery.headers.get(HEADER_SESSION_END) is True
+    return sequence, ends
 
 
 def content_type_of(header: bytes) -> str | None:

@@ -29,6 +29,9 @@ class AskingCalls:
     def processed(self, streams: Iterable[StreamRuns]) -> None:
         self.told.extend(streams)
 
+    def committed(self, sequence: int) -> None:
+        self.told.append(sequence)
+
 
 class Coroutine:
     async def processed(self) -> object:

@@ -49,6 +49,7 @@ class Calls:
     waiting: list[Message] = field(default_factory=list)
     ended: list[tuple[int | None, Verdict]] = field(default_factory=list)
     told: list[object] = field(default_factory=list)
+    session: str | None = None
 
     def take(self) -> Message | None:
         return self.waiting.pop(0) if self.waiting else None
@@ -64,6 +65,9 @@ class Calls:
 
     def processed(self, streams: Any) -> None:
         self.told.append(tuple(streams))
+
+    def committed(self, sequence: int) -> None:
+        self.told.append(sequence)
 
 
 class Place:

@@ -58,6 +58,8 @@ class Offering:
         self.streams: list[StreamRuns] = []
         self.is_ready = True
         self.channel: AppChannel | None = None
+        self.session: str | None = None
+        self.commits: list[int] = []
         self._seq = 0
 
     # Calls
@@ -85,6 +87,9 @@ class Offering:
 
     def processed(self, streams: Iterable[StreamRuns]) -> None:
         self.streams.extend(streams)
+
+    def committed(self, sequence: int) -> None:
+        self.commits.append(sequence)
 
     # The test's side
 

@@ -46,7 +46,7 @@ class DeliveredRecord:
     `delivery` counts the member's deliveries from 0 and so keeps their order where `delivered_at_us` is the
     same for a batch. `started_at_us` to `finished_at_us` is the time in which the app had it, over all
     `attempts`; both are None if it never got there. `settled_at_us` is when the ack was written, None if it
-    never was.
+    never was. `session` and `sequence` are there in mode Sessions.
     """
 
     publisher: str
@@ -66,6 +66,8 @@ class DeliveredRecord:
     settled_at_us: int | None
     attempts: int
     verdict: str
+    session: str | None = None
+    sequence: int | None = None
 
 
 Record = PublishedRecord | DeliveredRecord
@@ -98,8 +100,14 @@ def _delivered(record: DeliveredRecord) -> str:
         f'"member_name":{_quote(record.member_name)},"incarnation":{_quote(record.incarnation)},'
         f'"delivery":{record.delivery},"redelivered":{"true" if record.redelivered else "false"},'
         f'"delivered_at_us":{record.delivered_at_us},"started_at_us":{started},"finished_at_us":{finished},'
-        f'"settled_at_us":{settled},"attempts":{record.attempts},"verdict":{_quote(record.verdict)}}}\n'
+        f'"settled_at_us":{settled},"attempts":{record.attempts},"verdict":{_quote(record.verdict)}{_session(record)}}}\n'
     )
+
+
+def _session(record: DeliveredRecord) -> str:
+    if record.session is None:
+        return ""
+    return f',"session":{_quote(record.session)},"sequence":{json.dumps(record.sequence)}'
 
 
 _NONE = type(None)
@@ -117,6 +125,7 @@ _PUBLISHED = tuple(
 _DELIVERED = tuple(
     (field.name.rstrip("_"), _TYPES[str(field.type)]) for field in dataclass_fields(DeliveredRecord)
 )
+_OPTIONAL = frozenset({"session", "sequence"})
 _SAID = {str: "a string", int: "an integer", bool: "true or false", _NONE: "null"}
 _MISSING = object()
 
@@ -155,7 +164,7 @@ def decode(line: str | bytes) -> Record:
 def _values(fields: dict[str, Any], wanted: tuple[tuple[str, tuple[type, ...]], ...]) -> list[Any]:
     values = []
     for name, types in wanted:
-        value = fields.get(name, _MISSING)
+        value = fields.get(name, None if name in _OPTIONAL else _MISSING)
         if type(value) not in types:
             said = "is missing" if value is _MISSING else f"is {value!r}"
             raise JournalError(

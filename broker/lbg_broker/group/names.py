@@ -22,6 +22,12 @@ HEADER_REDELIVERED = "lbg-redelivered"
 HEADER_DELIVERED_AT = "lbg-delivered-at"
 """Integer microseconds since the epoch."""
 
+# A message's number in its session, from 1, and that it is the session's last: the embedded broker's own.
+HEADER_SESSION_SEQ = "x-session-seq"
+HEADER_SESSION_END = "x-session-end"
+# Added by a member that republishes what it received in mode Sessions.
+HEADER_SESSION = "lbg-session"
+
 # Added by a member that makes a message a dead letter, with its queue and member as above.
 HEADER_REASON = "lbg-reason"
 HEADER_ATTEMPTS = "lbg-attempts"

@@ -33,6 +33,14 @@ class Calls(Protocol):
     def processed(self, streams: Iterable[StreamRuns]) -> None:
         """What the application itself knows to have processed: it is not given again."""
 
+    @property
+    def session(self) -> str | None:
+        """The name of the member's session; None in other modes than Sessions."""
+
+    def committed(self, sequence: int) -> None:
+        """How far the application has committed its session itself, with its own writes; 0: it has begun. From then on
+        the position is its own. Said before the application counts as ready, the broker goes on after it."""
+
 
 class AppChannel(Protocol):
     """One way to reach the application. All methods are called in the member's event loop.

@@ -64,6 +64,9 @@ def attributes(message: Message) -> dict[str, str]:
         found["lbgpublisher"] = identity[0]
         found["lbghash"] = str(identity[1])
         found["sequence"] = str(identity[2]).zfill(SEQUENCE_DIGITS)
+    if held.sequence is not None:
+        found["lbgsession"] = str(message.session)
+        found["lbgsequence"] = str(held.sequence)
     if not _WORTH_DECODING(message.delivery.header):
         return found
     headers = message.delivery.headers
@@ -117,10 +120,13 @@ def _stamped(message: Message) -> str:
         publisher, hash_, seq = identity
         sequence = str(seq).zfill(SEQUENCE_DIGITS)
         stream = f',"lbgpublisher":{_quoted(publisher)},"lbghash":"{hash_}","sequence":"{sequence}"'
+    session = ""
+    if held.sequence is not None:
+        session = f',"lbgsession":{_quoted(str(message.session))},"lbgsequence":"{held.sequence}"'
     return (
         f'"specversion":"1.0","id":{name},"source":{_quoted(_source(message.group))},"type":"{EVENT_TYPE}",'
         f'"lbgid":{name},"lbgqueue":"{message.queue}","lbgattempt":"{held.attempts}"'
-        f"{time}{subject}{partition}{stream}"
+        f"{time}{subject}{partition}{stream}{session}"
     )
 
 

@@ -14,12 +14,12 @@ from ..consuming.positions import StreamRuns
 from ..errors import StreamError
 from ..verdict import ACK, INTERRUPTED, Verdict
 from .answers import read_object, read_verdict
-from .knowledge import parse_processed
+from .knowledge import parse_committed, parse_processed
 
 SUBPROTOCOL = "lbg.stream.v1"
 CREDIT_MAX = 65_535
 
-_HELLO = frozenset({"credit", "processed"})
+_HELLO = frozenset({"credit", "processed", "committed"})
 _ANSWER = frozenset({"ack", "acks", "verdicts", "cancelled", "credit"})
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ class Hello:
 
     credit: int
     processed: tuple[StreamRuns, ...] = ()
+    committed: int | None = None
 
 
 class Conversation(Generic[T]):
@@ -141,9 +142,10 @@ def read_hello(text: str) -> Hello:
     _only(hello, _HELLO)
     try:
         processed = parse_processed(hello.get("processed", []))
+        committed = parse_committed(hello["committed"]) if "committed" in hello else None
     except ValueError as error:
         raise StreamError(str(error)) from None
-    return Hello(_credit(hello["credit"]), processed)
+    return Hello(_credit(hello["credit"]), processed, committed)
 
 
 def messages_frame(first: int, messages: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from ..errors import AppError
 from ..message import Message
 from ..verdict import ACK, INTERRUPTED, Kind, Verdict, retry
 from .channel import AppChannel, Calls
-from .knowledge import parse_processed
+from .knowledge import parse_committed, parse_processed
 
 log = logging.getLogger("lbg.member")
 
@@ -35,7 +35,8 @@ def handler_channel(handler: AsyncHandler | SyncHandler, *, concurrency: int) ->
     call cannot be aborted: it keeps its slot and its key until it returns.
 
     An object with a method `processed`, a coroutine function or not, is asked once, when the member starts, for what
-    it has processed (`app.knowledge`); a plain one runs in the event loop's thread.
+    it has processed (`app.knowledge`); a plain one runs in the event loop's thread. In mode Sessions one with a method
+    `committed` is asked likewise, with the name of the session, for the last sequence number that it has committed.
     """
     call = getattr(handler, "__call__", handler)  # noqa: B004 (an object with an async __call__ counts too)
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
@@ -52,18 +53,20 @@ def _verdict_of(answer: object) -> Verdict:
 
 
 async def _tell_processed(handler: object, calls: Calls) -> None:
-    processed = getattr(handler, "processed", None)
-    if processed is None:
-        return
+    processed, committed = getattr(handler, "processed", None), getattr(handler, "committed", None)
     try:
-        told = processed()
-        if inspect.isawaitable(told):
-            told = await told
-        calls.processed(parse_processed(told))
+        if processed is not None:
+            calls.processed(parse_processed(await _said(processed())))
+        if committed is not None and calls.session is not None:
+            calls.committed(parse_committed(await _said(committed(calls.session))))
     except Exception as error:
         raise AppError(
             f"the handler cannot say what it has processed: {type(error).__name__}: {error}"
         ) from error
+
+
+async def _said(answer: object) -> object:
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 def _failure(error: BaseException) -> Verdict:

@@ -1,7 +1,8 @@
 """What an application says it has processed, in JSON: ``[["orders-1a2b", 17, [[0, 41], [43, 43]]], …]``.
 
 One entry for each publisher and hash, with runs of sequence numbers, both ends included. An application that commits
-positions with its own writes says so when it connects; every channel takes the same form.
+positions with its own writes says so when it connects; every channel takes the same form. In mode Sessions there is one
+number: ``{"committed": 345}``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..consuming.positions import StreamRuns
+
+
+def parse_told(value: object) -> tuple[tuple[StreamRuns, ...], int | None]:
+    """What was processed, and how far the session is committed: from a list, or from an object that holds one or both.
+    Raises ValueError."""
+    if not isinstance(value, dict):
+        return parse_processed(value), None
+    if not value.keys() & {"processed", "committed"}:
+        raise ValueError('neither "processed" nor "committed" is in what the application knows')
+    committed = value.get("committed")
+    return parse_processed(value.get("processed", [])), None if committed is None else parse_committed(
+        committed
+    )
+
+
+def parse_committed(value: object) -> int:
+    """Raises ValueError."""
+    if not _is_number(value):
+        raise ValueError(f"what is committed of a session is {value!r:.80}, not a number from 0")
+    assert isinstance(value, int)
+    return value
 
 
 def parse_processed(value: object) -> tuple[StreamRuns, ...]:

@@ -107,7 +107,10 @@ class StreamConnection:
             self.wake()
 
     async def _write(self, socket: web.WebSocketResponse) -> None:
-        await socket.send_str(json.dumps({"welcome": {"concurrency": self._settings.concurrency}}))
+        welcome: dict[str, object] = {"concurrency": self._settings.concurrency}
+        if self._calls.session is not None:
+            welcome["session"] = self._calls.session
+        await socket.send_str(json.dumps({"welcome": welcome}))
         while True:
             if self._to_cancel:
                 numbers, self._to_cancel = self.conversation.unanswered(self._to_cancel), []

@@ -141,6 +141,8 @@ class StreamChannel:
         log.info("an application is connected, with a credit of %d", hello.credit)
         if hello.processed:
             calls.processed(hello.processed)
+        if hello.committed is not None:
+            calls.committed(hello.committed)
         calls.ready(True)
         return connection
 

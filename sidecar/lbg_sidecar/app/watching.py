@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from urllib.parse import quote
 
 from .channel import Calls
-from .knowledge import parse_processed
+from .knowledge import parse_told
 from .probing import Health, HealthRules
 from .requesting import Requester, Unreachable
 from .targets import Target
@@ -102,12 +103,18 @@ class HealthWatch:
         path = self._rules.positions_path
         if path is None:
             return None
+        calls = self._calls
+        if calls.session is not None:
+            path += f"{'&' if '?' in path else '?'}session={quote(calls.session, safe='')}"
         try:
             async with asyncio.timeout(POSITIONS_TIMEOUT_S):
                 reply = await self._requester.get(path, reply_max_bytes=POSITIONS_MAX_BYTES)
             if reply.status != 200:
                 return f"{path} answered {reply.status}"
-            self._calls.processed(parse_processed(json.loads(reply.body)))
+            processed, committed = parse_told(json.loads(reply.body))
+            calls.processed(processed)
+            if committed is not None:
+                calls.committed(committed)
         except TimeoutError:
             return f"{path} did not answer within {POSITIONS_TIMEOUT_S:g} s"
         except (Unreachable, ValueError, RecursionError) as error:

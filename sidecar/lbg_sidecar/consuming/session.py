@@ -46,14 +46,14 @@ class SessionPosition:
 
     def done(self, held: Held) -> None:
         """This one and all before it are processed."""
-        if held.ends_session:
-            self.is_over = True
         sequence = held.sequence
         if sequence is None or sequence <= (self.committed or 0):
             return
         self.committed = sequence
+        self.is_over = held.ends_session
         if self.keep is not None and not self._is_the_applications:
-            self.keep(sequence)
+            # When a session has ended, its name is free, and the next one begins at 1.
+            self.keep(0 if self.is_over else sequence)
 
     def describe(self) -> dict[str, object]:
         kept_by = (

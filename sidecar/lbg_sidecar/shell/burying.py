@@ -15,6 +15,7 @@ from lbg_broker.group import (
     HEADER_MEMBER_NAME,
     HEADER_QUEUE,
     HEADER_REASON,
+    HEADER_SESSION,
     Names,
 )
 
@@ -79,6 +80,8 @@ class Burying:
             HEADER_MEMBER: self._me.index,
             HEADER_MEMBER_NAME: self._me.name,
         }
+        if (session := held.attachment.session) is not None:
+            properties.headers[HEADER_SESSION] = session
         while not held.attachment.closed:
             publisher = self._publisher
             try:

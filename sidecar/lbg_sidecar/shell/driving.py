@@ -234,6 +234,16 @@ class Driver:
     def processed(self, streams: Iterable[StreamRuns]) -> None:
         self.machine.consumption.processed.merge(Positions(tuple(streams)))
 
+    @property
+    def session(self) -> str | None:
+        position = self.machine.consumption.session
+        return position.name if position is not None else None
+
+    def committed(self, sequence: int) -> None:
+        position = self.machine.consumption.session
+        if position is not None:
+            position.told(sequence)
+
     # Running
 
     def _pump(self) -> None:

@@ -64,5 +64,7 @@ class Journalling:
                     settled_at_us,
                     held.attempts,
                     held.outcome,
+                    held.attachment.session,
+                    held.sequence,
                 )
             )

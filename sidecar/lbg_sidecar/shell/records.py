@@ -1,4 +1,4 @@
-"""What a member keeps in files while it lives: the journal, and the log of what was processed. Both only if told to."""
+"""What a member keeps in files while it lives, if told to: the journal, and what was processed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import logging
 
 from lbg_broker.journal import JournalWriter, flush_regularly
 
-from ..commits import CommitLog
-from ..consuming.positions import Positions, Processed
+from ..commits import CommitLog, PositionFile
+from ..consuming.consumption import Consumption
+from ..consuming.positions import Positions
 from ..settings import MemberSettings
 from .journalling import Journalling, WallClock
 
@@ -16,27 +17,42 @@ log = logging.getLogger("lbg.member")
 
 
 class Records:
-    """Opened by making it, in the event loop. Raises CommitsError, JournalingError."""
+    """The journal is opened by making it, in the event loop. Raises JournalingError."""
 
     def __init__(self, settings: MemberSettings) -> None:
         loop = asyncio.get_running_loop()
         self.clock = WallClock(loop.time())
         self.journal: Journalling | None = None
-        self._commits: CommitLog | None = None
+        self._commits: CommitLog | PositionFile | None = None
+        self._settings = settings
         self._flusher: asyncio.Task[None] | None = None
-        name = "".join(mark if mark.isalnum() or mark in "._-" else "-" for mark in settings.name)
-        if settings.commits is not None:
-            self._commits = CommitLog(settings.commits / f"{settings.group}-{name}.commits")
         if settings.journal is not None:
-            writer = JournalWriter(settings.journal, f"delivered-{name}", on_problem=log.error)
+            writer = JournalWriter(settings.journal, f"delivered-{self._file_name}", on_problem=log.error)
             self.journal = Journalling(writer, self.clock)
             self._flusher = loop.create_task(flush_regularly(writer))
 
-    def remember(self, processed: Processed) -> None:
-        """Tell what was processed in an earlier life, and keep what is processed in this one."""
-        if self._commits is not None:
-            processed.merge(Positions(self._commits.streams()))
-            processed.keep = self._commits.write
+    def remember(self, consumption: Consumption) -> None:
+        """Tell what was processed in an earlier life, and keep what is processed in this one: of a session one number,
+        else the positions of all streams. Raises CommitsError."""
+        settings = self._settings
+        if settings.commits is None:
+            return
+        path = settings.commits / f"{settings.group}-{self._file_name}"
+        session = consumption.session
+        if session is not None:
+            file = self._commits = PositionFile(
+                path.with_name(f"{path.name}.position"), group=settings.group, session=session.name
+            )
+            session.committed, session.keep = file.committed, file.write
+        else:
+            log_ = self._commits = CommitLog(path.with_name(f"{path.name}.commits"))
+            consumption.processed.merge(Positions(log_.streams()))
+            consumption.processed.keep = log_.write
+
+    @property
+    def _file_name(self) -> str:
+        """The member's, without what a file system may not like."""
+        return "".join(mark if mark.isalnum() or mark in "._-" else "-" for mark in self._settings.name)
 
     async def close(self) -> None:
         if self._flusher is not None:

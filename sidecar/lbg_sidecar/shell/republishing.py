@@ -18,6 +18,8 @@ from lbg_broker.group import (
     HEADER_QUEUE,
     HEADER_REDELIVERED,
     HEADER_SEQ,
+    HEADER_SESSION,
+    HEADER_SESSION_SEQ,
     HEADER_TS,
     Names,
 )
@@ -151,6 +153,7 @@ class ToValidator:
                 HEADER_MEMBER_NAME: self._me.name,
                 HEADER_REDELIVERED: held.delivery.redelivered,
                 HEADER_DELIVERED_AT: self._wall_us(held.started_at),
+                **_session_of(held),
             },
             delivery_mode=2,
             correlation_id=str(self._sent),  # a returned message carries no tag of its own
@@ -176,3 +179,10 @@ class ToValidator:
                     self._names.validate,
                 )
         self._send()
+
+
+def _session_of(held: Held) -> dict[str, str | int]:
+    session = held.attachment.session
+    if session is None or held.sequence is None:
+        return {}
+    return {HEADER_SESSION: session, HEADER_SESSION_SEQ: held.sequence}

@@ -1,0 +1,208 @@
+"""Members on the queues that the embedded broker shares out, over real sockets: joining, leaving, dying."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from lbg_broker.group import GroupSpec
+from lbg_sidecar import Member, Message, SettingsError
+from support.embedded import EmbeddedBroker
+from support.group_load import Judge, Load, load_on, under_load
+from support.group_on_broker import declare_group
+from support.member_place import Place
+from support.member_process import Call, MemberProcess
+from support.waiting import until
+
+DELAY_S = 0.5
+HASHES = 4096
+"""So many that each key of the load has a hash to itself."""
+
+
+async def place_in(mode: str, broker: EmbeddedBroker, name: str) -> Place:
+    spec = GroupSpec(
+        name,
+        name,
+        hash_count=HASHES,
+        queue_count=8 if mode == "Partitioned" else 1,
+        queue_size_mb=100,
+        client_username="guest",
+        mode=mode,
+        rebalance_delay_s=DELAY_S if mode == "Partitioned" else None,
+        max_handoff_s=1.0 if mode == "Partitioned" else None,
+    )
+    await declare_group(broker.url, spec)
+    return Place("embedded", broker.url, spec)
+
+
+@pytest.fixture(params=["Partitioned", "MessageGroups"])
+async def place(request: pytest.FixtureRequest, embedded: EmbeddedBroker, unique: str) -> Place:
+    return await place_in(request.param, embedded, unique)
+
+
+def quick(place: Place, name: str, **more: object) -> object:
+    return place.settings(name, rebalance_delay_s=None, **more)
+
+
+async def shared(judge: Judge, members: set[str]) -> None:
+    """Until each of them gets messages."""
+
+    def all_got_some() -> bool:
+        return judge.members(since=since) >= members
+
+    since = len(judge.starts)
+    await until(all_got_some)
+
+
+async def test_members_join_and_leave_under_load_and_nothing_is_lost_repeated_or_out_of_order(
+    place: Place,
+) -> None:
+    judge = Judge()
+    async with (
+        load_on(place.url, place.spec.name) as load,
+        Member(quick(place, "a"), judge.handler("a")) as a,
+    ):
+        async with under_load(load):
+            async with Member(quick(place, "b"), judge.handler("b")) as b:
+                await shared(judge, {"a", "b"})
+                assert a.index == 0
+                assert b.index == 1
+                async with Member(quick(place, "c"), judge.handler("c")):
+                    await shared(judge, {"a", "b", "c"})
+                assert b.state()["live"] == [0, 1]
+            await shared(judge, {"a"})
+        await load.all_seen(judge)
+    assert judge.inversions == []
+    assert judge.repeats == 0
+
+
+async def test_a_partition_has_one_member_and_a_member_knows_its_number(
+    embedded: EmbeddedBroker, unique: str
+) -> None:
+    place = await place_in("Partitioned", embedded, unique)
+    servers: dict[int, set[str]] = defaultdict(set)
+
+    def app(name: str) -> object:
+        async def handle(message: Message) -> None:
+            assert message.hash is not None
+            assert message.queue == message.hash % 8
+            servers[message.queue].add(name)
+
+        return handle
+
+    async with (
+        load_on(place.url, place.spec.name) as load,
+        Member(quick(place, "a"), app("a")),
+        Member(quick(place, "b"), app("b")),
+    ):
+        await asyncio.sleep(2 * DELAY_S)  # the rebalance delay
+        await load.publish(400)
+        await until(lambda: len(servers) == 8)
+    assert all(len(names) == 1 for names in servers.values())
+    assert Counter(name for names in servers.values() for name in names) == {"a": 4, "b": 4}
+
+
+async def test_kill_9_repeats_what_was_in_flight_and_loses_nothing(place: Place, tmp_path: Path) -> None:
+    told = place.told(rebalance_delay_s=None, concurrency=4, prefetch=32)
+    members = [MemberProcess(f"m{number}", tmp_path, work_s=0.002, **told) for number in range(3)]
+    again = MemberProcess("m1", tmp_path, work_s=0.002, **told)
+    try:
+        await asyncio.gather(*(member.start() for member in members))
+        await asyncio.gather(*(member.joined() for member in members))
+        async with load_on(place.url, place.spec.name) as load:
+            await load.publish(400, rate_hz=800)
+            await members[1].kill()
+            await again.start()
+            await load.publish(400, rate_hz=800)
+            await members[2].kill()
+            await load.publish(200, rate_hz=800)
+            every = [*members, again]
+            await until(
+                lambda: len({call.name for member in every for call in member.calls()}) == load.published,
+                what="every message",
+            )
+        calls = sorted((call for member in every for call in member.calls()), key=lambda call: call.at_ns)
+    finally:
+        await asyncio.gather(*(member.close() for member in [*members, again]))
+    assert len(calls) - 1000 <= 2 * 32, "at most what two members had in their windows"
+    assert not late(calls)
+
+
+def late(calls: list[Call]) -> list[Call]:
+    """First sights after that of a later message of the same key."""
+    seen: set[tuple[int, int]] = set()
+    highest: dict[int, int] = {}
+    found = []
+    for call in calls:
+        if call.name not in seen and call.seq < highest.get(call.hash, -1):
+            found.append(call)
+        seen.add(call.name)
+        highest[call.hash] = max(call.seq, highest.get(call.hash, -1))
+    return found
+
+
+async def test_a_lost_connection_gives_a_member_its_partitions_back(
+    embedded: EmbeddedBroker, unique: str
+) -> None:
+    place = await place_in("Partitioned", embedded, unique)
+    judge = Judge()
+    async with (
+        load_on(place.url, place.spec.name) as load,
+        Member(quick(place, "a"), judge.handler("a")) as a,
+        Member(quick(place, "b"), judge.handler("b")),
+    ):
+        await asyncio.sleep(2 * DELAY_S)
+        await load.publish(200)
+        await load.all_seen(judge)
+        before = _by_hash(judge, 0)
+        since = len(judge.starts)
+        assert a._driver is not None
+        assert a._driver.link is not None
+        a._driver.link.abort()
+        await until(lambda: a.index is None)
+        await until(lambda: a.index == 0)
+        await load.publish(200)
+        await load.all_seen(judge)
+    assert _by_hash(judge, since) == before
+    assert judge.inversions == []
+
+
+def _by_hash(judge: Judge, since: int) -> dict[int, str]:
+    return {name[1]: member for member, _, name in judge.starts[since:]}
+
+
+async def test_static_assignment_is_refused_with_one_clear_line(place: Place) -> None:
+    with pytest.raises(SettingsError, match="this broker shares the messages out") as refused:
+        async with Member(place.settings("a", assignment="static"), Judge().handler("a")):
+            pass
+    assert "\n" not in str(refused.value)
+
+
+async def test_the_lag_is_counted_by_one_member(place: Place, load: Load) -> None:
+    judge = Judge()
+    gate = asyncio.Event()
+
+    async def wait(message: Message) -> None:
+        await gate.wait()
+
+    async with (
+        Member(quick(place, "a", prefetch=10), judge.handler("a", wait)) as a,
+        Member(quick(place, "b", prefetch=10), judge.handler("b", wait)) as b,
+    ):
+        await load.publish(100)
+        await until(lambda: a.state()["queues"][0]["in_flight_elsewhere"] > 0)
+        (primary,), (other,) = a.state()["queues"], b.state()["queues"]
+        assert (primary["role"], other["role"]) == ("primary", "secondary")
+        ready = await a.count(0)
+        assert ready is not None
+        await until(
+            lambda: (
+                ready + a.state()["queues"][0]["in_flight"] + a.state()["queues"][0]["in_flight_elsewhere"]
+                == 100
+            )
+        )
+        gate.set()
+        await load.all_seen(judge)
