@@ -89,6 +89,11 @@ class StoodDown:
 
 
 @dataclass(frozen=True, slots=True)
+class AskAgain:
+    """Ask the application anew how far it has committed its session: somebody else had the session meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     """Go on no further: the member ends with this error, which nothing here can mend. Nothing is lost by it."""
 
@@ -219,6 +224,7 @@ Effect = (
     | Reconnect
     | Exit
     | StoodDown
+    | AskAgain
     | Fail
     | SessionTaken
     | SessionForgotten

@@ -122,6 +122,9 @@ class MemberMachine(Participant):
     def refused(self, attachment: Attachment, code: int, why: str) -> bool:
         return False
 
+    def cancelled(self, attachment: Attachment) -> bool:
+        return False
+
     def deliver(self, attachment: Attachment, arrivals: list[Held], now: float) -> None:
         if attachment.closed:
             return

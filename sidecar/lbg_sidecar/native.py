@@ -17,7 +17,7 @@ from .balancing.rules import BalancingRules
 from .consuming.consumption import Rules
 from .consuming.held import Attachment, Held
 from .consuming.session import SessionPosition
-from .effects import Fail, LiveSet, Reconnect, SessionEnded, SessionForgotten, SessionTaken
+from .effects import AskAgain, Fail, LiveSet, Reconnect, SessionEnded, SessionForgotten, SessionTaken
 from .errors import SessionRefused
 from .membership.messages import BeatContent, Message, Repartition
 from .membership.roster import Timings
@@ -27,6 +27,9 @@ from .participating import Participant
 RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
 """AMQP 0-9-1, section 1.2: that a session is somebody else's, or does not go on where it is said to."""
+
+ASK_AGAIN_AFTER_S = 1.0
+"""So long a taken session is left alone where its application keeps the position, which is asked before each try."""
 
 SESSION = "x-session"
 SESSION_COMMITTED = "x-session-committed"
@@ -64,6 +67,8 @@ class NativeMachine(Participant):
         self.session = self.consumption.session = session
         self._live: frozenset[int] = frozenset()
         self._is_session_taken = False
+        self._asks_again = False
+        self._ask_due = float("inf")
 
     @property
     def binding(self) -> Binding:
@@ -79,6 +84,10 @@ class NativeMachine(Participant):
 
     def disconnected(self, now: float) -> None:
         self._part()
+        self._ask_due = float("inf")
+        session = self.session
+        if session is not None and session.is_the_applications and self.leaving is None:
+            self.effects.append(AskAgain())  # until it is back, another consumer may go on with its session
         self._after(now)
 
     # The members exchange
@@ -105,7 +114,12 @@ class NativeMachine(Participant):
         if self.bindings.closed(attachment, now) is None:
             return
         self.roster.changed(now)
-        if self.leaving is None:
+        if self._asks_again:
+            # What the application said of itself is out of date as soon as another consumer goes on with its session.
+            self._asks_again = False
+            self._ask_due = now + ASK_AGAIN_AFTER_S
+            self.binding.attach_due = float("inf")
+        elif self.leaving is None:
             self.bindings.attach_due(now)
         self._after(now)
 
@@ -117,6 +131,7 @@ class NativeMachine(Participant):
             if not self._is_session_taken:
                 self._is_session_taken = True
                 self.effects.append(SessionTaken(session.name, why))
+            self._asks_again = session.is_the_applications
             return True
         if code != PRECONDITION_FAILED or session.committed is None:
             return False
@@ -126,6 +141,9 @@ class NativeMachine(Participant):
             self.effects.append(SessionForgotten(session.name, session.committed, why))
             session.forget()
         return True
+
+    def cancelled(self, attachment: Attachment) -> bool:
+        return self.session is not None and self.session.is_over
 
     def deliver(self, attachment: Attachment, arrivals: list[Held], now: float) -> None:
         self.consumption.deliver(attachment, arrivals, now)
@@ -143,6 +161,9 @@ class NativeMachine(Participant):
         if session is not None and session.is_over and self.leaving is None:
             self.effects.append(SessionEnded(session.name, (session.committed or 1) - 1))
             self.stop("its session has ended", now)
+        if now >= self._ask_due:
+            self._ask_due = float("inf")
+            self.effects.append(AskAgain())
         if self.roster.me is not None and self.leaving is None:
             self.bindings.attach_due(now)
 

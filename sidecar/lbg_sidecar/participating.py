@@ -129,6 +129,10 @@ class Participant(ABC):
         """The broker does not take the consumer, for a reason (`code`: AMQP 0-9-1, section 1.2); `closed` follows. True
         if nobody else needs to tell of it."""
 
+    @abstractmethod
+    def cancelled(self, attachment: Attachment) -> bool:
+        """The broker ended the consumer; `closed` follows. True if nobody else needs to tell of it."""
+
     def timed_out(self, attachment: Attachment, timeout_s: float) -> None:
         """The broker closed the channel because a delivery was held for longer than it allows; `closed` follows."""
         self.effects.append(TimedOut(attachment.queue, timeout_s, self.bindings.consumer_timeout_s))

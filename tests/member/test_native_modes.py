@@ -8,34 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.group import GroupSpec
 from lbg_sidecar import Member, Message, SettingsError
 from support.embedded import EmbeddedBroker
 from support.group_load import Judge, Load, load_on, under_load
-from support.group_on_broker import declare_group
 from support.member_place import Place
 from support.member_process import Call, MemberProcess
+from support.mode_place import DELAY_S, PARTITIONS, place_in
 from support.waiting import until
-
-DELAY_S = 0.5
-HASHES = 4096
-"""So many that each key of the load has a hash to itself."""
-
-
-async def place_in(mode: str, broker: EmbeddedBroker, name: str) -> Place:
-    spec = GroupSpec(
-        name,
-        name,
-        hash_count=HASHES,
-        queue_count=8 if mode == "Partitioned" else 1,
-        queue_size_mb=100,
-        client_username="guest",
-        mode=mode,
-        rebalance_delay_s=DELAY_S if mode == "Partitioned" else None,
-        max_handoff_s=1.0 if mode == "Partitioned" else None,
-    )
-    await declare_group(broker.url, spec)
-    return Place("embedded", broker.url, spec)
 
 
 @pytest.fixture(params=["Partitioned", "MessageGroups"])
@@ -88,7 +67,7 @@ async def test_a_partition_has_one_member_and_a_member_knows_its_number(
     def app(name: str) -> object:
         async def handle(message: Message) -> None:
             assert message.hash is not None
-            assert message.queue == message.hash % 8
+            assert message.queue == message.hash % PARTITIONS
             servers[message.queue].add(name)
 
         return handle
@@ -100,7 +79,7 @@ async def test_a_partition_has_one_member_and_a_member_knows_its_number(
     ):
         await asyncio.sleep(2 * DELAY_S)  # the rebalance delay
         await load.publish(400)
-        await until(lambda: len(servers) == 8)
+        await until(lambda: len(servers) == PARTITIONS)
     assert all(len(names) == 1 for names in servers.values())
     assert Counter(name for names in servers.values() for name in names) == {"a": 4, "b": 4}
 

@@ -12,6 +12,7 @@ from lbg_sidecar.consuming.held import Attachment, Held
 from lbg_sidecar.consuming.session import SessionPosition
 from lbg_sidecar.effects import (
     Ack,
+    AskAgain,
     Attach,
     Detach,
     Exit,
@@ -20,6 +21,7 @@ from lbg_sidecar.effects import (
     SessionEnded,
     SessionForgotten,
     SessionTaken,
+    StoodDown,
 )
 from lbg_sidecar.verdict import ACK, INTERRUPTED, Verdict, drop, retry
 from support.native_member import NativeMember
@@ -175,6 +177,39 @@ def test_a_taken_session_is_waited_for_and_told_of_once() -> None:
     assert asked(member)["x-session-committed"] == 3
 
 
+def test_an_application_is_asked_again_before_a_taken_session_is_tried_again() -> None:
+    member, _ = with_session()
+    assert member.machine.session is not None
+    member.machine.session.told(3)
+    member.machine.connected(0, 0.0)
+    (attach,) = member.took(Attach)
+    member.machine.refused(attach.attachment, 405, "taken")
+    member.machine.closed(attach.attachment, 0.0)
+    member.machine.tick(0.9)
+    assert not member.took(Attach)
+    assert not member.took(AskAgain)
+    member.machine.tick(1.1)
+    assert member.took(AskAgain)
+    member.machine.stand_down("it is asked", 1.1)
+    assert member.took(StoodDown)
+    member.machine.disconnected(1.2)
+    member.machine.session.told(12)
+    member.machine.connected(0, 2.0)
+    assert asked(member)["x-session-committed"] == 12
+
+
+def test_an_application_is_asked_again_after_a_lost_connection() -> None:
+    member, _ = with_session()
+    assert member.machine.session is not None
+    member.machine.session.told(3)
+    member.join()
+    member.machine.disconnected(1.0)
+    assert member.took(AskAgain)
+    member.machine.stop("SIGTERM", 1.1)
+    member.machine.disconnected(1.2)
+    assert not member.took(AskAgain)
+
+
 def test_a_file_that_the_broker_disagrees_with_is_given_up_with_a_word() -> None:
     member, kept = with_session(committed=345)
     member.machine.connected(0, 0.0)
@@ -229,7 +264,7 @@ def test_the_end_of_the_session_is_settled_unseen_and_the_member_leaves() -> Non
     assert told.messages == 1
     (detach,) = member.took(Detach)
     assert detach.ack_tag == 2
-    assert kept == [1, 2]
+    assert kept == [1, 0], "its name is free: the next session of that name begins at 1"
     member.machine.closed(attachment, 1.2)
     assert member.took(Exit)
     assert member.machine.consumption.counts.acked == 1

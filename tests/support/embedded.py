@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 from lbg_broker.server import Address, Server, ServerSettings, running, serve
 from support.ports import free_port
@@ -112,17 +113,15 @@ class EmbeddedBroker:
 
     def put(self, path: str, **told: str) -> None:
         """To its management API, as guest: ``put("users/member", password="…", tags="")``."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.management_port}/api/{path}",
-            data=json.dumps(told).encode(),
-            method="PUT",
-            headers={
-                "Authorization": "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode(),
-                "Content-Type": "application/json",
-            },
-        )
-        with urllib.request.urlopen(request, timeout=30):
-            pass
+        self._ask("PUT", path, told)
+
+    def perform(self, queue: str, action: str, **told: Any) -> dict[str, Any]:
+        """An action of a queue of the default vhost, and its answer: ``perform("lbg.orders.q", "close")``."""
+        return self._ask("POST", f"lbg/queues/%2F/{quote(queue, safe='')}/{action}", told)
+
+    def queue(self, name: str) -> dict[str, Any]:
+        """What the management API tells of a queue of the default vhost."""
+        return self._ask("GET", f"queues/%2F/{quote(name, safe='')}", None)
 
     def memory_bytes(self) -> int:
         """Resident memory of the process."""
@@ -130,6 +129,21 @@ class EmbeddedBroker:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError("no VmRSS")
+
+    def _ask(self, method: str, path: str, told: Mapping[str, Any] | None) -> Any:
+        """The management API as guest; returns its JSON, None where it has none."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.management_port}/api/{path}",
+            data=None if told is None else json.dumps(told).encode(),
+            method=method,
+            headers={
+                "Authorization": "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode(),
+                "Content-Type": "application/json",
+            },
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            body = answer.read()
+        return json.loads(body) if body else None
 
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:

@@ -114,6 +114,10 @@ class BatchChannel:
         if self._requester is not None:
             await self._requester.close()
 
+    def ask_again(self) -> None:
+        if self._health is not None:
+            self._health.ask_again()
+
     def describe(self) -> dict[str, object]:
         health = self._health.describe() if self._health is not None else {}
         return {

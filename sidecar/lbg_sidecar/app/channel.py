@@ -45,7 +45,7 @@ class Calls(Protocol):
 class AppChannel(Protocol):
     """One way to reach the application. All methods are called in the member's event loop.
 
-    A channel may have an attribute `concurrency`, see `concurrency_of`.
+    A channel may have an attribute `concurrency`, see `concurrency_of`, and a method `ask_again`, see there.
     """
 
     async def start(self, calls: Calls) -> None:
@@ -68,3 +68,11 @@ def concurrency_of(channel: AppChannel) -> int:
     """How many messages at a time the channel makes use of, where its user sets no number: batches can only fill up
     when there is room for them."""
     return getattr(channel, "concurrency", CONCURRENCY)
+
+
+def ask_again(channel: AppChannel) -> None:
+    """Let the application say anew how far it has committed its session. A channel through which it can say so has a
+    method of this name: it is not ready from then on until it has said it."""
+    asking = getattr(channel, "ask_again", None)
+    if asking is not None:
+        asking()

@@ -23,6 +23,8 @@ log = logging.getLogger("lbg.member")
 AsyncHandler = Callable[[Message], Awaitable[Verdict | None]]
 SyncHandler = Callable[[Message], Verdict | None]
 
+ASK_EVERY_S = 1.0
+
 CALLS_PER_TURN = 64
 """Calls that return at once, one after another, before the event loop gets its turn: about a millisecond."""
 
@@ -65,6 +67,36 @@ async def _tell_processed(handler: object, calls: Calls) -> None:
         ) from error
 
 
+ASKED_ANEW = "it is asked anew how far its session is"
+
+
+class _Asking:
+    """Asks a handler that is at work already."""
+
+    def __init__(self, handler: object) -> None:
+        self._handler = handler
+        self._task: asyncio.Task[None] | None = None
+
+    def again(self, calls: Calls) -> None:
+        calls.ready(False, ASKED_ANEW)
+        self._task = asyncio.get_running_loop().create_task(self._ask(calls))
+
+    async def _ask(self, calls: Calls) -> None:
+        while True:
+            try:
+                await _tell_processed(self._handler, calls)
+            except AppError as error:
+                log.warning("%s; asking again in %g s", error, ASK_EVERY_S)
+                await asyncio.sleep(ASK_EVERY_S)
+            else:
+                calls.ready(True)
+                return
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
 async def _said(answer: object) -> object:
     return await answer if inspect.isawaitable(answer) else answer
 
@@ -87,6 +119,7 @@ class _CoroutineChannel:
         self._aborted: set[Held] = set()
         self._waking = False  # a worker is on its way: it will look, and wake the next
         self._stopping = False
+        self._asking = _Asking(handler)
 
     async def start(self, calls: Calls) -> None:
         await _tell_processed(self._handler, calls)
@@ -111,10 +144,15 @@ class _CoroutineChannel:
 
     async def stop(self, grace_s: float) -> None:
         self._stopping = True
+        self._asking.stop()
         for task in self._workers:
             task.cancel()
         if self._workers:
             await asyncio.wait(self._workers, timeout=grace_s)
+
+    def ask_again(self) -> None:
+        if self._calls is not None:
+            self._asking.again(self._calls)
 
     def describe(self) -> dict[str, object]:
         return {"channel": "coroutine", "running": len(self._running)}
@@ -177,6 +215,7 @@ class _ThreadChannel:
         self._alive = concurrency
         self._ended = asyncio.Event()
         self._running = 0
+        self._asking = _Asking(handler)
 
     async def start(self, calls: Calls) -> None:
         await _tell_processed(self._handler, calls)
@@ -209,12 +248,17 @@ class _ThreadChannel:
 
     async def stop(self, grace_s: float) -> None:
         self._calls = None
+        self._asking.stop()
         for _ in self._threads:
             self._inbox.put(None)
         if self._threads:
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
                     await self._ended.wait()
+
+    def ask_again(self) -> None:
+        if self._calls is not None:
+            self._asking.again(self._calls)
 
     def describe(self) -> dict[str, object]:
         return {"channel": "threads", "running": self._running}

@@ -70,6 +70,15 @@ class StreamChannel:
             connection.end(WSCloseCode.GOING_AWAY, "the member has left")
             await asyncio.wait([connection.over], timeout=grace_s)
 
+    def ask_again(self) -> None:
+        """By the hello of its next connection."""
+        if self._calls is not None:
+            self._calls.ready(False, "it is asked anew how far its session is")
+        if self._connection is not None:
+            self._connection.end(
+                WSCloseCode.SERVICE_RESTART, "connect again, and say how far your session is"
+            )
+
     def describe(self) -> dict[str, object]:
         conversation = self._connection.conversation if self._connection is not None else None
         return {

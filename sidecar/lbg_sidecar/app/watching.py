@@ -40,6 +40,12 @@ class HealthWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def ask_again(self) -> None:
+        """For the positions, as when it starts."""
+        self._health = Health(self._rules)
+        self._calls.ready(False, self._health.why)
+        self._hurry.set()
+
     def answered(self) -> None:
         self._health.answered()
 

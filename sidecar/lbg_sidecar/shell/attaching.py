@@ -34,6 +34,7 @@ class QueueEvents(Protocol):
     def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None: ...
     def on_attached(self, attachment: Attachment) -> None: ...
     def on_refused(self, attachment: Attachment, code: int, why: str) -> bool: ...
+    def on_cancelled(self, attachment: Attachment) -> bool: ...
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None: ...
     def on_closed(self, attachment: Attachment) -> None: ...
 
@@ -70,6 +71,7 @@ class Attaching:
         attachment = effect.attachment
         loop = asyncio.get_running_loop()
         warning = loop.call_later(ATTACH_WITHIN_S, log.warning, NO_ANSWER, attachment.queue, ATTACH_WITHIN_S)
+        channel: Channel | None = None
         try:
             channel = await self._work.open_channel()
             self._channels[attachment] = channel
@@ -80,12 +82,12 @@ class Attaching:
                 prefetch_count=attachment.prefetch,
                 consumer_tag=self._tag,
                 arguments=dict(effect.arguments),
-                on_cancelled=partial(self._cancelled, attachment),
+                on_cancelled=partial(self._cancelled, attachment, events),
             )
             self._attached.add(attachment)
             events.on_attached(attachment)
         except ClientError as error:
-            if attachment not in self._channels and self._work.is_open:
+            if channel is None and self._work.is_open:
                 log.warning("queue %d: no channel: %s", attachment.queue, error)
                 events.on_closed(attachment)
         finally:
@@ -121,8 +123,9 @@ class Attaching:
         if channel is not None:
             channel.close_soon()
 
-    def _cancelled(self, attachment: Attachment) -> None:
-        log.warning("queue %d: the broker ended the consumer", attachment.queue)
+    def _cancelled(self, attachment: Attachment, events: QueueEvents) -> None:
+        if not events.on_cancelled(attachment):
+            log.warning("queue %d: the broker ended the consumer", attachment.queue)
         self._close(attachment)
 
     def _closed(

@@ -10,7 +10,7 @@ from typing import Any
 from lbg_broker.client import Delivery
 
 from .. import effects as fx
-from ..app import AppChannel
+from ..app import AppChannel, ask_again
 from ..consuming.consumption import Next
 from ..consuming.held import Attachment, Held
 from ..consuming.positions import Positions, StreamRuns
@@ -175,6 +175,9 @@ class Driver:
         """What comes of it is run with `on_closed`, which follows."""
         return self.machine.refused(attachment, code, why)
 
+    def on_cancelled(self, attachment: Attachment) -> bool:
+        return self.machine.cancelled(attachment)
+
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None:
         self.machine.timed_out(attachment, timeout_s)
 
@@ -286,6 +289,9 @@ class Driver:
         except Exception as error:
             self.failure = error
             self.disconnect(f"an error of our own: {error!r}")
+
+    def on_ask_again(self) -> None:
+        ask_again(self._app)
 
     def on_failed(self, error: Exception) -> None:
         self.failure = error
