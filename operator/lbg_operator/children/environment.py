@@ -34,12 +34,14 @@ def environment_of(group: GroupManifest, *, grace_s: int, has_ca: bool) -> list[
         "LBG_MAX_HANDOFF_S": group.max_handoff_s,
         "LBG_RELEASE_INTERVAL_S": group.release_period_s,
         "LBG_SHUTDOWN_GRACE_S": grace_s,
-        "LBG_COMMITS": f"{STATE}/commits" if group.consumer.guarantee == "EffectivelyOnce" else None,
+        "LBG_COMMITS": f"{STATE}/commits" if keeps_state(group) else None,
         "LBG_LOCAL": f"127.0.0.1:{LOCAL_PORT}",
         "LBG_OBSERVED": f"0.0.0.0:{OBSERVED_PORT}",
         "LBG_LOG_FORMAT": group.consumer.sidecar.log_format.lower(),
         "LBG_REPUBLISH": "true" if group.consumer.sidecar.republish else None,
         **_of_app(app),
+        # How far a session is, is one number.
+        "LBG_ORDER": "queue" if group.has_sessions else _ORDERS[app.order],
     }
     pod_name = {"fieldRef": {"fieldPath": "metadata.name"}}
     address = {"secretKeyRef": {"name": credentials_name(group.metadata.name), "key": "uris"}}
@@ -50,10 +52,15 @@ def environment_of(group: GroupManifest, *, grace_s: int, has_ca: bool) -> list[
     ]
 
 
+def keeps_state(group: GroupManifest) -> bool:
+    """Whether the sidecar keeps what was processed: in its session, or of every stream."""
+    assert group.consumer is not None
+    return group.has_sessions or group.consumer.guarantee == "EffectivelyOnce"
+
+
 def _of_app(app: App) -> dict[str, object]:
     told: dict[str, object] = {
         "LBG_APP": _CHANNELS[app.channel],
-        "LBG_ORDER": _ORDERS[app.order],
         "LBG_CONCURRENCY": app.concurrency,
         "LBG_CALL_TIMEOUT_S": app.call_timeout_s,
         "LBG_MAX_ATTEMPTS": app.max_attempts,

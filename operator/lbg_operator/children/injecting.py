@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import ManifestError
 from ..manifests import GroupManifest
 from ..settings import OperatorSettings
-from .environment import CREDENTIALS, LOCAL_PORT, OBSERVED_PORT, STATE, environment_of
+from .environment import CREDENTIALS, LOCAL_PORT, OBSERVED_PORT, STATE, environment_of, keeps_state
 from .naming import credentials_name, selector_of
 
 SIDECAR = "lbg-sidecar"
@@ -30,7 +30,11 @@ CLOSING_S = 4
 
 _TEMPLATE = "spec.consumer.template"
 _CREDENTIALS_VOLUME = "lbg-credentials"
-_STATE_VOLUME = "lbg-state"
+STATE_VOLUME = "lbg-state"
+"""In mode Sessions a claim of the pod's own, by a template of the StatefulSet."""
+
+GROUP = 65532
+"""Of the sidecar's image: who may write to such a volume. The application's containers are in it too."""
 
 
 def injected(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) -> dict[str, Any]:
@@ -54,6 +58,10 @@ def injected(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) 
     else:
         pod["containers"].append(sidecar)
     pod.setdefault("volumes", []).extend(_volumes(group))
+    if group.has_sessions and not settings.assigns_users:
+        security = pod.setdefault("securityContext", {})
+        security.setdefault("fsGroup", GROUP)
+        security.setdefault("fsGroupChangePolicy", "OnRootMismatch")
     metadata = template.setdefault("metadata", {})
     metadata["labels"] = {**metadata.get("labels", {}), **selector_of(group.metadata.name)}
     metadata["annotations"] = {
@@ -98,8 +106,8 @@ def _sidecar(
     mounts: list[dict[str, Any]] = [
         {"name": _CREDENTIALS_VOLUME, "mountPath": CREDENTIALS, "readOnly": True},
     ]
-    if _keeps_state(group):
-        mounts.append({"name": _STATE_VOLUME, "mountPath": STATE})
+    if keeps_state(group):
+        mounts.append({"name": STATE_VOLUME, "mountPath": STATE})
     return {
         "name": SIDECAR,
         "image": told.image or settings.sidecar_image,
@@ -123,10 +131,6 @@ def _sidecar(
 def _volumes(group: GroupManifest) -> list[dict[str, Any]]:
     secret = {"secretName": credentials_name(group.metadata.name)}
     volumes: list[dict[str, Any]] = [{"name": _CREDENTIALS_VOLUME, "secret": secret}]
-    if _keeps_state(group):
-        volumes.append({"name": _STATE_VOLUME, "emptyDir": {}})
+    if keeps_state(group) and not group.has_sessions:
+        volumes.append({"name": STATE_VOLUME, "emptyDir": {}})
     return volumes
-
-
-def _keeps_state(group: GroupManifest) -> bool:
-    return group.consumer is not None and group.consumer.guarantee == "EffectivelyOnce"

@@ -27,6 +27,12 @@ def attributes_name(group: str) -> str:
     return f"{group}-lbg"
 
 
+def sessions_name(group: str) -> str:
+    """Of the StatefulSet of a group's consumers in mode Sessions: a Broker of the group's name has one too. With a dash
+    and a number it names pods, and so sessions."""
+    return f"{group}-lbg"
+
+
 def admin_name(broker: str) -> str:
     """Of the Secret with the first administrator of a broker that the operator runs."""
     return f"{broker}-lbg-admin"

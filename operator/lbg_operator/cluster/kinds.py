@@ -57,10 +57,10 @@ SECRET = Kind("v1", "Secret", "secrets", READ | WRITE | WATCH)
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps", READ | WRITE | WATCH)
 SERVICE = Kind("v1", "Service", "services", WRITE | WATCH)
 VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", WRITE | WATCH)
-POD = Kind("v1", "Pod", "pods", WATCH | {"patch"})
+POD = Kind("v1", "Pod", "pods", WATCH | DELETE | {"patch"})
 EVENT = Kind("v1", "Event", "events", frozenset({"create"}))
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments", WRITE | WATCH | DELETE)
-STATEFUL_SET = Kind("apps/v1", "StatefulSet", "statefulsets", WRITE | WATCH)
+STATEFUL_SET = Kind("apps/v1", "StatefulSet", "statefulsets", WRITE | WATCH | DELETE)
 AUTOSCALER = Kind(
     "autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", WRITE | WATCH | DELETE
 )

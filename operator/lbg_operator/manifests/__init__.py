@@ -5,7 +5,7 @@ checked here is what a schema cannot say.
 """
 
 from .broker import BrokerManifest, Embedded, RabbitMQ
-from .group import App, Batch, BrokerRef, Consumer, GroupManifest, Scaling, Sidecar
+from .group import App, Batch, BrokerRef, Consumer, GroupManifest, Scaling, Sidecar, Storage
 from .metadata import Metadata
 from .quantities import bytes_in, quantity_of
 
@@ -21,6 +21,7 @@ __all__ = [
     "RabbitMQ",
     "Scaling",
     "Sidecar",
+    "Storage",
     "bytes_in",
     "quantity_of",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lbg_broker.group import PARTITIONED, UNCOUNTED_MODES, GroupSpec, SpecError
+from lbg_broker.group import PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec, SpecError
 from lbg_broker.group.spec import BYTES_PER_MB
 
 from ..errors import ManifestError
@@ -70,6 +70,14 @@ class Sidecar:
 
 
 @dataclass(frozen=True, slots=True)
+class Storage:
+    """What a consumer pod keeps its session's position on. No `storage_class`: the cluster's."""
+
+    size_bytes: int = 2**30
+    storage_class: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Consumer:
     """`template` is a PodTemplateSpec as it was written; the API server judges it when a Deployment is made of it."""
 
@@ -77,6 +85,7 @@ class Consumer:
     app: App
     guarantee: str
     sidecar: Sidecar
+    storage: Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,11 @@ class GroupManifest:
         )
 
     @property
+    def has_sessions(self) -> bool:
+        """Whether each consumer is a session, and so has a name and a volume of its own."""
+        return self.spec.mode == SESSIONS
+
+    @property
     def replicas_max(self) -> int:
         """The most consumer pods that there may be: as many as can have something to do."""
         most = REPLICAS_MAX if self.spec.mode in UNCOUNTED_MODES else self.spec.queue_count
@@ -198,7 +212,12 @@ def _consumer(told: Mapping[str, Any]) -> Consumer:
             log_format=sidecar["logFormat"],
             republish=sidecar.get("republish", False),
         ),
+        storage=_storage(told["storage"]) if "storage" in told else Storage(),
     )
+
+
+def _storage(told: Mapping[str, Any]) -> Storage:
+    return Storage(bytes_in("spec.consumer.storage.size", told["size"]), told.get("storageClassName"))
 
 
 def _batch(told: Mapping[str, Any]) -> Batch:

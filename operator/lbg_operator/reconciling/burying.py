@@ -11,7 +11,8 @@ from lbg_broker.provisioning import GroupNotFound, ProvisioningError, StillInUse
 from lbg_broker.provisioning.planning import recorded
 from lbg_broker.provisioning.provisioner import delete_group
 
-from ..cluster.kinds import AUTOSCALER, BROKER, DEPLOYMENT, GROUP
+from ..children.naming import sessions_name
+from ..cluster.kinds import AUTOSCALER, BROKER, DEPLOYMENT, GROUP, STATEFUL_SET
 from ..manifests import GroupManifest
 from ..status.conditions import Reason
 from ..status.seen import lag_of
@@ -118,8 +119,12 @@ class Burying:
         return lag_of(look.description) == 0
 
     async def _end_consumers(self, key: Key) -> None:
-        for kind in (AUTOSCALER, DEPLOYMENT):
-            await self._world.applied.remove(key, kind, key.name)
+        for kind, name in (
+            (AUTOSCALER, key.name),
+            (DEPLOYMENT, key.name),
+            (STATEFUL_SET, sessions_name(key.name)),
+        ):
+            await self._world.applied.remove(key, kind, name)
 
     async def _delete(self, key: Key, group: GroupManifest, reach: Reach, *, is_late: bool) -> float | None:
         look = self._world.looks.latest(key)

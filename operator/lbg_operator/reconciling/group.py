@@ -7,7 +7,7 @@ from typing import Any
 
 from lbg_broker.provisioning import ProvisioningError
 
-from ..cluster.kinds import AUTOSCALER, DEPLOYMENT, GROUP
+from ..cluster.kinds import AUTOSCALER, DEPLOYMENT, GROUP, STATEFUL_SET
 from ..cluster.seam import Forbidden, Invalid
 from ..errors import ManifestError
 from ..manifests import GroupManifest
@@ -16,10 +16,11 @@ from ..status.judging import Facts, Refusal
 from .burying import Burying
 from .finalizing import has_finalizer, with_finalizer
 from .planning import Object as Child
-from .planning import children_of, obsolete, refusal_of
+from .planning import children_of, obsolete, refusal_of, workload_of
 from .provisioning import Provisioning
 from .reporting import Reporting
 from .scaling import Scaling
+from .session_scaling import SessionScaling
 from .store import Key, Object
 from .world import Reach, World, broker_key
 
@@ -37,6 +38,7 @@ class Groups:
         self._provisioning = Provisioning(world)
         self._burying = Burying(world)
         self._scaling = Scaling(world)
+        self._session_scaling = SessionScaling(world)
         self._reporting = Reporting(world)
         self._uids: dict[Key, str] = {}
 
@@ -143,7 +145,7 @@ class Groups:
     def _observed(self, key: Key, group: GroupManifest, facts: Facts, **more: Any) -> Facts:
         """With what the watches and the last look show."""
         store, look = self._world.store, self._world.looks.latest(key)
-        workload, autoscaler = store.get(DEPLOYMENT, key), store.get(AUTOSCALER, key)
+        workload, autoscaler = store.get(*workload_of(group)), store.get(AUTOSCALER, key)
         keda = self._world.autoscaling.keda_status(group)
         return replace(
             facts,
@@ -152,6 +154,9 @@ class Groups:
             workload=None if workload is None else workload["status"],
             autoscaler=keda if autoscaler is None else autoscaler["status"],
             metrics=self._world.autoscaling.ailment,
+            pods=tuple(store.pods(key).values()) if group.has_sessions else (),
+            scale_in=self._session_scaling.waiting(key),
+            now_s=self._world.wall_clock().timestamp(),
             **more,
         )
 
@@ -165,6 +170,9 @@ class Groups:
             if child["kind"] == DEPLOYMENT.kind:
                 child, wait_s = await self._scaling.paced(key, child)
                 again_s = min(again_s, wait_s)
+            elif child["kind"] == STATEFUL_SET.kind:
+                child, wait_s = await self._session_scaling.paced(key, group, child)
+                again_s = min(again_s, wait_s)
             await world.applied.apply(key, child, now=world.now())
         return again_s
 
@@ -173,4 +181,5 @@ class Groups:
         self._provisioning.forget(key)
         self._reporting.forget(key)
         self._scaling.forget(key)
+        self._session_scaling.forget(key)
         self._uids.pop(key, None)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lbg_broker.group import UNCOUNTED_MODES
 from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.observed import UNKNOWN
 
 from ..children.keda import authentication_name
+from ..children.naming import sessions_name
 from ..children.network import network_policy_of
+from ..children.session_pods import session_set_of
 from ..children.sharing import attributes_of
 from ..children.workload import budget_of, deployment_of
 from ..cluster.kinds import (
@@ -18,6 +21,7 @@ from ..cluster.kinds import (
     DEPLOYMENT,
     NETWORK_POLICY,
     SCALED_OBJECT,
+    STATEFUL_SET,
     TRIGGER_AUTHENTICATION,
     Kind,
 )
@@ -26,6 +30,7 @@ from ..settings import OperatorSettings
 from ..status.conditions import Reason
 from ..status.judging import Refusal
 from ..status.seen import queues_served
+from .store import Key
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """A ReplicaSet that scales in takes the pods of the lowest cost first (Kubernetes: "ReplicaSet")."""
@@ -69,7 +74,8 @@ def children_of(
     """
     children = [attributes_of(group)]
     if group.consumer is not None:
-        children += [budget_of(group), deployment_of(group, settings, has_ca=has_ca)]
+        pods_of = session_set_of if group.has_sessions else deployment_of
+        children += [budget_of(group), pods_of(group, settings, has_ca=has_ca)]
     if (policy := network_policy_of(group)) is not None:
         children.insert(1, policy)
     return [*children, *scalers]
@@ -82,18 +88,31 @@ def obsolete(
     wanted = {(child["kind"], child["metadata"]["name"]) for child in children}
     name = group.metadata.name
     possible = [(kind, name) for kind in (AUTOSCALER, DEPLOYMENT, BUDGET, NETWORK_POLICY)]
+    possible.append((STATEFUL_SET, sessions_name(name)))
     if has_keda:
         possible += [(SCALED_OBJECT, name), (TRIGGER_AUTHENTICATION, authentication_name(name))]
     return [(kind, called) for kind, called in possible if (kind.kind, called) not in wanted]
 
 
+def workload_of(group: GroupManifest) -> tuple[Kind, Key]:
+    """What runs its consumers."""
+    metadata = group.metadata
+    if group.has_sessions:
+        return STATEFUL_SET, Key(metadata.namespace, sessions_name(metadata.name))
+    return DEPLOYMENT, Key(metadata.namespace, metadata.name)
+
+
 def deletion_costs(description: Description, pods: Iterable[str]) -> dict[str, int]:
-    """How many queues each pod serves, so that those who stand by go first. Raises ValueError when nobody knows."""
+    """What each pod would give away by going: its queues or partitions, or where all consume one queue, what it has in
+    hand. Those who have the least go first. Raises ValueError when nobody knows."""
     if description.members is UNKNOWN:
         raise ValueError("the members could not be asked")
-    served = queues_served(description)
-    serving = {member.name: len(served[member.index]) for member in description.members}
-    return {pod: serving.get(pod, 0) for pod in pods}
+    if description.spec is not None and description.spec.mode in UNCOUNTED_MODES:
+        has = {member.name: sum(one.in_flight for one in member.queues) for member in description.members}
+    else:
+        served = queues_served(description)
+        has = {member.name: len(served[member.index]) for member in description.members}
+    return {pod: has.get(pod, 0) for pod in pods}
 
 
 def _age(group: GroupManifest) -> tuple[str, str]:

@@ -14,6 +14,7 @@ class Type(enum.StrEnum):
     READY = "Ready"
     SCALING_ACTIVE = "ScalingActive"
     DEGRADED = "Degraded"
+    SCALED = "Scaled"
 
 
 class State(enum.StrEnum):
@@ -107,6 +108,18 @@ class Reason(enum.Enum):
     )
     SCALING_NOT_OBSERVED = (Type.SCALING_ACTIVE, State.UNKNOWN, "The autoscaler has not said anything yet.")
 
+    AS_ASKED = (Type.SCALED, State.TRUE, "There are as many consumers as were asked for.")
+    SESSIONS_ENDING = (
+        Type.SCALED,
+        State.FALSE,
+        "Fewer consumers wait until the sessions of those that are to go are worked off; the message names them.",
+    )
+    SESSIONS_UNKNOWN = (
+        Type.SCALED,
+        State.UNKNOWN,
+        "Fewer consumers wait: the broker could not be read, so nobody knows what their sessions still have.",
+    )
+
     REACHABLE = (Type.READY, State.TRUE, "Groups can be made on this broker.")
     STARTING = (Type.READY, State.FALSE, "The broker's pod is not ready yet: look at it if that lasts.")
     SECRET_MISSING = (
@@ -140,6 +153,11 @@ class Reason(enum.Enum):
         Type.DEGRADED,
         State.TRUE,
         "The cluster forbids one of the objects: a quota, a policy, or the operator's own rules.",
+    )
+    SESSIONS_STRANDED = (
+        Type.DEGRADED,
+        State.TRUE,
+        "Sessions have messages and no consumer, and nobody else gets these: look at the pods of the same names.",
     )
     BROKER_ALARM = (
         Type.DEGRADED,

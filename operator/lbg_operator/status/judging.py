@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from lbg_broker.provisioning.statuses import unserved
 
 from ..manifests import GroupManifest
 from .conditions import Condition, Reason
+from .sessions import failing, stranded_of
 
 QUEUES_NAMED_MAX = 10
 SCALING_DISABLED = "ScalingDisabled"
@@ -36,12 +37,21 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleIn:
+    """Fewer consumers were asked for than may go yet. `sessions`: what they wait for; empty where that is unknown."""
+
+    wanted: int
+    sessions: str
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What one round found. `description` is None when the broker could not be read, and `unread` says why.
 
     `refusal`: the manifest is not accepted. `failure`: provisioning ended with this. `autoscaler` is the status of the
     HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment. `forbidden`: what the cluster
-    does not let the operator do; `metrics`: what keeps lag from autoscalers in this cluster.
+    does not let the operator do; `metrics`: what keeps lag from autoscalers in this cluster. In mode Sessions `pods`
+    are those of the consumers, and `scale_in` what fewer of them wait for. `now_s` counts from the epoch.
     """
 
     refusal: Refusal | None = None
@@ -53,6 +63,9 @@ class Facts:
     metrics: str = ""
     workload: Mapping[str, Any] | None = field(default=None, hash=False)
     autoscaler: Mapping[str, Any] | None = field(default=None, hash=False)
+    pods: Sequence[Mapping[str, Any]] = field(default=(), hash=False)
+    scale_in: ScaleIn | None = None
+    now_s: float = 0.0
 
 
 def conditions_of(group: GroupManifest | None, facts: Facts) -> list[Condition]:
@@ -60,6 +73,8 @@ def conditions_of(group: GroupManifest | None, facts: Facts) -> list[Condition]:
     conditions = [accepted(facts), provisioned(facts)]
     if group is not None:
         conditions += [ready(group, facts), scaling_active(group, facts), degraded(facts)]
+        if group.has_sessions and group.consumer is not None:
+            conditions.append(scaled(facts))
     return conditions
 
 
@@ -132,12 +147,25 @@ def scaling_active(group: GroupManifest, facts: Facts) -> Condition:
     return Condition(Reason.METRICS_MISSING, f"{active.get('reason', '')}: {active.get('message', '')}")
 
 
+def scaled(facts: Facts) -> Condition:
+    """Of mode Sessions, where a consumer goes when its session is over."""
+    waits = facts.scale_in
+    if waits is None:
+        return Condition(Reason.AS_ASKED)
+    if not waits.sessions:
+        return Condition(Reason.SESSIONS_UNKNOWN, facts.unread)
+    return Condition(
+        Reason.SESSIONS_ENDING,
+        f"scaling in to {waits.wanted} waits until these are worked off: {waits.sessions}",
+    )
+
+
 def degraded(facts: Facts) -> Condition:
     """What is wrong although the group may be served; the first of the list counts."""
     description = facts.description
     if facts.forbidden:
         return Condition(Reason.CLUSTER_REFUSES, facts.forbidden)
-    if pods := _pods_failing(facts.workload):
+    if pods := _pods_failing(facts.workload) or failing(facts.pods):
         return Condition(Reason.PODS_FAILING, pods)
     if description is None or description.members is UNKNOWN:
         return Condition(Reason.NOT_KNOWN, facts.unread)
@@ -149,6 +177,8 @@ def degraded(facts: Facts) -> Condition:
     if poisoned:
         told = [f"queue {one.queue}: {', '.join(one.poisoned_keys) or 'no key'}" for one in poisoned]
         return Condition(Reason.POISONED, "; ".join(told[:QUEUES_NAMED_MAX]))
+    if stranded := stranded_of(description, facts.now_s):
+        return Condition(Reason.SESSIONS_STRANDED, stranded)
     if description.problems:
         return Condition(Reason.REPAIR_NEEDED, "; ".join(description.problems[:QUEUES_NAMED_MAX]))
     return Condition(Reason.AS_EXPECTED)

@@ -7,6 +7,7 @@ from typing import Any
 
 from lbg_broker.group import UNCOUNTED_MODES
 from lbg_broker.provisioning.describing import Description
+from lbg_broker.provisioning.native import SessionsSeen
 from lbg_broker.provisioning.observed import UNKNOWN
 from lbg_broker.provisioning.statuses import PartitionLine, partitions_of, rebalance_of
 
@@ -17,6 +18,11 @@ def seen_of(description: Description) -> dict[str, Any]:
         "rebalance": rebalance_of(description),
         "queues": [_queue(one) for one in _partitions(description)],
     }
+    if isinstance(description.native, SessionsSeen):
+        seen["sessions"] = [
+            {"session": one.session, "state": one.state, "messages": one.messages}
+            for one in description.native.sessions
+        ]
     if (lag := lag_of(description)) is not None:
         seen["lag"] = lag
     if description.members is not UNKNOWN:

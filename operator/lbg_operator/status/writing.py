@@ -20,6 +20,7 @@ TIME_ALONE_S = 300.0
 _TIME = "observedTime"
 _NUMBERS = frozenset({"lag", _TIME})
 _QUEUE_NUMBERS = frozenset({"ready", "unacked"})
+_SESSION_NUMBERS = frozenset({"messages"})
 
 
 def status_of(
@@ -78,5 +79,9 @@ def _without_numbers(status: Mapping[str, Any]) -> dict[str, Any]:
     told["queues"] = [
         {name: value for name, value in queue.items() if name not in _QUEUE_NUMBERS}
         for queue in status.get("queues", ())
+    ]
+    told["sessions"] = [
+        {name: value for name, value in session.items() if name not in _SESSION_NUMBERS}
+        for session in status.get("sessions", ())
     ]
     return told
