@@ -59,6 +59,15 @@ def broker() -> None:
     show_envvar=True,
     help="The first line of this file is the administrator's password; taken up within seconds when it changes.",
 )
+@click.option(
+    "--default-message-group",
+    metavar="NAME",
+    default="qpid.no-group",
+    show_default=True,
+    envvar="LBG_DEFAULT_MESSAGE_GROUP",
+    show_envvar=True,
+    help="The group of messages that name none, on queues of message groups.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Say where it listens as one line of JSON.")
 def serve(
     data_dir: Path,
@@ -70,6 +79,7 @@ def serve(
     client_cafile: Path | None,
     admin_username_file: Path | None,
     admin_password_file: Path | None,
+    default_message_group: str,
     as_json: bool,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
@@ -92,6 +102,8 @@ def serve(
         raise click.UsageError("--client-cafile needs --certfile and --keyfile")
     if (admin_username_file is None) != (admin_password_file is None):
         raise click.UsageError("--admin-username-file and --admin-password-file go together")
+    if not default_message_group:
+        raise click.BadParameter("a group's name is not empty", param_hint="--default-message-group")
     administrator = (
         AdministratorFiles(admin_username_file, admin_password_file)
         if admin_username_file is not None and admin_password_file is not None
@@ -108,6 +120,7 @@ def serve(
         management=None if no_management else _address("--management", management),
         tls=tls,
         administrator=administrator,
+        default_message_group=default_message_group,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     serve_broker(settings, on_ready=lambda server: _tell_ready(server, as_json=as_json))

@@ -22,14 +22,16 @@ class Opened:
     store: Store
 
 
-async def open_broker(data_dir: Path, administrator: Administrator | None) -> Opened:
+async def open_broker(
+    data_dir: Path, administrator: Administrator | None, *, default_group: str
+) -> Opened:
     """Raises `StoreError` and `RestoreError`."""
     store = await asyncio.to_thread(Store, data_dir / STORE_FILE)
     try:
         stored = await asyncio.to_thread(store.load)
         users = load_users(stored.definitions)
         accounts = first_accounts(users, administrator)
-        broker = Broker(users, new_token=_new_token, stored=stored)
+        broker = Broker(users, new_token=_new_token, stored=stored, default_group=default_group)
     except BaseException:
         store.close()
         raise

@@ -266,7 +266,9 @@ class Server:
             session.abort()
 
     async def _open(self, administrator: Administrator | None) -> None:
-        opened = await open_broker(self.settings.data_dir, administrator)
+        opened = await open_broker(
+            self.settings.data_dir, administrator, default_group=self.settings.default_message_group
+        )
         self.broker, self.users = opened.broker, opened.users
         self._persistence = Persistence(
             self.broker,

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from lbg_broker.server.core.state import DEFAULT_MESSAGE_GROUP
+
 __all__ = ["Address", "AdministratorFiles", "ServerSettings", "TlsSettings"]
 
 
@@ -52,6 +54,9 @@ class ServerSettings:
     listen: Address = Address()
     management: Address | None = None
     """Where the management HTTP API listens. None: nowhere."""
+
+    default_message_group: str = DEFAULT_MESSAGE_GROUP
+    """The group of messages that name none, on queues of message groups."""
 
     tls: TlsSettings | None = None
     """For AMQP and the management API. None: plain TCP and HTTP."""
