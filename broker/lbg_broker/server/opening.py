@@ -22,9 +22,7 @@ class Opened:
     store: Store
 
 
-async def open_broker(
-    data_dir: Path, administrator: Administrator | None, *, default_group: str
-) -> Opened:
+async def open_broker(data_dir: Path, administrator: Administrator | None, *, default_group: str) -> Opened:
     """Raises `StoreError` and `RestoreError`."""
     store = await asyncio.to_thread(Store, data_dir / STORE_FILE)
     try:
