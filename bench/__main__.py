@@ -22,6 +22,7 @@ MEASUREMENTS = (
     "surveying",
     "comparison",
     "handoff",
+    "sessions",
 )
 ARGUMENTS = {"comparison": ("--plot", "docs/comparison.png")}
 

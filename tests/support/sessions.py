@@ -1,13 +1,16 @@
-"""A sessions queue in a broker's core, and who consumes from it."""
+"""A sessions queue, in a broker's core or in one that is a process, and who consumes from it."""
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from typing import Any
 
 from lbg_broker.server.core.kinds.sessions.numbering import END, SEQUENCE
 from support.broker_world import Client, Delivery, World
+from support.embedded import EmbeddedBroker
 
-__all__ = ["Given", "attach", "given", "sessions_queue", "shown"]
+__all__ = ["Given", "act_on", "attach", "given", "queue_json", "sessions_queue", "shown"]
 
 Given = list[tuple[int, bytes]]
 """Sequence numbers and bodies, as they came."""
@@ -59,3 +62,24 @@ def shown(world: World, session: str, queue: str = "q") -> dict[str, Any]:
     sessions = world.queue(queue).policy.describe()["sessions"]
     (found,) = [one for one in sessions if one["session"] == session]
     return dict(found)
+
+
+def act_on(broker: EmbeddedBroker, action: str, queue: str = "q", **arguments: Any) -> dict[str, Any]:
+    """An action on a queue of a broker that is a process."""
+    return _api(broker, f"lbg/queues/%2F/{queue}/{action}", arguments)
+
+
+def queue_json(broker: EmbeddedBroker, queue: str = "q") -> dict[str, Any]:
+    """A queue as the management API shows it."""
+    return _api(broker, f"queues/%2F/{queue}", None)
+
+
+def _api(broker: EmbeddedBroker, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{broker.management_port}/api/{path}",
+        data=None if body is None else json.dumps(body).encode(),
+        method="GET" if body is None else "POST",
+        headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q=", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return dict(json.load(answer))
