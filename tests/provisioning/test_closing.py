@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lbg_broker.group import is_closed_in
 from lbg_broker.provisioning.actions import ActOnQueue
 from lbg_broker.provisioning.errors import GroupNotFound, RecordUnreadable, SessionNotFound, Unsupported
-from lbg_broker.provisioning.provisioner import close_group, create_group
+from lbg_broker.provisioning.provisioner import close_group, create_group, rotate_user
 from support.fake_admin import FakeAdmin
 from support.native_groups import SESSIONS, made, spec_in
 
@@ -21,6 +22,7 @@ async def test_closing_a_group_closes_its_queue_and_tells_what_is_left() -> None
     left = await close_group(admin, "orders")
 
     assert acts(admin) == [ActOnQueue("lbg.orders.q", "close")]
+    assert is_closed_in(admin.records["orders"])
     assert left.to_json()["pool"] == 12
 
 
@@ -36,9 +38,22 @@ async def test_what_is_closed_already_is_left_as_it_is() -> None:
     admin = await made("Sessions", said={**SESSIONS, "closed": True})
 
     await close_group(admin, "orders")
+    before = list(admin.performed)
+    await close_group(admin, "orders")
     await close_group(admin, "orders", session="m3")
 
     assert acts(admin) == []
+    assert admin.performed == before
+
+
+async def test_a_closed_group_stays_closed_when_its_user_changes() -> None:
+    admin = await made("Sessions")
+    await close_group(admin, "orders")
+
+    await rotate_user(admin, "orders", username="orders-2")
+
+    assert is_closed_in(admin.records["orders"])
+    assert (await create_group(admin, spec_in("Sessions", username="orders-2"))).changes == ()
 
 
 async def test_a_session_that_is_not_there_is_refused_with_those_that_are() -> None:

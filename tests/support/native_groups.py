@@ -69,13 +69,13 @@ SESSIONS: dict[str, Any] = {
 SAID = {"Partitioned": PARTITIONS, "MessageGroups": MESSAGE_GROUPS, "Sessions": SESSIONS}
 
 
-def spec_in(mode: str, name: str = "orders", **attributes: Any) -> GroupSpec:
+def spec_in(mode: str, name: str = "orders", *, username: str | None = None, **attributes: Any) -> GroupSpec:
     return GroupSpec(
         name,
         name,
         hash_count=8,
         queue_size_mb=10,
-        client_username=f"{name}-app",
+        client_username=username or f"{name}-app",
         mode=mode,
         queue_count=1 if mode in UNCOUNTED_MODES else 2,
         **attributes,

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from lbg_broker.client import AccessRefused, ChannelClosed, ClientConnection
-from lbg_broker.group import GroupSpec, Names, binding_key
+from lbg_broker.group import Engine, GroupSpec, binding_of
 
 from .errors import ReplayStopped
 from .letter import DeadLetter, hash_in
@@ -26,11 +26,11 @@ class Binding:
         hash_ = hash_in(letter.routing_key)
         if hash_ is None or hash_ >= self._spec.hash_count or hash_ in self._bound:
             return
-        names = Names(self._spec.name)
-        queue = names.queue(hash_ % self._spec.queue_count)
+        binding = binding_of(self._spec, Engine.announced(self._connection.server_properties), hash_)
+        queue = binding.queue
         channel = await self._connection.open_channel()
         try:
-            await channel.queue_bind(queue, names.exchange, binding_key(self._spec.hash_prefix, hash_))
+            await channel.queue_bind(queue, binding.exchange, binding.routing_key)
         except AccessRefused as error:
             why = f"this user may not make sure that queue {queue} is bound ({error.reply_text})"
             raise ReplayStopped(str(letter), why) from None

@@ -4,6 +4,7 @@ Pure: standard library only, no I/O, no clock, no threads; everything here is a 
 """
 
 from .assignment import balanced_primaries, static_primaries
+from .ending import closed_record, is_closed_in
 from .engines import EMBEDDED, RABBITMQ, Engine
 from .errors import GroupError, JournalError, SpecError
 from .hashing import HASH_FUNCTIONS, hash_of, queue_of
@@ -36,7 +37,7 @@ from .order import OrderJudge
 from .recounting import marked, recounted, repartition_in
 from .sequences import SequenceSet
 from .spec import Difference, GroupSpec, differences
-from .topology import Permissions, Topology, is_native, mailbox_of, stream_queues, topology_of
+from .topology import Permissions, Topology, binding_of, is_native, mailbox_of, stream_queues, topology_of
 
 __all__ = [
     "EMBEDDED",
@@ -82,10 +83,13 @@ __all__ = [
     "Topology",
     "balanced_primaries",
     "binding_key",
+    "binding_of",
+    "closed_record",
     "decode",
     "differences",
     "encode",
     "hash_of",
+    "is_closed_in",
     "is_native",
     "mailbox_of",
     "marked",

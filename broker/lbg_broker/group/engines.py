@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .errors import SpecError
@@ -31,6 +32,11 @@ class Engine:
         if found is None:
             raise SpecError("engine version", version, "must begin with numbers, as 4.0.5 does")
         return cls(product, (int(found[1]), int(found[2]), int(found[3] or 0)))
+
+    @classmethod
+    def announced(cls, properties: Mapping[str, object]) -> Engine:
+        """From the server properties of connection.start; raises SpecError for an unknown one."""
+        return cls.parse(str(properties.get("product", "")), str(properties.get("version", "")))
 
     @property
     def is_rabbitmq(self) -> bool:

@@ -44,7 +44,8 @@ _RECORD_FIELDS = {
 _PASSWORDS = frozenset({"CP", "client_password"})
 
 REPARTITION_KEY = "RP"
-"""In a record, and no attribute: see `recounting`."""
+CLOSED_KEY = "CL"
+"""In a record, and no attributes: see `recounting` and `ending`."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -144,7 +145,7 @@ class GroupSpec:
             raise SpecError("record", _excerpt(text), "must be a JSON object")
         given: dict[str, object] = {"name": name}
         for key, value in record.items():
-            if key in _PASSWORDS or key == REPARTITION_KEY:
+            if key in _PASSWORDS or key in (REPARTITION_KEY, CLOSED_KEY):
                 continue
             if key not in _RECORD_FIELDS:
                 raise SpecError("key", key, f"is none of a record's: {', '.join(_RECORD_FIELDS)}")

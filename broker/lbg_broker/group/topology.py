@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from .engines import Engine
+from .hashing import queue_of
 from .modes import MESSAGE_GROUPS, NATIVE_MODES, PARTITIONED, SESSIONS
 from .names import HEADER_KEY, TO_ALL, Names, binding_key
 from .spec import GroupSpec
@@ -148,20 +149,29 @@ def _kind_of(spec: GroupSpec) -> dict[str, Argument]:
 def bindings_of(spec: GroupSpec, engine: Engine) -> tuple[Binding, ...]:
     """Queue q takes hashes q, q + QC, q + 2 QC …: the document's striping. Where there is one queue, it takes all."""
     names = Names(spec.name)
-    taken = (
-        [(names.parent, f"{spec.hash_prefix}.#")]
+    hashes = (
+        [0]
         if is_native(spec, engine)
         else [
-            (names.queue(number), binding_key(spec.hash_prefix, hash_))
+            hash_
             for number in range(spec.queue_count)
             for hash_ in range(number, spec.hash_count, spec.queue_count)
         ]
     )
     return (
-        *(Binding(names.exchange, queue, key) for queue, key in taken),
+        *(binding_of(spec, engine, hash_) for hash_ in hashes),
         Binding(names.unrouted_exchange, names.unrouted, ""),
         Binding(names.dlx, names.dead, ""),
     )
+
+
+def binding_of(spec: GroupSpec, engine: Engine, hash_: int) -> Binding:
+    """The one through which messages of `hash_` come to their queue."""
+    names = Names(spec.name)
+    if is_native(spec, engine):
+        return Binding(names.exchange, names.parent, f"{spec.hash_prefix}.#")
+    key = binding_key(spec.hash_prefix, hash_)
+    return Binding(names.exchange, names.queue(queue_of(hash_, spec.queue_count)), key)
 
 
 def mailbox_of(names: Names, index: int) -> tuple[Queue, tuple[Binding, ...]]:

@@ -38,7 +38,7 @@ class AmqpSide:
         """What the broker is. Raises Unsupported for one that cannot carry a group."""
         said = (await self.link.connection()).server_properties
         try:
-            return Engine.parse(str(said.get("product", "")), str(said.get("version", "")))
+            return Engine.announced(said)
         except SpecError as error:
             raise Unsupported(f"the broker at {self.link.where} cannot carry a group: {error}") from error
 

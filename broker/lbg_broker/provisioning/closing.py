@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from lbg_broker.group import SESSIONS, Names
+from lbg_broker.group import SESSIONS, Names, closed_record
 
-from .actions import ActOnQueue
+from .actions import Action, ActOnQueue, WriteRecord
 from .errors import GroupNotFound, RecordUnreadable, SessionNotFound, Unsupported
 from .native import CLOSING, SessionsSeen
 from .observed import UNKNOWN, Observed, QueueSeen
 from .planning import recorded
 
 
-def plan_close(group: str, observed: Observed, *, session: str | None) -> tuple[ActOnQueue, ...]:
-    """No actions where it is closed already. Raises GroupNotFound, RecordUnreadable, SessionNotFound, and Unsupported
-    for a group without sessions, and where the broker's word on them is out of reach."""
+def plan_close(group: str, observed: Observed, *, session: str | None) -> tuple[Action, ...]:
+    """The record first, which tells publishers why they are refused. No actions where it is closed already.
+
+    Raises GroupNotFound, RecordUnreadable, SessionNotFound, and Unsupported for a group without sessions, and where the
+    broker's word on them is out of reach.
+    """
     if observed.is_empty:
         raise GroupNotFound(group)
     spec = recorded(group, observed)
@@ -36,7 +39,10 @@ def plan_close(group: str, observed: Observed, *, session: str | None) -> tuple[
     if not isinstance(sessions, SessionsSeen):
         raise Unsupported(f"group {group!r} cannot be closed: queue {parent} is missing, or has no sessions")
     if session is None:
-        return () if sessions.closed else (ActOnQueue(parent, "close"),)
+        actions: list[Action] = []
+        if observed.record != (closed := closed_record(spec)):
+            actions.append(WriteRecord(group, closed, before=spec.to_record()))
+        return (*actions, *(() if sessions.closed else (ActOnQueue(parent, "close"),)))
     states = {one.session: one.state for one in sessions.sessions}
     if session not in states:
         raise SessionNotFound(group, session, sorted(states))

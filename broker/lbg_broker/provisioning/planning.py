@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from lbg_broker.group import Difference, GroupSpec, Names, SpecError, Topology, differences, topology_of
+from lbg_broker.group import (
+    SESSIONS,
+    Difference,
+    GroupSpec,
+    Names,
+    SpecError,
+    Topology,
+    differences,
+    topology_of,
+)
 from lbg_broker.group.topology import Binding
 from lbg_broker.passwords import is_hash_of
 
@@ -97,7 +106,7 @@ def plan_delete(group: str, observed: Observed, *, force: bool, with_user: bool 
         require_users(observed, "deleted")
     names = Names(group)
     if not force and (where := list(_uses(names, observed))):
-        raise StillInUse(group, where)
+        raise StillInUse(group, where, remedy=_remedy_in_use(group, observed))
     exchanges = [name for name, seen in observed.exchanges.items() if seen is not None]
     queues = [name for name, seen in observed.queues.items() if seen is not None]
     guarded = _guarded_queues(names, queues)
@@ -181,6 +190,13 @@ def _remedy(spec: GroupSpec, diff: Sequence[Difference]) -> str:
     if "queue_count" not in {one.field for one in diff}:
         return ""
     return f"; `lbg group repartition {spec.name} --queues {spec.queue_count}` gives it that many queues"
+
+
+def _remedy_in_use(group: str, observed: Observed) -> str:
+    spec = recorded(group, observed)
+    if spec is not None and spec.mode == SESSIONS:
+        return f"close it with `lbg group close {group}` and let its sessions end, or use --force"
+    return "stop its members and drain it, or use --force"
 
 
 def _guarded_queues(names: Names, queues: list[str]) -> list[str]:

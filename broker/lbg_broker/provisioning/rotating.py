@@ -6,7 +6,7 @@ user beside the old one: both are let in, until the old one has no connection le
 
 from __future__ import annotations
 
-from lbg_broker.group import GroupSpec, topology_of
+from lbg_broker.group import GroupSpec, closed_record, is_closed_in, topology_of
 
 from .actions import Action, DeleteUser, PutPermissions, PutUser, WriteRecord
 from .errors import GroupNotFound, RecordUnreadable, StillInUse, Taken
@@ -35,7 +35,7 @@ def plan_rotate(
         permissions = topology_of(spec, observed.engine).permissions
         actions.append(PutPermissions(wanted.client_username, permissions, None if is_new else permissions))
     if wanted != spec:
-        actions.append(WriteRecord(group, wanted.to_record(), before=spec.to_record()))
+        actions.append(_record(wanted, observed))
     # Last: the password before this one cannot be put back.
     return tuple(actions if is_new else [*actions, put_user])
 
@@ -55,6 +55,13 @@ def plan_finish(group: str, observed: Observed, *, force: bool) -> tuple[Action,
         if where := [f"user {name} has {count} connections" for name, count in connected.items() if count]:
             raise StillInUse(group, where, remedy=REMEDY)
     return tuple(DeleteUser(name) for name in before)
+
+
+def _record(wanted: GroupSpec, observed: Observed) -> WriteRecord:
+    """A group that is closed stays so."""
+    assert isinstance(observed.record, str)
+    text = closed_record(wanted) if is_closed_in(observed.record) else wanted.to_record()
+    return WriteRecord(wanted.name, text, before=observed.record)
 
 
 def replace_user(spec: GroupSpec, username: str) -> GroupSpec:

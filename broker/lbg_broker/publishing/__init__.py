@@ -9,6 +9,7 @@ from . import events
 from .errors import (
     BadRow,
     BrokerRefused,
+    GroupClosed,
     GroupGone,
     InputChanged,
     InputError,
@@ -31,6 +32,7 @@ __all__ = [
     "BadRow",
     "BrokerRefused",
     "Extra",
+    "GroupClosed",
     "GroupGone",
     "GroupPublisher",
     "Identity",

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lbg_broker.client import Channel, ClientConnection, ClientError, Returned
-from lbg_broker.group import GroupSpec, Names, PublishedRecord
+from lbg_broker.group import NATIVE_MODES, Engine, GroupSpec, Names, PublishedRecord, is_native
 from lbg_broker.journal import JournalingError, JournalWriter
 
 from . import events
@@ -68,12 +68,17 @@ class Carrying:
         self.awaited: dict[int, Callable[[], None]] = {}
         """Who wants to know of a message's confirm, by the message's position."""
         self._saved_maybe_twice = 0
+        self._is_one_queue = False
         self._told_full: set[int] = set()
         self._told_silent: set[int] = set()
         self._silence_timer: asyncio.TimerHandle | None = None
 
     def attach(self, connection: ClientConnection, channel: Channel) -> None:
         """Go on with a channel in confirm mode."""
+        spec = self.machine.stamper.spec
+        self._is_one_queue = spec.mode in NATIVE_MODES and is_native(
+            spec, Engine.announced(connection.server_properties)
+        )
         channel.on_confirm = self._on_confirm
         channel.on_return = self._on_return
         connection.on_blocked = self._on_blocked
@@ -226,18 +231,29 @@ class Carrying:
 
     def _tell_full(self) -> None:
         full = set(self.machine.full_queues)
-        for queue in sorted(full - self._told_full):
-            self._hooks.tell(events.QueueFull(self._names.queue(queue)))
-        for queue in sorted(self._told_full - full):
-            self._hooks.tell(events.QueueTaking(self._names.queue(queue)))
+        now, before = self.named(full), self.named(self._told_full)
+        for name in now:
+            if name not in before:
+                self._hooks.tell(events.QueueFull(name))
+        for name in before:
+            if name not in now:
+                self._hooks.tell(events.QueueTaking(name))
         self._told_full = full
+
+    def named(self, queues: Iterable[int]) -> list[str]:
+        """The names on the broker of these queues; one where the group is one queue."""
+        names = [self._names.queue(queue) for queue in sorted(queues)]
+        return [self._names.parent] if names and self._is_one_queue else names
 
     def _look_for_silence(self) -> None:
         silent = self.machine.silent_queues(self._loop.time(), for_s=SILENT_AFTER_S)
-        for queue in sorted(silent - self._told_silent):
-            self._hooks.tell(events.QueueSilent(self._names.queue(queue), SILENT_AFTER_S))
-        for queue in sorted(self._told_silent - silent):
-            self._hooks.tell(events.QueueTaking(self._names.queue(queue)))
+        now, before = self.named(silent), self.named(self._told_silent)
+        for name in now:
+            if name not in before:
+                self._hooks.tell(events.QueueSilent(name, SILENT_AFTER_S))
+        for name in before:
+            if name not in now:
+                self._hooks.tell(events.QueueTaking(name))
         self._told_silent = silent
         self._silence_timer = self._loop.call_later(SILENCE_LOOK_S, self._look_for_silence)
 

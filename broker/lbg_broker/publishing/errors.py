@@ -3,6 +3,7 @@
     PublishingError
     ├── Unroutable        the broker found no queue for a message and returned it
     ├── GroupGone         the group is not there any more, or its attributes changed under the publisher
+    ├── GroupClosed       the group takes no more messages, for good
     ├── BrokerRefused     the broker closed the channel for a reason that does not pass (permissions, size)
     ├── PublisherClosed   publish() after close()
     ├── InputError        the input cannot be read
@@ -33,6 +34,16 @@ class Unroutable(PublishingError):
 
 class GroupGone(PublishingError):
     """The group is not there any more, or its attributes changed under the publisher: sequences cannot go on."""
+
+
+class GroupClosed(PublishingError):
+    """The group takes no more messages, for good."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"group {group!r} is closed and takes no more messages: publish to another group, or delete it when its "
+            "sessions are done and make it anew"
+        )
 
 
 class BrokerRefused(PublishingError):

@@ -216,7 +216,8 @@ class GroupPublisher:
     @property
     def full_queues(self) -> list[str]:
         """Names of the queues that take nothing for now: they are at their limit and refuse (basic.nack)."""
-        return [self._names.queue(queue) for queue in sorted(self._opened().machine.full_queues)]
+        carrying = self._opened()
+        return carrying.named(carrying.machine.full_queues)
 
     def report(self, *, bad_rows: int = 0) -> PublishingReport:
         """What was done so far."""

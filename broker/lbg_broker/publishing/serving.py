@@ -53,7 +53,8 @@ async def serve_channels(
     tell: Callable[[ChannelRenewed], None],
 ) -> NoReturn:
     """Carry over a channel, and over a new one when it is doubted. Raises ConnectionLost when the connection is gone,
-    Changing when its group changes, Forbidden when perhaps it does; GroupGone and BrokerRefused are final."""
+    Changing when its group changes, Forbidden when perhaps it does; GroupGone, GroupClosed and
+    BrokerRefused are final."""
     loop = asyncio.get_running_loop()
     patience_s = RENEW_AFTER_S
     while True:
@@ -96,7 +97,7 @@ async def _doubt(
     connection: ClientConnection, carrying: Carrying, names: Names, patience_s: float
 ) -> ChannelRenewed | Changing:
     """Return when a new channel is worth trying: a queue refuses everything and has nothing, or answers nothing. Or
-    when the group is given another number of queues, and refused for that.
+    when the group is given another number of queues, and refused for that. Raises GroupClosed.
 
     A channel of RabbitMQ 3.10 asks the node that was the leader when it first published to a quorum queue whether
     it may; while that node is down, each answer is a refusal (rabbit_fifo_client:enqueue/3). And what a channel
@@ -109,16 +110,15 @@ async def _doubt(
     while True:
         await asyncio.sleep(DOUBT_EVERY_S)
         now = loop.time()
-        for queue in machine.silent_queues(now, for_s=patience_s):
-            return ChannelRenewed(names.queue(queue), f"has answered nothing for {patience_s:g} s")
+        for name in carrying.named(machine.silent_queues(now, for_s=patience_s)):
+            return ChannelRenewed(name, f"has answered nothing for {patience_s:g} s")
         if machine.counts.refused > refused and now >= look_at:
             refused, look_at = machine.counts.refused, now + RECORD_LOOK_S
             if await is_changing(connection, machine.stamper.spec):
                 return Changing()
         if refuses_in_order(connection):
             continue
-        for queue in machine.refusing_queues(now, for_s=DOUBT_AFTER_S):
-            name = names.queue(queue)
+        for name in carrying.named(machine.refusing_queues(now, for_s=DOUBT_AFTER_S)):
             with suppress(ClientError):
                 if looking is None or not looking.is_open:
                     looking = await connection.open_channel()

@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable
 
 from lbg_broker.client import ChannelClosed, ClientConnection
-from lbg_broker.group import GroupSpec, repartition_in
+from lbg_broker.group import GroupSpec, is_closed_in, repartition_in
 from lbg_broker.provisioning.errors import ProvisioningError, RecordUnreadable
 from lbg_broker.provisioning.reading import read_record, spec_in
 
-from .errors import GroupGone
+from .errors import GroupClosed, GroupGone
 from .events import IngressClosed, IngressOpen
 from .identity import group_facts
 
@@ -20,7 +20,7 @@ LOOK_S = 1.0
 
 
 async def read_spec(connection: ClientConnection, group: str) -> GroupSpec:
-    """Raises ProvisioningError, ChannelClosed, ConnectionLost."""
+    """Raises ProvisioningError, GroupClosed, ChannelClosed, ConnectionLost."""
     spec, _ = await _read(connection, group)
     return spec
 
@@ -28,7 +28,7 @@ async def read_spec(connection: ClientConnection, group: str) -> GroupSpec:
 async def is_changing(connection: ClientConnection, spec: GroupSpec) -> bool:
     """Whether the group is on its way to another number of queues, or has one; not as far as nothing can be read.
 
-    Raises ConnectionLost.
+    Raises GroupClosed, ConnectionLost.
     """
     try:
         found, wanted = await _read(connection, spec.name)
@@ -42,9 +42,9 @@ async def until_open(
 ) -> GroupSpec:
     """Return the group as it is, once nobody changes its number of queues.
 
-    Raises ConnectionLost, and GroupGone when another group took the place of `spec`: while the connection was gone it
-    may have been made anew, and hashes may lead elsewhere. A record that cannot be read (its node may be down) changes
-    nothing: publishing will show whether the exchange is there.
+    Raises ConnectionLost, GroupClosed, and GroupGone when another group took the place of `spec`: while the connection
+    was gone it may have been made anew, and hashes may lead elsewhere. A record that cannot be read (its node may be
+    down) changes nothing: publishing will show whether the exchange is there.
     """
     told: int | None = None
     while True:
@@ -80,4 +80,6 @@ async def _read(connection: ClientConnection, group: str) -> tuple[GroupSpec, in
     await channel.close()
     if text is None:
         raise RecordUnreadable(group, "its queue is empty")
+    if is_closed_in(text):
+        raise GroupClosed(group)
     return spec_in(text, group), repartition_in(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbg_broker.client import AccessRefused, AuthenticationError
 from lbg_broker.group import SpecError
 from lbg_broker.provisioning import GroupNotFound
-from lbg_broker.publishing import BrokerRefused, GroupGone
+from lbg_broker.publishing import BrokerRefused, GroupClosed, GroupGone
 
 from .errors import Refused
 
@@ -62,6 +62,6 @@ def ended_by(error: Exception) -> Refused:
     """What a group's publisher ended with, or could not begin for."""
     if isinstance(error, GroupNotFound | GroupGone):
         return Refused(404, str(error))
-    if isinstance(error, AuthenticationError | AccessRefused | BrokerRefused):
+    if isinstance(error, AuthenticationError | AccessRefused | BrokerRefused | GroupClosed):
         return Refused(403, str(error))
     return Refused(503, f"not confirmed: {error}", retry_after_s=RETRY_AFTER_S)
