@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from support.command_line import Lbg, Where
+
+EMBEDDED = pytest.mark.parametrize("broker", ["embedded"], indirect=True)
 
 
 @pytest.fixture
@@ -53,6 +56,57 @@ def test_what_rabbitmq_lacks_is_one_line_that_says_what_to_do(
     assert f"it has no mode {mode}: " in refused.err
     assert refused.err.endswith(f"and the embedded broker has mode {mode} itself\n")
     assert lbg("group", "list", *broker.options).err == "no groups\n"
+
+
+@EMBEDDED
+def test_a_closed_group_says_what_is_left_and_takes_nothing_more(
+    lbg: Lbg, broker: Where, group: str, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"k": "a"}\n{"k": "b"}\n')
+    publish = ("publish", "--group", group, "--key", "k", "--broker", broker.broker, str(rows))
+    assert lbg("group", "create", group, "--mode", "Sessions", *broker.options).status == 0
+    assert lbg(*publish).status == 0
+
+    closed = lbg("group", "close", group, *broker.options)
+    published = lbg(*publish)
+    deleted = lbg("group", "delete", group, *broker.options)
+
+    assert (closed.status, closed.err) == (0, "")
+    assert closed.out == (
+        f"group {group} is closed: publishers are refused\n2 messages without a session yet\n"
+    )
+    assert published.status == 1
+    assert published.last_line == (
+        f"lbg: error: group '{group}' is closed and takes no more messages: publish to another group, or delete it "
+        "when its sessions are done and make it anew"
+    )
+    assert deleted.last_line == (
+        f"lbg: error: group '{group}' is still in use: lbg.{group}.q has 2 messages, 0 consumers; close it with "
+        f"`lbg group close {group}` and let its sessions end, or use --force"
+    )
+    assert lbg("group", "delete", group, "--force", *broker.options).status == 0
+
+
+@EMBEDDED
+def test_a_session_that_is_not_there_is_not_closed(lbg: Lbg, broker: Where, group: str) -> None:
+    lbg("group", "create", group, "--mode", "Sessions", *broker.options)
+
+    refused = lbg("group", "close", group, "--session", "m7", *broker.options)
+
+    assert (refused.status, refused.err) == (
+        1,
+        f"lbg: error: group '{group}' has no session 'm7'; its sessions: none\n",
+    )
+
+
+@EMBEDDED
+def test_message_groups_are_made_and_shown(lbg: Lbg, broker: Where, group: str) -> None:
+    created = lbg("group", "create", group, "--mode", "MessageGroups", *broker.options)
+    shown = lbg("group", "show", group, *broker.options)
+
+    assert created.out.startswith(f"group {group} created: mode MessageGroups, 100 hashes, prefix ")
+    assert "0 message groups, 0 of them at a consumer now" in shown.out
 
 
 def test_a_group_without_sessions_is_not_closed(lbg: Lbg, broker: Where, group: str) -> None:

@@ -129,17 +129,22 @@ async def test_partitions_are_at_the_consumers_that_the_broker_gave_them_to(
         await holding(connection, 0)
         await holding(connection, 1)
 
-        async with asyncio.timeout(10):
-            while len(_consumers(description := await shown(admin))) < 2:
-                await asyncio.sleep(0.05)
+        description = await _shared(admin)
 
         assert rebalance_of(description) == "Ready"
         assert unserved(description) == []
 
 
-def _consumers(description: Description) -> set[str | None]:
-    partitions = partitions_of(description)
-    return {one.consumer for one in partitions} if isinstance(partitions, tuple) else set()
+async def _shared(admin: LiveAdmin) -> Description:
+    """The group once its two partitions are at two consumers."""
+    for _ in range(200):
+        description = await shown(admin)
+        partitions = partitions_of(description)
+        assert isinstance(partitions, tuple)
+        if len({one.consumer for one in partitions} - {None}) == 2:
+            return description
+        await asyncio.sleep(0.05)
+    raise TimeoutError("the partitions are not shared out")
 
 
 async def test_message_groups_are_counted(admin: LiveAdmin, place: Place, unique: str) -> None:
