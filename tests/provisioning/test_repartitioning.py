@@ -12,8 +12,11 @@ from lbg_broker.provisioning.repartition.procedure import repartition_group
 
 @pytest.mark.parametrize("count", [7, 2])
 async def test_queues_bindings_and_record_are_those_of_a_group_made_with_that_many(
-    admin: LiveAdmin, orders: GroupSpec, count: int
+    admin: LiveAdmin, orders: GroupSpec, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        "lbg_broker.provisioning.repartition.draining.SAMPLED_S", 0.0
+    )  # nobody holds anything
     await create_group(admin, orders)
     done = await repartition_group(admin, "orders", count, timeout_s=20.0)
     assert (done.was, done.now) == (4, count)

@@ -1,0 +1,32 @@
+"""An admin that dies in the middle: from a given change on, nothing of it reaches the broker any more."""
+
+from __future__ import annotations
+
+from lbg_broker.provisioning.actions import Action
+from lbg_broker.provisioning.live import LiveAdmin
+from support.provisioning_place import Place
+
+
+class KilledError(BaseException):
+    """As SIGKILL: no handler for errors sees it, and what cleaning up does comes to nothing."""
+
+
+class CutAdmin(LiveAdmin):
+    """Performs `changes` changes. With `half` the next one is done as well, and its answer lost."""
+
+    def __init__(self, place: Place, *, changes: int, half: bool) -> None:
+        admin = place.admin()
+        self.__dict__.update(admin.__dict__)
+        self.left = changes
+        self.half = half
+        self.performed: list[Action] = []
+
+    async def perform(self, action: Action) -> None:
+        if self.left <= 0:
+            if self.half and self.left == 0:
+                await super().perform(action)
+            self.left -= 1
+            raise KilledError(str(action))
+        self.left -= 1
+        self.performed.append(action)
+        await super().perform(action)
