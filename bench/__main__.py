@@ -20,6 +20,7 @@ MEASUREMENTS = (
     "stream",
     "sidecar_memory",
     "surveying",
+    "message_groups",
     "comparison",
     "handoff",
     "sessions",
