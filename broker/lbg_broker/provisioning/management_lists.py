@@ -21,7 +21,9 @@ Counts: TypeAlias = tuple[int | Unknown, int | Unknown]
 
 _COUNTS = "name,messages_ready,messages_unacknowledged,members,online"
 _OF_NOW = f"{_COUNTS},arguments,policy"
-_SAMPLED = "consumers,single_active_consumer_tag,effective_policy_definition"
+_ACTIVE = ("single_active_consumer_tag", "single_active_consumer_ctag")
+"""What RabbitMQ calls it of a classic queue, and of a quorum queue (`rabbit_quorum_queue`, STATISTICS_KEYS)."""
+_SAMPLED = f"consumers,{','.join(_ACTIVE)},effective_policy_definition"
 _EXCHANGE = "name,type,arguments"
 _WITHOUT_SAMPLES = "&disable_stats=true&enable_queue_totals=true"
 _RECORD_QUEUE = re.compile(r"lbg\.([a-z0-9-]+)\.config")
@@ -198,6 +200,5 @@ def _count(value: object) -> int | Unknown:
 
 
 def _active(queue: Mapping[str, Any]) -> str | Unknown | None:
-    if "single_active_consumer_tag" not in queue:
-        return UNKNOWN
-    return queue["single_active_consumer_tag"] or None
+    told = [queue[name] for name in _ACTIVE if name in queue]
+    return (told[0] or None) if told else UNKNOWN

@@ -125,7 +125,7 @@ async def close_group(admin: BrokerAdmin, group: str, *, session: str | None = N
     Names(group)
     async with admin.lock(group):
         await apply_all(admin, plan_close(group, await admin.observe(group), session=session))
-        return describe(group, await admin.observe(group), beats=())
+    return await show_group(admin, group)
 
 
 async def list_groups(admin: BrokerAdmin) -> list[Description]:
