@@ -38,7 +38,7 @@ def test_what_cannot_change_cannot_be_changed(shop: Kubectl) -> None:
     shop.apply(stage.group("orders", replicas=0))
     for patch in (
         '{"spec":{"hash":{"count":32}}}',
-        '{"spec":{"queues":{"count":4}}}',
+        '{"spec":{"hash":{"prefix":"x"}}}',
         '{"spec":{"groupName":"x"}}',
     ):
         with pytest.raises(CommandFailed, match="cannot be changed"):

@@ -69,7 +69,8 @@ class Reason(enum.Enum):
         Type.PROVISIONED,
         State.FALSE,
         "A group of this name with other attributes is on the broker: nothing was changed there. Set groupName to "
-        "another name, or make the manifest say what is there.",
+        "another name, or make the manifest say what is there. For another number of queues, run `lbg group "
+        "repartition`.",
     )
     UNSUPPORTED = (Type.PROVISIONED, State.FALSE, "This engine cannot do what the manifest asks for.")
     PROVISIONING_FAILED = (

@@ -13,6 +13,7 @@ from lbg_broker.provisioning import (
     ProvisioningError,
     Refused,
     Taken,
+    UnderWay,
     Unsupported,
 )
 from lbg_broker.provisioning.describing import Description
@@ -94,7 +95,7 @@ def provisioned(facts: Facts) -> Condition:
             return Condition(Reason.PROVISIONED)
         case Denied() | Refused():
             reason = Reason.BROKER_DENIES
-        case GroupDiffers() | Taken():
+        case GroupDiffers() | Taken() | UnderWay():
             reason = Reason.GROUP_DIFFERS
         case Unsupported():
             reason = Reason.UNSUPPORTED
