@@ -124,7 +124,7 @@ class Collecting:
         """Take messages until the run is over (True) or the connection is (False)."""
         channel = await connection.open_channel()
         if not self._has_connected:
-            await read_group(channel, self._settings.group)
+            self.validation.mode = (await read_group(channel, self._settings.group)).mode
             self._has_connected = True
         await self._subscribe(channel, on_rabbitmq=connection.server_properties.get("product") == RABBITMQ)
         over = asyncio.ensure_future(self._over.wait())

@@ -16,6 +16,8 @@ from lbg_broker.group import (
     HEADER_QUEUE,
     HEADER_REDELIVERED,
     HEADER_SEQ,
+    HEADER_SESSION,
+    HEADER_SESSION_SEQ,
     HEADER_TS,
 )
 
@@ -39,6 +41,8 @@ class Republished:
     delivered_at_us: int
     published_at_us: int | None
     is_dead_letter: bool = False
+    session: str | None = None
+    sequence: int | None = None
 
     @classmethod
     def of_dead_letter(cls, headers: Mapping[str, Any], routing_key: str, now_us: int) -> Republished:
@@ -54,6 +58,7 @@ class Republished:
     def parse(cls, headers: Mapping[str, Any]) -> Republished:
         """From a message's headers; raises NotRepublished."""
         key, stamped = headers.get(HEADER_KEY), headers.get(HEADER_TS)
+        session, sequence = headers.get(HEADER_SESSION), headers.get(HEADER_SESSION_SEQ)
         return cls(
             publisher=_text(headers, HEADER_PUBLISHER),
             key=None if key is None else str(key),
@@ -65,6 +70,8 @@ class Republished:
             redelivered=bool(headers.get(HEADER_REDELIVERED)),
             delivered_at_us=_number(headers, HEADER_DELIVERED_AT),
             published_at_us=stamped if isinstance(stamped, int) else None,
+            session=session if isinstance(session, str) else None,
+            sequence=sequence if isinstance(sequence, int) else None,
         )
 
 

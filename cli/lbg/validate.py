@@ -64,7 +64,8 @@ def validate(
     Members must run with --republish, and start after this: then nothing is missed. Tells of every message out
     of sequence, with the sequence number expected and the one received: a rewind is a message delivered again, as
     after a crash; an inversion comes after a later one of its key. Tells when a shard moves from member to
-    member, and how long the pause was.
+    member, and how long the pause was. In mode Sessions order is that of each session's own numbers, and a message
+    that is in two sessions, or twice in one, is an error.
 
     Ctrl-C ends it with its report. The exit status is 1 if anything was lost or inverted.
     """
@@ -118,8 +119,14 @@ def _findings_as_text(shards: bool) -> Callable[[Sequence[Finding]], None]:
 def _findings_as_json(shards: bool) -> Callable[[Sequence[Finding]], None]:
     from lbg.moving import QueueMoved
     from lbg.validating import SequenceError, ShardMoved
+    from lbg.validating_sessions import SessionError
 
-    names = {SequenceError: "sequence_error", ShardMoved: "shard_moved", QueueMoved: "queue_moved"}
+    names = {
+        SequenceError: "sequence_error",
+        ShardMoved: "shard_moved",
+        QueueMoved: "queue_moved",
+        SessionError: "session_error",
+    }
 
     def tell(findings: Sequence[Finding]) -> None:
         for finding in findings:

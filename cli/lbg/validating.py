@@ -1,5 +1,8 @@
 """Judging what the members of a group republish: the document's validation client ("Sticky Load Balancing"), pure.
 
+Completeness is judged in every mode. Order is judged by key, in mode Sessions by the numbers of each session instead;
+moves of queues and shards are there only where a queue, or a partition, has one consumer at a time.
+
 `Validation.observe` takes one republished message and says what is to be told of it; `report` sums up.
 """
 
@@ -11,7 +14,8 @@ from typing import Any
 
 from lbg.moving import Holders, Pauses, QueueMoved
 from lbg.republished import Republished
-from lbg_broker.group import OrderJudge
+from lbg.validating_sessions import SessionError, Sessions
+from lbg_broker.group import EXCLUSIVE, PARTITIONED, SESSIONS, OrderJudge
 from lbg_broker.group.order import Kind, Lost
 
 KEPT_ERRORS = 1000
@@ -61,13 +65,16 @@ class ShardMoved:
         )
 
 
-Finding = SequenceError | ShardMoved | QueueMoved
+Finding = SequenceError | ShardMoved | QueueMoved | SessionError
+
+_WITH_MOVES = (EXCLUSIVE, PARTITIONED)
 
 
 @dataclass(slots=True)
 class Validation:
-    """All that was judged so far."""
+    """All that was judged so far. `mode` is the group's."""
 
+    mode: str = EXCLUSIVE
     judge: OrderJudge = field(default_factory=OrderJudge)
     delivered: int = 0
     rewinds: int = 0
@@ -77,6 +84,7 @@ class Validation:
     unreadable: int = 0
     shard_moves: int = 0
     errors: list[SequenceError] = field(default_factory=list)
+    sessions: Sessions = field(default_factory=Sessions)
     holders: Holders = field(default_factory=Holders)
     per_queue: dict[int, int] = field(default_factory=dict)
     per_member: dict[str, int] = field(default_factory=dict)
@@ -86,7 +94,7 @@ class Validation:
         """Judge one message. `seen_before`: the broker gave it to the validator before, so a repeat is our own."""
         verdict = self.judge.observe(
             message.publisher,
-            message.key,
+            None if self.mode == SESSIONS else message.key,
             message.hash_,
             message.seq,
             message.member,
@@ -98,6 +106,13 @@ class Validation:
         findings: list[Finding] = []
         if verdict.kind is not Kind.OK:
             findings.append(self._out_of_sequence(message, verdict.kind, verdict.expected))
+        if self.mode == SESSIONS:
+            error = self.sessions.observe(message, repeated=verdict.kind is Kind.REWIND)
+            if error is not None:
+                findings.append(error)
+                self.inversions += error.kind == Kind.INVERSION.value
+        if self.mode not in _WITH_MOVES:
+            return findings
         if verdict.move is not None:
             self.shard_moves += 1
             move = verdict.move
@@ -152,7 +167,8 @@ class Validation:
         lost_count = sum(one.last - one.first + 1 for one in lost)
         return {
             "group": group,
-            "ok": not lost and not self.inversions,
+            "mode": self.mode,
+            "ok": not lost and not self.inversions and self.sessions.are_sound,
             "judged_against": "publishers' reports" if expected is not None else "what arrived",
             "distinct": self.delivered - self.rewinds,
             "lost": lost_count,
@@ -166,6 +182,7 @@ class Validation:
             "moves": [asdict(move) for move in self.holders.moves],
             "lost_ranges": [asdict(one) for one in lost[:KEPT_ERRORS]],
             "sequence_errors": [asdict(error) for error in self.errors],
+            **({"sessions": self.sessions.report()} if self.mode == SESSIONS else {}),
         }
 
     def _count(self, message: Republished) -> None:

@@ -9,6 +9,8 @@ import pytest
 from lbg.moving import Pauses, QueueMoved
 from lbg.republished import NotRepublished, Republished
 from lbg.validating import SequenceError, ShardMoved, Validation
+from lbg.validating_sessions import SessionError
+from lbg.validation_report import report_lines
 
 
 def message(
@@ -178,3 +180,64 @@ def test_a_dead_letter_was_delivered_and_is_not_lost() -> None:
 def test_a_message_that_no_member_republished_is_refused_with_the_reason(name: str, value: object) -> None:
     with pytest.raises(NotRepublished, match=name):
         Republished.parse({**HEADERS, name: value})
+
+
+def in_session(seq: int, session: str, sequence: int, **more: object) -> Republished:
+    return message(seq, session=session, sequence=sequence, **more)
+
+
+def test_in_sessions_a_key_may_be_anywhere_and_a_session_is_in_order() -> None:
+    validation = Validation("Sessions")
+    for one in (in_session(1, "a", 1), in_session(0, "b", 1, member=1), in_session(2, "a", 2)):
+        assert validation.observe(one) == [], "neither an inversion of the key nor a move of its hash"
+    report = validation.report("g", {"p": {5: 3}})
+    assert report["ok"]
+    assert report["sessions"]["last_numbers"] == {"a": 2, "b": 1}
+    assert "sessions           2   a: 2  b: 1" in "\n".join(report_lines(report))
+
+
+def test_a_message_in_two_sessions_is_an_error() -> None:
+    validation = Validation("Sessions")
+    validation.observe(in_session(0, "a", 1))
+    findings = validation.observe(in_session(0, "b", 1))
+    (error,) = (one for one in findings if isinstance(one, SessionError))
+    assert error.kind == "two_places"
+    report = validation.report("g", {"p": {5: 1}})
+    assert not report["ok"]
+    assert (report["sessions"]["in_two_places"], report["lost"]) == (1, 0)
+
+
+def test_a_message_again_under_its_number_is_a_repeat_and_no_error() -> None:
+    validation = Validation("Sessions")
+    for _ in range(2):
+        validation.observe(in_session(0, "a", 1))
+    report = validation.report("g", {"p": {5: 1}})
+    assert report["ok"]
+    assert report["duplicated"] == 1
+
+
+def test_a_session_out_of_order_is_an_error() -> None:
+    validation = Validation("Sessions")
+    validation.observe(in_session(0, "a", 2))
+    (error,) = validation.observe(in_session(1, "a", 1))
+    assert isinstance(error, SessionError)
+    assert (error.kind, error.expected, error.sequence) == ("inversion", 3, 1)
+    assert not validation.report("g", {"p": {5: 2}})["ok"]
+
+
+def test_a_message_without_a_number_is_an_error_in_sessions() -> None:
+    validation = Validation("Sessions")
+    validation.observe(message(0))
+    assert not validation.report("g", {"p": {5: 1}})["ok"]
+
+
+@pytest.mark.parametrize(("mode", "moves"), [("Exclusive", 1), ("Partitioned", 1), ("MessageGroups", 0)])
+def test_moves_are_told_where_a_queue_has_one_consumer(mode: str, moves: int) -> None:
+    validation = Validation(mode)
+    validation.observe(message(0))
+    findings = validation.observe(message(1, member=1))
+    assert len([one for one in findings if isinstance(one, QueueMoved)]) == moves
+    assert validation.inversions == 0
+    validation.observe(message(4))
+    validation.observe(message(3))
+    assert validation.inversions == 1

@@ -36,6 +36,7 @@ from .names import (
 from .order import OrderJudge
 from .recounting import marked, recounted, repartition_in
 from .sequences import SequenceSet
+from .session_order import SessionJudge
 from .spec import Difference, GroupSpec, differences
 from .topology import Permissions, Topology, binding_of, is_native, mailbox_of, stream_queues, topology_of
 
@@ -79,6 +80,7 @@ __all__ = [
     "Permissions",
     "PublishedRecord",
     "SequenceSet",
+    "SessionJudge",
     "SpecError",
     "Topology",
     "balanced_primaries",
