@@ -18,7 +18,8 @@ def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"  sessions {len(sessions['last_numbers']):>11}   {_counts(sessions['last_numbers'])}"
         yield f"  given out twice {sessions['in_two_places']:>4}   in two sessions, or under two numbers"
         if sessions["renumbered"] or sessions["unnumbered"]:
-            yield f"  {sessions['renumbered']} numbers had two messages, {sessions['unnumbered']} messages had no number"
+            renumbered, unnumbered = sessions["renumbered"], sessions["unnumbered"]
+            yield f"  {renumbered} numbers had two messages, {unnumbered} messages had no number"
     if report["dead_lettered"]:
         yield f"  dead letters {report['dead_lettered']:>7}   refused by the application, not lost"
     yield f"  moves {report['queue_moves']:>14}   of queues; {report['shard_moves']} of shards"
