@@ -86,7 +86,7 @@ chaos: dev  ## random faults on both engines (25 minutes); CHAOS_ARGS="--engine 
 soak: $(VENV)/.dev  ## the same for 30 minutes on the embedded broker; SOAK_ARGS="--minutes 5 --seed 7"
 	$(VENV)/bin/python -m bench.chaos --engine embedded --minutes 30 $(SOAK_ARGS)
 
-exactly-once: dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--database postgres"
+exactly-once: dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--sessions application"
 	$(VENV)/bin/python -m bench.exactly_once $(EXACTLY_ONCE_ARGS)
 
 images:  ## container images of sidecar, broker and operator, by docker, podman or buildah; IMAGE_ARGS="--build-arg BASE_IMAGE=…"

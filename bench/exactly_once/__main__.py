@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import DATABASES, Failed, Run, Sizes, __doc__
+from . import DATABASES, Failed, Run, SessionSizes, SessionsRun, Sizes, __doc__
 
 
 def main() -> int:
@@ -27,8 +27,17 @@ def main() -> int:
     parser.add_argument("--database", choices=sorted(DATABASES), default="sqlite")
     parser.add_argument("--seed", type=int, help="of the messages' keys and of what is killed when")
     parser.add_argument("--without-inbox", action="store_true", help="insert whatever comes")
+    parser.add_argument(
+        "--sessions",
+        choices=("application", "file"),
+        help="mode Sessions: the position is committed with the row (application), or kept by the member (file)",
+    )
     arguments = parser.parse_args()
+    if arguments.sessions and (arguments.engine != "embedded" or arguments.database != "sqlite"):
+        parser.error("--sessions goes with the embedded broker and SQLite only")
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1_000_000)
+    if arguments.sessions:
+        return _in_sessions(arguments, seed)
     queue_size_mb = sizes.queue_size_mb if arguments.messages >= sizes.messages else 1
     sizes = Sizes(
         messages=arguments.messages,
@@ -58,6 +67,31 @@ def main() -> int:
             print(f"FAILED: {failure}")
             return 1
     print(f"{'exactly once' if outcome.holds else 'NOT exactly once'}: {outcome}")
+    print(f"{time.monotonic() - began:.0f} s")
+    return 0 if outcome.holds else 1
+
+
+def _in_sessions(arguments: argparse.Namespace, seed: int) -> int:
+    sizes = SessionSizes(
+        messages=arguments.messages,
+        consumers=arguments.members,
+        kills=arguments.kills,
+        broker_kills=arguments.kills // 10,
+    )
+    began = time.monotonic()
+    print(
+        f"seed {seed}: {sizes.messages:,} messages, {sizes.consumers} sessions, {sizes.kills} kills of consumers, "
+        f"{sizes.broker_kills} of the broker, position kept by the {arguments.sessions}",
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory(prefix="lbg-once-") as directory:
+        run = SessionsRun(seed, sizes, Path(directory), with_file=arguments.sessions == "file")
+        try:
+            outcome = asyncio.run(run.play())
+        except Failed as failure:
+            print(f"FAILED: {failure}")
+            return 1
+    print(f"{'as promised' if outcome.holds else 'NOT as promised'}: {outcome}")
     print(f"{time.monotonic() - began:.0f} s")
     return 0 if outcome.holds else 1
 
