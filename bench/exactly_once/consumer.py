@@ -1,8 +1,10 @@
 """A consumer of a session: a member and, in its process, an application that inserts a row for each message.
 
 `python -m bench.exactly_once.consumer '{"broker": …, "group": …, "name": …, "database": …, "commits": …,
-"linger_s": 0}'`. With `commits` null the position is in the database, committed with each row; else it is a file in that
-directory, and the application knows nothing of it. Either way it inserts whatever it is given. It ends with its session.
+"linger_s": 0}'`.
+
+With `commits` null the position is in the database, committed with each row; else it is a file in that directory, and
+the application knows nothing of it. Either way it inserts whatever it is given. It ends with its session.
 """
 
 from __future__ import annotations
