@@ -21,7 +21,7 @@ def seen_of(description: Description) -> dict[str, Any]:
     if isinstance(description.native, SessionsSeen):
         seen["sessions"] = [
             {"session": one.session, "state": one.state, "messages": one.messages}
-            for one in description.native.sessions
+            for one in sorted(description.native.sessions, key=lambda one: one.session)
         ]
     if (lag := lag_of(description)) is not None:
         seen["lag"] = lag
