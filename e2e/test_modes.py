@@ -20,6 +20,11 @@ def has_sessions(shop: Kubectl, count: int) -> bool:
     return live(shop) == named and len(status(shop)["sessions"]) == count
 
 
+def shares(shop: Kubectl) -> list[int]:
+    """How many partitions each member has."""
+    return [len(one["queues"]) for one in status(shop).get("members", ())]
+
+
 def volumes(shop: Kubectl) -> int:
     return len(shop.select("pvc", PODS))
 
@@ -61,9 +66,8 @@ def test_partitions_move_with_their_consumers_and_nothing_is_lost_repeated_or_ou
     stage.judging(shop, "flights", idle_s=40)
     shop.apply(stage.publisher("flights", rows=9000, rate_hz=150))
     shop("scale", "lbg/flights", "--replicas=3")
-    until(lambda: is_served(shop, 3), what="three members that serve all partitions")
+    until(lambda: shares(shop) == [2, 2, 2], what="three members with two partitions each")
     assert {one["status"] for one in status(shop)["queues"]} == {"Ready"}
-    assert sorted(len(one["queues"]) for one in status(shop)["members"]) == [2, 2, 2]
     shop("scale", "lbg/flights", "--replicas=2")
     until(lambda: is_served(shop, 2), what="two members that serve all partitions")
     stage.published(shop)
