@@ -59,3 +59,10 @@ async def test_where_all_members_consume_one_queue_each_is_active() -> None:
 
     assert (seen["memberCount"], seen["activeCount"], seen["queues"]) == (2, 2, [])
     assert seen["members"][1] == {"index": 1, "name": "m1", "queues": []}
+
+
+async def test_a_status_has_each_session_by_name() -> None:
+    seen = seen_of(await shown(await made("Sessions")))
+
+    assert [one["session"] for one in seen["sessions"]] == sorted(one["session"] for one in seen["sessions"])
+    assert {"session": "m2", "state": "stranded", "messages": 28} in seen["sessions"]

@@ -15,7 +15,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lbg_operator.cluster.kinds import BROKER, CONFIG_MAP, DEPLOYMENT, GROUP, SECRET
+from lbg_operator.cluster.kinds import BROKER, CONFIG_MAP, DEPLOYMENT, GROUP, SECRET, Kind
+from lbg_operator.cluster.seam import ClusterError
 from lbg_operator.process.watching import SELECTORS
 from support.command_line import clean_environment
 from support.embedded import PASSWORD, USER, EmbeddedBroker
@@ -108,7 +109,7 @@ class Place:
         )
 
     async def ready(self) -> None:
-        for _ in range(200):
+        for _ in range(800):
             status, why = await self.get("/readyz")
             if status == 200:
                 return
@@ -238,6 +239,21 @@ async def test_a_broker_that_fell_silent_does_not_keep_the_operator_from_ending(
     status, seconds = await place.end()
     place.broker.thaw()
     assert (status, seconds < 5) == (0, True), seconds
+
+
+async def test_crds_that_are_not_served_yet_are_waited_for(place: Place) -> None:
+    refused: list[str] = []
+
+    def not_yet(verb: str, kind: Kind, name: str) -> None:
+        if kind is GROUP and len(refused) < 2:
+            refused.append(verb)
+            raise ClusterError("list", "storage is (re)initializing", status=429)
+
+    place.cluster.fail = not_yet
+    place.apply_group("first")
+    place.start()
+    await place.until(lambda: place.condition("first", "Provisioned") == "True", "the group that was there")
+    assert len(refused) == 2
 
 
 async def test_a_token_that_the_api_server_refuses_is_one_line(place: Place) -> None:

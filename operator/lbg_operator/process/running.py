@@ -40,6 +40,9 @@ NATIVE_SIDECARS_SINCE = (1, 29)
 """The first version of Kubernetes that starts them without a feature gate."""
 SECURITY_CONSTRAINTS = "security.openshift.io/v1"
 """What a cluster serves that assigns users to pods."""
+NEW_CRDS_S = 30.0
+NOT_SERVED_YET = frozenset({404, 429})
+"""What the API server says of a CRD that it has just taken: it is not there, or its storage is initialising."""
 LIST_EVERY_S = 600.0
 STUCK_S = 300.0
 """A round has limits of its own, all shorter: one that takes this long hangs for a bug of ours."""
@@ -128,7 +131,7 @@ class Process:
 
     async def work(self) -> None:
         """List everything, go through everything, and then follow what the watches tell."""
-        await list_all(self._cluster, self._store, self.settings.watched)
+        await self._list_all()
         await self._autoscaling.try_look()
         self._beside = [
             asyncio.create_task(self._announcing.run(), name="events"),
@@ -171,6 +174,17 @@ class Process:
 
     def unready(self) -> str:
         return self._openness.unready(time.monotonic())
+
+    async def _list_all(self) -> None:
+        """A chart's CRDs are a moment older than its operator, and not served yet. Raises ClusterError."""
+        until = time.monotonic() + NEW_CRDS_S
+        while True:
+            try:
+                return await list_all(self._cluster, self._store, self.settings.watched)
+            except ClusterError as error:
+                if error.status not in NOT_SERVED_YET or time.monotonic() > until:
+                    raise
+            await asyncio.sleep(1)
 
     def _wake_all(self) -> None:
         for key, _ in self._store.all(GROUP):
