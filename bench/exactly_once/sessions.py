@@ -23,8 +23,8 @@ from lbg_broker.publishing import GroupPublisher
 from support.embedded import USER, EmbeddedBroker
 from support.group_on_broker import declare_group
 
-from .consumer import connected, create
 from .running import LOOK_EVERY_S, STUCK_AFTER_S, Failed
+from .session_tables import connected, create
 
 GROUP = "once"
 KEYS = 500
