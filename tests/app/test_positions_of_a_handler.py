@@ -7,14 +7,17 @@ from collections.abc import Iterable
 import pytest
 
 from lbg_sidecar import AppError, Message
-from lbg_sidecar.app import handler_channel
+from lbg_sidecar.app import ask_again, handler_channel
 from lbg_sidecar.consuming.positions import StreamRuns
 from lbg_sidecar.verdict import Verdict
+from support.waiting import until
 
 
 class AskingCalls:
-    def __init__(self) -> None:
-        self.told: list[StreamRuns] = []
+    def __init__(self, session: str | None = None) -> None:
+        self.told: list[StreamRuns | int] = []
+        self.session = session
+        self.readiness: list[bool] = []
 
     def take(self) -> Message | None:
         return None
@@ -24,7 +27,8 @@ class AskingCalls:
     def more(self) -> bool:
         return False
 
-    def ready(self, is_ready: bool, why: str = "") -> None: ...
+    def ready(self, is_ready: bool, why: str = "") -> None:
+        self.readiness.append(is_ready)
 
     def processed(self, streams: Iterable[StreamRuns]) -> None:
         self.told.extend(streams)
@@ -64,3 +68,41 @@ async def test_positions_that_cannot_be_read_end_the_start_with_one_line() -> No
     channel = handler_channel(Wrong(), concurrency=1)
     with pytest.raises(AppError, match=r"cannot say what it has processed: ValueError: .* is not a list"):
         await channel.start(AskingCalls())
+
+
+class Committing(Blocking):
+    def __init__(self) -> None:
+        self.position: object = 7
+
+    def committed(self, session: str) -> object:
+        assert session == "s"
+        return self.position
+
+
+async def test_how_far_its_session_is_is_told_in_mode_sessions_only() -> None:
+    for session, told in (("s", [("p", 3, ((0, 4),)), 7]), (None, [("p", 3, ((0, 4),))])):
+        calls, channel = AskingCalls(session), handler_channel(Committing(), concurrency=1)
+        await channel.start(calls)
+        await channel.stop(2.0)
+        assert calls.told == told
+
+
+async def test_it_is_asked_again_and_is_not_ready_until_it_has_said_so() -> None:
+    handler, calls = Committing(), AskingCalls("s")
+    channel = handler_channel(handler, concurrency=1)
+    await channel.start(calls)
+    handler.position = 12
+    ask_again(channel)
+    assert calls.readiness == [False]
+    await until(lambda: calls.readiness == [False, True])
+    assert calls.told[-1] == 12
+    await channel.stop(2.0)
+
+
+@pytest.mark.parametrize("wrong", [None, -1, "7", True, 2**63])
+async def test_a_number_that_is_none_ends_the_start_with_one_line(wrong: object) -> None:
+    handler = Committing()
+    handler.position = wrong
+    channel = handler_channel(handler, concurrency=1)
+    with pytest.raises(AppError, match=r"what is committed of a session is .*, not a number from 0"):
+        await channel.start(AskingCalls("s"))
