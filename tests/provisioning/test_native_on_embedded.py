@@ -16,6 +16,7 @@ from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.errors import StillInUse
 from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.native import CLOSING, LIVE, STRANDED, MessageGroupsSeen, SessionsSeen
+from lbg_broker.provisioning.observed import UNKNOWN
 from lbg_broker.provisioning.provisioner import close_group, create_group, delete_group, show_group
 from lbg_broker.provisioning.statuses import partitions_of, rebalance_of, unserved
 from lbg_broker.provisioning.surveying import lags, survey
@@ -102,6 +103,22 @@ async def test_lag_is_what_waits_and_what_is_not_acknowledged(
         channel.ack(held[-1].delivery_tag, multiple=True)
         await channel.close()
         assert await lags(admin, {"a": spec}, max_age_s=0) == {"a": 0}
+
+
+async def test_without_the_management_api_lag_is_what_waits_and_what_members_say(
+    admin: LiveAdmin, place: Place, unique: str
+) -> None:
+    spec = spec_in("Partitioned", username=unique)
+    await create_group(admin, spec)
+    alone = LiveAdmin(place.settings)
+    async with connected(place) as connection:
+        await published(connection, spec, *"abc")
+        assert await lags(alone, {"a": spec}, max_age_s=0) == {"a": 3}
+        await holding(connection, 0)
+        assert await lags(alone, {"a": spec}, max_age_s=0) == {"a": UNKNOWN}, (
+            "it is no member, and says nothing"
+        )
+    await alone.close()
 
 
 async def test_keys_are_in_the_partitions_that_their_queues_would_have(
