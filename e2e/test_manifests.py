@@ -54,6 +54,24 @@ def test_the_times_of_partitions_cannot_be_changed(shop: Kubectl) -> None:
             shop("patch", "lbg", "orders", "--type=merge", "-p", patch)
 
 
+def test_the_volumes_of_consumers_are_for_sessions_and_stay_as_they_are(shop: Kubectl) -> None:
+    group = stage.group("orders", replicas=0, queues=1)
+    group["spec"]["consumer"]["storage"] = {"size": "2Gi"}
+    with pytest.raises(CommandFailed, match=r"consumer\.storage is for mode Sessions"):
+        shop.apply(group)
+    group["spec"]["mode"] = "Sessions"
+    shop.apply(group)
+    for patch in (
+        '{"spec":{"consumer":{"storage":{"size":"3Gi"}}}}',
+        '{"spec":{"consumer":{"storage":null}}}',
+    ):
+        with pytest.raises(CommandFailed, match="storage cannot be changed"):
+            shop("patch", "lbg", "orders", "--type=merge", "-p", patch)
+    group["metadata"]["name"] = "x" * 49
+    with pytest.raises(CommandFailed, match="in mode Sessions the name may have 48 characters"):
+        shop.apply(group)
+
+
 def test_a_missing_broker_is_told_and_taken_when_it_comes(shop: Kubectl) -> None:
     group = stage.group("orders", replicas=0)
     group["spec"]["brokerRef"]["name"] = "other"
