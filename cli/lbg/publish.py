@@ -221,7 +221,7 @@ def summary(report: PublishingReport, group: str) -> str:
     counts = {
         "without a key": report.without_key,
         "bad rows skipped": report.bad_rows,
-        "refusals by full queues": report.refused,
+        "refusals by full or closed queues": report.refused,
         "may be there twice": report.maybe_twice,
         "accepted behind a gap": report.accepted_after_gap,
         "of them out of order": report.inverted,

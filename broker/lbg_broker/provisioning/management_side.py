@@ -55,7 +55,7 @@ class ManagementSide(ManagementLists):
         return [str(one["name"]) for one in listed if one.get("vhost") == self._vhost]
 
     async def connection_name(self, connection: str) -> str | None:
-        """What its client calls it, empty if nothing; None when it is gone."""
+        """What its client calls it, empty if nothing; None when it is gone, or not sampled yet."""
         found = await self._api.get(path("connections", connection))
         if found is None:
             return None
@@ -67,7 +67,7 @@ class ManagementSide(ManagementLists):
         return any((one.get("message_stats") or {}).get("publish") for one in channels)
 
     async def close_connection(self, connection: str) -> None:
-        """One that is gone is fine."""
+        """One that is gone is fine; one that RabbitMQ has not sampled yet stays."""
         await self._api.delete(path("connections", connection))
 
     async def permissions(self, user: str) -> Permissions | None:

@@ -296,6 +296,7 @@ class GroupPublisher:
             self._refused_at = confirmed
 
     def _on_ingress(self, event: events.IngressClosed | events.IngressOpen) -> None:
+        self._opened().machine.full_queues.clear()  # what refuses is the group, and for another reason
         self._on_event(event)
         self._progress.made()  # who opens this publisher need not wait for the group
 

@@ -86,20 +86,24 @@ class PermissionIngress:
         return bool(writers)
 
     async def _cut_publishers(self) -> bool:
-        """Whether there was any to be cut."""
+        """Whether there was any to be cut, or one that nothing is known of yet: RabbitMQ lists a connection at once,
+        and tells of it and closes it from its first sample on."""
         if not self._of_before:
             return False
-        was_cut = False
+        users = set(self._of_before.values())
+        present = {one for user in users for one in await self._management.connections_of(user)}
         own = await self._own_users()
+        is_over = True
         for connection, user in list(self._of_before.items()):
             called = await self._management.connection_name(connection)
-            if called is None or self._is_spared(called):
+            if connection not in present or (called is not None and self._is_spared(called)):
                 del self._of_before[connection]
+            elif called is None:
+                is_over = False
             elif user in own or await self._management.has_published(connection):
                 await self._management.close_connection(connection)
-                del self._of_before[connection]
-                was_cut = True
-        return was_cut
+                is_over = False
+        return not is_over
 
     async def _own_users(self) -> Collection[str]:
         """Who logs in with one of them and is no member publishes to the group."""

@@ -1,0 +1,80 @@
+"""What RabbitMQ makes of a permission that is withdrawn under an open channel: what repartitioning rests on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lbg_broker.client import (
+    AccessRefused,
+    ClientConnection,
+    ConnectionClosed,
+    ConnectionSettings,
+    Publisher,
+    connect,
+)
+from lbg_broker.group import Permissions
+from lbg_broker.provisioning.actions import PutPermissions, PutUser
+from lbg_broker.provisioning.live import LiveAdmin
+from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
+from lbg_broker.provisioning.repartition.patterns import without
+from support.rabbitmq import RabbitNode
+
+EXCHANGE = "amq.topic"
+SILENT_S = 4.0
+"""A channel hibernates after one second of silence at the least, and a busy machine takes longer."""
+
+
+@pytest.fixture
+async def admin(rabbitmq: RabbitNode, rabbit_vhost: str) -> AsyncIterator[LiveAdmin]:
+    api = ManagementApi(ManagementSettings.parse(rabbitmq.management_url))
+    admin = LiveAdmin(ConnectionSettings.parse(rabbit_vhost), api)
+    yield admin
+    await admin.close()
+
+
+@pytest.fixture
+async def client(admin: LiveAdmin, rabbit_vhost: str, unique: str) -> AsyncIterator[ClientConnection]:
+    """Of a user who may do everything."""
+    await admin.perform(PutUser(unique, "secret", "orders"))
+    await admin.perform(PutPermissions(unique, Permissions(".*", ".*", ".*")))
+    connection = await connect(
+        rabbit_vhost.replace("guest:guest", f"{unique}:secret"), name="lbg publish orders a"
+    )
+    yield connection
+    await connection.close()
+
+
+async def withdraw(admin: LiveAdmin, user: str) -> None:
+    await admin.perform(PutPermissions(user, Permissions(".*", without(".*", EXCHANGE), ".*")))
+
+
+async def test_a_busy_channel_keeps_a_withdrawn_permission_and_a_new_one_does_not_get_it(
+    admin: LiveAdmin, client: ClientConnection, unique: str
+) -> None:
+    busy, idle = await Publisher.open(client), await Publisher.open(client)
+    for publisher in (busy, idle):
+        await publisher.publish(EXCHANGE, "a", b"")
+    await withdraw(admin, unique)
+    for _ in range(100):
+        await busy.publish(EXCHANGE, "a", b"")
+    with pytest.raises(AccessRefused):
+        await (await Publisher.open(client)).publish(EXCHANGE, "a", b"")
+    await asyncio.sleep(SILENT_S)
+    with pytest.raises(AccessRefused):
+        await idle.publish(EXCHANGE, "a", b"")
+
+
+async def test_the_management_api_lists_a_connection_at_once_and_closes_it_from_its_first_sample_on(
+    admin: LiveAdmin, client: ClientConnection, unique: str
+) -> None:
+    management = admin.management_for("connections")
+    (name,) = await management.connections_of(unique)
+    while (called := await management.connection_name(name)) is None:  # noqa: ASYNC110 (sampled)
+        await asyncio.sleep(0.1)
+    assert called == client.name
+    await management.close_connection(name)
+    async with asyncio.timeout(5):
+        assert isinstance(await client.closed, ConnectionClosed)
