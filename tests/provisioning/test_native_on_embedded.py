@@ -108,7 +108,7 @@ async def test_lag_is_what_waits_and_what_is_not_acknowledged(
 async def test_without_the_management_api_lag_is_what_waits_and_what_members_say(
     admin: LiveAdmin, place: Place, unique: str
 ) -> None:
-    spec = spec_in("Partitioned", username=unique)
+    spec = spec_in("Partitioned", username=unique, rebalance_delay_s=0.1)
     await create_group(admin, spec)
     alone = LiveAdmin(place.settings)
     async with connected(place) as connection:
