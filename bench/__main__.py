@@ -12,6 +12,7 @@ MEASUREMENTS = (
     "codec",
     "wire",
     "engines",
+    "partitioned",
     "publish_group",
     "whole_path",
     "latency",

@@ -45,8 +45,8 @@ def text_reader(names: Sequence[str]) -> Reader:
     """
     ranks = {name.encode(): rank for rank, name in enumerate(names)}
     first = names[0].encode()
-    expected = bytes((len(first),)) + first + b"S"
-    value_at = len(expected) + 4  # behind the value's own length
+    expected = bytes((len(first),)) + first + b"S\0\0\0"  # and the last octet of its length
+    length_at = len(expected)
 
     def read(header: bytes) -> bytes | None:
         flags = header[0]
@@ -60,9 +60,10 @@ def text_reader(names: Sequence[str]) -> Reader:
                 at += 1 + header[at]
             at += 4
             if header.startswith(expected, at):  # where our own publishers have it
-                end = at + value_at + _length_at(header, at + value_at - 4)[0]
+                start = at + length_at + 1
+                end = start + header[start - 1]
                 if end <= len(header):
-                    return header[at + value_at : end]
+                    return header[start:end]
             return _walk(header, at, ranks)
         except (IndexError, StructError, KeyError):
             return None

@@ -1,7 +1,7 @@
 """A queue: its name and rules, its lines of messages, and its consumers."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lbg_broker.amqp import FieldValue, Table
 from lbg_broker.server.core.arguments import QueueArguments
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Queue"]
 
+UNLIMITED: Final = 1 << 62
+
 
 class Queue:
     """`durable`: it and its messages survive the process. An exclusive queue never does, whatever was asked,
@@ -27,6 +29,8 @@ class Queue:
     """
 
     __slots__ = (
+        "_room_bytes",
+        "_room_messages",
         "append",
         "arguments",
         "auto_delete",
@@ -79,6 +83,7 @@ class Queue:
         self.policy: Policy
         self.bindings: dict[Binding, None] = {}
         self.due = False
+        self._room_messages = self._room_bytes = 0  # for so many more there is room for sure
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, {self.messages_ready} ready, {self.messages_unacknowledged} unacknowledged)"
@@ -104,11 +109,25 @@ class Queue:
         return sum([line.outstanding_bytes for line in self.lines])
 
     def is_full_for(self, size_bytes: int) -> bool:
-        """Whether one more message of this size would be over a limit. Limits count what waits, as RabbitMQ's."""
+        """Whether one more message of this size would be over a limit. If not, it is appended next. Limits count what
+        waits, as RabbitMQ's."""
+        if self._room_messages > 0 and self._room_bytes >= size_bytes:
+            self._room_messages -= 1
+            self._room_bytes -= size_bytes
+            return False
+        return self._is_full_by_count(size_bytes)
+
+    def forget_room(self) -> None:
+        """Something else than a message for which `is_full_for` was asked waits now."""
+        self._room_messages = 0
+
+    def _is_full_by_count(self, size_bytes: int) -> bool:
+        """Count what waits in all lines, and remember what there is room for: it can only become more."""
         rules = self.rules
-        if rules.max_length is not None and self.messages_ready + 1 > rules.max_length:
-            return True
-        return rules.max_length_bytes is not None and self.bytes_ready + size_bytes > rules.max_length_bytes
+        messages = UNLIMITED if rules.max_length is None else rules.max_length - self.messages_ready
+        size = UNLIMITED if rules.max_length_bytes is None else rules.max_length_bytes - self.bytes_ready
+        self._room_messages, self._room_bytes = messages - 1, size - size_bytes
+        return messages < 1 or size < size_bytes
 
     def is_over(self) -> bool:
         """Whether what waits is over a limit now."""

@@ -199,6 +199,7 @@ class Spool:
         """Outstanding messages return to their places."""
         if self.dropped:
             return
+        self.queue.forget_room()
         for message in messages:
             size = message.size
             self.outstanding -= 1

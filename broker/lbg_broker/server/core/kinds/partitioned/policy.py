@@ -1,6 +1,6 @@
 """Sharing a partitioned queue out: each partition to the consumer whose flow has it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,17 @@ CLAIM = "x-partitions"
 
 @dataclass(slots=True)
 class _Turn:
-    """A consumer with the partitions it gets messages of now; `first` is served first next time."""
+    """A consumer with the partitions it gets messages of now."""
 
     consumer: Consumer
     lines: list[Partition]
-    first: int = 0
+    served: int = 0
+
+    def next_of(self, waiting: list[Partition], count: int) -> list[Partition]:
+        """Fewer than wait, as there is no room for all: each when it is its turn."""
+        start = self.served % len(waiting)
+        self.served += count
+        return (waiting[start:] + waiting[:start])[:count]
 
 
 class Partitioned(Policy):
@@ -55,6 +61,7 @@ class Partitioned(Policy):
         )
         self._flows: dict[Consumer, Flow] = {}
         self._turns: list[_Turn] = []
+        self._hands_off = False
         self._alarm_at: float | None = None
         self._assigned: list[tuple[str, list[int]]] = []
         self.messages_forced = 0
@@ -67,10 +74,10 @@ class Partitioned(Policy):
 
     def place(self, rules: PartitionedRules) -> None:
         """Put messages where these rules say."""
-        place, lines = placing(rules), self.lines
+        place, appends = placing(rules), [line.append for line in self.lines]
 
         def append(origin: Origin, header: bytes, body: bytes) -> None:
-            lines[place(header)].append(origin, header, body)
+            appends[place(header)](origin, header, body)
 
         self.queue.append = append
 
@@ -100,12 +107,24 @@ class Partitioned(Policy):
         self.changed()
 
     def deal(self) -> Iterator[Share]:
-        if self._complete_handoffs():
+        if self._hands_off and self._complete_handoffs():
             self.changed()
         for turn in self._turns:
             consumer = turn.consumer
-            if consumer.credit():
-                yield from _shares(turn)
+            waiting = [line for line in turn.lines if line.ready]
+            while waiting and (credit := consumer.credit()):
+                if credit < len(waiting):
+                    waiting = turn.next_of(waiting, credit)
+                portion = credit // len(waiting)
+                left = []
+                for line in waiting:
+                    messages, redelivered = line.take(portion)
+                    if messages:
+                        line.holder = consumer
+                        yield line, consumer, messages, redelivered
+                        if line.ready:
+                            left.append(line)
+                waiting = left  # without those whose messages must be read first
 
     def perform(self, action: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return perform(self, action, arguments)
@@ -133,6 +152,7 @@ class Partitioned(Policy):
         """Take up what became of the mapping."""
         state, queue, mapping = self.state, self.queue, self.mapping
         waiting_for = frozenset(mapping.waiting_for)
+        self._hands_off = bool(waiting_for)
         for number, line in enumerate(self.lines):
             line.on_drained = self._make_due if number in waiting_for else None
         turns = [
@@ -152,27 +172,3 @@ class Partitioned(Policy):
 
     def _make_due(self) -> None:
         self.state.make_due(self.queue)
-
-
-def _shares(turn: _Turn) -> Iterator[Share]:
-    """Fairly among a consumer's partitions, as far as its credit goes."""
-    consumer, lines = turn.consumer, turn.lines
-    if len(lines) > 1:
-        turn.first = (turn.first + 1) % len(lines)
-        lines = lines[turn.first :] + lines[: turn.first]
-    waiting: Sequence[Partition] = [line for line in lines if line.ready]
-    while waiting and (credit := consumer.credit()):
-        portion = max(credit // len(waiting), 1)
-        left = []
-        for line in waiting:
-            limit = min(portion, consumer.credit())
-            if not limit:
-                return
-            messages, redelivered = line.take(limit)
-            if not messages:
-                continue  # they must be read first
-            line.holder = consumer
-            yield line, consumer, messages, redelivered
-            if line.ready:
-                left.append(line)
-        waiting = left
