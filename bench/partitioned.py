@@ -138,24 +138,19 @@ async def rate_of(activity: str, url: str, kind: str, messages: int) -> float:
     queues = [[PARENT]] * CONSUMERS
     if kind == "exclusive":
         queues = [[f"bench.{2 * number}", f"bench.{2 * number + 1}"] for number in range(CONSUMERS)]
-    if activity == "consume":
-        consumer = await Worker.start(
-            "partitioned", role="consume", url=url, messages=messages, queues=queues
-        )
-        spent = await consumer.answer("done", timeout_s=300)
-        return float(messages / (spent["ended"] - spent["started"]))
-    if activity == "both at once":
-        consumer = await Worker.start(
-            "partitioned", role="consume", url=url, messages=messages, queues=queues
-        )
-        await consumer.answer("ready")
-        await asyncio.sleep(0.2)  # until the partitions are shared out
-    publisher = await Worker.start("partitioned", role="publish", url=url, messages=messages)
-    spent = await publisher.answer("done", timeout_s=300)
-    ended = spent["ended"]
-    if activity == "both at once":
-        ended = (await consumer.answer("done", timeout_s=300))["ended"]
-    return float(messages / (ended - spent["started"]))
+    workers = []
+    if activity != "publish":
+        told = {"role": "consume", "url": url, "messages": messages, "queues": queues}
+        workers.append(await Worker.start("partitioned", **told))
+        await workers[-1].answer("ready")
+        if activity == "both at once":
+            await asyncio.sleep(0.2)  # until the partitions are shared out
+    if activity != "consume":
+        workers.append(await Worker.start("partitioned", role="publish", url=url, messages=messages))
+    spent = [await worker.answer("done", timeout_s=300) for worker in workers]
+    for worker in workers:
+        await worker.kill()
+    return float(messages / (spent[0]["ended"] - spent[-1]["started"]))
 
 
 async def throughput(url: str, messages: int, rounds: int) -> dict[str, dict[str, float]]:
