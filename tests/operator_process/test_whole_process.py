@@ -3,137 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import subprocess
-import sys
-import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lbg_operator.cluster.kinds import BROKER, CONFIG_MAP, DEPLOYMENT, GROUP, SECRET, Kind
+from lbg_operator.cluster.kinds import BROKER, DEPLOYMENT, GROUP, SECRET, Kind
 from lbg_operator.cluster.seam import ClusterError
 from lbg_operator.process.watching import SELECTORS
-from support.command_line import clean_environment
 from support.embedded import PASSWORD, USER, EmbeddedBroker
 from support.fake_cluster import FakeCluster
-from support.manifests import broker_manifest, consumer, group_manifest
-from support.ports import free_port
-from support.served_cluster import TOKEN, ServedCluster
-from support.waiting import until
-
-SETTINGS = {
-    "LBG_OPERATOR_SIDECAR_IMAGE": "s:1",
-    "LBG_OPERATOR_BROKER_IMAGE": "b:1",
-    "LBG_OPERATOR_LOG_FORMAT": "text",
-}
-
-
-class Place:
-    """An API server in this process, and an operator in its own."""
-
-    def __init__(self, served: ServedCluster, broker: EmbeddedBroker, directory: Path) -> None:
-        self.broker = broker
-        self.served = served
-        self.cluster = served.cluster
-        self.port = free_port()
-        self._directory = directory
-        self._log = directory / "operator.log"
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def start(self, *, token: str = TOKEN) -> None:
-        environment = {
-            **clean_environment(),
-            **SETTINGS,
-            "KUBECONFIG": str(self.served.kubeconfig(self._directory, token=token)),
-            "PYTHONWARNINGS": "default",
-        }
-        command = [
-            sys.executable,
-            "-m",
-            "lbg",
-            "operator",
-            "run",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.port),
-        ]
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(command, env=environment, stderr=log, stdout=log, text=True)
-
-    async def ended(self) -> int:
-        """Its status, by itself."""
-        assert self._process is not None
-        return await asyncio.to_thread(self._process.wait, 40)
-
-    async def end(self) -> tuple[int, float]:
-        """Status and seconds after SIGTERM."""
-        assert self._process is not None
-        began = time.monotonic()
-        self._process.send_signal(signal.SIGTERM)
-        status = await asyncio.to_thread(self._process.wait, 20)
-        self._process = None
-        return status, time.monotonic() - began
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    async def get(self, path: str) -> tuple[int, str]:
-        async with aiohttp.ClientSession() as session:
-            try:
-                async with session.get(f"http://127.0.0.1:{self.port}{path}") as response:
-                    return response.status, await response.text()
-            except aiohttp.ClientConnectionError:
-                return 0, ""
-
-    async def until(self, condition: Callable[[], object], what: str) -> None:
-        try:
-            await until(condition, timeout_s=40, every_s=0.05, what=what)
-        except TimeoutError as error:
-            raise AssertionError(f"{error}\n{self.log[-3000:]}") from None
-
-    async def watches(self) -> None:
-        await self.until(
-            lambda: all(self.served.watching[kind.plural] for kind in SELECTORS), "all kinds are watched"
-        )
-
-    async def ready(self) -> None:
-        for _ in range(800):
-            status, why = await self.get("/readyz")
-            if status == 200:
-                return
-            await asyncio.sleep(0.05)
-        raise AssertionError(why)
-
-    def condition(self, name: str, kind: str) -> str:
-        one = self.cluster.objects.get((GROUP, "shop", name), {})
-        told = one.get("status", {}).get("conditions", ())
-        return next((each["status"] for each in told if each["type"] == kind), "")
-
-    def has_children(self, name: str) -> bool:
-        wanted = ((SECRET, f"{name}-lbg"), (CONFIG_MAP, f"{name}-lbg"), (DEPLOYMENT, name))
-        return all((kind, "shop", called) in self.cluster.objects for kind, called in wanted)
-
-    def apply_group(self, name: str) -> None:
-        self.cluster.put(group_manifest({"replicas": 1, "consumer": consumer()}, name=name))
+from support.manifests import broker_manifest
+from support.operator_process import OperatorProcess
+from support.served_cluster import ServedCluster
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+async def place(tmp_path: Path) -> AsyncIterator[OperatorProcess]:
     with EmbeddedBroker(tmp_path / "broker") as broker:
         async with ServedCluster(FakeCluster()) as served:
-            place = Place(served, broker, tmp_path)
+            place = OperatorProcess(served, broker, tmp_path)
             manifest = broker_manifest(
                 {
                     "rabbitmq": {
@@ -161,7 +53,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
                 place.kill()
 
 
-async def test_the_operator_lists_watches_follows_and_ends(place: Place) -> None:
+async def test_the_operator_lists_watches_follows_and_ends(place: OperatorProcess) -> None:
     place.apply_group("first")
     held = place.served.withheld[SECRET.plural] = asyncio.Event()
     place.start()
@@ -229,7 +121,9 @@ async def test_the_operator_lists_watches_follows_and_ends(place: Place) -> None
         assert trouble not in place.log, place.log
 
 
-async def test_a_broker_that_fell_silent_does_not_keep_the_operator_from_ending(place: Place) -> None:
+async def test_a_broker_that_fell_silent_does_not_keep_the_operator_from_ending(
+    place: OperatorProcess,
+) -> None:
     place.apply_group("first")
     place.start()
     await place.until(lambda: place.condition("first", "Provisioned") == "True", "the group that was there")
@@ -241,7 +135,7 @@ async def test_a_broker_that_fell_silent_does_not_keep_the_operator_from_ending(
     assert (status, seconds < 5) == (0, True), seconds
 
 
-async def test_crds_that_are_not_served_yet_are_waited_for(place: Place) -> None:
+async def test_crds_that_are_not_served_yet_are_waited_for(place: OperatorProcess) -> None:
     refused: list[str] = []
 
     def not_yet(verb: str, kind: Kind, name: str) -> None:
@@ -256,7 +150,7 @@ async def test_crds_that_are_not_served_yet_are_waited_for(place: Place) -> None
     assert len(refused) == 2
 
 
-async def test_a_token_that_the_api_server_refuses_is_one_line(place: Place) -> None:
+async def test_a_token_that_the_api_server_refuses_is_one_line(place: OperatorProcess) -> None:
     place.start(token="wrong")
     assert await place.ended() == 1
     (line,) = place.log.splitlines()
@@ -264,7 +158,7 @@ async def test_a_token_that_the_api_server_refuses_is_one_line(place: Place) -> 
     assert line.endswith(": Unauthorized")
 
 
-async def test_a_port_that_is_taken_is_one_line(place: Place) -> None:
+async def test_a_port_that_is_taken_is_one_line(place: OperatorProcess) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 

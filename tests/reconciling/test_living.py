@@ -80,6 +80,18 @@ async def test_nothing_is_applied_twice_while_nothing_changes() -> None:
 
 
 @in_virtual_time
+async def test_a_group_that_is_quiet_costs_the_api_server_no_request_but_for_its_status() -> None:
+    async with Place() as place:
+        await place.ready()
+        asked: list[tuple[str, str]] = []
+        place.cluster.fail = lambda verb, kind, name: asked.append((verb, name))
+        await asyncio.sleep(300)
+        of_the_broker = {("read", "main-admin")}
+        assert set(asked) - of_the_broker <= {("merge", "orders")}
+        assert asked.count(("merge", "orders")) <= 2
+
+
+@in_virtual_time
 async def test_the_ten_minutes_comparison_changes_nothing_on_a_broker_where_all_is_as_it_should_be() -> None:
     async with Place() as place:
         await place.ready()
