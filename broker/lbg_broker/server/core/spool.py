@@ -7,8 +7,10 @@ position, in front of everything that was not yet delivered.
 
 import heapq
 import sys
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Self
 
 from lbg_broker.server.core.changes import Page, PageRequest, SpoolChange, SpoolRecord
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from lbg_broker.server.core.queue import Queue
 
 __all__ = ["Spool"]
+
+_position_of: Final = attrgetter("position")
 
 LEAD_MIN: Final = 256
 LEAD_MAX: Final = 16384
@@ -161,7 +165,7 @@ class Spool:
         redelivered = len(taken)
         count = 0 if returned else min(limit - redelivered, len(fresh))
         if count > 0 and fresh[count - 1].position >= self.granted:
-            count = sum(message.position < self.granted for message in fresh)
+            count = bisect_left(fresh, self.granted, key=_position_of)
             self._lead = min(self._lead * 2, LEAD_MAX)
         if count > 0:
             high = self._high

@@ -125,7 +125,7 @@ class Distribution(Policy):
         for session in self._live.values():
             line, consumer = session.line, session.consumer
             assert consumer is not None
-            while line.ready and (credit := consumer.credit()):
+            while line.is_due and (credit := consumer.credit()):
                 messages, redelivered = line.take(credit)
                 if not messages:
                     break

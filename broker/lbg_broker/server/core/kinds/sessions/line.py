@@ -92,6 +92,15 @@ class SessionLine(Spool):
         return max(self._first, self.settled_to)
 
     @property
+    def is_due(self) -> bool:
+        """Whether `take` has something to give out, or to have read. For most of many sessions it has not."""
+        if not self.ready:
+            return False
+        if self._returned:
+            return True
+        return self._fresh[0].position < self.granted if self._fresh else not self._paging
+
+    @property
     def _first(self) -> int:
         """The lowest position that waits."""
         if self._returned:
