@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import aio_pika
@@ -151,7 +153,7 @@ def test_pika_keeps_every_group_in_order_through_releases_losses_and_kills(
 ) -> None:
     chance, judge = random.Random(seed), Judge()
     declare(broker)
-    messages = publish(broker, 1000, chance)
+    messages = publish(broker, 600, chance)
     consumers = [Consumer(broker, judge, chance.choice([1, 4, 20])) for _ in range(3)]
     at_risk = kills = 0
     for step in range(100_000):
@@ -246,6 +248,17 @@ def test_the_management_api_tells_known_and_busy_groups(broker: EmbeddedBroker) 
         assert asked(broker, path)["message_groups"] == {"known": 6, "busy": 1}
         assert asked(broker, f"{path}?columns=name") == {"name": QUEUE}
     assert eventually(lambda: asked(broker, path)["message_groups"]["busy"] == 0)
+
+
+def test_the_example_of_the_page_works(broker: EmbeddedBroker) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "embedded-broker.md").read_text()
+    (example,) = re.findall(r"## Message groups\n\n```python\n(.*?)```", page, re.S)
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        exec(example, {"channel": channel, "pika": pika})
+        method, properties, body = channel.basic_get("carts")
+        assert (method.redelivered, properties.headers, body) == (False, {"cart": "4711"}, b"add")
+    assert asked(broker, "/queues/%2F/carts")["message_groups"] == {"known": 1, "busy": 0}
 
 
 def test_pika_is_told_what_does_not_go_together(broker: EmbeddedBroker) -> None:

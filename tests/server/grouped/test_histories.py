@@ -27,6 +27,7 @@ from lbg_broker.amqp.methods import (
 )
 from lbg_broker.server.core import spool, state
 from lbg_broker.server.core.effects import Deliver, Send, SendContent
+from lbg_broker.server.core.kinds.grouped import front
 from lbg_broker.server.core.kinds.grouped import line as grouped_line
 from support.broker_world import Client, World
 
@@ -36,8 +37,9 @@ SMALL = {
     (spool, "LEAD_MIN"): 4,
     (state, "UNSETTLED_BYTES"): 40,
     (grouped_line, "WINDOW_MESSAGES"): WINDOW,
-    (grouped_line, "GROUP_SHARE"): 3,
-    (grouped_line, "LOOK_MESSAGES"): 7,
+    (front, "WINDOW_MESSAGES"): WINDOW,
+    (front, "GROUP_SHARE"): 3,
+    (front, "LOOK_MESSAGES"): 7,
 }
 CHANNELS = (1, 2)
 TROUBLE = ("cancel", "close_channel", "lose_connection", "get", "purge", "pause", "crash")

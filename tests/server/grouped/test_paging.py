@@ -18,6 +18,7 @@ from lbg_broker.amqp.methods import (
     QueuePurgeOk,
 )
 from lbg_broker.server.core import spool, state
+from lbg_broker.server.core.kinds.grouped import front
 from lbg_broker.server.core.kinds.grouped import line as grouped_line
 from lbg_broker.server.core.kinds.grouped.group import Holder
 from lbg_broker.server.core.kinds.grouped.line import GroupedLine
@@ -33,9 +34,9 @@ durable_or_not = pytest.mark.parametrize("durable", [True, False])
 
 @pytest.fixture
 def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "WINDOW_MESSAGES", WINDOW)
-    monkeypatch.setattr(grouped_line, "WINDOW_MESSAGES", WINDOW)
-    monkeypatch.setattr(grouped_line, "LOOK_MESSAGES", 2 * WINDOW)
+    for module in (spool, front, grouped_line):
+        monkeypatch.setattr(module, "WINDOW_MESSAGES", WINDOW)
+    monkeypatch.setattr(front, "LOOK_MESSAGES", 2 * WINDOW)
 
 
 def texts(group: str, count: int, start: int = 0) -> str:
@@ -190,7 +191,7 @@ class TestLookingBehind:
         assert (bodies(one), bodies(other)) == ("a0", "b0")
 
     def test_large_messages_fill_the_window_sooner(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (spool, grouped_line):
+        for module in (spool, front, grouped_line):
             monkeypatch.setattr(module, "WINDOW_BYTES", 4000)
         world = World()
         publisher, one, other = world.client(), world.client(), world.client()
