@@ -13,9 +13,9 @@ from lbg_broker.provisioning.errors import ApplyFailed, GroupDiffers, Refused, S
 from lbg_broker.provisioning.lagging import in_flight_of_one_queue
 from lbg_broker.provisioning.members import MemberLine, MemberQueue
 from lbg_broker.provisioning.observed import UNKNOWN
-from lbg_broker.provisioning.provisioner import create_group, delete_group, rotate_user
+from lbg_broker.provisioning.provisioner import create_group, delete_group, rotate_user, show_group
 from support.fake_admin import FakeAdmin
-from support.native_groups import made, spec_in
+from support.native_groups import PARTITIONS, made, spec_in
 
 RABBIT = Engine.parse("RabbitMQ", "4.0.5")
 
@@ -113,6 +113,18 @@ async def test_other_times_of_partitions_are_a_difference() -> None:
         await create_group(admin, spec_in("Partitioned", rebalance_delay_s=8, max_handoff_s=0.5))
 
     assert differs.value.diff == ("rebalance_delay_s: 5.0 -> 8.0", "max_handoff_s: 3.0 -> 0.5")
+
+
+async def test_an_ingress_that_somebody_closed_is_told_of_and_opened() -> None:
+    admin = await made("Partitioned", said={**PARTITIONS, "ingress": False})
+
+    shown = await show_group(admin, "orders")
+    repaired = await create_group(admin, spec_in("Partitioned"))
+
+    assert shown.problems == (
+        "lbg.orders.q refuses publishers, its ingress is closed: `lbg group create` opens it",
+    )
+    assert [str(one) for one in repaired.changes] == ["ingress open=True on queue lbg.orders.q"]
 
 
 async def test_a_group_does_not_change_its_mode() -> None:

@@ -12,6 +12,7 @@ import pytest
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.client import Channel, ClientConnection, Delivery, Publisher, connect
 from lbg_broker.group import HEADER_KEY, NATIVE_MODES, GroupSpec, Names, hash_of, queue_of, routing_key
+from lbg_broker.provisioning.actions import ActOnQueue
 from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.errors import StillInUse
 from lbg_broker.provisioning.live import LiveAdmin
@@ -162,6 +163,19 @@ async def _shared(admin: LiveAdmin) -> Description:
             return description
         await asyncio.sleep(0.05)
     raise TimeoutError("the partitions are not shared out")
+
+
+async def test_an_ingress_that_somebody_closed_is_opened(admin: LiveAdmin, unique: str) -> None:
+    spec = spec_in("Partitioned", username=unique)
+    await create_group(admin, spec)
+    await admin.perform(ActOnQueue(ORDERS.parent, "ingress", {"open": False}))
+    assert (await shown(admin)).problems
+
+    repaired = await create_group(admin, spec)
+
+    assert [str(one) for one in repaired.changes] == ["ingress open=True on queue lbg.orders.q"]
+    assert (await shown(admin)).problems == ()
+    assert (await create_group(admin, spec)).changes == ()
 
 
 async def test_message_groups_are_counted(admin: LiveAdmin, place: Place, unique: str) -> None:

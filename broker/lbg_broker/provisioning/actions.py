@@ -119,7 +119,8 @@ class ActOnQueue:
     arguments: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.action} on queue {self.queue}"
+        told = "".join(f" {name}={value}" for name, value in self.arguments.items())
+        return f"{self.action}{told} on queue {self.queue}"
 
 
 @dataclass(frozen=True, slots=True)

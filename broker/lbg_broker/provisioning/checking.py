@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from lbg_broker.group import GroupSpec, Topology, topology_of
+from lbg_broker.group import GroupSpec, Names, Topology, topology_of
 
 from .observed import UNKNOWN, Observed
 from .policies import losses, narrowings
@@ -49,6 +49,8 @@ def problems(spec: GroupSpec, observed: Observed) -> Iterator[str]:
         yield f"queues refuse earlier than the group says: {line}"
     for line in deviations(topology, observed):
         yield f"not as it was made (found -> made): {line}"
+    if observed.takes_nothing(spec.name):
+        yield f"{Names(spec.name).parent} refuses publishers, its ingress is closed: `lbg group create` opens it"
     if observed.bindings is not UNKNOWN:
         there = {
             name for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None

@@ -10,7 +10,7 @@ from typing import Final
 from lbg_broker.group import Engine, Names, Permissions, repartition_in
 from lbg_broker.group.topology import Argument, Binding
 
-from .native import Native
+from .native import Native, PartitionsSeen
 
 
 class Unknown(Enum):
@@ -114,6 +114,12 @@ class Observed:
         """Whether the broker said of every name that it is free."""
         seen = [*self.exchanges.values(), *self.queues.values()]
         return self.record is None and all(one is None for one in seen)
+
+    def takes_nothing(self, group: str) -> bool:
+        """Whether the broker is known to refuse what is published to the group's one queue of partitions."""
+        seen = self.queues.get(Names(group).parent)
+        native = seen.native if isinstance(seen, QueueSeen) else None
+        return isinstance(native, PartitionsSeen) and not native.ingress
 
     @property
     def queue_count_to_be(self) -> int | None:

@@ -21,6 +21,7 @@ from lbg_broker.passwords import is_hash_of
 
 from .actions import (
     Action,
+    ActOnQueue,
     Bind,
     CheckPolicies,
     DeclareExchange,
@@ -169,6 +170,8 @@ def _creating(
     missing = [binding for binding in topology.bindings if binding not in there_already]
     for queue_name, of_queue in groupby(missing, key=lambda binding: binding.queue):
         yield Bind(queue_name, tuple(of_queue), is_new=observed.bindings is not UNKNOWN)
+    if observed.takes_nothing(spec.name):
+        yield ActOnQueue(Names(spec.name).parent, "ingress", {"open": True})
     if user is not None:
         yield from _granting(spec, topology, observed, user)
     if recorded(spec.name, observed) is None:
