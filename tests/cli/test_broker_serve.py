@@ -97,3 +97,30 @@ def test_a_signal_ends_it_at_once_although_clients_are_connected_and_a_queue_is_
     assert time.monotonic() - began < 10
     assert "s3cret" not in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_messages_without_a_group_are_of_the_group_that_it_was_told(tmp_path: Path, by_option: bool) -> None:
+    process = start_lbg(
+        *("broker", "serve", "--json", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0"),
+        *("--no-management", *(("--default-message-group", "EMPTY") if by_option else ())),
+        environment={} if by_option else {"LBG_DEFAULT_MESSAGE_GROUP": "EMPTY"},
+    )
+    assert process.stdout is not None
+    port = json.loads(process.stdout.readline())["amqp"].rpartition(":")[2]
+    with pika.BlockingConnection(pika.URLParameters(f"amqp://guest:guest@127.0.0.1:{port}/")) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", arguments={"x-group-header": "cart"})
+        for headers in ({"cart": "EMPTY"}, {}, {"cart": "qpid.no-group"}):
+            channel.basic_publish("", "q", json.dumps(headers), pika.BasicProperties(headers=headers))
+        fetched = [channel.basic_get("q")[2] for _ in range(3)]
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert fetched == [b'{"cart": "EMPTY"}', b'{"cart": "qpid.no-group"}', None]
+
+
+def test_a_default_group_without_a_name_is_refused(tmp_path: Path, lbg: Lbg) -> None:
+    refused = lbg("broker", "serve", "--data-dir", str(tmp_path / "data"), "--default-message-group", "")
+    assert refused.status == 2
+    assert "--default-message-group: a group's name is not empty" in refused.err
+    assert not (tmp_path / "data").exists()
