@@ -52,6 +52,16 @@ class TestTheQueue:
             world.send(partition, b"....")
         assert world.waiting == [1, 1, 0]
 
+    @pytest.mark.parametrize(("count", "most"), [(64, 2048), (65, 128)])
+    def test_keeps_less_of_each_partition_in_memory_where_they_are_many(self, count: int, most: int) -> None:
+        world = PartitionedWorld(count)
+        world.start("a", prefetch=1)
+        world.send(3, *[b"m"] * 2500)
+        world.commit()
+        assert world.queue().lines[3].resident <= most
+        world.lose("a")
+        assert not any(line.attended for line in world.queue().lines)
+
     def test_holds_no_message_outside_its_partitions(self) -> None:
         world = PartitionedWorld(3)
         for number in range(30):

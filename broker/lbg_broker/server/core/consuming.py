@@ -53,8 +53,7 @@ def consume(state: State, channel: Channel, method: BasicConsume) -> None:
     arguments.finish()
     channel.consumers[tag] = consumer
     queue.policy.add(consumer)
-    for line in queue.lines:
-        line.attended = True
+    queue.attend()
     state.make_due(queue)
     state.reply(channel, BasicConsumeOk(tag), nowait=method.nowait)
 
@@ -72,8 +71,7 @@ def remove_consumer(state: State, consumer: Consumer) -> None:
     queue = consumer.queue
     del consumer.channel.consumers[consumer.tag]
     queue.policy.remove(consumer)
-    for line in queue.lines:
-        line.attended = bool(queue.policy.consumers)
+    queue.attend()
     state.make_due(queue)
     if queue.auto_delete and not queue.policy.consumers and not queue.spool.dropped:
         remove_queue(state, queue)

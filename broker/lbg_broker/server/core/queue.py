@@ -9,6 +9,7 @@ from lbg_broker.server.core.dealing import Policy
 from lbg_broker.server.core.exchange import Binding
 from lbg_broker.server.core.message import Origin
 from lbg_broker.server.core.spool import Spool
+from lbg_broker.server.core.window import ATTENDED_LINES_MAX
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.connection import Connection
@@ -107,6 +108,12 @@ class Queue:
     def bytes_unacknowledged(self) -> int:
         """Bytes of the bodies given out and not settled."""
         return sum([line.outstanding_bytes for line in self.lines])
+
+    def attend(self) -> None:
+        """Give the lines the larger window if somebody consumes from them, and they are not too many for that."""
+        attended = bool(self.policy.consumers) and len(self.lines) <= ATTENDED_LINES_MAX
+        for line in self.lines:
+            line.attended = attended
 
     def is_full_for(self, size_bytes: int) -> bool:
         """Whether one more message of this size would be over a limit. If not, it is appended next. Limits count what

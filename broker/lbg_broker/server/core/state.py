@@ -20,7 +20,7 @@ from lbg_broker.server.core.effects import Deliver, Effect, Send
 from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.vhost import Vhost
-from lbg_broker.server.core.window import UNSETTLED_BYTES
+from lbg_broker.server.core.window import ATTENDED_LINES_MAX, UNSETTLED_BYTES
 
 __all__ = ["DEFAULT_MESSAGE_GROUP", "Counters", "Pending", "State"]
 
@@ -144,7 +144,7 @@ class State:
     def add_line(self, queue: Queue, line: Spool) -> None:
         """Give a queue one line more, behind those it has."""
         line.queue = queue
-        line.attended = bool(queue.policy.consumers)
+        line.attended = bool(queue.policy.consumers) and len(queue.lines) < ATTENDED_LINES_MAX
         queue.lines.append(line)
         self.redefine(queue)
 

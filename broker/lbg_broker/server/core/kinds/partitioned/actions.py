@@ -63,6 +63,7 @@ def _repartition(
         state.drop_line(queue, line)
     for _ in range(count - len(lines)):
         state.add_line(queue, state.new_line(Partition, durable=queue.durable))
+    queue.attend()
     assert isinstance(queue.rules.kind, PartitionedRules)
     rules = replace(queue.rules.kind, count=count)
     queue.rules = replace(queue.rules, kind=rules)
