@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lbg_broker.amqp import BasicProperties
-from lbg_broker.client import Channel, ClientConnection, Delivery, Publisher, connect
+from lbg_broker.client import AccessRefused, Channel, ClientConnection, Delivery, Publisher, connect
 from lbg_broker.group import HEADER_KEY, NATIVE_MODES, GroupSpec, Names, hash_of, queue_of, routing_key
 from lbg_broker.provisioning.actions import ActOnQueue
 from lbg_broker.provisioning.describing import Description
@@ -18,13 +19,20 @@ from lbg_broker.provisioning.errors import StillInUse
 from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.native import CLOSING, LIVE, STRANDED, MessageGroupsSeen, SessionsSeen
 from lbg_broker.provisioning.observed import UNKNOWN
-from lbg_broker.provisioning.provisioner import close_group, create_group, delete_group, show_group
+from lbg_broker.provisioning.provisioner import (
+    close_group,
+    create_group,
+    delete_group,
+    rotate_user,
+    show_group,
+)
 from lbg_broker.provisioning.statuses import partitions_of, rebalance_of, unserved
 from lbg_broker.provisioning.surveying import lags, survey
 from support.native_groups import spec_in
 from support.provisioning_place import Place
 from support.waiting import until
 
+QUICK = {"rebalance_delay_s": 0.1}
 pytestmark = pytest.mark.parametrize("place", ["embedded"], indirect=True)
 ORDERS = Names("orders")
 
@@ -76,7 +84,7 @@ async def shown(admin: LiveAdmin) -> Description:
 async def test_what_was_created_is_whole_is_surveyed_and_leaves_nothing(
     admin: LiveAdmin, mode: str, unique: str
 ) -> None:
-    spec = spec_in(mode, username=unique)
+    spec = spec_in(mode, username=unique, **(QUICK if mode == "Partitioned" else {}))
 
     await create_group(admin, spec)
 
@@ -93,7 +101,7 @@ async def test_what_was_created_is_whole_is_surveyed_and_leaves_nothing(
 async def test_lag_is_what_waits_and_what_is_not_acknowledged(
     admin: LiveAdmin, place: Place, mode: str, unique: str
 ) -> None:
-    spec = spec_in(mode, username=unique)
+    spec = spec_in(mode, username=unique, **(QUICK if mode == "Partitioned" else {}))
     await create_group(admin, spec)
     async with connected(place) as connection:
         await published(connection, spec, *"abcdefg")
@@ -104,6 +112,28 @@ async def test_lag_is_what_waits_and_what_is_not_acknowledged(
         channel.ack(held[-1].delivery_tag, multiple=True)
         await channel.close()
         assert await lags(admin, {"a": spec}, max_age_s=0) == {"a": 0}
+
+
+@pytest.mark.parametrize("mode", NATIVE_MODES)
+async def test_the_groups_user_may_publish_and_consume_before_and_after_its_password_changes(
+    admin: LiveAdmin, place: Place, mode: str, unique: str
+) -> None:
+    spec = spec_in(mode, username=unique, **(QUICK if mode == "Partitioned" else {}))
+    created = await create_group(admin, spec)
+    rotated = await rotate_user(admin, "orders")
+    assert rotated.password is not None
+    assert rotated.password != created.password
+    login = replace(place.settings, username=unique, password=rotated.password)
+    connection = await connect(login, name="member")
+    await published(connection, spec, "a")
+    session = {"x_session": "m0"} if mode == "Sessions" else {}
+    _, held = await holding(connection, 0, **session)
+    await until(lambda: len(held) == 1)
+    for forbidden in (ORDERS.dead, ORDERS.queue(0)):
+        channel = await connection.open_channel()
+        with pytest.raises(AccessRefused):
+            await channel.consume(forbidden, lambda deliveries: None)
+    await connection.close()
 
 
 async def test_without_the_management_api_lag_is_what_waits_and_what_members_say(
