@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import Any
 
 import pytest
 
+from lbg_broker.amqp import encode_table
 from lbg_broker.amqp.methods import QueueDeclare, QueueDeclareOk
+from lbg_broker.server.core.errors import RestoreError
 from support.broker_world import World
 from support.grouped_queue import bodies, properties
 
@@ -161,3 +165,15 @@ def test_a_restarted_broker_knows_the_header() -> None:
     world.crash()
     client = world.client()
     assert client.ask(QueueDeclare("q", durable=True, arguments=OURS), QueueDeclareOk).queue == "q"
+
+
+def test_a_store_with_arguments_that_an_earlier_version_did_not_read_is_refused_in_one_line() -> None:
+    world = World()
+    world.client().queue(arguments={"qpid.unread": "cart"})
+    key = ("queue", '["/","q"]')
+    world.store.definitions[key] = json.dumps(
+        json.loads(world.store.definitions[key])
+        | {"arguments": base64.b64encode(encode_table({"qpid.group_header_key": "cart"})).decode()}
+    )
+    with pytest.raises(RestoreError, match="needs qpid"):
+        world.crash()

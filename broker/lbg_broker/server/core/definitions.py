@@ -8,7 +8,7 @@ from typing import Any
 from lbg_broker.amqp import FieldValue, decode_table, encode_table
 from lbg_broker.server.core.arguments import QueueArguments
 from lbg_broker.server.core.changes import StoredState
-from lbg_broker.server.core.errors import RestoreError
+from lbg_broker.server.core.errors import Refusal, RestoreError
 from lbg_broker.server.core.exchange import Binding, Exchange
 from lbg_broker.server.core.kinds.choosing import kind_of
 from lbg_broker.server.core.making import make_queue
@@ -99,7 +99,7 @@ def restore(state: State, stored: StoredState) -> None:
             )
         for (vhost_name, source, kind, destination, routing_key, arguments_text), _ in by_kind["binding"]:
             _vhost(state, vhost_name).bind(Binding(source, kind, destination, routing_key, arguments_text))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, Refusal) as error:
         raise RestoreError(f"the stored definitions cannot be read: {error!r}") from error
 
 
