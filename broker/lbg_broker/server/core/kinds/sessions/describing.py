@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.kinds.sessions.book import Book
+from lbg_broker.server.core.kinds.sessions.line import SessionLine
 from lbg_broker.server.core.kinds.sessions.session import Session
 from lbg_broker.server.core.spool import Spool
 
@@ -30,13 +32,21 @@ def _session(session: Session, lowest: Mapping[Spool, int]) -> dict[str, Any]:
 
 
 def _lowest_given_out(book: Book) -> dict[Spool, int]:
-    """For each line the lowest position that somebody holds: one look at each channel, whatever it serves."""
-    channels = {session.channel for session in book if session.line.outstanding}
+    """For each line of which something is given out, the lowest position: the first that its channel holds, unless some
+    were given back and out again. So a look at a channel ends soon, however much it holds."""
+    wanted: dict[Channel, set[SessionLine]] = {}
+    for session in book:
+        if session.line.outstanding:
+            assert session.channel is not None
+            wanted.setdefault(session.channel, set()).add(session.line)
     lowest: dict[Spool, int] = {}
-    for channel in channels:
-        assert channel is not None
+    for channel, lines in wanted.items():
+        in_order = not any(line.shuffled for line in lines)
+        missing: set[Spool] = set(lines)
         for line, message, _ in channel.unsettled.values():
-            position = message.position
-            if lowest.setdefault(line, position) > position:
-                lowest[line] = position
+            if lowest.setdefault(line, message.position) > message.position:
+                lowest[line] = message.position
+            missing.discard(line)
+            if in_order and not missing:
+                break
     return lowest

@@ -66,14 +66,16 @@ class SessionLine(Spool):
 
     `settled_to`: positions below are done with, because its consumer said so, even if they are still to be read.
     `on_settled` is called when a message is settled, while somebody wants to know. `held`: the session has a consumer.
+    `shuffled`: that gave some back, so what it was given may not be in order.
     """
 
-    __slots__ = ("held", "on_settled", "settled_to")
+    __slots__ = ("held", "on_settled", "settled_to", "shuffled")
 
     def __init__(self, spool: int, *, durable: bool, touched: list[Spool]) -> None:
         super().__init__(spool, durable=durable, touched=touched)
         self.held = False
         self.settled_to = 0
+        self.shuffled = False
         self.on_settled: Callable[[], None] | None = None
         self._lead = 0
         if durable:
@@ -123,6 +125,7 @@ class SessionLine(Spool):
 
     def give_back(self, messages: Iterable[Message]) -> None:
         super().give_back(messages)
+        self.shuffled = True
         if not self.held:
             self.rest()
 

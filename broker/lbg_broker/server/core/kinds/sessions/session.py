@@ -63,6 +63,7 @@ class Session:
         self.room = min(limits, default=ROOM)
         self.away_since = None
         self.line.held = True
+        self.line.shuffled = False
 
     def detach(self, now: float) -> None:
         """Its consumer is gone."""
