@@ -73,3 +73,17 @@ def test_partitions_move_with_their_consumers_and_nothing_is_lost_repeated_or_ou
     stage.published(shop)
     said = stage.verdict(shop, timeout_s=180)
     assert (said["distinct"], said["lost"], said["order_errors"], said["duplicated"]) == (9000, 0, 0, 0), said
+
+
+def test_message_groups_go_to_whoever_is_there_and_nothing_is_lost_repeated_or_out_of_order(
+    shop: Kubectl,
+) -> None:
+    begun(shop, stage.group("flights", mode="MessageGroups", queues=1, delay_ms=5, replicas=2), members=2)
+    stage.judging(shop, "flights", idle_s=40)
+    shop.apply(stage.publisher("flights", rows=6000, rate_hz=150))
+    for replicas in (4, 2):
+        shop("scale", "lbg/flights", f"--replicas={replicas}")
+        until(lambda count=replicas: is_served(shop, count), what=f"{replicas} members")
+    stage.published(shop)
+    said = stage.verdict(shop, timeout_s=180)
+    assert (said["distinct"], said["lost"], said["order_errors"], said["duplicated"]) == (6000, 0, 0, 0), said
