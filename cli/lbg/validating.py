@@ -67,8 +67,6 @@ class ShardMoved:
 
 Finding = SequenceError | ShardMoved | QueueMoved | SessionError
 
-_WITH_MOVES = (EXCLUSIVE, PARTITIONED)
-
 
 @dataclass(slots=True)
 class Validation:
@@ -99,6 +97,7 @@ class Validation:
             message.seq,
             message.member,
             message.delivered_at_us,
+            is_placed=self._is_placed(message),
         )
         if verdict.kind is Kind.REWIND and seen_before:
             return []
@@ -111,7 +110,7 @@ class Validation:
             if error is not None:
                 findings.append(error)
                 self.inversions += error.kind == Kind.INVERSION.value
-        if self.mode not in _WITH_MOVES:
+        if not self._is_placed(message):
             return findings
         if verdict.move is not None:
             self.shard_moves += 1
@@ -184,6 +183,10 @@ class Validation:
             "sequence_errors": [asdict(error) for error in self.errors],
             **({"sessions": self.sessions.report()} if self.mode == SESSIONS else {}),
         }
+
+    def _is_placed(self, message: Republished) -> bool:
+        """Whether its queue, or partition, is where its hash says. A message without a key goes to any partition."""
+        return self.mode == EXCLUSIVE or (self.mode == PARTITIONED and message.key is not None)
 
     def _count(self, message: Republished) -> None:
         self.delivered += 1

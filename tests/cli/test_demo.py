@@ -48,6 +48,24 @@ def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Pat
     assert not list(tmp_path.glob("lbg-demo-*"))
 
 
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("Partitioned", "Two consumers share the partitions"),
+        ("MessageGroups", "keys at a member"),
+        ("Sessions", "m4 is given nothing more"),
+    ],
+)
+def test_other_modes_are_played_and_proved_as_well(mode: str, words: str, rows: Path, tmp_path: Path) -> None:
+    demo = start(rows, "--mode", mode, "--report", str(tmp_path / "report.json"))
+    out, err = demo.communicate(timeout=110)
+    assert demo.returncode == 0, err
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["mode"], report["distinct"], report["lost"], report["order_errors"]) == (mode, 4000, 0, 0)
+    assert report["repeated_otherwise"] == 0
+    assert words in out
+
+
 def test_an_interrupted_demo_leaves_no_process_and_no_directory(rows: Path, tmp_path: Path) -> None:
     demo = start(rows)
     assert demo.stdout is not None

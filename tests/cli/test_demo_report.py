@@ -32,6 +32,7 @@ def move(was: str, now: str, at_us: int, *, queue: int = 0, repeated: int = 0, r
 def validated(*moves: dict[str, object], **more: object) -> dict[str, object]:
     return {
         "ok": True,
+        "mode": "Exclusive",
         "delivered": 103,
         "distinct": 100,
         "lost": 0,
@@ -110,3 +111,24 @@ def test_the_last_screen_says_whether_it_held() -> None:
         console.print(finale(scene, found, width=120))
         assert isinstance(console.file, io.StringIO)
         assert words in console.file.getvalue()
+
+
+def in_sessions(**more: object) -> dict[str, object]:
+    sessions = {"last_numbers": {"m1": 60, "m2": 40}, "in_two_places": 0}
+    return report(mode="Sessions", duplicated=3, redelivered=7, sessions=sessions, **more)
+
+
+def test_where_nothing_moves_what_came_again_came_again_because_of_the_kill() -> None:
+    told = in_sessions()
+    assert (told["repeated_after_kills"], told["repeated_otherwise"]) == (3, 0)
+    assert [(kill["in_flight"], kill["repeated"]) for kill in told["kills"]] == [(7, 3)]  # type: ignore[attr-defined]
+
+
+def test_the_last_screen_of_sessions_says_that_no_message_is_in_two_and_shows_no_moves() -> None:
+    console = Console(width=100, record=True, file=io.StringIO())
+    scene = Scene.of("t", rows=1, queues=1, members=MEMBERS, acts=1, mode="Sessions")
+    console.print(finale(scene, in_sessions(), width=100))
+    drawn = console.export_text()
+    assert "in two sessions" in drawn
+    assert "m1:60 m2:40" in drawn
+    assert "moves" not in drawn

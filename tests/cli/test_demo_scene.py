@@ -10,9 +10,19 @@ from rich.console import Console
 from lbg.demo.cast import Life
 from lbg.demo.lines import PlainView, status_line
 from lbg.demo.meters import Meter, sparkline
+from lbg.demo.native_scripts import script_of
 from lbg.demo.scene import Scene
 from lbg.demo.screen import colours_of, frame
 from lbg.demo.script import MEMBERS, SCRIPT, Act, Do, Pacing, rate_for
+from lbg_broker.group import MODES
+from lbg_broker.provisioning.native import (
+    MessageGroupsSeen,
+    PartitionSeen,
+    PartitionsSeen,
+    SessionSeen,
+    SessionsSeen,
+)
+from lbg_broker.provisioning.observed import UNKNOWN, QueueSeen
 
 
 def scene() -> Scene:
@@ -56,6 +66,7 @@ def progress(delivered: int, **more: object) -> dict[str, object]:
         "rewinds": 0,
         "inversions": 0,
         "per_queue": {"0": delivered},
+        "per_member": {"m1": delivered},
         "holders": {"0": "m1", "1": "m2"},
         **more,
     }
@@ -234,3 +245,65 @@ def test_without_a_terminal_every_event_is_told_once_and_the_state_now_and_then(
     view.show(made)
     assert any("m2 is killed" in line for line in told)
     assert status_line(made) in told[-1]
+
+
+def shared_scene(mode: str, native: object) -> Scene:
+    made = Scene.of("title", rows=1000, queues=2, members=MEMBERS, acts=7, mode=mode)
+    for name, index in (("m1", 0), ("m2", 1)):
+        made.lives(name, Life.STARTING)
+        made.hears(beat(name, index, primary=0, active=(0,), in_flight=5))
+    made.shares(QueueSeen(ready=30, native=native))
+    return made
+
+
+def test_partitions_are_where_the_broker_says_and_not_where_members_do() -> None:
+    seen = PartitionsSeen(
+        "HoldDown",
+        True,
+        handoffs=1,
+        forced=0,
+        messages_forced=0,
+        partitions=(
+            PartitionSeen(0, "Ready", "lbg.demo.member.0", 3, 2),
+            PartitionSeen(1, "Unbound", "lbg.demo.member.1", 4, 0),
+        ),
+    )
+    made = shared_scene("Partitioned", seen)
+    made.hears(beat("m1", 0, primary=0, active=(0, 1)))
+    assert list(made.members["m1"].cells) == [0]
+    assert made.lag == 7
+    assert "partition 1" in drawn(made)
+    assert "holding" in drawn(made)
+
+
+def test_keys_and_members_are_shown_where_a_key_is_at_one_member() -> None:
+    text = drawn(shared_scene("MessageGroups", MessageGroupsSeen(12, 5)))
+    assert "12 keys have messages or are at a member, 5 are" in text
+    assert "moves" not in text
+
+
+def test_each_session_is_shown_with_its_numbers() -> None:
+    sessions = (
+        SessionSeen("m1", "live", "lbg.demo.member.0", 70, 64, 6, None),
+        SessionSeen("m2", "stranded", None, 41, 37, 4, 1.0),
+    )
+    made = shared_scene("Sessions", SessionsSeen(False, 9, sessions))
+    text = drawn(made)
+    for words in ("stranded", "70", "64", "9 messages without a session yet"):
+        assert words in text
+    assert "sessions m1:64/70 m2:37/41" in status_line(made)
+
+
+@pytest.mark.parametrize("mode", ["Partitioned", "MessageGroups", "Sessions"])
+def test_what_the_broker_does_not_tell_is_shown_as_unknown(mode: str) -> None:
+    made = shared_scene(mode, UNKNOWN)
+    assert drawn(made)
+    assert status_line(made)
+
+
+def test_every_mode_has_a_play_of_its_own_and_rabbitmq_that_of_the_queues() -> None:
+    plays = {mode: script_of(mode, is_native=True) for mode in MODES}
+    assert len({id(play) for play in plays.values()}) == len(MODES)
+    assert script_of("Partitioned", is_native=False) is SCRIPT
+    for play in plays.values():
+        assert [act.at for act in play] == [act.at for act in SCRIPT]

@@ -231,6 +231,14 @@ def test_a_message_without_a_number_is_an_error_in_sessions() -> None:
     assert not validation.report("g", {"p": {5: 1}})["ok"]
 
 
+def test_a_message_without_a_key_says_nothing_of_who_has_a_partition() -> None:
+    validation = Validation("Partitioned")
+    validation.observe(message(0))
+    assert validation.observe(message(1, key=None, member=1)) == []
+    assert validation.observe(message(2)) == []
+    assert validation.report("g", {"p": {5: 3}})["ok"]
+
+
 @pytest.mark.parametrize(("mode", "moves"), [("Exclusive", 1), ("Partitioned", 1), ("MessageGroups", 0)])
 def test_moves_are_told_where_a_queue_has_one_consumer(mode: str, moves: int) -> None:
     validation = Validation(mode)

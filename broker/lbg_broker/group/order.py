@@ -81,9 +81,18 @@ class OrderJudge:
         """By hash: the member that had it last, and when."""
 
     def observe(
-        self, publisher: str, key: str | None, hash_: int, seq: int, member: int, at_us: int
+        self,
+        publisher: str,
+        key: str | None,
+        hash_: int,
+        seq: int,
+        member: int,
+        at_us: int,
+        *,
+        is_placed: bool = True,
     ) -> Verdict:
-        """Judge one delivery: `member` got it at `at_us`. A message without a key has no order to break."""
+        """Judge one delivery: `member` got it at `at_us`. A message without a key has no order to break. `is_placed`:
+        it came to this member because of its hash, so that it says who has the shard."""
         self.observed += 1
         stream = self._streams.get((publisher, hash_))
         if stream is None:
@@ -99,6 +108,8 @@ class OrderJudge:
             kind = Kind.OK
             if key is not None:
                 stream.highest[key] = seq
+        if not is_placed:
+            return Verdict(kind, highest + 1, seq)
         shard = self._shards.get(hash_)
         if shard is None:
             self._shards[hash_] = [member, at_us]

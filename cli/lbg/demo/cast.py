@@ -40,10 +40,13 @@ class MemberView:
     rebalance: str = ""
     cells: dict[int, Cell] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    meter: Meter = field(default_factory=Meter)
+    held: int = 0
 
     @property
     def in_flight(self) -> int:
-        return sum(cell.in_flight for cell in self.cells.values())
+        """What it holds, as its last beat says."""
+        return self.held
 
 
 @dataclass(slots=True)

@@ -62,7 +62,18 @@ PLAIN_WIDTH = 100
     help="Play X times as fast.",
 )
 @click.option(
-    "--queues", type=click.IntRange(1, 64), default=4, show_default=True, help="Queues of the group."
+    "--mode",
+    type=click.Choice(["Exclusive", "Partitioned", "MessageGroups", "Sessions"]),
+    default="Exclusive",
+    show_default=True,
+    help="How the members share; the last two on the embedded broker only (docs/modes.md).",
+)
+@click.option(
+    "--queues",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Queues, or partitions, of the group.",
 )
 @click.option(
     "--rebalance-delay",
@@ -95,6 +106,7 @@ def demo(
     report: Path | None,
     rate: float | None,
     speed: float,
+    mode: str,
     queues: int,
     rebalance_delay: float,
     work: float,
@@ -106,7 +118,8 @@ def demo(
 
     Starts an embedded broker, or goes to the one that --broker names, and a publisher, up to four members and a
     validator as processes of their own, and plays the figures of the document "Sticky Load Balancing": two members
-    share four queues, one is killed and comes back, a third and a fourth join, and all but one leave again.
+    share four queues, one is killed and comes back, a third and a fourth join, and all but one leave again. In other
+    modes partitions, keys or sessions take the place of the queues.
 
     The exit status is 1 if anything was lost or out of order.
     """
@@ -129,6 +142,7 @@ def demo(
             rebalance_delay_s=rebalance_delay / max(1.0, speed),
             work_s=work,
             look_s=2.5 / speed,
+            mode=mode,
             group=group,
             address=address,
         )

@@ -14,6 +14,7 @@ from rich.text import Text
 from lbg.demo.scene import Scene
 from lbg.demo.screen import colours_of
 from lbg.demo.timeline import timeline
+from lbg_broker.group import UNCOUNTED_MODES
 
 BAR_WIDTH = 30
 NARROW = 120
@@ -22,18 +23,19 @@ NARROW = 120
 def finale(scene: Scene, report: Mapping[str, Any], *, width: int) -> RenderableType:
     """Everything at once: the verdict, the moves, the load, and who served what when."""
     colours = colours_of(scene)
-    queues = {f"queue {number}": count for number, count in report["per_queue"].items()}
+    members = Panel(
+        _bars(report["per_member"], colours), title="delivered per member", border_style="bright_black"
+    )
+    if not scene.has_rows:
+        return Group(_verdict(report), _side_by_side(_proof(report), members, width=width))
+    queues = {f"{scene.row_word} {number}": count for number, count in report["per_queue"].items()}
     return Group(
         _verdict(report),
         _side_by_side(_proof(report), _handoffs(report), width=width),
         timeline(scene, width - 4, colours),
         _side_by_side(
-            Panel(_bars(queues, {}), title="delivered per queue", border_style="bright_black"),
-            Panel(
-                _bars(report["per_member"], colours),
-                title="delivered per member",
-                border_style="bright_black",
-            ),
+            Panel(_bars(queues, {}), title=f"delivered per {scene.row_word}", border_style="bright_black"),
+            members,
             width=width,
         ),
     )
@@ -69,14 +71,22 @@ def _proof(report: Mapping[str, Any]) -> RenderableType:
     )
     table.add_row("delivered, each counted once", f"{report['distinct']:,}", "")
     table.add_row("lost", _must_be_zero(report["lost"]), "")
+    sessions = report["sessions"]
+    of_what = "key" if sessions is None else "session"
     table.add_row(
-        "order errors", _must_be_zero(report["order_errors"]), "no message after a later one of its key"
+        "order errors",
+        _must_be_zero(report["order_errors"]),
+        f"no message after a later one of its {of_what}",
     )
-    table.add_row(
-        "repeated on planned moves",
-        _must_be_zero(report["repeated_on_planned_moves"]),
-        f"{report['handoffs']['planned']['count']} moves",
-    )
+    if sessions is not None:
+        numbers = " ".join(f"{name}:{number:,}" for name, number in sessions["last_numbers"].items())
+        table.add_row("in two sessions", _must_be_zero(sessions["in_two_places"]), f"last numbers {numbers}")
+    elif report["mode"] not in UNCOUNTED_MODES:
+        table.add_row(
+            "repeated on planned moves",
+            _must_be_zero(report["repeated_on_planned_moves"]),
+            f"{report['handoffs']['planned']['count']} moves",
+        )
     for kill in report["kills"]:
         elsewhere = kill["first_delivery_elsewhere_us"]
         after = "" if elsewhere is None else f"; next delivery elsewhere after {elsewhere / 1000:.0f} ms"

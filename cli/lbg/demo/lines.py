@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from lbg.demo.scene import Scene
 from lbg.demo.screen import clock
+from lbg_broker.provisioning.native import MessageGroupsSeen, SessionsSeen
 
 STATUS_EVERY_S = 5.0
 
@@ -34,8 +35,20 @@ class PlainView:
 
 def status_line(scene: Scene) -> str:
     lag = "unknown" if scene.lag is None else f"{scene.lag:,}"
-    holders = " ".join(f"{queue.number}:{queue.holder or '-'}" for queue in scene.queues)
     return (
         f"{scene.share:.0%} delivered ({scene.delivered.rate(scene.now_s):,.0f}/s), {lag} waiting, "
-        f"{scene.inversions} order errors, {scene.rewinds} again, queues {holders}"
+        f"{scene.inversions} order errors, {scene.rewinds} again, {_shared(scene)}"
     )
+
+
+def _shared(scene: Scene) -> str:
+    match scene.shared:
+        case MessageGroupsSeen(known, busy):
+            return f"{busy} of {known} keys at a member"
+        case SessionsSeen(sessions=sessions):
+            return "sessions " + " ".join(
+                f"{one.session}:{one.acknowledged}/{one.assigned}" for one in sessions
+            )
+        case _:
+            holders = " ".join(f"{queue.number}:{queue.holder or '-'}" for queue in scene.queues)
+            return f"{scene.row_word}s {holders}"

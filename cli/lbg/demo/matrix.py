@@ -51,9 +51,10 @@ def matrix(scene: Scene, colours: Mapping[str, str], *, compact: bool) -> Render
             _cell(queue, member, colours[member.name], scene.now_s, compact=compact)
             for member in scene.members.values()
         ]
-        table.add_row(Text(f"queue {queue.number}", style="bold"), *cells, _waiting(queue))
-    body = Group(table, Text(), Align.center(_legend()))
-    return Panel(body, title="queues × members", border_style="bright_black")
+        table.add_row(Text(f"{scene.row_word} {queue.number}", style="bold"), *cells, _waiting(queue))
+    legend = Text("‖ paused for a handoff", style="dim") if scene.shared is not None else _legend()
+    body = Group(table, Text(), Align.center(legend))
+    return Panel(body, title=f"{scene.row_word}s × members", border_style="bright_black")
 
 
 def _legend() -> Text:
@@ -72,15 +73,20 @@ def _legend() -> Text:
 
 
 def _head(member: MemberView, colour: str) -> Text:
-    sign, style, words = _LIFE[member.life]
-    is_there = member.life in (Life.LIVE, Life.STARTING, Life.LEAVING)
+    words = _LIFE[member.life][2]
     if member.life is Life.LIVE:
         index = "" if member.index is None else f"index {member.index}"
         words = _REBALANCE.get(member.rebalance, index)
-    name = Text.assemble(
+    return life_of(member, colour) + Text(f"\n{words}", style="red" if member.life is Life.KILLED else "dim")
+
+
+def life_of(member: MemberView, colour: str) -> Text:
+    """Its name with the sign of its life."""
+    sign, style, _ = _LIFE[member.life]
+    is_there = member.life in (Life.LIVE, Life.STARTING, Life.LEAVING)
+    return Text.assemble(
         (f"{sign} ", style or colour), (member.name, f"bold {colour}" if is_there else "dim")
     )
-    return name + Text(f"\n{words}", style="red" if member.life is Life.KILLED else "dim")
 
 
 def _cell(queue: QueueView, member: MemberView, colour: str, now_s: float, *, compact: bool) -> Text:

@@ -5,27 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from lbg.demo.cast import Life
-from lbg.demo.children import Child, Children
+from lbg.demo.children import Children
+from lbg.demo.native_scripts import script_of
 from lbg.demo.reporting import demo_report
 from lbg.demo.scene import Scene
-from lbg.demo.script import FIRST_MEMBERS, MEMBERS, SCRIPT, Act, Do, Pacing, Step
+from lbg.demo.script import FIRST_MEMBERS, MEMBERS, SCRIPT, Act, Pacing
 from lbg.demo.settings import DemoSettings
 from lbg.demo.stage import Stage, start_broker
+from lbg.demo.surveying import keep_looking
+from lbg.demo.troupe import Troupe
 from lbg.demo.watching import Watching
 from lbg.failing import Failure
 from lbg.options import tls_arguments
-from lbg_broker.group import Names
+from lbg_broker.client import BrokerAddress
+from lbg_broker.group import Names, is_native
+from lbg_broker.provisioning.observed import QueueSeen
 
 START_TIMEOUT_S = 20.0
-LEAVE_TIMEOUT_S = 30.0
 # The broker settles a group of four in well under this after a join or a leave.
 SETTLE_TIMEOUT_S = 15.0
 FRAMES_PER_S = 8
@@ -45,14 +47,15 @@ class Playing:
         self.scene = Scene.of(
             settings.title("…"),
             rows=settings.rows,
-            queues=settings.queue_count,
+            queues=settings.rows_shown,
             members=MEMBERS,
             acts=len(SCRIPT),
+            mode=settings.mode,
         )
+        self._script = SCRIPT
         self._view = view
         self._began_at_s = time.monotonic()
         self._names = Names(settings.group)
-        self._members: dict[str, Child] = {}
         self._environment: dict[str, str] = {}
         self._validated: Mapping[str, Any] | None = None
         self._listening = asyncio.Event()
@@ -71,14 +74,19 @@ class Playing:
                 self.scene.title = settings.title(self._stage.where)
                 # In the environment and not on the command line, where every process list would show passwords.
                 self._environment = {"LBG_BROKER": ",".join(self._stage.urls)}
+                engine = self._stage.engine
+                assert engine is not None
+                self._is_native = is_native(settings.spec, engine)
+                self._script = script_of(settings.mode, is_native=self._is_native)
+                self._troupe = self._troupe_of(address)
                 watching = Watching(
                     address.places(),
                     self._names,
                     on_message=self._hear,
                     on_ready=self._count,
-                    queue_count=settings.queue_count,
+                    queue_count=0 if self._is_native else settings.queue_count,
                 )
-                async with watching, self._shown():
+                async with watching, self._surveyed(address), self._shown():
                     self._check_broker = brokers.check
                     await self._raise_curtain()
                     await self._play()
@@ -94,10 +102,9 @@ class Playing:
         )
         await self._until(self._listening.is_set, "the validator to listen")
         self._begin_clock()
-        self.scene.begins(SCRIPT[0])
+        self.scene.begins(self._script[0])
         for name in FIRST_MEMBERS:
-            await self._start_member(name)
-            await self._joined(name)
+            await self._troupe.start(name)
         await self._until(self._is_settled, "the first members to share the queues", SETTLE_TIMEOUT_S)
         rate = ("--rate", f"{self.settings.rate:g}") if self.settings.rate else ()
         self._publisher = await self._children.start(
@@ -123,7 +130,7 @@ class Playing:
 
     async def _play(self) -> None:
         """Act after act, until all were played and everything published was judged."""
-        pacing = Pacing(SCRIPT[1:], self.settings.act_gap_s)
+        pacing = Pacing(self._script[1:], self.settings.act_gap_s)
         while not (pacing.is_over and not self._tasks and self._validated is not None):
             self._check()
             for task in [task for task in self._tasks if task.done()]:
@@ -137,61 +144,12 @@ class Playing:
     async def _perform(self, act: Act) -> None:
         self.scene.begins(act)
         for step in act.steps:
-            await self._step(step)
-
-    async def _step(self, step: Step) -> None:
-        name = step.member
-        match step.do:
-            case Do.START:
-                await self._start_member(name)
-                await self._joined(name)
-            case Do.KILL:
-                child = self._members[name]
-                child.is_expected_to_end = True
-                at_us = time.time_ns() // 1000
-                child.signal(signal.SIGKILL)
-                self.scene.lives(name, Life.KILLED, at_us=at_us)
-            case Do.LEAVE:
-                await self._leave(name)
-
-    async def _start_member(self, name: str) -> None:
-        settings = self.settings
-        self.scene.lives(name, Life.STARTING)
-        self._members[name] = await self._children.start(
-            name,
-            *("consume", *self._common, "--name", name, "--republish", "--quiet"),
-            *(
-                "--rebalance-delay",
-                f"{settings.rebalance_delay_s:g}",
-                "--concurrency",
-                str(settings.concurrency),
-            ),
-            *("--work", f"{settings.work_s:g}"),
-            environment=self._environment,
-        )
-
-    async def _joined(self, name: str) -> None:
-        await self._until(lambda: self.scene.members[name].life is Life.LIVE, f"{name} to join")
-
-    async def _leave(self, name: str) -> None:
-        child = self._members[name]
-        self.scene.lives(name, Life.LEAVING)
-        child.signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                status = await child.process.wait()
-        except TimeoutError:
-            raise Failure(
-                f"{name} did not leave within {LEAVE_TIMEOUT_S:g} s: {child.last_words()}"
-            ) from None
-        self.scene.lives(name, Life.LEFT if status == 0 else Life.FAILED)
+            await self._troupe.perform(step)
 
     async def _end(self) -> dict[str, Any]:
         seconds = self.scene.now_s
         await self._publisher.process.wait()
-        for name, child in self._members.items():
-            if child.is_running:
-                await self._leave(name)
+        await self._troupe.leave()
         assert self._validated is not None
         return demo_report(
             validated=self._validated,
@@ -213,6 +171,37 @@ class Playing:
     @property
     def _published_file(self) -> Path:
         return self.settings.directory / "published.json"
+
+    def _troupe_of(self, address: BrokerAddress) -> Troupe:
+        admin = {
+            "LBG_BROKER": ",".join(address.urls),
+            "LBG_MANAGEMENT": ",".join(address.management_urls or ()),
+        }
+        return Troupe(
+            self.settings,
+            self.scene,
+            self._children,
+            common=self._common,
+            login=self._environment,
+            admin=admin,
+            until=self._until,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _surveyed(self, address: BrokerAddress) -> Any:
+        if not self._is_native:
+            yield
+            return
+        looking = asyncio.ensure_future(keep_looking(address, self.settings.group, self._see))
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+    def _see(self, seen: QueueSeen) -> None:
+        self._tell_time()
+        self.scene.shares(seen)
 
     def _hear(self, message: Mapping[str, Any]) -> None:
         self._tell_time()
@@ -241,6 +230,8 @@ class Playing:
 
         Who is active nobody can know yet: the broker does not tell a consumer before its first message.
         """
+        if not self.scene.has_rows:
+            return True
         first = [self.scene.members[name] for name in FIRST_MEMBERS]
         cells = [cell for member in first for cell in member.cells.values()]
         primaries = sum(cell.role == "primary" for cell in cells)

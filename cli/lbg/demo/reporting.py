@@ -8,6 +8,7 @@ from typing import Any
 
 from lbg.demo.cast import Kill
 from lbg.moving import Pauses
+from lbg_broker.group import UNCOUNTED_MODES
 
 
 def is_crash(move: Mapping[str, Any], kill: Kill, moves: Sequence[Mapping[str, Any]]) -> bool:
@@ -30,6 +31,7 @@ def demo_report(
 ) -> dict[str, Any]:
     """Everything that is claimed at the end, ready for JSON. `ok`: nothing lost, nothing out of order."""
     moves = validated["moves"]
+    has_moves = validated["mode"] not in UNCOUNTED_MODES
     by_kill = [[move for move in moves if is_crash(move, kill, moves)] for kill in kills]
     crashed = [id(move) for some in by_kill for move in some]
     planned = [move for move in moves if id(move) not in crashed]
@@ -37,6 +39,7 @@ def demo_report(
     repeated_after_moves = sum(move["repeated"] for move in moves)
     return {
         "ok": bool(validated["ok"]),
+        "mode": validated["mode"],
         **source,
         "seconds": round(seconds, 1),
         "published": published["published"],
@@ -46,12 +49,17 @@ def demo_report(
         "duplicated": validated["duplicated"],
         "order_errors": validated["order_errors"],
         "repeated_on_planned_moves": sum(move["repeated"] for move in planned),
-        "repeated_after_kills": sum(move["repeated"] for move in unplanned),
-        "repeated_otherwise": validated["duplicated"] - repeated_after_moves,
+        "repeated_after_kills": sum(move["repeated"] for move in unplanned)
+        if has_moves
+        else validated["duplicated"],
+        "repeated_otherwise": validated["duplicated"] - repeated_after_moves if has_moves else 0,
         "handoffs": {"planned": _handoffs(planned), "crash": _handoffs(unplanned)},
-        "kills": [_kill(kill, some) for kill, some in zip(kills, by_kill, strict=True)],
+        "kills": [_kill(kill, some) for kill, some in zip(kills, by_kill, strict=True)]
+        if has_moves
+        else [_kill_without_moves(kill, validated) for kill in kills],
         "per_queue": validated["per_queue"],
         "per_member": validated["per_member"],
+        "sessions": validated.get("sessions"),
         "publisher": {
             name: published.get(name) for name in ("refused", "resends", "maybe_twice", "messages_per_s")
         },
@@ -79,4 +87,16 @@ def _kill(kill: Kill, moves: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "in_flight": sum(move["redelivered"] for move in moves),
         "repeated": sum(move["repeated"] for move in moves),
         "first_delivery_elsewhere_us": max((move["at_us"] - kill.at_us for move in moves), default=None),
+    }
+
+
+def _kill_without_moves(kill: Kill, validated: Mapping[str, Any]) -> dict[str, Any]:
+    """Where no queue is anybody's: all that came again, came again because of it."""
+    return {
+        "member": kill.member,
+        "at_s": round(kill.at_s, 1),
+        "queues": [],
+        "in_flight": validated["redelivered"],
+        "repeated": validated["duplicated"],
+        "first_delivery_elsewhere_us": None,
     }

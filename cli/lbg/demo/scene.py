@@ -13,6 +13,9 @@ from typing import Any
 from lbg.demo.cast import Cell, Kill, Life, MemberView, MoveView, Note, QueueView
 from lbg.demo.meters import Meter
 from lbg.demo.script import Act
+from lbg_broker.group import EXCLUSIVE, PARTITIONED, UNCOUNTED_MODES
+from lbg_broker.provisioning.native import Native, PartitionsSeen
+from lbg_broker.provisioning.observed import QueueSeen
 
 KEPT_EVENTS = 200
 
@@ -37,16 +40,51 @@ class Scene:
     notes: deque[Note] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
     noted: int = 0
     started_at_us: int = 0
+    mode: str = EXCLUSIVE
+    shared: Native | None = None
+    """How the broker shares the one queue out, where it does and was asked."""
 
     @classmethod
-    def of(cls, title: str, *, rows: int, queues: int, members: tuple[str, ...], acts: int) -> Scene:
+    def of(
+        cls, title: str, *, rows: int, queues: int, members: tuple[str, ...], acts: int, mode: str = EXCLUSIVE
+    ) -> Scene:
         return cls(
             title,
             rows,
             acts,
             [QueueView(number) for number in range(queues)],
             {name: MemberView(name) for name in members},
+            mode=mode,
         )
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether queues or partitions are served by one member each, and move."""
+        return self.mode not in UNCOUNTED_MODES
+
+    @property
+    def row_word(self) -> str:
+        return "partition" if self.mode == PARTITIONED else "queue"
+
+    def shares(self, seen: QueueSeen) -> None:
+        """What the broker says of the one queue that it shares out."""
+        self.shared = seen.native if isinstance(seen.native, Native) else None
+        if isinstance(self.shared, PartitionsSeen):
+            self._shares_partitions(self.shared)
+        else:
+            self.queues[0].ready = seen.ready if isinstance(seen.ready, int) else None
+        self.counts_published()
+
+    def _shares_partitions(self, seen: PartitionsSeen) -> None:
+        for view in self.members.values():
+            view.cells.clear()
+            view.rebalance = seen.rebalance
+        for one in seen.partitions:
+            self.queues[one.partition].ready = one.ready
+            for view in self.members.values():
+                if is_tag_of(one.consumer_tag, view.index):
+                    cell = Cell("primary", one.is_served, one.unacked, one.status)
+                    view.cells[one.partition] = cell
 
     @property
     def lag(self) -> int | None:
@@ -82,8 +120,8 @@ class Scene:
         self.act_marks.append(self.share)
         self.note("act", f"{self.act_number}. {act.title}")
 
-    def lives(self, member: str, life: Life, *, at_us: int = 0) -> None:
-        """A member's process started, was signalled or ended."""
+    def lives(self, member: str, life: Life, *, at_us: int = 0, why: str = "") -> None:
+        """A member's process started, was signalled or ended; `why` in place of the usual words."""
         view = self.members[member]
         if life is Life.KILLED:
             self.kills.append(Kill(member, self.now_s, at_us, view.in_flight))
@@ -92,8 +130,9 @@ class Scene:
         if life in (Life.KILLED, Life.LEFT, Life.FAILED, Life.STARTING):
             view.cells.clear()
             view.index = None
+            view.held = 0
         view.life = life
-        self.note("life", f"{member} {_LIFE_WORDS[life]}")
+        self.note("life", f"{member} {why or _LIFE_WORDS[life]}")
 
     def hears(self, message: Mapping[str, Any]) -> None:
         """A message of the members' exchange. What is none of this version is passed over."""
@@ -138,7 +177,10 @@ class Scene:
             view.life = Life.LIVE
             view.index = index
             self.note("member", f"{view.name} is a member, index {index}")
-        view.index, view.rebalance, view.cells, view.counts = index, rebalance, cells, counts
+        view.index, view.counts = index, counts
+        view.held = sum(cell.in_flight for cell in cells.values())
+        if self.shared is None:
+            view.rebalance, view.cells = rebalance, cells
 
     def validated(self, event: Mapping[str, Any]) -> None:
         """An event of `lbg validate --json`."""
@@ -148,6 +190,8 @@ class Scene:
             self.delivered.read(event["delivered"], self.now_s)
             for queue in self.queues:
                 queue.meter.read(event["per_queue"].get(str(queue.number), 0), self.now_s)
+            for view in self.members.values():
+                view.meter.read(event["per_member"].get(view.name, 0), self.now_s)
             for number, name in event.get("holders", {}).items():
                 self._holds(self.queues[int(number)], name, self.now_s)
         elif kind == "queue_moved":
@@ -156,6 +200,10 @@ class Scene:
             self.note(
                 "bad",
                 f"ORDER ERROR: key {event['key']} expected {event['expected']}, got {event['received']}",
+            )
+        elif kind == "session_error":
+            self.note(
+                "bad", f"SESSION ERROR: {event['kind']}: session {event['session']} {event['sequence']}"
             )
 
     def _moved(self, event: Mapping[str, Any]) -> None:
@@ -179,7 +227,9 @@ class Scene:
         self.moves.append(move)
         self._holds(queue, move.now, at_s)
         how = "crash" if killed else "planned"
-        self.note("move", f"queue {move.queue}: {move.was} → {move.now}, {move.waited_ms:.1f} ms ({how})")
+        self.note(
+            "move", f"{self.row_word} {move.queue}: {move.was} → {move.now}, {move.waited_ms:.1f} ms ({how})"
+        )
 
     def _is_back(self, kill: Kill, at_s: float) -> bool:
         """Whether the killed member held a queue again between the kill and `at_s`."""
@@ -189,6 +239,11 @@ class Scene:
         if queue.holder != member:
             queue.holder = member
             queue.spans.append((at_s, member))
+
+
+def is_tag_of(tag: str | None, index: int | None) -> bool:
+    """A member's consumers are tagged with its mailbox, which ends with its index."""
+    return tag is not None and index is not None and tag.endswith(f".member.{index}")
 
 
 _LIFE_WORDS = {

@@ -13,10 +13,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from lbg.demo.cast import MoveView, Note
+from lbg.demo.cast import Note
 from lbg.demo.matrix import matrix, rate
 from lbg.demo.meters import sparkline
 from lbg.demo.scene import Scene
+from lbg.demo.sharing_panel import sharing_panel
 from lbg.demo.timeline import timeline
 
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
@@ -60,10 +61,12 @@ class Rooms:
 def frame(scene: Scene, *, width: int, height: int) -> RenderableType:
     """All of it, for a terminal of `width` by `height` characters."""
     colours = colours_of(scene)
-    rooms = Rooms.of(len(scene.queues), height)
+    rooms = Rooms.of(len(scene.queues) if scene.has_rows else len(scene.members), height)
+    by_row = matrix(scene, colours, compact=rooms.compact)
+    sharing = by_row if scene.has_rows else sharing_panel(scene, colours)
     middle = Layout(name="middle", size=rooms.matrix)
     middle.split_row(
-        Layout(matrix(scene, colours, compact=rooms.compact), ratio=5),
+        Layout(sharing, ratio=5),
         Layout(_flow(scene), ratio=3, minimum_size=34),
     )
     parts = [
@@ -71,14 +74,13 @@ def frame(scene: Scene, *, width: int, height: int) -> RenderableType:
         Layout(_act(scene, width - 2), size=ACT_LINES),
         middle,
     ]
-    if rooms.timeline:
+    if rooms.timeline and scene.has_rows:
         parts.append(Layout(timeline(scene, width - 4, colours), size=rooms.timeline))
     if rooms.bottom >= BOTTOM_LEAST_LINES:
         bottom = Layout(minimum_size=BOTTOM_LEAST_LINES)
-        bottom.split_row(
-            Layout(_moves(scene.moves, rooms.bottom - 3, colours), ratio=4, minimum_size=48),
-            Layout(_notes(scene.notes, rooms.bottom - 2), ratio=5),
-        )
+        notes = Layout(_notes(scene.notes, rooms.bottom - 2), ratio=5)
+        moves = Layout(_moves(scene, rooms.bottom - 3, colours), ratio=4, minimum_size=48)
+        bottom.split_row(*((moves, notes) if scene.has_rows else (notes,)))
         parts.append(bottom)
     layout = Layout()
     layout.split_column(*parts)
@@ -143,10 +145,11 @@ def _flow(scene: Scene) -> RenderableType:
     return Panel(Group(table, Text(), words, spark), title="flow", border_style="bright_black")
 
 
-def _moves(moves: Sequence[MoveView], rows: int, colours: Mapping[str, str]) -> RenderableType:
+def _moves(scene: Scene, rows: int, colours: Mapping[str, str]) -> RenderableType:
+    moves = scene.moves
     table = Table(box=None, padding=(0, 1), header_style="dim")
     table.add_column("at", justify="right", no_wrap=True, min_width=6)
-    table.add_column("queue", no_wrap=True)
+    table.add_column(scene.row_word, no_wrap=True)
     table.add_column("from → to", no_wrap=True, min_width=9)
     table.add_column("waited", justify="right", no_wrap=True, min_width=8)
     table.add_column("", no_wrap=True)

@@ -13,6 +13,8 @@ class Do(Enum):
     """SIGKILL: no goodbye."""
     LEAVE = "leave"
     """SIGTERM: a planned leave."""
+    CLOSE = "close"
+    """Its session is closed: it ends by itself when that is drained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lbg_broker.client import BrokerAddress
-from lbg_broker.group import GroupSpec
+from lbg_broker.group import EXCLUSIVE, PARTITIONED, UNCOUNTED_MODES, GroupSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,7 @@ class DemoSettings:
 
     `rate` is messages per second, 0 for as fast as it goes; `work_s` is what a message costs a member; `look_s` is
     the least time to look at what an act has changed; `address` None: an embedded broker of the demo's own.
+    `session_prefetch` is what a session is given at a time.
     """
 
     source: Path
@@ -28,6 +29,8 @@ class DemoSettings:
     work_s: float = 0.002
     concurrency: int = 16
     look_s: float = 2.5
+    mode: str = EXCLUSIVE
+    session_prefetch: int = 64
     group: str = "demo"
     address: BrokerAddress | None = None
 
@@ -42,13 +45,22 @@ class DemoSettings:
             self.group,
             self.group,
             hash_count=self.hash_count,
-            queue_count=self.queue_count,
+            queue_count=self.rows_shown,
             queue_size_mb=256,
             client_username=self.group,
+            mode=self.mode,
+            rebalance_delay_s=self.rebalance_delay_s if self.mode == PARTITIONED else None,
         )
 
+    @property
+    def rows_shown(self) -> int:
+        """Queues or partitions; 1 in the modes that have none to count."""
+        return 1 if self.mode in UNCOUNTED_MODES else self.queue_count
+
     def title(self, where: str) -> str:
-        return (
-            f"{where} · {self.source.name}, {self.rows:,} messages keyed by {self.key} · {self.queue_count} queues, "
-            f"{self.hash_count} hashes · rebalance delay {self.rebalance_delay_s:g} s"
-        )
+        what = f"{where} · {self.source.name}, {self.rows:,} messages keyed by {self.key}"
+        if self.mode in UNCOUNTED_MODES:
+            return f"{what} · {self.mode}"
+        rows = "partitions" if self.mode == PARTITIONED else "queues"
+        counts = f"{self.queue_count} {rows}, {self.hash_count} hashes"
+        return f"{what} · {counts} · rebalance delay {self.rebalance_delay_s:g} s"
