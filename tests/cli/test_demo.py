@@ -52,7 +52,6 @@ def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Pat
     ("mode", "words"),
     [
         ("Partitioned", "Two consumers share the partitions"),
-        ("MessageGroups", "keys at a member"),
         ("Sessions", "m4 is given nothing more"),
     ],
 )
