@@ -76,6 +76,20 @@ def test_what_was_being_read_for_one_that_went_is_not_taken_for_what_its_success
     assert [sequence for sequence, _ in given(b)] == list(range(1, 11))
 
 
+def test_the_pool_is_read_in_large_pages_however_many_sessions_there_are() -> None:
+    world = sessions_queue()
+    world.client().publish(*numbered(5000))
+    world.commit()
+    client = world.client()
+    for number in range(100):
+        client.consume(tag=f"c{number}", prefetch=50, arguments={"x-session": f"s{number}"})
+    batches = 0
+    while world.finish() or world.seal():
+        batches += 1
+    assert len(client.deliveries) == 5000
+    assert batches < 30
+
+
 def test_a_thousand_sessions_are_kept() -> None:
     world = sessions_queue()
     client = world.client()

@@ -194,11 +194,9 @@ class Distribution(Policy):
             self.remove(consumer)
             if channel.connection.cancel_notify and not channel.closing:
                 self._state.send(channel, BasicCancel(consumer.tag, True))
-        if not self.consumers:
-            for line in self._queue.lines:
-                line.attended = False
         self._book.end(session)
         self._state.drop_line(self._queue, session.line)
+        self._queue.attend()
 
     def perform(self, action: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         if action == "close":

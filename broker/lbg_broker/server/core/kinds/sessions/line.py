@@ -39,6 +39,7 @@ class PoolLine(Spool):
     def withdraw(self, limit: int) -> list[Message]:
         """Take up to `limit` messages from the front, for good. Fewer than there are may come when the rest must be
         read first: the queue is due again after the next batch."""
+        self.attended = True  # whatever the number of sessions: it has the backlog of all of them
         fresh = self._fresh
         count = min(limit, len(fresh))
         taken = [fresh.popleft() for _ in range(count)]
