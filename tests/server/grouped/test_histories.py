@@ -90,9 +90,9 @@ class QueueModel:
 
 @dataclass
 class ChannelModel:
-    tags: dict[int, tuple[str, Entry]] = field(default_factory=dict)
+    tags: dict[int, Entry] = field(default_factory=dict)
     published: int = 0
-    open_tags: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    open_tags: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass
@@ -110,7 +110,7 @@ class GroupHistories(RuleBasedStateMachine):
         for (module, name), value in SMALL.items():
             setattr(module, name, value)
         self.world = World()
-        self.queues = {name: QueueModel() for name in QUEUES}
+        self.queue = QueueModel()
         self.clients: dict[int, Client] = {}
         self.channels: dict[tuple[int, int], ChannelModel] = {}
         self.serial = self.step = 0
@@ -165,8 +165,8 @@ class GroupHistories(RuleBasedStateMachine):
             self.serial += 1
             body = b"%d:" % self.serial + group.encode() * (self.serial % 20)
             model.published += 1
-            model.open_tags[model.published] = (self.name, body)
-            self.queues[self.name].entries.append(Entry(body, group))
+            model.open_tags[model.published] = body
+            self.queue.entries.append(Entry(body, group))
             header = BasicProperties(headers={"group": group} if group else {}).encode()
             client.publish(body, key=self.name, channel=channel, header=header)
         self.hear()
@@ -183,12 +183,12 @@ class GroupHistories(RuleBasedStateMachine):
     def consume_on(self, client: Client, channel: int, *, prefetch: int, no_ack: bool = False) -> None:
         self.serial += 1
         who = (client.number, channel, f"c{self.serial}")
-        self.queues[self.name].consumers[who] = -1 if no_ack else prefetch
+        self.queue.consumers[who] = -1 if no_ack else prefetch
         client.consume(self.name, tag=who[2], channel=channel, prefetch=prefetch, no_ack=no_ack)
         self.hear()
 
     def cancel(self, data: st.DataObject) -> None:
-        consumers = self.queues[self.name].consumers
+        consumers = self.queue.consumers
         if consumers:
             who = data.draw(st.sampled_from(sorted(consumers)), label="consumer")
             del consumers[who]
@@ -204,7 +204,7 @@ class GroupHistories(RuleBasedStateMachine):
             if not tags:
                 return
             for settled in list(tags):
-                self.let_go(*tags.pop(settled), requeue=False)
+                self.let_go(tags.pop(settled), requeue=False)
             client.say(BasicAck(0, True), channel)
             self.hear()
             self.disk("caught up")
@@ -221,14 +221,14 @@ class GroupHistories(RuleBasedStateMachine):
             return
         tag = data.draw(st.sampled_from(sorted(model.tags)), label="tag")
         for settled in [other for other in sorted(model.tags) if other <= tag] if multiple else [tag]:
-            self.let_go(*model.tags.pop(settled), requeue=how == "requeue")
+            self.let_go(model.tags.pop(settled), requeue=how == "requeue")
         client.say(
             BasicAck(tag, multiple) if how == "ack" else BasicNack(tag, multiple, how == "requeue"), channel
         )
         self.hear()
 
-    def let_go(self, name: str, entry: Entry, *, requeue: bool) -> None:
-        queue = self.queues[name]
+    def let_go(self, entry: Entry, *, requeue: bool) -> None:
+        queue = self.queue
         who, entry.holder = entry.holder, None
         if requeue:
             queue.holds[entry.group].given -= 1
@@ -250,11 +250,10 @@ class GroupHistories(RuleBasedStateMachine):
         self.channels[client.number, channel] = ChannelModel()
 
     def forget_channel(self, number: int, channel: int) -> None:
-        for name, entry in self.channels.pop((number, channel)).tags.values():
-            self.let_go(name, entry, requeue=True)
-        for queue in self.queues.values():
-            for who in [who for who in queue.consumers if who[:2] == (number, channel)]:
-                del queue.consumers[who]
+        for entry in self.channels.pop((number, channel)).tags.values():
+            self.let_go(entry, requeue=True)
+        for who in [who for who in self.queue.consumers if who[:2] == (number, channel)]:
+            del self.queue.consumers[who]
 
     def lose_connection(self, data: st.DataObject) -> None:
         client = data.draw(st.sampled_from(list(self.clients.values())), label="client")
@@ -276,14 +275,14 @@ class GroupHistories(RuleBasedStateMachine):
         self.disk("caught up")
         answers = [said for _, said in client.methods[heard:] if isinstance(said, BasicGetOk | BasicGetEmpty)]
         assert len(answers) == 1
-        queue = self.queues[self.name]
+        queue = self.queue
         if isinstance(answers[0], BasicGetEmpty):
             assert not [group for group in GROUPS if group not in queue.holds and queue.ready(group)]
 
     def purge(self, _data: st.DataObject) -> None:
         answer = self.world.administer(QueuePurge(self.name))
         assert isinstance(answer, QueuePurgeOk)
-        queue = self.queues[self.name]
+        queue = self.queue
         gone = [entry for entry in queue.entries if entry.holder is None]
         assert answer.message_count == len(gone)
         queue.entries = [entry for entry in queue.entries if entry.holder is not None]
@@ -304,11 +303,10 @@ class GroupHistories(RuleBasedStateMachine):
         self.world.crash(written=data.draw(st.booleans(), label="written"))
         self.clients.clear()
         self.channels.clear()
-        queue = self.queues[self.name]
         if QUEUES[self.name]:
-            self.compare_with_disk(queue)
+            self.compare_with_disk(self.queue)
         else:
-            self.queues[self.name] = QueueModel()
+            self.queue = QueueModel()
             self.declare_by(self.world.client(), self.name)
         self.connect()
 
@@ -367,7 +365,7 @@ class GroupHistories(RuleBasedStateMachine):
         self.judge(handed)
 
     def judge(self, handed: list[Handed]) -> None:
-        queue = self.queues[self.name]
+        queue = self.queue
         entries = {entry.body: entry for entry in queue.entries if entry.holder is None}
         by_group: dict[str, list[Handed]] = {}
         for delivery in handed:
@@ -403,7 +401,7 @@ class GroupHistories(RuleBasedStateMachine):
             "one prefetch of a group, then all acks"
         )
         entry.holder = delivery.who
-        self.channels[delivery.who[:2]].tags[delivery.tag] = (self.name, entry)
+        self.channels[delivery.who[:2]].tags[delivery.tag] = entry
 
     def confirmed(self, model: ChannelModel, ack: BasicAck) -> None:
         tags = (
@@ -412,15 +410,15 @@ class GroupHistories(RuleBasedStateMachine):
             else [ack.delivery_tag]
         )
         for tag in tags:
-            name, body = model.open_tags.pop(tag)
-            for entry in self.queues[name].entries:
+            body = model.open_tags.pop(tag)
+            for entry in self.queue.entries:
                 entry.confirmed = entry.confirmed or entry.body == body
 
     # --- what is always true -----------------------------------------------------------------------------------
 
     @invariant()
     def counts_are_exact(self) -> None:
-        queue, real = self.queues[self.name], self.world.queue(self.name)
+        queue, real = self.queue, self.world.queue(self.name)
         held = [entry for entry in queue.entries if entry.holder is not None]
         assert real.messages_unacknowledged == len(held)
         assert real.messages_ready == len(queue.entries) - len(held)
@@ -432,7 +430,7 @@ class GroupHistories(RuleBasedStateMachine):
     def memory_is_bounded(self) -> None:
         line: Any = self.world.queue(self.name).spool
         assert line.resident <= 3 * WINDOW
-        if not self.queues[self.name].entries:
+        if not self.queue.entries:
             assert len(line.groups) == 0
 
     @invariant()
@@ -440,7 +438,7 @@ class GroupHistories(RuleBasedStateMachine):
         """Once the disk has caught up, whoever has room has been given all that it may have."""
         if self.world.sealed is not None or self.world.broker.has_changes:
             return
-        queue, real = self.queues[self.name], self.world.queue(self.name)
+        queue, real = self.queue, self.world.queue(self.name)
         assert len(real.policy.consumers) == len(queue.consumers)
         for consumer in real.policy.consumers:
             if not consumer.credit():
@@ -458,4 +456,4 @@ class GroupHistories(RuleBasedStateMachine):
 
 
 TestGroupHistories = GroupHistories.TestCase
-TestGroupHistories.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestGroupHistories.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
