@@ -89,7 +89,7 @@ async def test_sessions_with_the_stranded_ones_first() -> None:
         "m2       stranded  -       40        12            28        2023-11-14T22:13:20Z",
         "m1       live      m1      100       90            10        -",
         "m3       closing   -       3         3             0         2023-11-14T22:13:20Z",
-        "! 1 session is stranded: only a consumer of the same name gets the 28 messages there",
+        "! 1 session has no consumer: only one of the same name gets the 28 messages there",
         "",
         "MEMBER  INDEX  IN FLIGHT  DELIVERED",
         "m1      1      2          14",
@@ -124,11 +124,11 @@ async def test_what_a_closed_group_has_left() -> None:
     assert list(leftover_lines(left, session=None)) == [
         "group orders is closed: publishers are refused",
         "12 messages without a session yet",
-        "2 sessions with 38 messages to go",
+        "2 sessions with 38 messages to go (an End-of-Session counts)",
         "SESSION  STATE     MEMBER  ASSIGNED  ACKNOWLEDGED  MESSAGES  AWAY SINCE",
         "m2       stranded  -       40        12            28        2023-11-14T22:13:20Z",
         "m1       live      m1      100       90            10        -",
-        "! 1 session is stranded: only a consumer of the same name gets the 28 messages there",
+        "! 1 session has no consumer: only one of the same name gets the 28 messages there",
     ]
 
 
@@ -139,7 +139,7 @@ async def test_what_a_closed_group_has_left() -> None:
             "m1",
             [
                 "session m1 of group orders gets no new messages",
-                "1 session with 10 messages to go",
+                "1 session with 10 messages to go (an End-of-Session counts)",
                 "SESSION  STATE  MEMBER  ASSIGNED  ACKNOWLEDGED  MESSAGES  AWAY SINCE",
                 "m1       live   m1      100       90            10        -",
             ],
@@ -149,6 +149,16 @@ async def test_what_a_closed_group_has_left() -> None:
 )
 async def test_what_a_closed_session_has_left(session: str, said: list[str]) -> None:
     assert list(leftover_lines(await shown("Sessions"), session=session)) == said
+
+
+async def test_a_session_that_is_closing_and_has_no_consumer_waits_for_one() -> None:
+    closing = {**SESSIONS["sessions"][2], "messages": 1}
+    left = await shown("Sessions", {"closed": True, "pool": 0, "sessions": [closing]})
+
+    lines = list(leftover_lines(left, session=None))
+
+    assert lines[1] == "1 session with 1 message to go (an End-of-Session counts)"
+    assert lines[-1] == "! 1 session has no consumer: only one of the same name gets the 1 message there"
 
 
 async def test_a_closed_group_with_nothing_left() -> None:

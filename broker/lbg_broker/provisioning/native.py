@@ -73,7 +73,8 @@ class SessionsSeen:
 
     @property
     def stranded(self) -> tuple[SessionSeen, ...]:
-        return tuple(one for one in self.sessions if one.state == STRANDED)
+        """Those with messages and no consumer, closing ones too: nobody else gets these messages."""
+        return tuple(one for one in self.sessions if one.messages and one.consumer_tag is None)
 
 
 Native: TypeAlias = PartitionsSeen | MessageGroupsSeen | SessionsSeen

@@ -25,8 +25,8 @@ def leftover_lines(left: Description, *, session: str | None) -> Iterator[str]:
     if session is None and seen.pool:
         yield waiting_line(seen)
     if undrained:
-        messages = sum(one.messages for one in undrained)
-        yield f"{counted(len(undrained), 'session')} with {counted(messages, 'message')} to go"
+        messages = counted(sum(one.messages for one in undrained), "message")
+        yield f"{counted(len(undrained), 'session')} with {messages} to go (an End-of-Session counts)"
         yield from session_table(left, undrained)
         yield from stranded_lines(SessionsSeen(seen.closed, seen.pool, undrained))
     elif session is not None or not seen.pool:

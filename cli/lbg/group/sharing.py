@@ -10,7 +10,6 @@ from lbg.tables import table
 from lbg_broker.group import PARTITIONED
 from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.native import (
-    STRANDED,
     MessageGroupsSeen,
     PartitionsSeen,
     SessionSeen,
@@ -43,7 +42,7 @@ def session_table(shown: Description, sessions: Sequence[SessionSeen]) -> Iterat
     """Those first that need somebody to look after them."""
     if not sessions:
         return
-    in_order = sorted(sessions, key=lambda one: one.state != STRANDED)
+    in_order = sorted(sessions, key=lambda one: one.consumer_tag is not None or not one.messages)
     yield from table(
         ("SESSION", "STATE", "MEMBER", "ASSIGNED", "ACKNOWLEDGED", "MESSAGES", "AWAY SINCE"),
         [_session_row(shown, one) for one in in_order[:SESSIONS_SHOWN_MAX]],
@@ -56,8 +55,8 @@ def stranded_lines(seen: SessionsSeen) -> Iterator[str]:
     if stranded := seen.stranded:
         messages = sum(one.messages for one in stranded)
         who = counted(len(stranded), "session")
-        verb = "is" if len(stranded) == 1 else "are"
-        yield f"! {who} {verb} stranded: only a consumer of the same name gets the {counted(messages, 'message')} there"
+        verb = "has" if len(stranded) == 1 else "have"
+        yield f"! {who} {verb} no consumer: only one of the same name gets the {counted(messages, 'message')} there"
 
 
 def _partition_lines(shown: Description) -> Iterator[str]:
