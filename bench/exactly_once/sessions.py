@@ -1,7 +1,7 @@
 """The same goal by sessions: a queue full of messages, consumers that are killed, a table without a unique index.
 
-"Let's assume we have 1 million messages sitting on an in-memory queue" ("Achieving Exactly-Once Message Delivery
-Guarantees with Sequence Numbers"): so they are published first, and then each consumer has a session of its name. When
+The document begins with a queue that holds them all ("Achieving Exactly-Once Message Delivery Guarantees with Sequence
+Numbers", The Problem): so they are published first, and then each consumer has a session of its name. When
 everybody who was to be killed has been, the queue is closed, and every consumer ends with its End-of-Session.
 """
 
