@@ -44,7 +44,8 @@ class QueueLine:
 class Description:
     """A group as it is. `spec` is None when its record is missing or unreadable: `problems` says which.
 
-    `members` is UNKNOWN when nobody could be asked, and empty when nobody answered.
+    `queues` are in the order of their numbers; one without a number, which all members consume, comes first. `members`
+    is UNKNOWN when nobody could be asked, and empty when nobody answered.
     """
 
     group: str
@@ -67,14 +68,13 @@ class Description:
     @property
     def is_one_queue(self) -> bool:
         """Whether all members consume one queue, which the broker shares out."""
-        return any(line.name == Names(self.group).parent for line in self.queues)
+        return bool(self.queues) and self.queues[0].number is None
 
     @property
     def native(self) -> Native | Unknown | None:
         """What the broker says of a group that is one queue of a kind of its own; None where it is not, UNKNOWN where
         it could not be asked."""
-        parent = Names(self.group).parent
-        seen = next((line.seen for line in self.queues if line.name == parent), None)
+        seen = self.queues[0].seen if self.is_one_queue else None
         return seen.native if isinstance(seen, QueueSeen) else seen
 
     def member_of(self, tag: str | None) -> MemberLine | None:
@@ -172,9 +172,9 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat] | Unknown)
         for name, seen in observed.queues.items()
         if names.is_served(name)
     ]
-    lines.sort(key=lambda line: line.number or 0)
+    lines.sort(key=lambda line: -1 if line.number is None else line.number)
     members = UNKNOWN if beats is UNKNOWN else members_of(beats)
-    problems += _poisoned(names, members, is_one_queue=any(line.name == names.parent for line in lines))
+    problems += _poisoned(names, members, is_one_queue=bool(lines) and lines[0].number is None)
     return Description(
         group=group,
         spec=spec,

@@ -15,7 +15,7 @@ from .native import PartitionSeen, PartitionsSeen
 from .observed import UNKNOWN, Unknown
 
 if TYPE_CHECKING:
-    from .describing import Description
+    from .describing import Description, QueueLine
 
 READY, PAUSED, UNASSIGNED, UNBOUND = "Ready", "Paused", "Unassigned", "Unbound"
 STATUSES = (READY, PAUSED, UNASSIGNED, UNBOUND)
@@ -56,7 +56,8 @@ def partitions_of(description: Description) -> tuple[PartitionLine, ...] | Unkno
     spec = description.spec
     if native is UNKNOWN and spec is not None and spec.mode == PARTITIONED:
         return UNKNOWN
-    return tuple(_of_members(description, number) for number in _numbers(description))
+    lines = {line.number: line for line in description.queues}
+    return tuple(_of_members(description, number, lines.get(number)) for number in _numbers(description))
 
 
 def rebalance_of(description: Description) -> str:
@@ -85,13 +86,12 @@ def unserved(description: Description) -> list[int]:
 
 
 def _of_broker(description: Description, seen: PartitionSeen) -> PartitionLine:
-    member = description.active_member(seen.partition)
     consumer = seen.consumer_tag if seen.is_served else None
+    member = description.member_of(consumer)
     return PartitionLine(seen.partition, seen.status, member, consumer, seen.ready, seen.unacked)
 
 
-def _of_members(description: Description, number: int) -> PartitionLine:
-    line = next((one for one in description.queues if one.number == number), None)
+def _of_members(description: Description, number: int, line: QueueLine | None) -> PartitionLine:
     active = description.active_member(number)
     return PartitionLine(
         number,
