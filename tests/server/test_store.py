@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -137,6 +138,28 @@ def test_a_page_ends_where_its_limits_say(path: Path, count: int, bytes_max: int
     else:
         assert page.end == end
     assert [row[0] for row in page.rows] == list(range(min(end, 10)))
+    store.close()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_page_may_be_of_single_positions(path: Path, durable: bool) -> None:
+    store = Store(path)
+    store.carry_out(batch(change(range(0, 4000, 2), durable=durable)))
+    positions = [0, *range(6, 3000, 3), 3999]
+    asked = replace(request(durable=durable, upto=4000), recall=True, positions=positions)
+    (page,) = store.carry_out(StoreBatch(2, pages=[asked]))
+    assert [row[0] for row in page.rows] == [position for position in positions if position % 2 == 0]
+    (page,) = store.carry_out(StoreBatch(3, pages=[replace(asked, bytes_max=50)]))
+    assert [row[0] for row in page.rows] == [0, 6, 12, 18]
+    store.close()
+
+
+def test_a_page_may_be_of_headers_only(path: Path) -> None:
+    store = Store(path)
+    store.carry_out(batch(change([1, 2], size=100_000)))
+    (page,) = store.carry_out(StoreBatch(2, pages=[replace(request(), headers_only=True, bytes_max=100)]))
+    assert list(page.rows) == [(position, ORIGIN.wire, b"\x10\x00\x02", b"") for position in (1, 2)]
+    assert page.end == page.request.upto
     store.close()
 
 
