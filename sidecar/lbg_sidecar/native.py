@@ -66,7 +66,8 @@ class NativeMachine(Participant):
         )
         self.session = self.consumption.session = session
         self._live: frozenset[int] = frozenset()
-        self._is_session_taken = False
+        self.is_session_taken = False
+        """Another live consumer has it, as far as is known."""
         self._asks_again = False
         self._ask_due = float("inf")
 
@@ -107,7 +108,7 @@ class NativeMachine(Participant):
         binding = self.bindings.attached(attachment)
         if binding is not None:
             binding.active = True
-            self._is_session_taken = False
+            self.is_session_taken = False
             self.roster.changed(now)
 
     def closed(self, attachment: Attachment, now: float) -> None:
@@ -128,8 +129,8 @@ class NativeMachine(Participant):
         if session is None:
             return False
         if code == RESOURCE_LOCKED:
-            if not self._is_session_taken:
-                self._is_session_taken = True
+            if not self.is_session_taken:
+                self.is_session_taken = True
                 self.effects.append(SessionTaken(session.name, why))
             self._asks_again = session.is_the_applications
             return True

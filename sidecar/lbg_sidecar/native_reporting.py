@@ -48,5 +48,5 @@ def native_description(machine: NativeMachine, now: float) -> dict[str, Any]:
         "in_flight_elsewhere": sum(elsewhere),
     }
     session = machine.session
-    told = {} if session is None else {"session": session.describe()}
+    told = {} if session is None else {"session": {**session.describe(), "taken": machine.is_session_taken}}
     return {**common_description(machine), **told, **content}

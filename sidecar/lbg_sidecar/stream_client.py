@@ -32,9 +32,11 @@ async def consume(
     *,
     credit: int = 256,
     processed: Sequence[Any] = (),
+    committed: int | None = None,
     unix_socket: str | None = None,
 ) -> None:
-    """Call `handle` with each message until the stream ends; call again to connect anew.
+    """Call `handle` with each message until the stream ends; call again to connect anew. `committed`: in mode Sessions,
+    how far the application has committed its session itself.
 
     None acknowledges; ``{"verdict": "retry" | "drop", "reason": …, "after_s": …}`` does not; an exception is a retry.
     """
@@ -44,7 +46,10 @@ async def consume(
         aiohttp.ClientSession(connector=connector) as session,
         session.ws_connect(url, protocols=(SUBPROTOCOL,), max_msg_size=FRAME_MAX_BYTES, compress=0) as socket,
     ):
-        await socket.send_str(json.dumps({"hello": {"credit": credit, "processed": list(processed)}}))
+        hello: dict[str, Any] = {"credit": credit, "processed": list(processed)}
+        if committed is not None:
+            hello["committed"] = committed
+        await socket.send_str(json.dumps({"hello": hello}))
 
         acks: list[int] = []
         verdicts: list[dict[str, Any]] = []

@@ -141,6 +141,7 @@ def test_the_word_of_the_application_counts_and_nothing_is_written_then() -> Non
         "committed": 6,
         "kept_by": "application",
         "ended": False,
+        "taken": False,
     }
 
 

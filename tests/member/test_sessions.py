@@ -6,14 +6,20 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from lbg_sidecar import Member, Message, SettingsError
+from lbg_sidecar.app import StreamChannel, StreamSettings
 from lbg_sidecar.commits import PositionFile
 from lbg_sidecar.errors import SessionRefused
+from lbg_sidecar.stream_client import consume
 from support.embedded import EmbeddedBroker
 from support.group_load import Judge, Load, load_on
 from support.member_place import Place
@@ -234,3 +240,65 @@ async def test_a_lost_connection_goes_on_after_what_the_application_says_then(
         await load.publish(100)
         await until(lambda: len(table.rows) >= 200)
     assert by_session(table) == {"a": list(range(1, 201))}
+
+
+class Stubborn(Table):
+    """A call that is told to stop commits all the same, a little later."""
+
+    async def __call__(self, message: Message) -> None:
+        try:
+            await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.2)
+            await super().__call__(message)
+            raise
+        await super().__call__(message)
+
+
+async def test_a_call_that_commits_while_it_is_aborted_is_not_made_again(place: Place, load: Load) -> None:
+    table = Stubborn()
+    async with Member(place.settings("a"), table) as member:
+        await load.publish(30)
+        for point in (5, 15):
+            await until(lambda point=point: len(table.rows) >= point)
+            assert member._driver is not None
+            assert member._driver.link is not None
+            member._driver.link.abort()
+            await until(lambda: member.index is None)
+            await until(lambda: member.index == 0)
+        await until(lambda: len(table.rows) >= 30)
+    assert by_session(table) == {"a": list(range(1, 31))}
+
+
+async def test_over_the_stream_it_says_so_when_it_connects_and_again_after_a_lost_connection(
+    place: Place, load: Load
+) -> None:
+    rows: list[int] = []
+
+    async def handle(message: dict[str, object]) -> None:
+        assert message["session"] == "a"
+        rows.append(int(str(message["sequence"])))
+
+    async def application(url: str) -> None:
+        while True:
+            with suppress(aiohttp.ClientError):
+                await consume(url, handle, credit=4, committed=rows[-1] if rows else 0)
+            await asyncio.sleep(0.02)
+
+    channel = StreamChannel(StreamSettings(concurrency=4))
+    app = web.Application()
+    app.add_routes(channel.routes)
+    async with TestServer(app) as server:
+        running = asyncio.create_task(application(str(server.make_url("/v1/stream"))))
+        async with Member(place.settings("a"), channel) as member:
+            await load.publish(100)
+            await until(lambda: len(rows) > 20)
+            assert member.state()["session"]["kept_by"] == "application"
+            assert member._driver is not None
+            assert member._driver.link is not None
+            member._driver.link.abort()
+            await load.publish(100)
+            await until(lambda: len(rows) >= 200)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert rows == list(range(1, 201))

@@ -70,9 +70,11 @@ def concurrency_of(channel: AppChannel) -> int:
     return getattr(channel, "concurrency", CONCURRENCY)
 
 
-def ask_again(channel: AppChannel) -> None:
+def ask_again(channel: AppChannel) -> bool:
     """Let the application say anew how far it has committed its session. A channel through which it can say so has a
-    method of this name: it is not ready from then on until it has said it."""
+    method of this name: it is not ready from then on until it has said it. False for any other channel."""
     asking = getattr(channel, "ask_again", None)
-    if asking is not None:
-        asking()
+    if asking is None:
+        return False
+    asking()
+    return True

@@ -12,18 +12,15 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from ..consuming.held import Held
-from ..errors import AppError
 from ..message import Message
 from ..verdict import ACK, INTERRUPTED, Kind, Verdict, retry
 from .channel import AppChannel, Calls
-from .knowledge import parse_committed, parse_processed
+from .handler_positions import AskingAgain, tell_positions
 
 log = logging.getLogger("lbg.member")
 
 AsyncHandler = Callable[[Message], Awaitable[Verdict | None]]
 SyncHandler = Callable[[Message], Verdict | None]
-
-ASK_EVERY_S = 1.0
 
 CALLS_PER_TURN = 64
 """Calls that return at once, one after another, before the event loop gets its turn: about a millisecond."""
@@ -54,53 +51,6 @@ def _verdict_of(answer: object) -> Verdict:
     return retry(f"the handler returned {type(answer).__name__}, which is no verdict")
 
 
-async def _tell_processed(handler: object, calls: Calls) -> None:
-    processed, committed = getattr(handler, "processed", None), getattr(handler, "committed", None)
-    try:
-        if processed is not None:
-            calls.processed(parse_processed(await _said(processed())))
-        if committed is not None and calls.session is not None:
-            calls.committed(parse_committed(await _said(committed(calls.session))))
-    except Exception as error:
-        raise AppError(
-            f"the handler cannot say what it has processed: {type(error).__name__}: {error}"
-        ) from error
-
-
-ASKED_ANEW = "it is asked anew how far its session is"
-
-
-class _Asking:
-    """Asks a handler that is at work already."""
-
-    def __init__(self, handler: object) -> None:
-        self._handler = handler
-        self._task: asyncio.Task[None] | None = None
-
-    def again(self, calls: Calls) -> None:
-        calls.ready(False, ASKED_ANEW)
-        self._task = asyncio.get_running_loop().create_task(self._ask(calls))
-
-    async def _ask(self, calls: Calls) -> None:
-        while True:
-            try:
-                await _tell_processed(self._handler, calls)
-            except AppError as error:
-                log.warning("%s; asking again in %g s", error, ASK_EVERY_S)
-                await asyncio.sleep(ASK_EVERY_S)
-            else:
-                calls.ready(True)
-                return
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-
-async def _said(answer: object) -> object:
-    return await answer if inspect.isawaitable(answer) else answer
-
-
 def _failure(error: BaseException) -> Verdict:
     log.warning("the handler failed: %s: %s", type(error).__name__, error, exc_info=error)
     return retry(f"{type(error).__name__}: {error}")
@@ -119,10 +69,10 @@ class _CoroutineChannel:
         self._aborted: set[Held] = set()
         self._waking = False  # a worker is on its way: it will look, and wake the next
         self._stopping = False
-        self._asking = _Asking(handler)
+        self._asking = AskingAgain(handler)
 
     async def start(self, calls: Calls) -> None:
-        await _tell_processed(self._handler, calls)
+        await tell_positions(self._handler, calls)
         self._calls = calls
         loop = asyncio.get_running_loop()
         self._workers = {loop.create_task(self._work(calls)) for _ in range(self._concurrency)}
@@ -215,10 +165,10 @@ class _ThreadChannel:
         self._alive = concurrency
         self._ended = asyncio.Event()
         self._running = 0
-        self._asking = _Asking(handler)
+        self._asking = AskingAgain(handler)
 
     async def start(self, calls: Calls) -> None:
-        await _tell_processed(self._handler, calls)
+        await tell_positions(self._handler, calls)
         self._calls = calls
         self._loop = asyncio.get_running_loop()
         # Daemons: a handler that never returns must not keep the process from ending.

@@ -114,6 +114,8 @@ class Life:
         elif not state["connected"]:
             why = self.contact.error or "connecting to the broker"
             reasons.append(f"not in the group since {self.contact.since}: {why}")
+        if state.get("session", {}).get("taken"):
+            reasons.append(f"session {state['session']['name']!r} belongs to another live consumer")
         return reasons
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 from lbg_broker.client import Delivery
 
 from .. import effects as fx
-from ..app import AppChannel, ask_again
+from ..app import AppChannel
 from ..consuming.consumption import Next
 from ..consuming.held import Attachment, Held
 from ..consuming.positions import Positions, StreamRuns
@@ -19,6 +19,7 @@ from ..membership.encoding import decode
 from ..message import Message, held_of
 from ..participating import Participant
 from ..verdict import Kind, Verdict
+from .asking import Asking
 from .journalling import Journalling, WallClock
 from .link import Link
 from .outgoing import Outgoing
@@ -68,6 +69,7 @@ class Driver:
         self.app_ready = asyncio.Event()
         self.app_ready.set()
         self.app_unready_why = ""
+        self._asking = Asking(app, lambda: bool(self.machine.consumption.running), self.ready)
         self._loop = asyncio.get_running_loop()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._flush_timer: asyncio.Handle | None = None
@@ -212,6 +214,7 @@ class Driver:
             self._flush_soon()
         if verdict.kind is not Kind.ACK:
             self._schedule()
+        self._asking.look()
 
     def more(self) -> bool:
         return self.machine.consumption.lanes.available
@@ -291,7 +294,7 @@ class Driver:
             self.disconnect(f"an error of our own: {error!r}")
 
     def on_ask_again(self) -> None:
-        ask_again(self._app)
+        self._asking.start()
 
     def on_failed(self, error: Exception) -> None:
         self.failure = error
