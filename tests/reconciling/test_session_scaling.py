@@ -168,6 +168,27 @@ async def test_pods_that_do_not_come_up_are_told() -> None:
 
 
 @in_virtual_time
+async def test_a_pod_that_gets_no_node_or_no_volume_is_told_when_that_lasts() -> None:
+    place, broker = sessions_place()
+    async with place:
+        await ready(place, broker)
+        assert place.operator is not None
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "pod has unbound immediate PersistentVolumeClaims",
+            "lastTransitionTime": place.operator.world.timestamp,
+        }
+        place.cluster.edit(POD, "shop", "orders-lbg-1", {"status": {"conditions": [condition]}})
+        await asyncio.sleep(40)
+        assert place.conditions()["Degraded"] == ("False", "AsExpected")
+        await asyncio.sleep(60)
+        assert place.conditions()["Degraded"] == ("True", "PodsFailing")
+        assert "orders-lbg-1: Unschedulable: pod has unbound" in place.message("Degraded")
+
+
+@in_virtual_time
 async def test_a_group_that_is_deleted_takes_its_stateful_set_along() -> None:
     place, broker = sessions_place()
     async with place:

@@ -166,7 +166,7 @@ def degraded(facts: Facts) -> Condition:
     description = facts.description
     if facts.forbidden:
         return Condition(Reason.CLUSTER_REFUSES, facts.forbidden)
-    if pods := _pods_failing(facts.workload) or failing(facts.pods):
+    if pods := _pods_failing(facts.workload) or failing(facts.pods, facts.now_s):
         return Condition(Reason.PODS_FAILING, pods)
     if description is None or description.members is UNKNOWN:
         return Condition(Reason.NOT_KNOWN, facts.unread)
