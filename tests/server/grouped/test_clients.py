@@ -10,6 +10,7 @@ import asyncio
 import json
 import random
 import re
+import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
@@ -228,13 +229,27 @@ async def test_aio_pika_works_on_many_groups_at_once(broker: EmbeddedBroker) -> 
     assert min(shares) > messages // 10, "nobody is left out"
 
 
-def asked(broker: EmbeddedBroker, path: str) -> Any:
+def asked(broker: EmbeddedBroker, path: str, *, put: dict[str, Any] | None = None) -> Any:
+    """What the management API answers."""
     login = b64encode(b"guest:guest").decode()
     request = urllib.request.Request(
-        f"http://127.0.0.1:{broker.management_port}/api{path}", headers={"Authorization": f"Basic {login}"}
+        f"http://127.0.0.1:{broker.management_port}/api{path}",
+        data=None if put is None else json.dumps(put).encode(),
+        method="GET" if put is None else "PUT",
+        headers={"Authorization": f"Basic {login}", "Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
+        return json.loads(answer.read() or "null")
+
+
+def test_the_management_api_makes_a_queue_of_message_groups(broker: EmbeddedBroker) -> None:
+    path = "/queues/%2F/MyMsgQueue"
+    arguments: dict[str, Any] = {"qpid.group_header_key": "GROUP_KEY", "qpid.shared_msg_group": 1}
+    asked(broker, path, put={"durable": True, "arguments": arguments})
+    found = asked(broker, path)
+    assert (found["arguments"], found["type"]) == (arguments, "classic")
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        asked(broker, f"{path}2", put={"arguments": arguments | {"x-max-priority": 5}})
 
 
 def test_the_management_api_tells_known_and_busy_groups(broker: EmbeddedBroker) -> None:
