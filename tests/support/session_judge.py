@@ -94,10 +94,14 @@ class SessionJudge:
         self.published = 0
 
     @property
-    def book(self) -> Book:
+    def policy(self) -> Distribution:
         policy = self.world.queue().policy
         assert isinstance(policy, Distribution)
-        return policy._book
+        return policy
+
+    @property
+    def book(self) -> Book:
+        return self.policy._book
 
     # --- what is heard -----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lbg_broker.amqp.methods import BasicAck, BasicNack, QueuePurge
-from lbg_broker.server.core import spool
+from lbg_broker.server.core import spool, state
 from lbg_broker.server.core.errors import Refusal
 from lbg_broker.server.core.kinds.sessions import line as lines
 from support.broker_world import Client
@@ -20,20 +20,22 @@ from support.session_judge import SessionJudge, SessionModel
 
 NAMES = ("a", "b", "c")
 WINDOW = 4
+UNSETTLED_BYTES = 4
 
 
 class SessionHistories(SessionJudge, RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self._sizes = (spool.WINDOW_MESSAGES, lines.WINDOW_MESSAGES)
+        self._sizes = (spool.WINDOW_MESSAGES, lines.WINDOW_MESSAGES, state.UNSETTLED_BYTES)
         spool.WINDOW_MESSAGES = lines.WINDOW_MESSAGES = WINDOW
+        state.UNSETTLED_BYTES = UNSETTLED_BYTES
         self.begin()
 
     def teardown(self) -> None:
         try:
             self.finish()
         finally:
-            spool.WINDOW_MESSAGES, lines.WINDOW_MESSAGES = self._sizes
+            spool.WINDOW_MESSAGES, lines.WINDOW_MESSAGES, state.UNSETTLED_BYTES = self._sizes
 
     # --- what happens ------------------------------------------------------------------------------------------
 
@@ -234,13 +236,16 @@ class SessionHistories(SessionJudge, RuleBasedStateMachine):
         """After the disk has caught up nobody with room waits beside a message."""
         if self.world.sealed is not None or self.world.broker.has_changes:
             return
-        policy = self.world.queue().policy
         for session in self.book:
-            if session.consumer is not None:
-                if session.line.ready:
-                    assert session.consumer.credit() == 0, f"{session.name} has room and gets nothing"
-                if policy.describe()["pool"] and not session.ending:
-                    assert not session.has_room
+            if session.consumer is not None and session.line.ready:
+                assert session.consumer.credit() == 0, f"{session.name} has room and gets nothing"
+        if self.world.queue().spool.ready:
+            assert not any(session.has_room for session in self.book)
+
+    @invariant()
+    def whoever_has_room_takes_its_turn_once(self) -> None:
+        turn = sorted(session.name for session in self.policy._turn)
+        assert turn == sorted(session.name for session in self.book if session.has_room)
 
 
 class FleetingHistories(SessionHistories):

@@ -53,7 +53,8 @@ class Distribution(Policy):
         if any(session.away_since is None for session in book):
             state.wake_at(queue, 0.0)
         for session in book:
-            self._watch(session)
+            if session.ending:
+                self._watch(session)
 
     # --- consumers ---------------------------------------------------------------------------------------------
 
