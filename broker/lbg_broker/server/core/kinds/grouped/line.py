@@ -100,6 +100,7 @@ class GroupedLine(GroupedFront):
         """Outstanding messages return to their places."""
         if self.dropped:
             return
+        self.queue.forget_room()
         returned = cast("list[GroupedMessage]", list(messages))
         size = sum([message.size for message in returned])
         self.outstanding -= len(returned)
