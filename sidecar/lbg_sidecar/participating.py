@@ -63,8 +63,6 @@ class Participant(ABC):
                 former._forced_before,
             )
             self.bindings.consumer_timeout_s = former.bindings.consumer_timeout_s
-            if self._presence.is_giving_away:
-                self.roster.leave()
 
     @property
     def leaving(self) -> str | None:

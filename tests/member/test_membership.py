@@ -22,6 +22,7 @@ from lbg_sidecar.membership.messages import (
     Handover,
     Hello,
     Identity,
+    Knowledge,
     Leave,
     Message,
     Move,
@@ -29,6 +30,7 @@ from lbg_sidecar.membership.messages import (
     QueueState,
     Reattached,
     Rebalance,
+    Repartition,
     Status,
     Welcome,
 )
@@ -298,6 +300,8 @@ CONTENT = BeatContent(
         Move(A, 3, 1, "m-1"),
         Reattached(A, 3, "m-1"),
         Handover(A, 3, "m-1", Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),)), 0.25),
+        Knowledge(A, Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),))),
+        Repartition(A, 6, done=True),
     ],
     ids=lambda message: type(message).__name__,
 )

@@ -140,3 +140,24 @@ async def test_nothing_is_lost_repeated_or_out_of_order_and_foreign_publishers_a
         shown = await show_group(scene.admin, "orders")
         assert shown.problems == ()
         assert shown.spec == recounted(spec, 6)
+
+
+@pytest.mark.parametrize("place", ["embedded"], indirect=True)
+async def test_a_member_that_missed_it_takes_the_new_number_when_it_connects_again(
+    place: Place, unique: str
+) -> None:
+    spec = GroupSpec(
+        "orders", "orders", hash_count=24, queue_count=4, queue_size_mb=10, client_username=unique
+    )
+    async with scene_on(place, spec) as scene:
+        member = scene.members[0]
+        connection = await connect(scene.url.replace(f"{unique}:{PASSWORD}", "guest:guest"))
+        publisher = await Publisher.open(connection)
+        record = recounted(spec, 6).to_record().encode()
+        await publisher.publish("", Names("orders").config, record)
+        driver = member._driver
+        assert driver is not None
+        driver.disconnect("for the test")
+        await until(lambda: member.spec == recounted(spec, 6), what="the new number")
+        await until(lambda: len(member.state().get("queues", ())) == 6, what="six queues")
+        await connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,9 @@ from lbg.options import broker_options
 
 if TYPE_CHECKING:
     from lbg_broker.client import BrokerAddress
+
+
+WAITING_TOLD_EVERY_S = 3.0
 
 
 @click.command(epilog="Example: lbg group repartition orders --queues 8")
@@ -40,19 +44,29 @@ def repartition(name: str, address: BrokerAddress, queues: int, timeout: float, 
     """
     from lbg_broker.provisioning.repartition.procedure import repartition_group
 
-    told = ""
-
-    def tell(line: str) -> None:
-        nonlocal told
-        if line != told:
-            click.echo(line, err=True)
-        told = line
-
     done = with_admin(
         address,
-        lambda admin: repartition_group(admin, name, queues, timeout_s=timeout, discard=discard, tell=tell),
+        lambda admin: repartition_group(
+            admin, name, queues, timeout_s=timeout, discard=discard, tell=Steps().tell
+        ),
     )
     if done.is_changed:
         click.echo(f"group {name} has {done.now} queues now")
     else:
         click.echo(f"group {name} has {done.now} queues, nothing to do")
+
+
+class Steps:
+    """Every step is a line, and now and then what is waited for: counts change all the while."""
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def tell(self, line: str) -> None:
+        now = time.monotonic()
+        if not line.startswith("waiting for"):
+            click.echo(line, err=True)
+            self._quiet_until = 0.0
+        elif now >= self._quiet_until:
+            click.echo(line, err=True)
+            self._quiet_until = now + WAITING_TOLD_EVERY_S

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import NotDrained
@@ -11,6 +11,7 @@ from ..observed import UNKNOWN, Unknown
 from .ingress import Ingress
 
 LOOK_S = 0.5
+NAMED_MAX = 5
 
 SAMPLED_S = 6.0
 """What is delivered and not acknowledged RabbitMQ counts every 5 s (tests/rabbitmq/test_facts_of_counting.py). While
@@ -33,7 +34,15 @@ class Depth:
     def __str__(self) -> str:
         if self.ready is UNKNOWN or self.unacked is UNKNOWN:
             return f"{self.name} could not be asked"
-        return f"{self.name} has {self.ready} ready and {self.unacked} unacknowledged"
+        return f"{self.name} has {self.ready} ready, {self.unacked} unacknowledged"
+
+
+def left_in(depths: Sequence[Depth]) -> Iterator[str]:
+    """What is left, in a few lines however many queues there are."""
+    full = [one for one in depths if not one.is_empty]
+    yield from map(str, full[:NAMED_MAX])
+    if len(full) > NAMED_MAX:
+        yield f"{len(full) - NAMED_MAX} more"
 
 
 async def drain(
@@ -60,7 +69,7 @@ async def drain(
             still_since = None
         elif still_since is None:
             still_since = began
-        left = [str(one) for one in found if not one.is_empty]
+        left = list(left_in(found))
         if still_since is not None and not left:
             if began - still_since >= (SAMPLED_S if is_sampled else 0.0):
                 return

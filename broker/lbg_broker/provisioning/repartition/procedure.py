@@ -116,6 +116,7 @@ async def _take_back(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, tell: 
     """What an earlier run may have begun to change leads to where the messages lie again."""
     await manner.prepare(spec, discard=False)
     await manner.settle(spec, discard=False, timeout_s=0.0, tell=lambda line: None)
+    tell("nothing is changed")
     await _open(admin, manner, spec, tell)
 
 
