@@ -57,5 +57,7 @@ def test_what_it_runs_is_a_command() -> None:
     restore = broker_command.commands["restore"]
     known = {option for parameter in restore.params for option in parameter.opts}
     assert {word for word in command if word.startswith("--")} <= known
-    with click.Context(restore) as context:
+    with click.Context(
+        restore, help_option_names=["-h", "--help"]
+    ) as context:  # a command remembers its help option
         assert restore.make_parser(context).parse_args(list(command[3:]))[0]["replace"] is True
