@@ -64,7 +64,11 @@ def test_a_line_is_one_line_of_ascii_json_that_anybody_can_read(record: Record) 
     assert document == {
         "v": 1,
         "kind": kind,
-        **{one.name.rstrip("_"): getattr(record, one.name) for one in fields(record)},
+        **{
+            one.name.rstrip("_"): getattr(record, one.name)
+            for one in fields(record)
+            if one.name not in ("session", "sequence")
+        },
     }
 
 
@@ -139,3 +143,15 @@ def test_a_damaged_line_is_read_or_refused(at: int, byte: int) -> None:
     line[at % len(line)] = byte
     with contextlib.suppress(JournalError):
         assert isinstance(decode(bytes(line)), DeliveredRecord)
+
+
+def test_in_mode_sessions_a_delivery_has_its_session_and_number_and_else_the_line_is_as_before() -> None:
+    numbered = replace(DELIVERED, session='s"ü', sequence=345)
+    line = encode(numbered)
+    assert decode(line) == numbered
+    fields = json.loads(line)
+    assert (fields["session"], fields["sequence"], fields["v"]) == ('s"ü', 345, 1)
+    assert not {"session", "sequence"} & json.loads(encode(DELIVERED)).keys()
+    for wrong in (line.replace("345", '"345"'), line.replace('"session":', '"session":1,"x":')):
+        with pytest.raises(JournalError, match=r"sess|sequ"):
+            decode(wrong)

@@ -36,6 +36,14 @@ async def test_the_lag_is_what_waits_and_what_is_in_flight() -> None:
     assert [one["queue"] for one in watched.watch.describe()["queues"]] == [0, 1]
 
 
+async def test_of_a_queue_that_all_members_serve_what_the_others_hold_counts_as_well() -> None:
+    for told in ({"in_flight": 3}, {"active": False, "served_by": None, "in_flight": 0}):
+        watched = Watched(queue(0, in_flight_elsewhere=7, **told))
+        watched.ready = {0: 40}
+        await watched.look()
+        assert watched.watch.lag() == Lag(47 + told["in_flight"], 100.0)
+
+
 async def test_before_every_queue_is_counted_the_lag_is_not_known() -> None:
     watched = Watched(queue(0), queue(1))
     await watched.watch.look(0)

@@ -103,10 +103,12 @@ def _primary(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _unacked(queue: Mapping[str, Any]) -> int | None:
-    """None when another member serves it: only that one knows."""
+    """None when another member serves it: only that one knows. Where the broker shares a queue out, all serve it, and
+    what the others hold is as they told last."""
+    elsewhere = int(queue.get("in_flight_elsewhere", 0))
     if queue["active"]:
-        return int(queue["in_flight"])
-    return 0 if queue["served_by"] is None else None
+        return int(queue["in_flight"]) + elsewhere
+    return elsewhere if queue["served_by"] is None else None
 
 
 def _step_s(queues: int) -> float:
