@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lbg_broker.group import GroupSpec, queue_of, recounted
+from lbg_broker.publishing.identity import Identity
 from lbg_broker.publishing.ordering import OrderedPublishing
 from lbg_broker.publishing.settings import PublishingSettings
+from lbg_broker.publishing.state_file import StateFile
 
 FOUR = GroupSpec("g", "g", hash_count=12, queue_count=4, queue_size_mb=1, client_username="g")
 SIX = recounted(FOUR, 6)
@@ -57,3 +61,11 @@ def test_accepted_after_the_change_goes_by_the_new_number() -> None:
     for number in range(40):
         message = machine.accept(f"key-{number}", "", b"")
         assert message.queue == queue_of(message.hash, 6)
+
+
+def test_a_state_file_goes_on_with_another_number_of_queues(tmp_path: Path) -> None:
+    identity = Identity("flights")
+    with StateFile.open(tmp_path / "state", identity, FOUR):
+        pass
+    with StateFile.open(tmp_path / "state", Identity("flights"), SIX) as state:
+        assert state.identity == identity

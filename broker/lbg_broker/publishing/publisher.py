@@ -21,18 +21,18 @@ from lbg_broker.provisioning.errors import RecordUnavailable
 
 from . import events
 from .carrying import Carrying, Hooks
-from .errors import BrokerRefused, PublisherClosed
+from .errors import PublisherClosed
 from .heading import Heading
 from .identity import Identity
 from .message import Extra, Stamped
 from .ordering import OrderedPublishing
+from .outlasting import Outlasting
 from .progress import Progress
 from .report import PublishingReport
-from .serving import Changing, Forbidden, serve_channels
 from .settings import PublishingSettings
 from .state_file import StateFile
 from .state_layout import Totals
-from .waiting import is_changing, read_spec, until_open
+from .waiting import read_spec
 
 # Accepted messages are sent in steps of this many, and the loop gets a turn in between, so that confirms are
 # read while a fast producer publishes.
@@ -83,12 +83,11 @@ class GroupPublisher:
         self._journal_directory = journal
         self._on_event = on_event
         self._carrying: Carrying | None = None
+        self._outlasting: Outlasting | None = None
         self._last_connect_error: ConnectError | None = None
         self._progress = Progress()
         self._tasks: list[asyncio.Task[None]] = []
         self._unstepped = 0
-        self._refused_at: int | None = None
-        """How much was confirmed when the broker last refused for no reason that the group's record has."""
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -269,36 +268,12 @@ class GroupPublisher:
 
     async def _serve_on(self, connection: ClientConnection) -> None:
         """Raises ConnectionLost when the connection is gone; every other error is final."""
-        carrying = self._carrying or self._open(await read_spec(connection, self._names.group))
-        while True:
-            spec = carrying.machine.stamper.spec
-            found = await until_open(connection, spec, tell=self._on_ingress)
-            if found.queue_count != spec.queue_count:
-                carrying.repartition(found)
-            try:
-                await serve_channels(
-                    connection, carrying, self._names, on_attached=self._progress.made, tell=self._on_event
-                )
-            except Changing:
-                continue
-            except Forbidden as refusal:
-                await self._judge(connection, spec, refusal)
-
-    async def _judge(self, connection: ClientConnection, spec: GroupSpec, refusal: Forbidden) -> None:
-        """Raise BrokerRefused unless the group takes nothing on purpose, or did so a moment ago: who is refused again,
-        with nothing confirmed in between and no word of it in the record, may not publish."""
-        confirmed = self.confirmed_count
-        if await is_changing(connection, spec):
-            self._refused_at = None
-        elif self._refused_at == confirmed:
-            raise BrokerRefused(str(refusal))
-        else:
-            self._refused_at = confirmed
-
-    def _on_ingress(self, event: events.IngressClosed | events.IngressOpen) -> None:
-        self._opened().machine.full_queues.clear()  # what refuses is the group, and for another reason
-        self._on_event(event)
-        self._progress.made()  # who opens this publisher need not wait for the group
+        if self._outlasting is None:
+            carrying = self._open(await read_spec(connection, self._names.group))
+            self._outlasting = Outlasting(
+                carrying, self._names, on_attached=self._progress.made, tell=self._on_event
+            )
+        await self._outlasting.over(connection)
 
     def _open(self, spec: GroupSpec) -> Carrying:
         identity, state, journal = self.identity, None, None
