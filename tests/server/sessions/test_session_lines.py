@@ -87,7 +87,7 @@ def test_the_pool_is_read_in_large_pages_however_many_sessions_there_are() -> No
     while world.finish() or world.seal():
         batches += 1
     assert len(client.deliveries) == 5000
-    assert batches < 30
+    assert batches < 12  # with pages as small as lines of many have them: 50
 
 
 def test_a_thousand_sessions_are_kept() -> None:

@@ -6,6 +6,7 @@ line once the store has it there, because a number that somebody has seen must b
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from heapq import heappop
 from typing import Self
 
@@ -59,6 +60,13 @@ class PoolLine(Spool):
         purged = super().purge(())
         self.emptied()
         return purged
+
+    def _request_page(self) -> None:
+        """A whole window: what is read moves on at once, and every page costs a commit."""
+        super()._request_page()
+        page = self._page
+        if page is not None:
+            self._page = replace(page, messages_max=2 * page.messages_max, bytes_max=2 * page.bytes_max)
 
 
 class SessionLine(Spool):
