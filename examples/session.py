@@ -1,0 +1,42 @@
+"""Each order once in an SQLite table, by one number a session (mode Sessions):
+`python examples/session.py amqp://guest:guest@localhost/ orders orders-0 orders-0.db`."""
+
+import asyncio
+import signal
+import sqlite3
+import sys
+
+from lbg_sidecar import Member, MemberSettings, Message
+
+
+class Orders:
+    def __init__(self, database: str) -> None:
+        self.connection = sqlite3.connect(database)
+        with self.connection:
+            self.connection.execute("CREATE TABLE IF NOT EXISTS orders (account TEXT, content BLOB)")
+            self.connection.execute(
+                "CREATE TABLE IF NOT EXISTS position (session TEXT PRIMARY KEY, n INTEGER)"
+            )
+
+    def committed(self, session: str) -> int:
+        """Asked before the member connects: the broker goes on right after it."""
+        row = self.connection.execute("SELECT n FROM position WHERE session = ?", (session,)).fetchone()
+        return row[0] if row else 0
+
+    async def __call__(self, message: Message) -> None:
+        with self.connection:  # one transaction: what the message does, and its number
+            self.connection.execute("INSERT INTO orders VALUES (?, ?)", (message.key, message.data))
+            self.connection.execute(
+                "INSERT OR REPLACE INTO position VALUES (?, ?)", (message.session, message.sequence)
+            )
+
+
+async def main(broker: str, group: str, session: str, database: str) -> None:
+    settings = MemberSettings(broker=broker, group=group, name=session)
+    async with Member(settings, Orders(database)) as member:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.stop, "SIGTERM")
+        await member.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:5]))
