@@ -22,7 +22,7 @@ from lbg_broker.group import (
     routing_key,
     topology_of,
 )
-from lbg_broker.provisioning import GroupDiffers, NotDrained, UnderWay
+from lbg_broker.provisioning import Busy, GroupDiffers, NotDrained, UnderWay
 from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.management import ManagementSettings
 from lbg_broker.provisioning.provisioner import create_group, delete_group, rotate_user, show_group
@@ -281,3 +281,31 @@ async def test_a_process_that_is_killed_at_any_time_is_finished_by_the_next(
     await repartition_group(admin, "orders", 6, timeout_s=10.0)
     await require_whole(place, admin, recounted(group_of("Exclusive"), 6))
     await admin.close()
+
+
+async def test_who_loses_the_group_to_another_run_leaves_it_alone(place: Place) -> None:
+    """Its lock goes with its connection; whoever takes it then may have opened the group again already."""
+    spec = group_of("Exclusive")
+    first, second = place.admin(), place.admin()
+    await create_group(first, spec)
+    assert await published(place, spec)
+    waits = asyncio.Event()
+
+    def tell(line: str) -> None:
+        if line.startswith("waiting for"):
+            waits.set()
+
+    task = asyncio.create_task(repartition_group(first, "orders", 6, timeout_s=60.0, tell=tell))
+    await waits.wait()
+    async with asyncio.timeout(10):
+        (await first.amqp.link.connection()).abort()
+        while True:  # as soon as the broker has noticed
+            try:
+                async with second.lock("orders"):
+                    with pytest.raises(Busy):
+                        await task
+                break
+            except Busy:
+                await asyncio.sleep(0.01)
+    await first.close()
+    await second.close()

@@ -34,6 +34,10 @@ class AmqpSide:
     def lock(self, group: str) -> contextlib.AbstractAsyncContextManager[None]:
         return self._locks.of(group)
 
+    async def keep_lock(self, group: str) -> None:
+        """Have the lock again that is to be held, if it went with a connection. Raises Busy when another has it."""
+        await self._locks.keep(group)
+
     async def engine(self) -> Engine:
         """What the broker is. Raises Unsupported for one that cannot carry a group."""
         said = (await self.link.connection()).server_properties

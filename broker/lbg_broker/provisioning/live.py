@@ -56,6 +56,10 @@ class LiveAdmin:
     def lock(self, group: str) -> AbstractAsyncContextManager[None]:
         return self.amqp.lock(group)
 
+    async def keep_lock(self, group: str) -> None:
+        """For who holds the lock for long, and does not change anything by AMQP meanwhile. Raises Busy."""
+        await self.amqp.keep_lock(group)
+
     async def close(self) -> None:
         try:
             await self.amqp.close()

@@ -44,12 +44,19 @@ def repartition(name: str, address: BrokerAddress, queues: int, timeout: float, 
     """
     from lbg_broker.provisioning.repartition.procedure import repartition_group
 
-    done = with_admin(
-        address,
-        lambda admin: repartition_group(
-            admin, name, queues, timeout_s=timeout, discard=discard, tell=Steps().tell
-        ),
-    )
+    steps = Steps()
+    try:
+        done = with_admin(
+            address,
+            lambda admin: repartition_group(
+                admin, name, queues, timeout_s=timeout, discard=discard, tell=steps.tell
+            ),
+        )
+    finally:
+        if steps.is_closed:
+            click.echo(
+                f"! group {name} takes no messages: the same command again goes on from here", err=True
+            )
     if done.is_changed:
         click.echo(f"group {name} has {done.now} queues now")
     else:
@@ -60,10 +67,14 @@ class Steps:
     """Every step is a line, and now and then what is waited for: counts change all the while."""
 
     def __init__(self) -> None:
+        self.is_closed = False
+        """Whether publishers were shut out, and not let in again."""
         self._quiet_until = 0.0
 
     def tell(self, line: str) -> None:
         now = time.monotonic()
+        if line.startswith("ingress "):
+            self.is_closed = not line.startswith("ingress on")
         if not line.startswith("waiting for"):
             click.echo(line, err=True)
             self._quiet_until = 0.0

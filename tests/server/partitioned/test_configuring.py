@@ -358,6 +358,17 @@ class TestScaling:
             world.publisher.publish(b"m", header=header(key))
         assert world.waiting == [Counter(zlib.crc32(key.encode()) % 5 for key in keys)[n] for n in range(5)]
 
+    def test_gives_all_partitions_together_another_limit_when_asked_for(self) -> None:
+        world = PartitionedWorld(2)
+        world.act("ingress", open=False)
+        world.act("repartition", count=4, max_length_bytes=400)
+        assert world.queue().rules.max_length_bytes == 400
+        assert world.queue().arguments["x-max-length-bytes"] == 400
+        world.act("repartition", count=3)
+        assert world.queue().rules.max_length_bytes == 400
+        with pytest.raises(ChannelRefusal, match="max_length_bytes is to be a number from 0 up"):
+            world.act("repartition", count=3, max_length_bytes=-1)
+
     def test_is_done_with_ingress_off_so_that_nothing_overtakes(self) -> None:
         world = PartitionedWorld(2)
         with pytest.raises(ChannelRefusal, match="its ingress is open"):

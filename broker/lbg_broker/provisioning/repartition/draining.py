@@ -50,18 +50,20 @@ async def drain(
     ingress: Ingress,
     depths: Callable[[], Awaitable[Sequence[Depth]]],
     *,
+    keep_lock: Callable[[], Awaitable[None]],
     is_sampled: bool,
     timeout_s: float,
     tell: Callable[[str], None],
 ) -> None:
     """Return when nothing comes in and nothing is left. `is_sampled`: what is delivered is counted every 5 s only.
 
-    Raises NotDrained.
+    Raises NotDrained, and what `keep_lock` does: who lost the group to another run must not close it again.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     still_since: float | None = None
     while True:
+        await keep_lock()
         is_closed = await ingress.hold()
         began = loop.time()
         found = await depths()

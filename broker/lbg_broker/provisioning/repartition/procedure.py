@@ -89,11 +89,11 @@ async def repartition_group(
         tell(f"ingress off: {group} goes from {spec.queue_count} to {queue_count} queues")
         try:
             await manner.ingress.close()
-            keeps = queue_count if discard else None
             await drain(
                 group,
                 manner.ingress,
-                lambda: manner.depths(below=keeps),
+                lambda: manner.depths(below=queue_count if discard else None),
+                keep_lock=lambda: admin.keep_lock(group),
                 is_sampled=manner.is_sampled,
                 timeout_s=timeout_s,
                 tell=tell,
