@@ -156,7 +156,7 @@ def test_pika_keeps_every_group_in_order_through_releases_losses_and_kills(
     declare(broker)
     messages = publish(broker, 600, chance)
     consumers = [Consumer(broker, judge, chance.choice([1, 4, 20])) for _ in range(3)]
-    at_risk = kills = 0
+    at_risk, killed = 0, False
     for step in range(100_000):
         if len(judge.done) == messages:
             break
@@ -172,8 +172,8 @@ def test_pika_keeps_every_group_in_order_through_releases_losses_and_kills(
             at_risk += len(consumer.held)
             consumer.lose()
             consumers[consumers.index(consumer)] = Consumer(broker, judge, chance.choice([1, 4, 20]))
-        elif not kills and step > 40:
-            kills = 1
+        elif not killed and step > 40:
+            killed = True
             at_risk += 3 * 20  # of each consumer at most one prefetch, whatever it has acknowledged since
             broker.kill()
             broker.start()
@@ -181,7 +181,7 @@ def test_pika_keeps_every_group_in_order_through_releases_losses_and_kills(
                 lost.lose()
             consumers = [Consumer(broker, judge, 20) for _ in range(3)]
     assert len(judge.done) == messages
-    assert kills
+    assert killed
     assert judge.repeated <= at_risk
     for consumer in consumers:
         consumer.connection.close()
