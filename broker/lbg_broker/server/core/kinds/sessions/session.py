@@ -70,6 +70,8 @@ class Session:
         self.consumer = None
         self.away_since = now
         self.line.held = False
+        if not self.line.outstanding:
+            self.channel = None
         self.line.rest()
 
     def kept(self) -> dict[str, Any]:
