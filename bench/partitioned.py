@@ -236,9 +236,7 @@ def main() -> None:
     ):
         rates = asyncio.run(throughput(broker.url, asked.messages, asked.rounds))
         stood_ms = sorted(1000 * pause for pause in asyncio.run(pauses(broker.url, asked.moves)))
-    print(
-        f"{asked.messages} messages of 256 bytes, durable, {CONSUMERS} consumers, median of {asked.rounds} rounds\n"
-    )
+    print(f"{asked.messages} durable messages of 256 bytes, {CONSUMERS} consumers, {asked.rounds} rounds\n")
     print("| | 8 partitions, msg/s | 8 exclusive queues, msg/s | ratio |\n|---|---|---|---|")
     for activity in ACTIVITIES:
         ours, others = (rates[kind][activity] for kind in KINDS)
