@@ -89,7 +89,7 @@ class TestScaling:
         assert world.waiting == [Counter(zlib.crc32(key.encode()) % 5 for key in keys)[n] for n in range(5)]
 
     def test_gives_all_partitions_together_another_limit_when_asked_for(self) -> None:
-        world = PartitionedWorld(2)
+        world = PartitionedWorld(2, **{"x-overflow": "reject-publish"})
         world.act("ingress", open=False)
         world.act("repartition", count=4, max_length_bytes=400)
         assert world.queue().rules.max_length_bytes == 400
@@ -98,6 +98,16 @@ class TestScaling:
         assert world.queue().rules.max_length_bytes == 400
         with pytest.raises(ChannelRefusal, match="max_length_bytes is to be a number from 0 up"):
             world.act("repartition", count=3, max_length_bytes=-1)
+        world.crash()
+        assert (len(world.queue().lines), world.queue().rules.max_length_bytes) == (3, 400)
+
+    def test_gives_no_limit_to_a_queue_that_was_not_declared_to_refuse(self) -> None:
+        world = PartitionedWorld(2)
+        world.act("ingress", open=False)
+        with pytest.raises(ChannelRefusal, match="declared with x-overflow reject-publish"):
+            world.act("repartition", count=2, max_length_bytes=400)
+        world.crash()
+        assert world.queue().rules.max_length_bytes is None
 
     def test_refuses_by_the_new_limit_at_once(self) -> None:
         world = PartitionedWorld(2, **{"x-max-length-bytes": 100, "x-overflow": "reject-publish"})

@@ -27,6 +27,10 @@ def perform(policy: "Partitioned", action: str, arguments: Mapping[str, Any]) ->
         limit = arguments.get("max_length_bytes")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise _refused(policy, f"max_length_bytes is to be a number from 0 up, not {limit!r}")
+        if limit is not None and policy.queue.rules.overflow == "drop-head":
+            raise _refused(
+                policy, "max_length_bytes is for a queue that was declared with x-overflow reject-publish"
+            )
         discard = _flag(policy, arguments, "discard", False)
         return _repartition(policy, count, discard=discard, max_length_bytes=limit)
     raise _refused(
@@ -71,6 +75,7 @@ def _repartition(
     if max_length_bytes is not None:
         queue.rules = replace(queue.rules, max_length_bytes=max_length_bytes)
         queue.arguments["x-max-length-bytes"] = max_length_bytes
+    queue.forget_room()
     state.redefine(queue)
     policy.place(rules)
     policy.mapping.resize(count, state.now)
