@@ -18,9 +18,9 @@ Field = Callable[[Queue], Any]
 def queue_json(queue: Queue, columns: Columns = None) -> dict[str, Any]:
     """A queue as of now. `policy` and its kin are null: policies do not exist here, so none is in effect."""
     described = {name: field(queue) for name, field in _chosen(columns)}
-    for name, value in queue.policy.describe().items():
-        if columns is None or name in columns:
-            described[name] = value
+    if columns is None or not columns <= _FIELDS.keys():
+        special = queue.policy.describe()
+        described |= {name: value for name, value in special.items() if columns is None or name in columns}
     if queue.owner is not None:
         described["owner_pid_details"] = peer_json(queue.owner)
     if queue.rules.queue_type == "quorum":
