@@ -18,8 +18,11 @@ from .draining import Depth
 from .ingress import Ingress
 from .telling import repartition_announced, repartition_done
 
-TOLD_S = 0.3
+TOLD_S = 0.5
 """How long members have to tell each other what they processed, before queues change: they do so at once."""
+
+LATE_S = 10.0
+"""Members know a new number within a second of being told, or when they next connect."""
 
 LISTEN_S = 1.3
 """Members send a beat every second, 1.2 s apart at most."""
@@ -65,11 +68,13 @@ class SeparateQueues:
         False when not all members are Ready with it by then. Raises StillInUse when a queue that goes is not empty.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        began = loop.time()
+        deadline = began + timeout_s
         while True:
             await self._admin.perform(repartition_done(self._names, spec.queue_count))
             members = members_of(await self._admin.listen(self._names.group, seconds=LISTEN_S))
-            behind = list(unsettled(members, spec.queue_count))
+            is_late = loop.time() >= began + LATE_S
+            behind = list(unsettled(members, spec.queue_count, is_late=is_late))
             if not behind or loop.time() >= deadline:
                 break
             tell(f"waiting for: {'; '.join(behind)}")
@@ -120,12 +125,13 @@ def restriping(spec: GroupSpec, observed: Observed) -> Iterator[Action]:
         yield Unbind(name, tuple(of_queue))
 
 
-def unsettled(members: Sequence[MemberLine], queue_count: int) -> Iterator[str]:
-    """Who does not serve so many queues yet, or is not Ready with it."""
+def unsettled(members: Sequence[MemberLine], queue_count: int, *, is_late: bool) -> Iterator[str]:
+    """Who does not serve so many queues yet, or is not Ready with it. `is_late`: they have had the time for it."""
+    hint = " (of an older version? restart it)" if is_late else ""
     for member in members:
         known = {one.queue for one in member.queues}
         if known != set(range(queue_count)):
-            yield f"{member.name} still reckons with {len(known)} queues (of an older version? restart it)"
+            yield f"{member.name} still reckons with {len(known)} queues{hint}"
         elif member.rebalance != "Ready":
             yield f"{member.name} is {member.rebalance}"
         elif unbound := [one.queue for one in member.queues if one.status == "Unbound"]:
