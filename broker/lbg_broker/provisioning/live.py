@@ -28,7 +28,7 @@ from .actions import (
 )
 from .admin import Beat
 from .amqp_side import AmqpSide
-from .errors import Refused, StillInUse, Unsupported, would_lose
+from .errors import Denied, Refused, StillInUse, Unreachable, Unsupported, would_lose
 from .hearing import listen_to
 from .lagging import Lags
 from .management import ManagementApi
@@ -157,10 +157,14 @@ class LiveAdmin:
             raise would_lose(group, losing)
 
     async def _require_answers(self, queue: str) -> None:
-        """Raise StillInUse for a queue that is down: it counts 0, and may hold anything."""
+        """Raise StillInUse for a queue that is down: it counts 0, and may hold anything. An API that cannot be asked is
+        as none: whoever deletes was told so when the group was looked at."""
         if self._management is None:
             return
-        seen = (await self._management.queues_named([queue])).get(queue)
+        try:
+            seen = (await self._management.queues_named([queue])).get(queue)
+        except (Unreachable, Denied):
+            return
         if seen is not None and seen.is_down:
             raise StillInUse(queue.split(".")[1], [f"{queue} does not answer, as most of its nodes are down"])
 
