@@ -111,7 +111,7 @@ def test_aio_pika_goes_on_at_once_with_the_mapping_that_the_management_api_told(
     def tags() -> list[str]:
         return [partition["consumer_tag"] for partition in queue_json(shared_broker, unique)["partitions"]]
 
-    declare(shared_broker, unique, **{"x-rebalance-delay": 1500})
+    declare(shared_broker, unique, **{"x-rebalance-delay": 2000})
     asyncio.run(play())
 
 

@@ -23,7 +23,7 @@ from support.waiting import until
 
 def test_a_kill_loses_nothing_and_everybody_goes_on_with_what_he_had(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as broker:
-        declare(broker, "q", **{"x-rebalance-delay": 1000})
+        declare(broker, "q", **{"x-rebalance-delay": 2000})
         with pika_channel(broker) as one, pika_channel(broker) as two:
             one.basic_consume("q", lambda *_: None, consumer_tag="one")
             two.basic_consume("q", lambda *_: None, consumer_tag="two")
