@@ -138,7 +138,9 @@ async def test_while_it_is_under_way_show_create_and_rotate_say_so(place: Place,
         await create_group(admin, spec)
     with pytest.raises(UnderWay, match=said):
         await rotate_user(admin, "orders")
-    (problem,) = (await show_group(admin, "orders", listen_s=0.01)).problems
+    shown = await show_group(admin, "orders", listen_s=0.01)
+    assert shown.to_json()["repartition"] == 6
+    (problem,) = shown.problems
     assert "takes no messages until it is there" in problem
     assert not await published(place, spec)
     await admin.close()

@@ -55,6 +55,8 @@ class Description:
     unrouted: Count | None
     members: tuple[MemberLine, ...] | Unknown
     problems: tuple[str, ...]
+    queue_count_to_be: int | None = None
+    """How many queues it is on its way to; None when nobody is known to change it."""
 
     @property
     def ready(self) -> Count:
@@ -122,6 +124,7 @@ class Description:
             "unacked": _plain(self.unacked),
             "dead_letters": _plain(self.dead_letters),
             "unrouted": _plain(self.unrouted),
+            "repartition": self.queue_count_to_be,
             "problems": list(self.problems),
         }
 
@@ -183,6 +186,7 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat] | Unknown)
         unrouted=QueueLine(names.unrouted, None, observed.queues.get(names.unrouted)).count("ready"),
         members=members,
         problems=tuple(problems),
+        queue_count_to_be=observed.queue_count_to_be,
     )
 
 
