@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from lbg_broker.client import Delivery
@@ -13,13 +13,12 @@ from .. import effects as fx
 from ..app import AppChannel
 from ..consuming.consumption import Next
 from ..consuming.held import Attachment, Held
-from ..consuming.positions import Positions, StreamRuns
 from ..errors import MessageError
 from ..membership.encoding import decode
 from ..message import Message, held_of
 from ..participating import Participant
 from ..verdict import Kind, Verdict
-from .asking import Asking
+from .app_word import AppWord
 from .journalling import Journalling, WallClock
 from .link import Link
 from .outgoing import Outgoing
@@ -31,7 +30,7 @@ NEVER = float("inf")
 TICK_MIN_S = 0.001
 
 
-class Driver:
+class Driver(AppWord):
     """`on_lost` is called once for each link that is lost, `on_exit` when the machine has left, `on_stood_down` when
     it holds nothing because the application is not ready; `app_ready` is set while it is.
 
@@ -52,7 +51,7 @@ class Driver:
         on_stood_down: Callable[[], None],
         observer: Callable[[fx.Effect], None] | None,
     ) -> None:
-        self.machine = machine
+        super().__init__(machine, app)
         self.failure: Exception | None = None
         """What nothing here can mend, or a bug: the member ends with it, rather than going on in a state nobody thought
         of."""
@@ -66,10 +65,6 @@ class Driver:
         self.on_exit = on_exit
         self.on_stood_down = on_stood_down
         self._performing = Performing(machine, app, self, group=group, journal=journal, observer=observer)
-        self.app_ready = asyncio.Event()
-        self.app_ready.set()
-        self.app_unready_why = ""
-        self._asking = Asking(app, lambda: bool(self.machine.consumption.running), self.ready)
         self._loop = asyncio.get_running_loop()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._flush_timer: asyncio.Handle | None = None
@@ -219,36 +214,13 @@ class Driver:
     def more(self) -> bool:
         return self.machine.consumption.lanes.available
 
-    def ready(self, is_ready: bool, why: str = "") -> None:
-        if is_ready == self.app_ready.is_set():
-            return
-        if is_ready:
-            log.info("%s: the application is ready", self.machine.name)
-            self.app_unready_why = ""
-            self.app_ready.set()
-            return
-        log.warning("%s: the application is not ready: %s", self.machine.name, why)
-        self.app_unready_why = why
-        self.app_ready.clear()
+    def _became_unready(self) -> None:
         if self.link is not None:
             self._stand_down()
             self._pump()
 
     def _stand_down(self) -> None:
         self.machine.stand_down(f"the application is not ready: {self.app_unready_why}", self._loop.time())
-
-    def processed(self, streams: Iterable[StreamRuns]) -> None:
-        self.machine.consumption.processed.merge(Positions(tuple(streams)))
-
-    @property
-    def session(self) -> str | None:
-        position = self.machine.consumption.session
-        return position.name if position is not None else None
-
-    def committed(self, sequence: int) -> None:
-        position = self.machine.consumption.session
-        if position is not None:
-            position.told(sequence)
 
     # Running
 
@@ -292,9 +264,6 @@ class Driver:
         except Exception as error:
             self.failure = error
             self.disconnect(f"an error of our own: {error!r}")
-
-    def on_ask_again(self) -> None:
-        self._asking.start()
 
     def on_failed(self, error: Exception) -> None:
         self.failure = error
