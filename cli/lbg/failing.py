@@ -71,5 +71,6 @@ def _is_ours(error: BaseException) -> bool:
     return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in {
         "lbg",
         "lbg_broker",
+        "lbg_operator",
         "lbg_sidecar",
     }

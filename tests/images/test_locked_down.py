@@ -238,7 +238,7 @@ def lbg(where: dict[str, str], *arguments: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "says"),
     [
-        ("LBG_COMMITS", "{}", "commit log {}/orders-worker-0.commits cannot be used: Read-only file system"),
+        ("LBG_COMMITS", "{}", "the commits directory {} cannot be used: Read-only file system"),
         ("LBG_JOURNAL", "{}", "the journal directory {} cannot be used: it cannot be written to"),
         (
             "LBG_LOCAL",

@@ -82,7 +82,7 @@ async def test_after_a_restart_of_the_broker_the_next_call_connects_again(
 async def test_calls_that_the_broker_dies_under_fail_soon_and_succeed_when_made_again(
     lasting: LiveAdmin, broker: EmbeddedBroker
 ) -> None:
-    specs = [spec_of(f"g{number}") for number in range(5)]
+    specs = [spec_of(f"g{number}") for number in range(25)]
     calls = [asyncio.create_task(outcome(create_group(lasting, spec))) for spec in specs]
     async with asyncio.timeout(AWAY_S):
         while not any(call.done() for call in calls):  # noqa: ASYNC110 (the broker says nothing of its progress)
@@ -93,7 +93,7 @@ async def test_calls_that_the_broker_dies_under_fail_soon_and_succeed_when_made_
     await asyncio.to_thread(broker.start)
     await asyncio.gather(*(create_group(lasting, spec, finish=True) for spec in specs))
     found = await survey(lasting, {spec.name: spec for spec in specs}, listen_s=0.1)
-    assert [getattr(one, "problems", one) for one in found.values()] == [()] * 5
+    assert [getattr(one, "problems", one) for one in found.values()] == [()] * 25
 
 
 async def test_a_broker_that_stands_still_costs_all_callers_one_timeout(

@@ -12,9 +12,21 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from lbg_operator.cluster.kinds import KINDS
+from lbg_operator.cluster.kinds import KINDS, Kind
 
 Object = dict[str, Any]
+
+OF_EVERY_CLUSTER = (
+    Kind("v1", "Namespace", "namespaces", frozenset(), namespaced=False),
+    Kind(
+        "apiextensions.k8s.io/v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        frozenset(),
+        namespaced=False,
+    ),
+)
+"""kopf begins no watch before it has found these."""
 
 
 @contextmanager
@@ -72,11 +84,12 @@ class _Answers(BaseHTTPRequestHandler):
 
 def _documents() -> dict[str, Object]:
     """What there is to read: the discovery documents and the collections of what the operator knows."""
-    versions = {kind.api_version for kind in KINDS}
+    known = (*KINDS, *OF_EVERY_CLUSTER)
+    versions = {kind.api_version for kind in known}
     groups: list[Object] = []
     documents: dict[str, Object] = {"/api": {"versions": ["v1"]}, "/apis": {"groups": groups}}
     for version in sorted(versions):
-        kinds = [kind for kind in KINDS if kind.api_version == version]
+        kinds = [kind for kind in known if kind.api_version == version]
         verbs = ["get", "list", "watch", "create", "patch", "delete"]
         resources = [
             {"name": kind.plural, "singularName": "", "kind": kind.kind, "namespaced": kind.namespaced, "verbs": verbs}

@@ -8,6 +8,7 @@ import logging
 from lbg_broker.journal import JournalWriter, flush_regularly
 
 from ..commits import CommitLog, PositionFile
+from ..commits.directory import require_directory
 from ..consuming.consumption import Consumption
 from ..consuming.positions import Positions
 from ..settings import MemberSettings
@@ -17,7 +18,8 @@ log = logging.getLogger("lbg.member")
 
 
 class Records:
-    """The journal is opened by making it, in the event loop. Raises JournalingError."""
+    """The journal is opened by making it, in the event loop. Raises JournalingError, and CommitsError for a directory
+    that cannot be used."""
 
     def __init__(self, settings: MemberSettings) -> None:
         loop = asyncio.get_running_loop()
@@ -26,6 +28,8 @@ class Records:
         self._commits: CommitLog | PositionFile | None = None
         self._settings = settings
         self._flusher: asyncio.Task[None] | None = None
+        if settings.commits is not None:
+            require_directory(settings.commits)
         if settings.journal is not None:
             writer = JournalWriter(settings.journal, f"delivered-{self._file_name}", on_problem=log.error)
             self.journal = Journalling(writer, self.clock)

@@ -86,8 +86,9 @@ class PermissionIngress:
         return bool(writers)
 
     async def _cut_publishers(self) -> bool:
-        """Whether there was any to be cut, or one that nothing is known of yet: RabbitMQ lists a connection at once,
-        and tells of it and closes it from its first sample on."""
+        """Whether there was any to be cut, or one that nothing is known of yet: RabbitMQ lists a connection a moment
+        after it was opened, and tells of it and closes it from its first sample on. One that was opened and published
+        in that very moment is overlooked."""
         if not self._of_before:
             return False
         users = set(self._of_before.values())
