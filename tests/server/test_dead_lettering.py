@@ -4,7 +4,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lbg_broker.amqp import BasicProperties
-from lbg_broker.amqp.methods import BasicReject, ExchangeDeclare, ExchangeDeclareOk, QueueBind, QueueBindOk
+from lbg_broker.amqp.methods import (
+    BasicGet,
+    BasicReject,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    QueueBind,
+    QueueBindOk,
+)
 from support.broker_world import Client, Delivery, World
 
 
@@ -82,6 +89,18 @@ def test_what_drop_head_drops_is_dead_lettered_in_order() -> None:
     dead = dead_of(client)
     assert [delivery.body for delivery in dead] == [b"0", b"1"]
     assert {delivery.headers["x-first-death-reason"] for delivery in dead} == {"maxlen"}
+
+
+def test_what_a_lost_connection_held_on_several_channels_returns_as_one_before_anything_is_dropped() -> None:
+    world, publisher = world_with(**{"x-max-length": 3})
+    publisher.publish(b"0", b"1")
+    client = world.client()
+    client.open(2)
+    client.say(BasicGet("q"), channel=2)
+    client.consume(prefetch=1)
+    publisher.publish(b"2", b"3", b"4")
+    client.lose()
+    assert [delivery.body for delivery in dead_of(publisher)] == [b"0", b"1"]
 
 
 def test_reject_publish_dead_letters_only_when_asked_to() -> None:

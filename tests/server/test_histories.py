@@ -372,6 +372,7 @@ class Histories(RuleBasedStateMachine):
             dropped = set(range(places[-1] + 1)) - set(places)
             for entry in [queue.ready()[index] for index in dropped]:
                 queue.entries.remove(entry)
+                queue.settled[entry.body] = entry.given_out  # until the disk knows it, a crash brings it back
         else:
             assert places == list(range(len(places))), f"{name} delivered {places} of its line"
         last: dict[tuple[int, int], int] = {}

@@ -31,6 +31,7 @@ def end_connection(state: State, connection: Connection) -> None:
     connection.paused = True  # nothing more is delivered to it meanwhile
     for channel in connection.channels.values():
         channel.closing = True
+    requeue_all(state, *connection.channels.values())
     for channel in connection.channels.values():
         end_channel(state, channel)
     for queue in list(connection.owned):

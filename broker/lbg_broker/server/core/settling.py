@@ -1,6 +1,6 @@
 """basic.ack, basic.nack, basic.reject, basic.recover: the end of deliveries."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from lbg_broker.amqp import ReplyCode
 from lbg_broker.amqp.methods import BasicNack, BasicRecover, BasicRecoverAsync, BasicRecoverOk, BasicReject
@@ -43,11 +43,12 @@ def recover(state: State, channel: Channel, method: BasicRecover | BasicRecoverA
         state.send(channel, BasicRecoverOk())
 
 
-def requeue_all(state: State, channel: Channel) -> None:
-    """Everything unsettled on a channel goes back to its place."""
-    entries = list(channel.unsettled.values())
-    channel.unsettled.clear()
-    _give_back(state, channel, entries)
+def requeue_all(state: State, *channels: Channel) -> None:
+    """Everything unsettled on these channels goes back to its place, all of it before anything is given out again."""
+    held = [(channel, list(channel.unsettled.values())) for channel in channels]
+    for channel in channels:
+        channel.unsettled.clear()
+    _give_back(state, held)
 
 
 def revoke(state: State, line: Spool, channel: Channel) -> int:
@@ -133,7 +134,7 @@ def _unknown(delivery_tag: int) -> ChannelRefusal:
 
 def _refuse(state: State, channel: Channel, entries: list[Unsettled], requeue: bool) -> None:
     if requeue:
-        _give_back(state, channel, entries)
+        _give_back(state, [(channel, entries)])
         return
     for line, message, _ in entries:
         dead_letter(state, line.queue, message.origin, message.header, message.body, reason="rejected")
@@ -141,19 +142,21 @@ def _refuse(state: State, channel: Channel, entries: list[Unsettled], requeue: b
     _return_credit(state, channel, entries)
 
 
-def _give_back(state: State, channel: Channel, entries: Iterable[Unsettled]) -> None:
+def _give_back(state: State, held: Sequence[tuple[Channel, Sequence[Unsettled]]]) -> None:
     by_line: dict[Spool, list[Message]] = {}
-    for line, message, consumer in entries:
-        if consumer is not None:
-            consumer.outstanding -= 1
-            channel.outstanding -= 1
-        by_line.setdefault(line, []).append(message)
+    for channel, entries in held:
+        for line, message, consumer in entries:
+            if consumer is not None:
+                consumer.outstanding -= 1
+                channel.outstanding -= 1
+            by_line.setdefault(line, []).append(message)
     for line, messages in by_line.items():
         line.give_back(messages)
         state.make_due(line.queue)
         enforce_limit(state, line.queue)
-    if channel.prefetch_total:
-        _free_siblings(state, channel)
+    for channel, _ in held:
+        if channel.prefetch_total:
+            _free_siblings(state, channel)
 
 
 def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> None:
