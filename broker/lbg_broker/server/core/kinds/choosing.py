@@ -3,22 +3,22 @@
 from typing import Final
 
 from lbg_broker.server.core.arguments import QueueArguments
-from lbg_broker.server.core.kinds.grouped.kind import Grouped
+from lbg_broker.server.core.kinds.grouped.kind import GroupedKind
 from lbg_broker.server.core.kinds.grouped.rules import GroupedRules
 from lbg_broker.server.core.kinds.kind import Kind
 from lbg_broker.server.core.kinds.partitioned.kind import PartitionedKind
 from lbg_broker.server.core.kinds.partitioned.rules import PartitionedRules
-from lbg_broker.server.core.kinds.plain import Plain
-from lbg_broker.server.core.kinds.sessions.kind import Sessions
+from lbg_broker.server.core.kinds.plain import PlainKind
+from lbg_broker.server.core.kinds.sessions.kind import SessionsKind
 from lbg_broker.server.core.kinds.sessions.rules import SessionsRules
 
 __all__ = ["kind_of"]
 
-PLAIN: Final = Plain()
+PLAIN: Final = PlainKind()
 KINDS: Final[dict[type, Kind]] = {
-    GroupedRules: Grouped(),
+    GroupedRules: GroupedKind(),
     PartitionedRules: PartitionedKind(),
-    SessionsRules: Sessions(),
+    SessionsRules: SessionsKind(),
 }
 """By the class of their rules."""
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from lbg_broker.server.core.queue import Queue
     from lbg_broker.server.core.state import State
 
-__all__ = ["Sessions"]
+__all__ = ["SessionsKind"]
 
 
-class Sessions:
+class SessionsKind:
     """«Achieving Exactly-Once Message Delivery Guarantees with Sequence Numbers» as a queue."""
 
     def new_lines(self, state: "State", rules: "QueueArguments", *, durable: bool) -> list[Spool]:
