@@ -121,7 +121,7 @@ def in_sessions(**more: object) -> dict[str, object]:
 def test_where_nothing_moves_what_came_again_came_again_because_of_the_kill() -> None:
     told = in_sessions()
     assert (told["repeated_after_kills"], told["repeated_otherwise"]) == (3, 0)
-    assert [(kill["in_flight"], kill["repeated"]) for kill in told["kills"]] == [(7, 3)]  # type: ignore[attr-defined]
+    assert [(kill["in_flight"], kill["repeated"]) for kill in told["kills"]] == [(7, 3)]
 
 
 def test_the_last_screen_of_sessions_says_that_no_message_is_in_two_and_shows_no_moves() -> None:

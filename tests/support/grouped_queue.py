@@ -13,7 +13,7 @@ HEADER = "cart"
 
 def properties(group: object = None, *, header: str = HEADER) -> bytes:
     """Encoded properties of a message of this group; None: of none."""
-    return BasicProperties(headers={} if group is None else {header: group}).encode()  # type: ignore[dict-item]
+    return BasicProperties(headers={} if group is None else {header: group}).encode()
 
 
 def declare(client: Client, name: str = "q", *, durable: bool = True, **arguments: Any) -> None:

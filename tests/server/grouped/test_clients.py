@@ -313,5 +313,5 @@ def test_pika_is_told_what_does_not_go_together(broker: EmbeddedBroker) -> None:
         for more in ({"x-max-priority": 5}, {"qpid.last_value_queue_key": "k"}, {"x-group-header": "other"}):
             channel = connection.channel()
             assert refusal(
-                lambda channel=channel, more=more: channel.queue_declare("no", arguments=ARGUMENTS | more)  # type: ignore[misc]
+                lambda channel=channel, more=more: channel.queue_declare("no", arguments=ARGUMENTS | more)
             ) == ("channel", 406, "PRECONDITION_FAILED")

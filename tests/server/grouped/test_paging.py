@@ -148,7 +148,7 @@ class TestLookingBehind:
 
     @pytest.mark.parametrize("method", [(QueuePurge("q"), QueuePurgeOk), (QueueDelete("q"), QueueDeleteOk)])
     @pytest.mark.parametrize("steps", range(6))
-    def test_a_purge_in_the_middle_of_reading_leaves_nothing_behind(self, method: tuple, steps: int) -> None:  # type: ignore[type-arg]
+    def test_a_purge_in_the_middle_of_reading_leaves_nothing_behind(self, method: tuple, steps: int) -> None:
         world = World()
         publisher, one, other = world.client(), world.client(), world.client()
         declare(publisher)

@@ -166,7 +166,7 @@ class History:
     async def consume(self, name: str, channel: Channel, on_deliveries: object, **committed: int) -> None:
         await channel.consume(
             self.queue,
-            on_deliveries,  # type: ignore[arg-type]  # what each caller gives fits
+            on_deliveries,
             prefetch_count=PREFETCH,
             consumer_tag=name,
             arguments={
@@ -208,7 +208,7 @@ class History:
             return  # it is gone, and what its socket still holds comes again
         session = self.sessions[consumer.name]
         for delivery in deliveries:
-            number = int(delivery.headers["x-session-seq"])  # type: ignore[call-overload]  # the broker's own
+            number = int(delivery.headers["x-session-seq"])
             body = bytes(delivery.body)
             if "x-session-end" in delivery.headers:
                 body, session.ended = b"the end of " + consumer.name.encode(), True
