@@ -7,7 +7,6 @@ Each delivery is judged by it, and after each step, once the disk has caught up,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import hypothesis.strategies as st
@@ -30,6 +29,7 @@ from lbg_broker.server.core.effects import Deliver, Send, SendContent
 from lbg_broker.server.core.kinds.grouped import front
 from lbg_broker.server.core.kinds.grouped import line as grouped_line
 from support.broker_world import Client, World
+from support.grouped_model import ChannelModel, Entry, Handed, Hold, QueueModel, Settled, Who
 
 WINDOW = 6
 SMALL = {
@@ -46,61 +46,6 @@ TROUBLE = ("cancel", "close_channel", "lose_connection", "get", "purge", "pause"
 GROUPS = ("a", "b", "c", "d", "")
 QUEUES = {"kept": True, "fleeting": False}
 """By name, whether it is durable."""
-
-Who = tuple[int, int, str]
-"""Connection, channel, and consumer tag; of basic.get, something never used twice."""
-
-
-@dataclass(eq=False)
-class Entry:
-    body: bytes
-    group: str
-    confirmed: bool = False
-    given_out: bool = False
-    holder: Who | None = None
-
-
-@dataclass
-class Hold:
-    who: Who
-    given: int = 0
-
-
-@dataclass
-class Settled:
-    """What was acked, rejected or purged, in which step and by whom."""
-
-    entry: Entry
-    step: int
-    who: Who | None
-
-
-@dataclass
-class QueueModel:
-    entries: list[Entry] = field(default_factory=list)
-    holds: dict[str, Hold] = field(default_factory=dict)
-    consumers: dict[Who, int] = field(default_factory=dict)
-    """With their prefetch; -1: without acknowledgements."""
-    settled: dict[bytes, Settled] = field(default_factory=dict)
-    """Since the last crash."""
-
-    def ready(self, group: str) -> list[Entry]:
-        return [entry for entry in self.entries if entry.holder is None and entry.group == group]
-
-
-@dataclass
-class ChannelModel:
-    tags: dict[int, Entry] = field(default_factory=dict)
-    published: int = 0
-    open_tags: dict[int, bytes] = field(default_factory=dict)
-
-
-@dataclass
-class Handed:
-    who: Who
-    tag: int
-    redelivered: bool
-    body: bytes
 
 
 class GroupHistories(RuleBasedStateMachine):
