@@ -43,7 +43,7 @@ $(VENV)/.bench: $(VENV)/.dev
 
 install: $(VENV)/.runtime  ## make .venv and leave .venv/bin/lbg in it
 dev: $(VENV)/.dev  ## install, and what tests, checks and benchmarks need
-	@.ci/debian-packages rabbitmq-server postgresql prometheus nodejs node-ws
+	@.ci/debian-packages rabbitmq-server postgresql prometheus nodejs node-ws default-jre-headless
 
 demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq: on a RabbitMQ node of its own
 	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))

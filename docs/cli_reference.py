@@ -37,7 +37,9 @@ def _pages(command: click.Command, name: str, parent: click.Context) -> Iterator
     context = click.Context(command, info_name=name, parent=parent, terminal_width=WIDTH)
     yield _page(command, context)
     if isinstance(command, click.Group):
-        for inner_name, inner in command.commands.items():
+        for inner_name in command.list_commands(context):
+            inner = command.get_command(context, inner_name)
+            assert inner is not None
             yield from _pages(inner, inner_name, context)
 
 

@@ -72,5 +72,6 @@ def _is_ours(error: BaseException) -> bool:
         "lbg",
         "lbg_broker",
         "lbg_operator",
+        "lbg_pipeline",
         "lbg_sidecar",
     }

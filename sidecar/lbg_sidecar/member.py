@@ -226,6 +226,8 @@ class Member:
         spec = group.spec
         machine = machine_of(self.settings, group, concurrency=concurrency_of(self.app), chance=self._random)
         records.remember(machine.consumption)
+        if records.journal is not None:
+            records.journal.learn(spec.mode)
         driver = Driver(
             machine,
             self.app,

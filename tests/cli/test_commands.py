@@ -18,8 +18,11 @@ def every_command() -> list[tuple[str, ...]]:
 
     def walk(command: click.Command, path: tuple[str, ...]) -> None:
         found.append(path)
-        if isinstance(command, click.Group) and path:
-            for name, inner in command.commands.items():
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
                 walk(inner, (*path, name))
 
     for name, entry in COMMANDS.items():

@@ -36,13 +36,15 @@ DELIVERED = DeliveredRecord(
 
 TEXT = st.text(st.characters(codec=None))
 COUNTS = st.integers(0, 2) | st.integers(0, 2**63)
+OPTIONAL = ("session", "sequence", "group", "body_bytes", "mode")
 MAYBE = st.none() | COUNTS
 RECORDS = st.one_of(
-    st.builds(PublishedRecord, TEXT, st.none() | TEXT, *[COUNTS] * 6),
+    st.builds(PublishedRecord, TEXT, st.none() | TEXT, *[COUNTS] * 6, st.none() | TEXT, MAYBE),
     st.builds(
         DeliveredRecord,
         *(TEXT, st.none() | TEXT, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, TEXT, TEXT, COUNTS, st.booleans()),
         *(COUNTS, MAYBE, MAYBE, MAYBE, COUNTS, st.sampled_from(VERDICTS)),
+        *(st.none(), st.none(), st.none() | TEXT, MAYBE, st.none() | TEXT),
     ),
 )
 
@@ -67,7 +69,7 @@ def test_a_line_is_one_line_of_ascii_json_that_anybody_can_read(record: Record) 
         **{
             one.name.rstrip("_"): getattr(record, one.name)
             for one in fields(record)
-            if one.name not in ("session", "sequence")
+            if one.name not in OPTIONAL or getattr(record, one.name) is not None
         },
     }
 

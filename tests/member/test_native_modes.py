@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lbg_broker.journal import JournalReader
 from lbg_sidecar import Member, Message, SettingsError
 from support.embedded import EmbeddedBroker
 from support.group_load import Judge, Load, load_on, under_load
@@ -158,6 +159,14 @@ async def test_static_assignment_is_refused_with_one_clear_line(place: Place) ->
         async with Member(place.settings("a", assignment="static"), Judge().handler("a")):
             pass
     assert "\n" not in str(refused.value)
+
+
+async def test_the_journal_says_which_mode_it_was(place: Place, load: Load, tmp_path: Path) -> None:
+    judge = Judge()
+    async with Member(quick(place, "a", journal=tmp_path / "journal"), judge.handler("a")):
+        await load.publish(3)
+        await load.all_seen(judge)
+    assert {record.mode for record in JournalReader(tmp_path / "journal")} == {place.spec.mode}
 
 
 async def test_the_lag_is_counted_by_one_member(place: Place, load: Load) -> None:

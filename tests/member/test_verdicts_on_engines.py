@@ -139,4 +139,5 @@ async def test_every_delivery_leaves_a_record_in_the_journal(
     for record in records:
         assert record.published_at_us < record.delivered_at_us <= record.started_at_us
         assert record.started_at_us <= record.finished_at_us <= record.settled_at_us
-        assert record.member_name == "a"
+        assert (record.member_name, record.group, record.mode) == ("a", place.names.group, None)
+    assert sum(record.body_bytes for record in records) == sum(len(str(number)) for number in range(60))

@@ -230,6 +230,7 @@ async def test_a_journal_has_a_record_of_every_confirmed_message(url: str, tmp_p
         assert isinstance(record, PublishedRecord)
         assert record.confirmed_at_us >= record.published_at_us
         assert record.resends == 0
+        assert (record.group, record.body_bytes) == ("orders", 1)
 
 
 async def test_a_connection_cut_again_and_again_loses_nothing_and_counts_what_may_be_twice(

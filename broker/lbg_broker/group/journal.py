@@ -26,7 +26,7 @@ class PublishedRecord:
     """A message that the broker has confirmed.
 
     `published_at_us` is the first time it was sent and equals its `lbg-ts`; `resends` counts the times it was
-    sent again with the same sequence number.
+    sent again with the same sequence number. `group` and `body_bytes` are None in what an older LBG wrote.
     """
 
     publisher: str
@@ -37,6 +37,8 @@ class PublishedRecord:
     published_at_us: int
     confirmed_at_us: int
     resends: int = 0
+    group: str | None = None
+    body_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -46,7 +48,8 @@ class DeliveredRecord:
     `delivery` counts the member's deliveries from 0 and so keeps their order where `delivered_at_us` is the
     same for a batch. `started_at_us` to `finished_at_us` is the time in which the app had it, over all
     `attempts`; both are None if it never got there. `settled_at_us` is when the ack was written, None if it
-    never was. `session` and `sequence` are there in mode Sessions.
+    never was. `session` and `sequence` are there in mode Sessions; `mode` is the group's, None for Exclusive. `group`
+    and `body_bytes` are None in what an older LBG wrote.
     """
 
     publisher: str
@@ -68,6 +71,9 @@ class DeliveredRecord:
     verdict: str
     session: str | None = None
     sequence: int | None = None
+    group: str | None = None
+    body_bytes: int | None = None
+    mode: str | None = None
 
 
 Record = PublishedRecord | DeliveredRecord
@@ -84,7 +90,7 @@ def _published(record: PublishedRecord) -> str:
         f'{{"v":{VERSION},"kind":"published","publisher":{_quote(record.publisher)},"key":{key},'
         f'"hash":{record.hash_},"queue":{record.queue},"seq":{record.seq},'
         f'"published_at_us":{record.published_at_us},"confirmed_at_us":{record.confirmed_at_us},'
-        f'"resends":{record.resends}}}\n'
+        f'"resends":{record.resends}{_origin(record)}}}\n'
     )
 
 
@@ -100,7 +106,8 @@ def _delivered(record: DeliveredRecord) -> str:
         f'"member_name":{_quote(record.member_name)},"incarnation":{_quote(record.incarnation)},'
         f'"delivery":{record.delivery},"redelivered":{"true" if record.redelivered else "false"},'
         f'"delivered_at_us":{record.delivered_at_us},"started_at_us":{started},"finished_at_us":{finished},'
-        f'"settled_at_us":{settled},"attempts":{record.attempts},"verdict":{_quote(record.verdict)}{_session(record)}}}\n'
+        f'"settled_at_us":{settled},"attempts":{record.attempts},"verdict":{_quote(record.verdict)}{_session(record)}'
+        f"{_origin(record)}{_mode(record)}}}\n"
     )
 
 
@@ -108,6 +115,15 @@ def _session(record: DeliveredRecord) -> str:
     if record.session is None:
         return ""
     return f',"session":{_quote(record.session)},"sequence":{json.dumps(record.sequence)}'
+
+
+def _origin(record: Record) -> str:
+    group = "" if record.group is None else f',"group":{_quote(record.group)}'
+    return group if record.body_bytes is None else f'{group},"body_bytes":{record.body_bytes}'
+
+
+def _mode(record: DeliveredRecord) -> str:
+    return "" if record.mode is None else f',"mode":{_quote(record.mode)}'
 
 
 _NONE = type(None)
@@ -125,7 +141,7 @@ _PUBLISHED = tuple(
 _DELIVERED = tuple(
     (field.name.rstrip("_"), _TYPES[str(field.type)]) for field in dataclass_fields(DeliveredRecord)
 )
-_OPTIONAL = frozenset({"session", "sequence"})
+_OPTIONAL = frozenset({"session", "sequence", "group", "body_bytes", "mode"})
 _SAID = {str: "a string", int: "an integer", bool: "true or false", _NONE: "null"}
 _MISSING = object()
 

@@ -199,6 +199,8 @@ class Carrying:
                         message.sent_at_us,
                         now_us,
                         message.sends - 1,
+                        self.machine.stamper.spec.name,
+                        message.body_bytes,
                     )
                 )
         except JournalingError as error:

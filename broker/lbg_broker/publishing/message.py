@@ -40,5 +40,6 @@ class Stamped:
     confirmed: bool = False
     sends: int = 0
     sent_at_us: int = 0  # the first time
+    body_bytes: int = 0
     weight_bytes: int = 0
     extra: Extra | None = None

@@ -118,6 +118,7 @@ class OrderedPublishing:
         if message.position < self._start.sent_position:
             message.unknown = True
             counts.maybe_twice += 1
+        message.body_bytes = len(body)
         weight = len(body) + MESSAGE_OVERHEAD_BYTES
         if extra is not None:
             message.extra = extra

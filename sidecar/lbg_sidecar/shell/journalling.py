@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from lbg_broker.group import DeliveredRecord
+from lbg_broker.group import EXCLUSIVE, DeliveredRecord
 from lbg_broker.journal import JournalWriter
 
 from ..consuming.held import Held
@@ -30,9 +30,15 @@ class WallClock:
 class Journalling:
     """Turns deliveries that are over into records. One that no publisher of ours stamped has none."""
 
-    def __init__(self, writer: JournalWriter, clock: WallClock) -> None:
+    def __init__(self, writer: JournalWriter, clock: WallClock, *, group: str) -> None:
         self.writer = writer
         self._clock = clock
+        self._group = group
+        self._mode: str | None = None
+
+    def learn(self, mode: str) -> None:
+        """The mode of the group, from its record."""
+        self._mode = None if mode == EXCLUSIVE else mode
 
     def record(self, deliveries: Iterable[Held], me: Identity, *, settled_at: float | None) -> None:
         """`settled_at`: when their ack was written, on the event loop's clock; None if it never was."""
@@ -66,5 +72,8 @@ class Journalling:
                     held.outcome,
                     held.attachment.session,
                     held.sequence,
+                    self._group,
+                    len(held.delivery.body),
+                    self._mode,
                 )
             )

@@ -32,7 +32,7 @@ class Records:
             require_directory(settings.commits)
         if settings.journal is not None:
             writer = JournalWriter(settings.journal, f"delivered-{self._file_name}", on_problem=log.error)
-            self.journal = Journalling(writer, self.clock)
+            self.journal = Journalling(writer, self.clock, group=settings.group)
             self._flusher = loop.create_task(flush_regularly(writer))
 
     def remember(self, consumption: Consumption) -> None:

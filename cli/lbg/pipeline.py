@@ -1,0 +1,31 @@
+"""`lbg pipeline`: the jobs on journals, which need PySpark and a JRE."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import click
+
+from lbg.failing import Failure
+from lbg.loading import LazyCommand, LazyGroup
+
+COMMANDS: dict[str, LazyCommand] = {}
+
+
+class _NeedsSpark(LazyGroup):
+    """Says what to install where PySpark is not: it is half a gigabyte, which members and operators do without."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        if importlib.util.find_spec("pyspark") is None:
+            raise Failure(
+                "lbg pipeline needs PySpark: pip install 'lbg[pipeline]', and a JRE of Java 17 or 21"
+            )
+        return super().invoke(ctx)
+
+
+@click.group(cls=_NeedsSpark, table=COMMANDS, no_args_is_help=True)
+def pipeline() -> None:
+    """Prove order, see skew, plan counts and forecast demand, from the journals of publishers and members.
+
+    Each is also a spark-submit application: docs/pipeline.md.
+    """

@@ -1,0 +1,38 @@
+"""What can go wrong in the pipeline; `str()` is one line that says what, where and what to do.
+
+    PipelineError
+    ├── SparkUnusable    no PySpark, no Java, or a master that does not answer
+    ├── JournalNotFound  a path that holds no journal, or cannot be read
+    ├── NewerSchema      a journal of a newer LBG: `file`, `version`
+    └── OutputRefused    the output directory holds something else, or cannot be written
+
+All of them need a person.
+"""
+
+from __future__ import annotations
+
+
+class PipelineError(Exception):
+    """Base of every error of this package."""
+
+
+class SparkUnusable(PipelineError):
+    pass
+
+
+class JournalNotFound(PipelineError):
+    pass
+
+
+class NewerSchema(PipelineError):
+    def __init__(self, file: str, version: int, newest: int) -> None:
+        super().__init__(
+            f"{file} was written by a newer LBG: its records have version {version}, the newest that this one reads "
+            f"is {newest}: upgrade it"
+        )
+        self.file = file
+        self.version = version
+
+
+class OutputRefused(PipelineError):
+    pass

@@ -1,0 +1,73 @@
+"""The Spark session of a job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from .errors import SparkUnusable
+
+DRIVER_MEMORY = "4g"
+"""In local mode all the work is done in the driver; Spark's own default of 1g is for drivers that only coordinate."""
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_JAVA_OPTIONS = (
+    f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Dlog4j.configurationFile={_LOGGING.as_uri()}"
+)
+
+
+def spark_session(
+    name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session on `master`, by default spark-submit's where there is one and local[*] elsewhere. `settings` are
+    Spark's own, by its names, and win over ours. Raises SparkUnusable."""
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not is_submitted:
+        _require_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if master is not None or not is_submitted:
+        builder = builder.master(master or "local[*]")
+    ours = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
+    if not is_submitted:
+        ours |= {
+            "spark.driver.memory": DRIVER_MEMORY,
+            "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+            "spark.ui.enabled": "false",
+        }
+        if (master or "local").startswith("local"):
+            # What runs on this machine alone need not be reachable from others.
+            ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    for key, value in {**ours, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise SparkUnusable(f"Spark does not start: {_first_line(error)}") from error
+    except Exception as error:  # py4j's, with the whole stack of the JVM in its text
+        raise SparkUnusable(
+            f"Spark does not start with master {master or 'local[*]'}: {_first_line(error)}"
+        ) from error
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        if not os.access(Path(home, "bin", "java"), os.X_OK):
+            raise SparkUnusable(f"JAVA_HOME is {home}, and there is no bin/java in it: correct or unset it")
+    elif shutil.which("java") is None:
+        raise SparkUnusable(
+            "Spark needs Java 17 or 21, and there is none: install a JRE (Debian: apt-get install default-jre-headless)"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    told = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in told if ("Exception:" in line or "Error:" in line) and " at " not in line]
+    return (causes or told or [type(error).__name__])[0].removeprefix(": ")

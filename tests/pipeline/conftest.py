@@ -1,0 +1,27 @@
+"""One small Spark for all tests of the pipeline that run in a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lbg_pipeline.session import spark_session
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Two cores, one gigabyte, and as few tasks as show that there is more than one."""
+    session = spark_session(
+        "tests",
+        master="local[2]",
+        settings={
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        },
+    )
+    yield session
+    session.stop()
