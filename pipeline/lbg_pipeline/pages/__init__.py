@@ -1,0 +1,30 @@
+"""Pages for people: one HTML file with everything in it, from plain values. No I/O here, and no Spark.
+
+`page(title, sections)` makes the text of the file. A section holds parts: `Facts` (the few figures that matter),
+`Table`, `Note`, `Figure` (from `drawn`, which lets matplotlib draw), `Row` (two figures side by side) and further
+sections. Every text is taken as data and escaped; `formatting` turns numbers into text with their units, and `axes`
+does so for those of a figure.
+"""
+
+from __future__ import annotations
+
+from .drawing import Canvas, drawn
+from .escaping import shown
+from .page import page
+from .parts import Bar, Column, Fact, Facts, Figure, Note, Row, Section, Table
+
+__all__ = [
+    "Bar",
+    "Canvas",
+    "Column",
+    "Fact",
+    "Facts",
+    "Figure",
+    "Note",
+    "Row",
+    "Section",
+    "Table",
+    "drawn",
+    "page",
+    "shown",
+]
