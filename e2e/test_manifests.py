@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from e2e import stage
@@ -12,13 +14,36 @@ def reason(shop: Kubectl, name: str, type_: str) -> str:
     return str(stage.condition(shop.get("lbg", name), type_).get("reason"))
 
 
+NOON, NIGHT = "2026-11-27T12:00:00Z", "2026-11-27T22:00:00+01:00"
+WEEKLY = {"days": ["Mon", "Tue"], "from": "07:45", "until": "18:00"}
+DAILY = {"minReplicas": 2, "weekly": WEEKLY}
+
+
+def scheduled(entry: dict[str, object]) -> dict[str, object]:
+    return {"scaling": {"maxReplicas": 2, "schedule": [{"minReplicas": 2, **entry}]}}
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
         ({"queues": {"count": 200}}, "HC >= QC"),
         ({"replicas": 9}, "QC >= CC"),
         ({"scaling": {"maxReplicas": 9, "targetLag": 1}}, "QC >= CC"),
-        ({"scaling": {"maxReplicas": 2}}, "scaling needs a target"),
+        ({"scaling": {"maxReplicas": 2}}, "scaling needs a target or a schedule"),
+        (scheduled({}), "say either from and until, or weekly"),
+        (scheduled({"from": NOON}), "say either from and until, or weekly"),
+        (scheduled({"from": NOON, "until": NIGHT, "weekly": WEEKLY}), "say either from and until, or weekly"),
+        (scheduled({"from": NIGHT, "until": NOON}), "from must be before until"),
+        (scheduled({"from": NOON, "until": NOON}), "from must be before until"),
+        (scheduled({"from": "2026-02-30T12:00:00Z", "until": NIGHT}), "date-time"),
+        (scheduled({"from": "27.11.2026", "until": NIGHT}), "should match"),
+        (scheduled({"weekly": {**WEEKLY, "until": "24:00"}}), "should match"),
+        (scheduled({"weekly": {**WEEKLY, "days": ["Mon", "Mon"]}}), "Duplicate value"),
+        (scheduled({"weekly": {**WEEKLY, "days": ["Monday"]}}), "Unsupported value"),
+        (scheduled({"weekly": {**WEEKLY, "days": []}}), "at least 1 items"),
+        (scheduled({"weekly": {**WEEKLY, "timeZone": "../etc/passwd"}}), "should match"),
+        (scheduled({"minReplicas": 0, "weekly": WEEKLY}), "greater than or equal to 1"),
+        ({"scaling": {"maxReplicas": 2, "schedule": 513 * [DAILY]}}, "must have at most 512 items"),
         ({"mode": "Sessions"}, "queues.count must be 1 in modes MessageGroups and Sessions"),
         ({"mode": "Partitioned", "replicas": 9}, "QC >= CC"),
         ({"mode": "Partitioned", "assignment": "Static"}, "assignment must be Balanced"),
@@ -32,6 +57,19 @@ def test_the_api_server_refuses_what_cannot_be_and_says_what_to_do(
     with pytest.raises(CommandFailed) as refused:
         shop.apply(group)
     assert said in refused.value.said
+
+
+def test_a_schedule_is_of_one_owner_who_owns_nothing_else(shop: Kubectl) -> None:
+    """As `lbg pipeline forecast --apply` does it."""
+    shop.apply(stage.group("orders", replicas=0, scaling={"maxReplicas": 4, "targetLag": 100}))
+    forecast = {"apiVersion": "lbg.dev/v1alpha1", "kind": "LoadBalancedGroup", "metadata": {"name": "orders"}}
+    for entries in ([DAILY] * 512, [{"minReplicas": 3, "from": NOON, "until": NIGHT}]):
+        told = {**forecast, "spec": {"scaling": {"schedule": entries}}}
+        shop("apply", "--server-side", "--field-manager=lbg-forecast", "-f", "-", given=json.dumps(told))
+        assert len(shop.get("lbg", "orders")["spec"]["scaling"]["schedule"]) == len(entries)
+    shop.apply(stage.group("orders", replicas=0, scaling={"maxReplicas": 6, "targetLag": 50}))
+    told = shop.get("lbg", "orders")["spec"]["scaling"]
+    assert (told["maxReplicas"], [one["minReplicas"] for one in told["schedule"]]) == (6, [3])
 
 
 def test_what_cannot_change_cannot_be_changed(shop: Kubectl) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import yaml
 
 from lbg_operator.children.autoscaler import LAG_METRIC
 from lbg_operator.errors import GroupNotFound, LagUnknown, SelectorError
+from lbg_operator.manifests import GroupManifest
 from lbg_operator.metrics_api.answers import API_PATH
 from lbg_operator.metrics_api.keeping import API_SERVICE_NAME, secret_name
 from lbg_operator.metrics_api.providing import LAG_GAUGE, Service
 from lbg_operator.metrics_api.reading import lag_within
 from lbg_operator.metrics_api.selecting import groups_asked
+from lbg_operator.status.scheduled import scheduled_of
 from support.lag_reader import HANGS, Lags
+from support.manifests import group_manifest
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "autoscaling.md").read_text()
 
@@ -48,3 +54,15 @@ async def test_the_messages_are_those_of_the_code() -> None:
     assert "unable to handle the request" in api_servers
     for part, message in zip(ours, said, strict=True):
         assert part in message
+
+
+def test_the_schedule_that_it_shows_is_followed() -> None:
+    (shown,) = re.findall(r"```yaml\n(spec:\n  scaling:\n.*?)```", PAGE, re.DOTALL)
+    (said,) = re.findall(r"# (\{.*\})", PAGE)
+    group = GroupManifest.parse(group_manifest(yaml.safe_load(shown)["spec"]))
+    _, floor = group.at(datetime(2026, 11, 27, 17, tzinfo=UTC))
+    assert floor is not None
+    assert scheduled_of(floor) == json.loads(said)
+    _, monday = group.at(datetime(2026, 11, 30, 7, tzinfo=UTC))
+    assert monday is not None
+    assert (monday.min_replicas, monday.entry) == (4, 1)

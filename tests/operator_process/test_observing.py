@@ -92,6 +92,7 @@ async def test_each_group_is_shown_as_its_status_and_last_look_have_it() -> None
         assert shown[partitions, *LABELS, ("status", "Ready")] == 8
         assert shown[partitions, *LABELS, ("status", "Unbound")] == 0
         assert ("lbg_operator_group_stranded_sessions", *LABELS) not in shown, "this group has no sessions"
+        assert ("lbg_operator_group_scheduled_replicas", *LABELS) not in shown, "and no schedule"
 
 
 @in_virtual_time
@@ -152,3 +153,11 @@ def test_rounds_are_counted_by_outcome_from_zero() -> None:
     assert shown["lbg_operator_reconciles_total", ("kind", "Broker"), ("outcome", "ok")] == 0
     assert shown["lbg_operator_reconcile_seconds_count", group] == 3
     assert shown["lbg_operator_watch_silence_seconds", ("kind", "Broker")] == 4.0
+
+
+@in_virtual_time
+async def test_what_the_schedule_asks_for_is_shown() -> None:
+    async with Place() as place:
+        entry = {"minReplicas": 3, "from": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z"}
+        await place.ready(scaling={"maxReplicas": 6, "schedule": [entry]})
+        assert samples(metrics_of(place))["lbg_operator_group_scheduled_replicas", *LABELS] == 3

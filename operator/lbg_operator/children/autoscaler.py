@@ -12,9 +12,9 @@ LAG_METRIC = "lbg_group_lag"
 
 
 def autoscaler_of(group: GroupManifest) -> dict[str, Any] | None:
-    """None for a group without scaling, or without consumers of ours."""
+    """None for a group without consumers of ours, or without a target: one without metrics would go by the CPU."""
     scaling, consumer = group.scaling, group.consumer
-    if scaling is None or consumer is None:
+    if scaling is None or consumer is None or not scaling.has_target:
         return None
     metrics: list[dict[str, Any]] = []
     if scaling.target_cpu_percent is not None:

@@ -36,9 +36,10 @@ def autoscaler_name(group: str) -> str:
 
 
 def scaled_object_of(group: GroupManifest, *, url: str) -> dict[str, Any] | None:
-    """`url` is the operator's external metrics API. None for a group without scaling, or without consumers of ours."""
+    """`url` is the operator's external metrics API. None for a group without a target, or without consumers of
+    ours."""
     scaling, consumer = group.scaling, group.consumer
-    if scaling is None or consumer is None:
+    if scaling is None or consumer is None or not scaling.has_target:
         return None
     triggers: list[dict[str, Any]] = []
     if scaling.target_cpu_percent is not None:

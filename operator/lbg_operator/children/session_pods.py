@@ -35,7 +35,7 @@ def session_set_of(group: GroupManifest, settings: OperatorSettings, *, has_ca: 
         "kind": "StatefulSet",
         "metadata": owned(group.metadata, sessions_name(name)),
         "spec": {
-            "replicas": min(group.replicas, group.replicas_max),
+            "replicas": group.pods_wanted,
             "serviceName": sessions_name(name),  # there is none: nobody calls these pods by name
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "RollingUpdate"},

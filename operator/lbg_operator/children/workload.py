@@ -21,7 +21,7 @@ def deployment_of(group: GroupManifest, settings: OperatorSettings, *, has_ca: b
         "kind": "Deployment",
         "metadata": owned(group.metadata, group.metadata.name),
         "spec": {
-            "replicas": min(group.replicas, group.replicas_max),
+            "replicas": group.pods_wanted,
             "selector": {"matchLabels": selector_of(group.metadata.name)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": injected(group, settings, has_ca=has_ca),

@@ -5,9 +5,11 @@ checked here is what a schema cannot say.
 """
 
 from .broker import BrokerManifest, Embedded, RabbitMQ
-from .group import App, Batch, BrokerRef, Consumer, GroupManifest, Scaling, Sidecar, Storage
+from .group import App, Batch, BrokerRef, Consumer, GroupManifest, Sidecar, Storage
 from .metadata import Metadata
 from .quantities import bytes_in, quantity_of
+from .scaling import Floor, Scaling, floor_at
+from .schedule import Schedule
 
 __all__ = [
     "App",
@@ -16,12 +18,15 @@ __all__ = [
     "BrokerRef",
     "Consumer",
     "Embedded",
+    "Floor",
     "GroupManifest",
     "Metadata",
     "RabbitMQ",
     "Scaling",
+    "Schedule",
     "Sidecar",
     "Storage",
     "bytes_in",
+    "floor_at",
     "quantity_of",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from lbg_broker.group import PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec, SpecError
@@ -12,6 +13,7 @@ from lbg_broker.group.spec import BYTES_PER_MB
 from ..errors import ManifestError
 from .metadata import Metadata
 from .quantities import bytes_in
+from .scaling import Floor, Scaling, floor_at
 
 _FIELDS = {
     "name": "spec.groupName",
@@ -89,17 +91,6 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
-    """`target_cpu_percent` of what the application's container requests; `target_lag` messages for each member."""
-
-    min_replicas: int
-    max_replicas: int
-    target_cpu_percent: int | None
-    target_lag: int | None
-    scale_down_stabilization_s: int
-
-
-@dataclass(frozen=True, slots=True)
 class GroupManifest:
     """`spec` is the group as the broker knows it."""
 
@@ -129,7 +120,7 @@ class GroupManifest:
     @classmethod
     def _parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:
         metadata, told = Metadata.of(manifest), manifest["spec"]
-        scaling = _scaling(told["scaling"]) if "scaling" in told else None
+        scaling = Scaling.parse(told["scaling"]) if "scaling" in told else None
         return cls(
             metadata=metadata,
             broker=BrokerRef(
@@ -157,6 +148,23 @@ class GroupManifest:
         """The most consumer pods that there may be: as many as can have something to do."""
         most = REPLICAS_MAX if self.spec.mode in UNCOUNTED_MODES else self.spec.queue_count
         return most if self.scaling is None else min(most, self.scaling.max_replicas)
+
+    @property
+    def pods_wanted(self) -> int:
+        """How many consumer pods there are to be. A schedule alone lifts `replicas` as an autoscaler would, and leaves
+        0 alone as one does."""
+        scaling = self.scaling
+        if scaling is None or scaling.has_target or self.replicas == 0:
+            return min(self.replicas, self.replicas_max)
+        return min(max(self.replicas, scaling.min_replicas), self.replicas_max)
+
+    def at(self, now: datetime) -> tuple[GroupManifest, Floor | None]:
+        """With the fewest consumers as the schedule has them at `now`, and what that is; None without a schedule."""
+        scaling = self.scaling
+        if scaling is None or scaling.schedule is None:
+            return self, None
+        floor = floor_at(scaling, now, most=self.replicas_max)
+        return replace(self, scaling=replace(scaling, min_replicas=floor.min_replicas)), floor
 
 
 def _spec(metadata: Metadata, told: Mapping[str, Any]) -> GroupSpec:
@@ -222,13 +230,3 @@ def _storage(told: Mapping[str, Any]) -> Storage:
 
 def _batch(told: Mapping[str, Any]) -> Batch:
     return Batch(size=told["size"], linger_ms=told["lingerMilliseconds"], requests=told["requests"])
-
-
-def _scaling(told: Mapping[str, Any]) -> Scaling:
-    return Scaling(
-        min_replicas=told["minReplicas"],
-        max_replicas=told["maxReplicas"],
-        target_cpu_percent=told.get("targetCPUUtilizationPercentage"),
-        target_lag=told.get("targetLag"),
-        scale_down_stabilization_s=told["scaleDownStabilizationSeconds"],
-    )

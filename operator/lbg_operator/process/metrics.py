@@ -91,7 +91,9 @@ class _Seen(Collector):
         unrouted = _family("unrouted_messages", "Messages published with a routing key that no queue takes.")
         partitions = _family("partitions", "Partitions or queues, by how they are served.", "status")
         stranded = _family("stranded_sessions", "Sessions that have messages and no consumer.")
-        for key, _ in self._store.all(GROUP):
+        scheduled = _family("scheduled_replicas", "The fewest consumers that the schedule asks for now.")
+        for key, seen in self._store.all(GROUP):
+            _add(scheduled, key, seen.get("status", {}).get("scaling", {}).get("minReplicas"))
             look = self._looks.latest(key)
             if look is None or look.description is None:
                 continue
@@ -103,7 +105,7 @@ class _Seen(Collector):
             for status, count in (partition_counts(description) or {}).items():
                 partitions.add_metric((*key, status), float(count))
             _add(members, key, len(description.members) if isinstance(description.members, tuple) else None)
-        yield from (lag, members, dead, unrouted, partitions, stranded)
+        yield from (lag, members, dead, unrouted, partitions, stranded, scheduled)
 
 
 def _family(name: str, help_: str, *labels: str) -> GaugeMetricFamily:

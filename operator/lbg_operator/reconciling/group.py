@@ -20,6 +20,7 @@ from .planning import children_of, obsolete, refusal_of, workload_of
 from .provisioning import Provisioning
 from .reporting import Reporting
 from .scaling import Scaling
+from .scheduling import Scheduling
 from .session_scaling import SessionScaling
 from .store import Key, Object
 from .world import Reach, World, broker_key
@@ -39,6 +40,7 @@ class Groups:
         self._burying = Burying(world)
         self._scaling = Scaling(world)
         self._session_scaling = SessionScaling(world)
+        self._scheduling = Scheduling(world.wall_clock)
         self._reporting = Reporting(world)
         self._uids: dict[Key, str] = {}
 
@@ -62,7 +64,8 @@ class Groups:
             if answer is None:  # gone by now: what was made for it would stay
                 return None
             world.store.update(GROUP, answer)
-        facts, children = self._judged(group)
+        group = self._scheduling.at_present(key, group)
+        facts, children = self._judged(key, group)
         if facts.refusal is None and broker_key(group) not in world.checked:
             return AGAIN_S  # woken when the broker was tried: until then the status says what is known
         reach = world.reach.get(broker_key(group))
@@ -71,6 +74,7 @@ class Groups:
             facts = await self._provisioned(key, group, facts, reach)
             if self._provisioning.is_done(key):
                 facts, again_s = await self._applied(key, group, facts, children)
+                again_s = min(again_s, self._scheduling.due_in_s(key))
         if facts.refusal is None and reach is not None and self._waits_for_a_look(key, manifest):
             return again_s
         again_s = min(again_s, await self._reporting.write(key, group, facts))
@@ -122,7 +126,7 @@ class Groups:
         is_known = manifest.get("status", {}).get("observedGeneration") == manifest["metadata"]["generation"]
         return is_known and self._provisioning.is_done(key) and self._world.looks.latest(key) is None
 
-    def _judged(self, group: GroupManifest) -> tuple[Facts, list[Child]]:
+    def _judged(self, key: Key, group: GroupManifest) -> tuple[Facts, list[Child]]:
         """Whether the manifest is followed, and what it asks for in the cluster."""
         world = self._world
         refusal = None
@@ -140,7 +144,7 @@ class Groups:
             )
         except ManifestError as error:
             return Facts(refusal=Refusal(Reason.INVALID, str(error))), []
-        return Facts(), children
+        return Facts(floor=self._scheduling.floor(key)), children
 
     def _observed(self, key: Key, group: GroupManifest, facts: Facts, **more: Any) -> Facts:
         """With what the watches and the last look show."""
@@ -182,4 +186,5 @@ class Groups:
         self._reporting.forget(key)
         self._scaling.forget(key)
         self._session_scaling.forget(key)
+        self._scheduling.forget(key)
         self._uids.pop(key, None)

@@ -9,6 +9,7 @@ from ..cluster.kinds import GROUP
 from ..manifests import GroupManifest
 from ..status.judging import Facts
 from ..status.news import news
+from ..status.scheduled import scheduling_news
 from ..status.writing import due_in_s, patch_of, status_of
 from .handoffs import latest, moves
 from .store import Key
@@ -82,5 +83,7 @@ class Reporting:
         return known.kept
 
     def _announce(self, manifest: Any, former: dict[str, Any], wanted: dict[str, Any]) -> None:
-        for one in news(former.get("conditions", ()), wanted["conditions"]):
+        told = news(former.get("conditions", ()), wanted["conditions"])
+        scheduled = scheduling_news(former.get("scaling", {}), wanted.get("scaling", {}))
+        for one in (*told, *scheduled):
             self._world.announce(manifest, type=one.type, reason=one.reason, message=one.message)

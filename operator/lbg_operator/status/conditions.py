@@ -96,6 +96,11 @@ class Reason(enum.Enum):
     NOT_OBSERVED = (Type.READY, State.UNKNOWN, "The broker could not be read, so nobody knows.")
 
     SCALING = (Type.SCALING_ACTIVE, State.TRUE, "The autoscaler gets its metrics and may change replicas.")
+    SCHEDULED = (
+        Type.SCALING_ACTIVE,
+        State.TRUE,
+        "The consumers follow the schedule alone, as the manifest has no target.",
+    )
     NOT_ASKED = (Type.SCALING_ACTIVE, State.FALSE, "The manifest has no scaling.")
     METRICS_MISSING = (
         Type.SCALING_ACTIVE,
@@ -171,6 +176,11 @@ class Reason(enum.Enum):
         State.TRUE,
         "The cluster refuses the volume as the manifest has it, and the message says why. The broker goes on with the "
         "volume that it has.",
+    )
+    SCHEDULE_INVALID = (
+        Type.DEGRADED,
+        State.TRUE,
+        "An entry of scaling.schedule cannot be followed and does not count; the message says why. All else goes on.",
     )
     NOT_KNOWN = (Type.DEGRADED, State.UNKNOWN, "The broker could not be read, so nobody knows.")
 

@@ -20,7 +20,7 @@ from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.observed import UNKNOWN
 from lbg_broker.provisioning.statuses import unserved
 
-from ..manifests import GroupManifest
+from ..manifests import Floor, GroupManifest
 from .conditions import Condition, Reason
 from .sessions import failing, stranded_of
 
@@ -51,7 +51,8 @@ class Facts:
 
     `refusal`: the manifest is not accepted. `failure`: provisioning ended with this. `autoscaler` is the status of the
     HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment. `forbidden`: what the cluster
-    does not let the operator do; `metrics`: what keeps lag from autoscalers in this cluster. In mode Sessions `pods`
+    does not let the operator do; `metrics`: what keeps lag from autoscalers in this cluster; `floor`: what the schedule
+    comes to, None without one. In mode Sessions `pods`
     are those of the consumers, and `scale_in` what fewer of them wait for. `now_s` counts from the epoch.
     """
 
@@ -66,6 +67,7 @@ class Facts:
     autoscaler: Mapping[str, Any] | None = field(default=None, hash=False)
     pods: Sequence[Mapping[str, Any]] = field(default=(), hash=False)
     scale_in: ScaleIn | None = None
+    floor: Floor | None = None
     now_s: float = 0.0
 
 
@@ -73,7 +75,7 @@ def conditions_of(group: GroupManifest | None, facts: Facts) -> list[Condition]:
     """`group` is None for a manifest that could not be parsed."""
     conditions = [accepted(facts), provisioned(facts)]
     if group is not None:
-        conditions += [ready(group, facts), scaling_active(group, facts), degraded(facts)]
+        conditions += [ready(group, facts), scaling_active(group, facts), degraded(group, facts)]
         if group.has_sessions and group.consumer is not None:
             conditions.append(scaled(facts))
     return conditions
@@ -135,6 +137,8 @@ def ready(group: GroupManifest, facts: Facts) -> Condition:
 def scaling_active(group: GroupManifest, facts: Facts) -> Condition:
     if group.scaling is None or group.consumer is None:
         return Condition(Reason.NOT_ASKED)
+    if not group.scaling.has_target:
+        return Condition(Reason.SCHEDULED)
     said = {one["type"]: one for one in (facts.autoscaler or {}).get("conditions", ())}
     active = said.get("ScalingActive")
     if active is None or active["status"] == "Unknown":
@@ -161,7 +165,7 @@ def scaled(facts: Facts) -> Condition:
     )
 
 
-def degraded(facts: Facts) -> Condition:
+def degraded(group: GroupManifest, facts: Facts) -> Condition:
     """What is wrong although the group may be served; the first of the list counts."""
     description = facts.description
     if facts.forbidden:
@@ -182,6 +186,9 @@ def degraded(facts: Facts) -> Condition:
         return Condition(Reason.SESSIONS_STRANDED, stranded)
     if description.problems:
         return Condition(Reason.REPAIR_NEEDED, "; ".join(description.problems[:QUEUES_NAMED_MAX]))
+    schedule = None if group.scaling is None else group.scaling.schedule
+    if schedule is not None and schedule.problems:
+        return Condition(Reason.SCHEDULE_INVALID, "; ".join(schedule.problems[:QUEUES_NAMED_MAX]))
     return Condition(Reason.AS_EXPECTED)
 
 

@@ -9,6 +9,7 @@ from ..children.naming import GROUP_LABEL, attributes_name, credentials_name
 from ..manifests import GroupManifest
 from .conditions import merged
 from .judging import Facts, conditions_of
+from .scheduled import scheduled_of
 from .seen import seen_of
 
 QUIET_S = 30.0
@@ -50,6 +51,8 @@ def status_of(
         status["replicas"] = workload.get("replicas", 0)
         status["readyReplicas"] = workload.get("readyReplicas", 0)
         status["selector"] = f"{GROUP_LABEL}={group.metadata.name}"
+    if facts.floor is not None:
+        status["scaling"] = scheduled_of(facts.floor)
     if facts.description is not None:
         status |= seen_of(facts.description)
         if observed is not None:
@@ -71,7 +74,15 @@ def due_in_s(wanted: Mapping[str, Any], former: Mapping[str, Any], *, since_last
 
 def patch_of(wanted: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
     """As a merge patch: what is gone is null."""
-    return {"status": {**dict.fromkeys(former.keys() - wanted.keys()), **wanted}}
+    return {"status": _patch(wanted, former)}
+
+
+def _patch(wanted: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
+    patch: dict[str, Any] = {**dict.fromkeys(former.keys() - wanted.keys()), **wanted}
+    for name, value in wanted.items():
+        if isinstance(value, Mapping):
+            patch[name] = _patch(value, former.get(name, {}))
+    return patch
 
 
 def _without_numbers(status: Mapping[str, Any]) -> dict[str, Any]:
