@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -119,6 +120,22 @@ def test_a_killed_writers_file_is_cut_after_its_last_whole_line_and_closed_at_th
     found = seqs(tmp_path)
     assert len(found) >= 5000 - 7, "what was still in the buffer"
     assert found == list(range(len(found)))
+
+
+def test_a_leftover_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".p-20260101T000000000000Z-000000.jsonl.open").write_text("{}\n")
+    opened = os.open
+
+    def refused(path: Path, flags: int, *more: int) -> int:
+        if not flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", refused)
+    with JournalWriter(tmp_path, "p") as writer:
+        assert writer.recovered == []
+        writer.append(record(0))
+    assert seqs(tmp_path) == [0]
 
 
 def test_an_empty_leftover_is_removed(tmp_path: Path) -> None:

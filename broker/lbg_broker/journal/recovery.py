@@ -51,7 +51,7 @@ def is_same_file(descriptor: int, path: Path) -> bool:
 def _close_leftover(path: Path) -> Path | None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # another user's is for writers of that user to close
         return None
     try:
         if not lock(descriptor) or not is_same_file(descriptor, path):

@@ -11,6 +11,8 @@ CREDENTIALS = "/var/run/lbg/credentials"
 """Where the Secret of the group's user is mounted; its files change when the user's password does."""
 
 STATE = "/var/lib/lbg"
+JOURNALS = "/var/lib/lbg-journals"
+"""A folder for each group, as several may share the volume."""
 LOCAL_PORT = 8750
 OBSERVED_PORT = 8751
 
@@ -35,6 +37,7 @@ def environment_of(group: GroupManifest, *, grace_s: int, has_ca: bool) -> list[
         "LBG_RELEASE_INTERVAL_S": group.release_period_s,
         "LBG_SHUTDOWN_GRACE_S": grace_s,
         "LBG_COMMITS": f"{STATE}/commits" if keeps_state(group) else None,
+        "LBG_JOURNAL": f"{JOURNALS}/{group.spec.name}" if group.consumer.sidecar.journal else None,
         "LBG_LOCAL": f"127.0.0.1:{LOCAL_PORT}",
         "LBG_OBSERVED": f"0.0.0.0:{OBSERVED_PORT}",
         "LBG_LOG_FORMAT": group.consumer.sidecar.log_format.lower(),

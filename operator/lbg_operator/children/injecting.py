@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import ManifestError
 from ..manifests import GroupManifest
 from ..settings import OperatorSettings
-from .environment import CREDENTIALS, LOCAL_PORT, OBSERVED_PORT, STATE, environment_of, keeps_state
+from .environment import CREDENTIALS, JOURNALS, LOCAL_PORT, OBSERVED_PORT, STATE, environment_of, keeps_state
 from .naming import credentials_name, selector_of
 
 SIDECAR = "lbg-sidecar"
@@ -30,11 +30,13 @@ CLOSING_S = 4
 
 _TEMPLATE = "spec.consumer.template"
 _CREDENTIALS_VOLUME = "lbg-credentials"
+_JOURNALS_VOLUME = "lbg-journals"
 STATE_VOLUME = "lbg-state"
 """In mode Sessions a claim of the pod's own, by a template of the StatefulSet."""
 
 GROUP = 65532
-"""Of the sidecar's image: who may write to such a volume. The application's containers are in it too."""
+"""Of the sidecar's image: who may write to a volume that outlives the pod. The application's containers are in it
+too."""
 
 
 def injected(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) -> dict[str, Any]:
@@ -57,8 +59,10 @@ def injected(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) 
         pod.setdefault("initContainers", []).insert(0, {**sidecar, "restartPolicy": "Always"})
     else:
         pod["containers"].append(sidecar)
+    _require_journal_volume(group, pod)
     pod.setdefault("volumes", []).extend(_volumes(group))
-    if group.has_sessions and not settings.assigns_users:
+    has_volume = group.has_sessions or group.consumer.sidecar.journal is not None
+    if has_volume and not settings.assigns_users:
         security = pod.setdefault("securityContext", {})
         security.setdefault("fsGroup", GROUP)
         security.setdefault("fsGroupChangePolicy", "OnRootMismatch")
@@ -108,6 +112,8 @@ def _sidecar(
     ]
     if keeps_state(group):
         mounts.append({"name": STATE_VOLUME, "mountPath": STATE})
+    if told.journal is not None:
+        mounts.append({"name": told.journal.volume or _JOURNALS_VOLUME, "mountPath": JOURNALS})
     return {
         "name": SIDECAR,
         "image": told.image or settings.sidecar_image,
@@ -128,9 +134,25 @@ def _sidecar(
     }
 
 
+def _require_journal_volume(group: GroupManifest, pod: Mapping[str, Any]) -> None:
+    assert group.consumer is not None
+    journal = group.consumer.sidecar.journal
+    there = [one.get("name") for one in pod.get("volumes", ())]
+    if journal is not None and journal.volume is not None and journal.volume not in there:
+        raise ManifestError(
+            "spec.consumer.sidecar.journal.volume",
+            f"{journal.volume!r} is none of the template's volumes: {', '.join(map(str, there)) or 'it has none'}",
+        )
+
+
 def _volumes(group: GroupManifest) -> list[dict[str, Any]]:
+    assert group.consumer is not None
     secret = {"secretName": credentials_name(group.metadata.name)}
     volumes: list[dict[str, Any]] = [{"name": _CREDENTIALS_VOLUME, "secret": secret}]
     if keeps_state(group) and not group.has_sessions:
         volumes.append({"name": STATE_VOLUME, "emptyDir": {}})
+    journal = group.consumer.sidecar.journal
+    if journal is not None and journal.claim is not None:
+        claim = {"claimName": journal.claim}
+        volumes.append({"name": _JOURNALS_VOLUME, "persistentVolumeClaim": claim})
     return volumes

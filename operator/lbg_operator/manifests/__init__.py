@@ -5,7 +5,8 @@ checked here is what a schema cannot say.
 """
 
 from .broker import BrokerManifest, Embedded, RabbitMQ
-from .group import App, Batch, BrokerRef, Consumer, GroupManifest, Sidecar, Storage
+from .consumer import App, Batch, Consumer, Journal, Sidecar, Storage
+from .group import BrokerRef, GroupManifest
 from .metadata import Metadata
 from .quantities import bytes_in, quantity_of
 from .scaling import Floor, Scaling, floor_at
@@ -20,6 +21,7 @@ __all__ = [
     "Embedded",
     "Floor",
     "GroupManifest",
+    "Journal",
     "Metadata",
     "RabbitMQ",
     "Scaling",

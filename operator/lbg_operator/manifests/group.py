@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from lbg_broker.group import PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec, 
 from lbg_broker.group.spec import BYTES_PER_MB
 
 from ..errors import ManifestError
+from .consumer import Consumer, consumer_of
 from .metadata import Metadata
 from .quantities import bytes_in
 from .scaling import Floor, Scaling, floor_at
@@ -36,58 +37,6 @@ REPLICAS_MAX = 4_096
 class BrokerRef:
     namespace: str
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    size: int
-    linger_ms: int
-    requests: int
-
-
-@dataclass(frozen=True, slots=True)
-class App:
-    """How messages reach the application; words as the manifest has them."""
-
-    channel: str
-    container: str | None
-    port: int | None
-    path: str
-    health_path: str | None
-    positions_path: str | None
-    order: str
-    concurrency: int | None
-    call_timeout_s: int
-    max_attempts: int
-    when_exhausted: str
-    batch: Batch | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sidecar:
-    image: str | None
-    resources: Mapping[str, Any] | None
-    log_format: str
-    republish: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """What a consumer pod keeps its session's position on. No `storage_class`: the cluster's."""
-
-    size_bytes: int = 2**30
-    storage_class: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """`template` is a PodTemplateSpec as it was written; the API server judges it when a Deployment is made of it."""
-
-    template: Mapping[str, Any] = field(hash=False)
-    app: App
-    guarantee: str
-    sidecar: Sidecar
-    storage: Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +81,7 @@ class GroupManifest:
             max_handoff_s=told["maxHandoffSeconds"],
             release_period_s=told["releasePeriodSeconds"],
             replicas=told["replicas"],
-            consumer=_consumer(told["consumer"]) if "consumer" in told else None,
+            consumer=consumer_of(told["consumer"]) if "consumer" in told else None,
             scaling=scaling,
             deletion_policy=told["deletionPolicy"],
             drain_timeout_s=told["drainTimeoutSeconds"],
@@ -193,40 +142,3 @@ def _spec(metadata: Metadata, told: Mapping[str, Any]) -> GroupSpec:
                 where, f"{name}, its default, {error.rule}: set it to a shorter name"
             ) from None
         raise ManifestError(where, f"{error.value!r} {error.rule}") from None
-
-
-def _consumer(told: Mapping[str, Any]) -> Consumer:
-    app, sidecar = told["app"], told["sidecar"]
-    return Consumer(
-        template=told["template"],
-        app=App(
-            channel=app["channel"],
-            container=app.get("container"),
-            port=app.get("port"),
-            path=app["path"],
-            health_path=app.get("healthPath"),
-            positions_path=app.get("positionsPath"),
-            order=app["order"],
-            concurrency=app.get("concurrency"),
-            call_timeout_s=app["callTimeoutSeconds"],
-            max_attempts=app["maxAttempts"],
-            when_exhausted=app["whenExhausted"],
-            batch=_batch(app["batch"]) if "batch" in app else None,
-        ),
-        guarantee=told["guarantee"],
-        sidecar=Sidecar(
-            image=sidecar.get("image"),
-            resources=sidecar.get("resources"),
-            log_format=sidecar["logFormat"],
-            republish=sidecar.get("republish", False),
-        ),
-        storage=_storage(told["storage"]) if "storage" in told else Storage(),
-    )
-
-
-def _storage(told: Mapping[str, Any]) -> Storage:
-    return Storage(bytes_in("spec.consumer.storage.size", told["size"]), told.get("storageClassName"))
-
-
-def _batch(told: Mapping[str, Any]) -> Batch:
-    return Batch(size=told["size"], linger_ms=told["lingerMilliseconds"], requests=told["requests"])
