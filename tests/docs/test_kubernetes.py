@@ -16,7 +16,7 @@ import kubernetes_validate
 import yaml
 
 from lbg_operator.children.workload import deployment_of
-from lbg_operator.manifests import BrokerManifest, GroupManifest, RabbitMQ
+from lbg_operator.manifests import BrokerManifest, GroupManifest, Journal, RabbitMQ
 from lbg_operator.settings import OperatorSettings
 from support.chart import of_kind, rendered
 from support.manifests import fill_in, schema_of
@@ -33,6 +33,11 @@ def parsed_group() -> GroupManifest:
     fill_in(told["spec"], schema_of("loadbalancedgroups")["properties"]["spec"])
     told["metadata"]["namespace"] = "default"
     return GroupManifest.parse(told)
+
+
+def shown() -> list[dict[str, Any]]:
+    """The manifests in the page, whole and in part."""
+    return [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)]
 
 
 def container() -> dict[str, Any]:
@@ -61,13 +66,23 @@ def test_its_broker_is_the_one_that_the_chart_makes_as_the_page_installs_it() ->
 
 
 def test_the_broker_that_it_shows_is_followed() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
-    told = yaml.safe_load(text)
+    (told,) = (one for one in shown() if one.get("kind") == "Broker")
     fill_in(told["spec"], schema_of("brokers")["properties"]["spec"])
     told["metadata"]["namespace"] = "shop"
     engine = BrokerManifest.parse(told).engine
     assert isinstance(engine, RabbitMQ)
     assert engine.ca_secret == "rabbitmq-ca"
+
+
+def test_the_journal_that_it_shows_is_kept() -> None:
+    (told,) = (one for one in shown() if one.keys() == {"spec"} and "consumer" in one["spec"])
+    consumer = {**GROUP["spec"]["consumer"], **told["spec"]["consumer"]}
+    manifest = {**copy.deepcopy(GROUP), "spec": {**GROUP["spec"], "consumer": copy.deepcopy(consumer)}}
+    fill_in(manifest["spec"], schema_of("loadbalancedgroups")["properties"]["spec"])
+    manifest["metadata"]["namespace"] = "default"
+    group = GroupManifest.parse(manifest)
+    assert group.consumer is not None
+    assert group.consumer.sidecar.journal == Journal(claim="journals", volume=None)
 
 
 def test_its_application_acknowledges_a_flight_and_ends_when_it_is_asked_to() -> None:
