@@ -4,7 +4,8 @@
     ├── SparkUnusable    no PySpark, no Java, or a master that does not answer
     ├── JournalNotFound  a path that holds no journal, or cannot be read
     ├── NewerSchema      a journal of a newer LBG: `file`, `version`
-    └── OutputRefused    the output directory holds something else, or cannot be written
+    ├── OutputRefused    the output directory holds something else, or cannot be written
+    └── PlanRefused      nothing to plan with, or a manifest that is not of the group in the journals
 
 All of them need a person.
 """
@@ -35,4 +36,8 @@ class NewerSchema(PipelineError):
 
 
 class OutputRefused(PipelineError):
+    pass
+
+
+class PlanRefused(PipelineError):
     pass

@@ -1,0 +1,130 @@
+"""The group as its LoadBalancedGroup declares it, read from a file as kubectl takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lbg_broker.group import EXCLUSIVE, HASH_FUNCTIONS, MODES, SESSIONS
+
+from ..errors import PlanRefused
+from .sharing import ASSIGNMENTS, BALANCED
+
+_KIND = "LoadBalancedGroup"
+_CONCURRENCY = {"HTTP": 16, "Stream": 256}
+"""The sidecar's, where the manifest says none (docs/sidecar.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What of a manifest matters here, with the CRD's defaults. `group` is the name on the broker. Without scaling
+    `members_min` is None, and `members` the replicas; with it the most that it allows."""
+
+    name: str
+    group: str
+    mode: str
+    hash_count: int
+    hash_function: str
+    queue_count: int
+    assignment: str
+    replicas: int
+    members_min: int | None
+    members: int
+    concurrency: int
+    queue_is_a_lane: bool
+
+
+def read_manifest(path: Path, *, group: str | None) -> Declared:
+    """The one LoadBalancedGroup in the file, or that of `group` if there are several. Raises PlanRefused."""
+    try:
+        documents = list(yaml.safe_load_all(path.read_text()))
+    except OSError as error:
+        raise PlanRefused(f"{path}: {error.strerror}: name the group's manifest with --manifest") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PlanRefused(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    try:
+        groups = [_declared(one) for one in _objects(documents)]
+    except _Wrong as error:
+        raise PlanRefused(f"{path}: {error}") from None
+    named = [one for one in groups if group in (None, one.group)]
+    if len(named) == 1:
+        return named[0]
+    if not groups:
+        raise PlanRefused(
+            f"{path} has no {_KIND} in it: name the file that `kubectl get lbg NAME -o yaml` makes"
+        )
+    names = ", ".join(one.group for one in groups)
+    if named:
+        raise PlanRefused(f"{path} has the groups {names}: name one of them with --group")
+    raise PlanRefused(
+        f"{path} is of group {names} on the broker, and not of {group}: correct --group or --manifest"
+    )
+
+
+class _Wrong(ValueError):
+    pass
+
+
+def _objects(documents: list[Any]) -> Iterator[Mapping[str, Any]]:
+    for document in documents:
+        if isinstance(document, Mapping):
+            listed = document.get("items") if document.get("kind") == "List" else [document]
+            yield from (one for one in listed or () if isinstance(one, Mapping) and one.get("kind") == _KIND)
+
+
+def _declared(manifest: Mapping[str, Any]) -> Declared:
+    metadata, spec = _mapping(manifest, "metadata"), _mapping(manifest, "spec")
+    name = str(metadata.get("name", ""))
+    hashing, queues = _mapping(spec, "hash"), _mapping(spec, "queues")
+    scaling = _mapping(spec, "scaling") if "scaling" in spec else None
+    app = _mapping(_mapping(spec, "consumer"), "app")
+    mode = _word(spec, "mode", MODES, EXCLUSIVE)
+    replicas = _count(spec, "replicas", 1, least=0)
+    return Declared(
+        name=name,
+        group=str(spec.get("groupName") or f"{metadata.get('namespace', 'default')}-{name}"),
+        mode=mode,
+        hash_count=_count(hashing, "count", 128),
+        hash_function=_word(hashing, "function", tuple(HASH_FUNCTIONS), "crc32"),
+        queue_count=_count(queues, "count", None),
+        assignment=_word(spec, "assignment", ASSIGNMENTS, BALANCED),
+        replicas=replicas,
+        members_min=None if scaling is None else _count(scaling, "minReplicas", 1),
+        members=max(1, replicas) if scaling is None else _count(scaling, "maxReplicas", None),
+        concurrency=_concurrency(app),
+        queue_is_a_lane=mode == SESSIONS or app.get("order") == "Queue",
+    )
+
+
+def _concurrency(app: Mapping[str, Any]) -> int:
+    if "concurrency" in app:
+        return _count(app, "concurrency", None)
+    if app.get("channel") == "HTTPBatch":
+        batch = _mapping(app, "batch")
+        return _count(batch, "size", 200) * _count(batch, "requests", 2)
+    return _CONCURRENCY.get(str(app.get("channel", "HTTP")), 16)
+
+
+def _mapping(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = parent.get(name, {})
+    if not isinstance(value, Mapping):
+        raise _Wrong(f"{name} is {value!r:.40} and must be an object")
+    return value
+
+
+def _count(parent: Mapping[str, Any], name: str, default: int | None, *, least: int = 1) -> int:
+    value = parent.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise _Wrong(f"{name} is {value!r:.40} and must be a whole number of at least {least}")
+    return value
+
+
+def _word(parent: Mapping[str, Any], name: str, words: tuple[str, ...], default: str) -> str:
+    value = parent.get(name, default)
+    if value not in words:
+        raise _Wrong(f"{name} is {value!r:.40} and must be one of {', '.join(words)}")
+    return str(value)

@@ -1,0 +1,95 @@
+"""From the records of one group to the work of its keys. DataFrame -> DataFrame: nothing is read or counted here."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+MINUTE_US = 60_000_000
+
+WHOLE = 0
+"""The slice that is all that was observed; 1, 2 … are its busiest minutes."""
+
+WORK = StructType(
+    [
+        StructField("key", StringType()),  # null: messages without one, which go anywhere
+        StructField("minute", LongType(), nullable=False),  # in which they were published, since the epoch
+        StructField("messages", LongType(), nullable=False),
+        StructField("busy_us", LongType(), nullable=False),  # their service times
+    ]
+)
+
+KEYS = StructType(
+    [
+        StructField("key", StringType()),
+        StructField("messages", LongType(), nullable=False),
+        StructField("busy_us", LongType(), nullable=False),
+        StructField("peak_minute_messages", LongType(), nullable=False),
+        StructField("peak_minute_busy_us", LongType(), nullable=False),  # of the key's own busiest minute
+    ]
+)
+
+SLICES = StructType(
+    [
+        StructField("slice", LongType(), nullable=False),
+        StructField("key", StringType()),
+        StructField("messages", LongType(), nullable=False),
+        StructField("busy_us", LongType(), nullable=False),
+    ]
+)
+
+
+def finished(delivered: DataFrame) -> DataFrame:
+    """The deliveries that an application has worked off. What a crash made it do twice was work twice."""
+    return delivered.where(F.col("verdict").isin("ack", "dead"))
+
+
+def service_us() -> Column:
+    """Of a delivery; null where the journal does not have it. Clocks that are set back make it 0, not less."""
+    return F.greatest(F.col("finished_at_us") - F.col("started_at_us"), F.lit(0))
+
+
+def work(records: DataFrame, service_time_us: Column) -> DataFrame:
+    """WORK: of deliveries, or of published records where `service_time_us` says what each would have cost.
+
+    By the minute in which a message was published: what is demanded, also while members are too few and late.
+    """
+    minute = F.floor(F.col("published_at_us") / MINUTE_US)
+    return (
+        records.select("key", minute.alias("minute"), service_time_us.cast("double").alias("busy_us"))
+        .groupBy("key", "minute")
+        .agg(F.count("*").alias("messages"), F.round(F.sum("busy_us")).cast("long").alias("busy_us"))
+    )
+
+
+def keys(work: DataFrame) -> DataFrame:
+    """KEYS."""
+    return work.groupBy("key").agg(
+        F.sum("messages").alias("messages"),
+        F.sum("busy_us").alias("busy_us"),
+        F.max("messages").alias("peak_minute_messages"),
+        F.max("busy_us").alias("peak_minute_busy_us"),
+    )
+
+
+def busiest_minutes(work: DataFrame, count: int) -> DataFrame:
+    """minute, messages, busy_us of the group's `count` busiest minutes, the busiest first."""
+    sums = work.groupBy("minute").agg(F.sum("messages").alias("messages"), F.sum("busy_us").alias("busy_us"))
+    return sums.orderBy(F.desc("busy_us"), F.desc("messages"), "minute").limit(count)
+
+
+def slices(keys: DataFrame, work: DataFrame, minutes: list[int]) -> DataFrame:
+    """SLICES: each key over all that was observed, and in each of these minutes in which it had messages."""
+    numbered = [F.when(F.col("minute") == minute, F.lit(number)) for number, minute in enumerate(minutes, 1)]
+    of_minutes = (
+        work.where(F.col("minute").isin(minutes)).select(
+            F.coalesce(*numbered).cast("long").alias("slice"), "key", "messages", "busy_us"
+        )
+        if numbered
+        else None
+    )
+    whole = keys.select(F.lit(WHOLE).cast("long").alias("slice"), "key", "messages", "busy_us")
+    return reduce(DataFrame.unionByName, [one for one in (whole, of_minutes) if one is not None])

@@ -1,0 +1,67 @@
+"""Tables of records from what a plan looks at: key, second of publishing, service time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from lbg_pipeline.schemas import DELIVERED, PUBLISHED
+
+MINUTE = 28_333_333
+"""Whole minutes since the epoch, at which the rows begin."""
+
+START_US = MINUTE * 60_000_000
+
+
+def table(spark: SparkSession, schema: StructType, *rows: tuple[Any, ...]) -> DataFrame:
+    """Of the values themselves: by way of Arrow, which needs no Python worker."""
+    told = [dict(zip(schema.names, row, strict=True)) for row in rows]
+    return spark.createDataFrame(pa.Table.from_pylist(told, to_arrow_schema(schema)), schema)
+
+
+def delivered_rows(spark: SparkSession, *told: tuple[str | None, float, int, dict[str, Any]]) -> DataFrame:
+    """DELIVERED: key, seconds after the start, service time in microseconds, and what else differs."""
+    rows = []
+    for number, (key, second, service_us, others) in enumerate(told):
+        at_us = START_US + int(second * 1e6)
+        row = {
+            "group": "g",
+            "publisher": "p",
+            "key": key,
+            "hash": 0,
+            "queue": 0,
+            "seq": number,
+            "body_bytes": 100,
+            "published_at_us": at_us,
+            "member": 0,
+            "member_name": "m",
+            "incarnation": "i",
+            "delivery": number,
+            "redelivered": False,
+            "delivered_at_us": at_us + 1000,
+            "started_at_us": at_us + 2000,
+            "finished_at_us": at_us + 2000 + service_us,
+            "settled_at_us": at_us + 3000 + service_us,
+            "attempts": 1,
+            "verdict": "ack",
+            "session": None,
+            "sequence": None,
+            "mode": "Exclusive",
+            **others,
+        }
+        rows.append(tuple(row[name] for name in DELIVERED.names))
+    return table(spark, DELIVERED, *rows)
+
+
+def published_rows(spark: SparkSession, *told: tuple[str | None, float]) -> DataFrame:
+    """PUBLISHED: key, and seconds after the start."""
+    rows = [
+        ("g", "p", key, 0, 0, number, 100, at_us, at_us + 1000, 0)
+        for number, (key, second) in enumerate(told)
+        for at_us in [START_US + int(second * 1e6)]
+    ]
+    return table(spark, PUBLISHED, *rows)
