@@ -79,6 +79,7 @@ class NativeMachine(Participant):
 
     def connected(self, index: int, now: float) -> None:
         self._join(index, now)
+        self._leave_with_the_session(now)
         if self.leaving is None:
             self.bindings.attach_due(now)
         self._after(now)
@@ -86,8 +87,7 @@ class NativeMachine(Participant):
     def disconnected(self, now: float) -> None:
         self._part()
         self._ask_due = float("inf")
-        session = self.session
-        if session is not None and session.is_the_applications and self.leaving is None:
+        if self._asks_the_application and self.leaving is None:
             self.effects.append(AskAgain())  # until it is back, another consumer may go on with its session
         self._after(now)
 
@@ -132,11 +132,13 @@ class NativeMachine(Participant):
             if not self.is_session_taken:
                 self.is_session_taken = True
                 self.effects.append(SessionTaken(session.name, why))
-            self._asks_again = session.is_the_applications
+            self._asks_again = self._asks_the_application
             return True
         if code != PRECONDITION_FAILED or session.committed is None:
             return False
-        if session.is_the_applications:
+        if session.is_over:
+            session.gone()  # the ack of its end was the last that came through before the connection went
+        elif session.is_the_applications:
             self.effects.append(Fail(SessionRefused(session.name, session.committed, why)))
         else:
             self.effects.append(SessionForgotten(session.name, session.committed, why))
@@ -144,7 +146,11 @@ class NativeMachine(Participant):
         return True
 
     def cancelled(self, attachment: Attachment) -> bool:
-        return self.session is not None and self.session.is_over
+        session = self.session
+        if session is None or not session.is_over:
+            return False
+        session.gone()
+        return True
 
     def deliver(self, attachment: Attachment, arrivals: list[Held], now: float) -> None:
         self.consumption.deliver(attachment, arrivals, now)
@@ -158,10 +164,6 @@ class NativeMachine(Participant):
     # Time
 
     def _tick(self, now: float) -> None:
-        session = self.session
-        if session is not None and session.is_over and self.leaving is None:
-            self.effects.append(SessionEnded(session.name, (session.committed or 1) - 1))
-            self.stop("its session has ended", now)
         if now >= self._ask_due:
             self._ask_due = float("inf")
             self.effects.append(AskAgain())
@@ -187,6 +189,20 @@ class NativeMachine(Participant):
             told[SESSION_COMMITTED] = session.committed
         return told
 
+    @property
+    def _asks_the_application(self) -> bool:
+        """Where its session is: nobody else knows, and nothing else does where that is over."""
+        session = self.session
+        return session is not None and session.is_the_applications and not session.is_over
+
+    def _leave_with_the_session(self, now: float) -> None:
+        """Not before the broker has forgotten it: who left earlier, and with a lost ack, would leave a session behind
+        that nobody ends. A member that comes back says that it is at the end, and hears that it is gone."""
+        session = self.session
+        if session is not None and session.is_gone and not self._presence.is_for_good:
+            self.effects.append(SessionEnded(session.name, (session.committed or 1) - 1))
+            self.stop("its session has ended", now)
+
     def _leave(self, now: float) -> None:
         """No new call from here on: what waits in a lane is the broker's again when the channel closes."""
         super()._leave(now)
@@ -201,6 +217,7 @@ class NativeMachine(Participant):
 
     def _after(self, now: float) -> None:
         self._observe()
+        self._leave_with_the_session(now)
         if not self._presence.is_giving_away:
             return
         binding, attachment = self.binding, self.binding.attachment

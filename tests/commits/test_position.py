@@ -61,6 +61,16 @@ def test_a_lower_number_counts_when_it_was_written_later(tmp_path: Path) -> None
     assert said(tmp_path / "p") == 7
 
 
+def test_that_a_session_is_over_is_found_again_until_the_next_begins(tmp_path: Path) -> None:
+    file = opened(tmp_path / "p")
+    for committed, is_over in ((7, False), (8, True), (0, False)):
+        file.write(committed, is_over=is_over)
+        file.close()
+        file = opened(tmp_path / "p")
+        assert (file.committed, file.is_over) == (committed, is_over)
+    file.close()
+
+
 def test_kill_9_leaves_the_last_number_that_was_told(tmp_path: Path) -> None:
     path, before = tmp_path / "p", 0
     for _ in range(5):

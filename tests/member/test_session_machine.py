@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
+from lbg_broker.group import Engine, GroupSpec
+from lbg_sidecar import MemberSettings
 from lbg_sidecar.consuming.consumption import Next
-from lbg_sidecar.consuming.held import Attachment, Held
+from lbg_sidecar.consuming.held import Held
 from lbg_sidecar.consuming.session import SessionPosition
 from lbg_sidecar.effects import (
     Ack,
     AskAgain,
     Attach,
-    Detach,
-    Exit,
     Fail,
     Republish,
-    SessionEnded,
     SessionForgotten,
     SessionTaken,
     StoodDown,
 )
+from lbg_sidecar.shell.beginning import Group, machine_of
 from lbg_sidecar.verdict import ACK, INTERRUPTED, Verdict, drop, retry
 from support.native_member import NativeMember
 
@@ -32,14 +33,8 @@ def with_session(committed: int | None = None, **rules: object) -> tuple[NativeM
     position = SessionPosition("s")
     position.committed = committed
     kept: list[int] = []
-    position.keep = kept.append
+    position.keep = lambda committed, *, is_over=False: kept.append(committed)
     return NativeMember(session=position, **rules), kept
-
-
-def ending(attachment: Attachment, sequence: int) -> Held:
-    held = Held(attachment, attachment.delivered + 1)
-    held.sequence, held.ends_session = sequence, True
-    return held
 
 
 def asked(member: NativeMember) -> dict[str, object]:
@@ -242,33 +237,35 @@ def test_an_application_that_the_broker_disagrees_with_ends_the_member() -> None
     assert "\n" not in str(fail.error)
 
 
+def test_it_keeps_its_place_when_the_group_changed_while_the_connection_was_gone() -> None:
+    member, kept = with_session()
+    attachment = member.join()
+    member.deliver(attachment, 0, sequence=1)
+    (held,) = member.take_all()
+    member.machine.disconnected(0.5)
+    spec = GroupSpec(
+        "g", "g", hash_count=24, queue_count=1, queue_size_mb=1, client_username="g", mode="Sessions"
+    )
+    machine = machine_of(
+        MemberSettings(broker="amqp://localhost", group="g", name="s"),
+        Group(spec, Engine("LBG", (0, 1, 0))),
+        concurrency=1,
+        chance=Random(0),
+        former=member.machine,
+    )
+    machine.end(held, ACK, 1.0)
+    assert kept == [1]
+    machine.connected(0, 2.0)
+    (attach,) = (effect for effect in machine.effects if isinstance(effect, Attach))
+    assert attach.arguments["x-session-committed"] == 1
+
+
 def test_another_refusal_is_nobody_s_in_particular() -> None:
     member, _ = with_session()
     member.machine.connected(0, 0.0)
     (attach,) = member.took(Attach)
     assert not member.machine.refused(attach.attachment, 406, "x-session must be text")
     assert not member.machine.refused(attach.attachment, 404, "no queue")
-
-
-def test_the_end_of_the_session_is_settled_unseen_and_the_member_leaves() -> None:
-    member, kept = with_session()
-    attachment = member.join()
-    member.deliver(attachment, 0, sequence=1)
-    member.machine.deliver(attachment, [ending(attachment, 2)], 0.5)
-    (only,) = member.take_all()
-    member.machine.tick(0.9)
-    assert not member.took(SessionEnded), "a message before it is not done"
-    member.machine.end(only, ACK, 1.0)
-    assert not member.take_all()
-    member.machine.tick(1.1)
-    (told,) = member.took(SessionEnded)
-    assert told.messages == 1
-    (detach,) = member.took(Detach)
-    assert detach.ack_tag == 2
-    assert kept == [1, 0], "its name is free: the next session of that name begins at 1"
-    member.machine.closed(attachment, 1.2)
-    assert member.took(Exit)
-    assert member.machine.consumption.counts.acked == 1
 
 
 @dataclass
@@ -304,7 +301,7 @@ class SessionWorld:
         self.running: Held | None = None
         self.connect()
 
-    def _keep(self, committed: int) -> None:
+    def _keep(self, committed: int, *, is_over: bool = False) -> None:
         self.table.file = committed
 
     def connect(self) -> None:

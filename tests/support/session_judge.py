@@ -72,6 +72,12 @@ class SessionJudge:
         self.sessions: dict[str, SessionModel] = {}
         self.over: dict[str, SessionModel] = {}
         """The last that was over of each name: until the disk knows it, a crash brings it back."""
+        self.lines: dict[str, int] = {}
+        """The line that each has, or had."""
+        self.untold: list[tuple[int, str, int]] = []
+        """Who is to hear that its session is over, and the line that the disk knows no more by then."""
+        self.heard: dict[int, int] = {}
+        """How often each client heard that a session is over."""
         self.tags: dict[int, dict[int, tuple[str, int]]] = {}
         self.home: dict[bytes, tuple[str, int]] = {}
         """Where a body was seen first: its session and number, for ever."""
@@ -86,6 +92,7 @@ class SessionJudge:
 
     def restart(self) -> None:
         self.clients: dict[int, Client] = {}
+        self.untold.clear()
         self.publisher = self.world.client().confirms()
         arguments = {"x-queue-type": "sessions"}
         self.publisher.queue("q", durable=self.durable, arguments=arguments)
@@ -118,7 +125,9 @@ class SessionJudge:
         for client in list(self.clients.values()):
             for delivery in client.take():
                 self.judge(client, delivery)
+        self.lines |= {session.name: session.line.id for session in self.book}
         self.forget_those_over()
+        self.hear_of_ends()
 
     def judge(self, client: Client, delivery: Delivery) -> None:
         name, sequence = delivery.consumer_tag, delivery.headers[SEQUENCE]
@@ -165,6 +174,7 @@ class SessionJudge:
     def forget(self, client: Client) -> None:
         self.clients.pop(client.number, None)
         self.tags.pop(client.number, None)
+        self.untold = [one for one in self.untold if one[0] != client.number]
         for model in self.sessions.values():
             if model.holder == client.number:
                 model.lose()
@@ -174,9 +184,19 @@ class SessionJudge:
             if model.is_over and name not in {one["session"] for one in self.shown_all()}:
                 if model.consuming:
                     assert model.holder is not None
-                    assert BasicCancel(name, True) in self.clients[model.holder].said(BasicCancel)
+                    self.untold.append((model.holder, name, self.lines[name]))
                 self.over[name] = self.sessions.pop(name)
                 self.over[name].lose()
+
+    def hear_of_ends(self) -> None:
+        for number, client in self.clients.items():
+            heard = self.heard.get(number, 0)
+            cancels = client.said(BasicCancel)
+            self.heard[number] = len(cancels)
+            for cancel in cancels[heard:]:
+                (told,) = (one for one in self.untold if one[:2] == (number, cancel.consumer_tag))
+                assert told[2] not in self.world.store.records, "a crash would undo what it was told"
+                self.untold.remove(told)
 
     def shown_all(self) -> list[dict[str, Any]]:
         shown: list[dict[str, Any]] = self.world.queue().policy.describe()["sessions"]

@@ -1,7 +1,7 @@
 """The file of how far a member's session is, mapped into memory: a write is a copy, and the kernel keeps it.
 
     0    head       magic, version, CRC-32
-    64   record 0   CRC-32, generation, last committed sequence number
+    64   record 0   CRC-32, generation, last committed sequence number, 1 if that was the End-of-Session, else 0
     128  record 1   the same
 
 The records are written in turn, and the valid one with the higher generation counts: kill -9 at any instruction leaves
@@ -34,7 +34,7 @@ SIZE_BYTES = 192
 
 _HEAD = struct.Struct(f"<{len(MAGIC)}sI")
 _CRC = struct.Struct("<I")
-_RECORD = struct.Struct("<QQ")
+_RECORD = struct.Struct("<QQ?")
 
 
 class PositionFile:
@@ -46,6 +46,8 @@ class PositionFile:
         self._generation = 0
         self.committed: int | None = None
         """What the file said when it was opened; None: nothing."""
+        self.is_over = False
+        """Of the session, when the file was opened: all of it is processed, and the broker may not know."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -61,10 +63,10 @@ class PositionFile:
             os.close(self._descriptor)
             raise
 
-    def write(self, committed: int) -> None:
+    def write(self, committed: int, *, is_over: bool = False) -> None:
         """When it returns, kill -9 does not undo it."""
         self._generation += 1
-        content = _RECORD.pack(self._generation, committed)
+        content = _RECORD.pack(self._generation, committed, is_over)
         at = RECORDS_AT[self._generation % 2]
         record = _CRC.pack(crc32(content, self._named)) + content
         self._map[at : at + len(record)] = record
@@ -95,7 +97,7 @@ class PositionFile:
         records = [self._read(found, at) for at in RECORDS_AT] if version is not None else []
         known = [record for record in records if record is not None]
         if known:
-            self._generation, self.committed = max(known)
+            self._generation, self.committed, self.is_over = max(known)
         elif any(found[RECORDS_AT[0] :]) or (version is None and any(found)):
             self._set_aside(found)
             version = None
@@ -107,16 +109,17 @@ class PositionFile:
             mapped[:SIZE_BYTES] = (head + _CRC.pack(crc32(head))).ljust(SIZE_BYTES, b"\0")
         return mapped
 
-    def _read(self, found: bytes, at: int) -> tuple[int, int] | None:
-        """Generation and number; None for a record that was never written, is torn, or is another session's."""
+    def _read(self, found: bytes, at: int) -> tuple[int, int, bool] | None:
+        """Generation, number, whether that ends the session; None for a record that was never written, is torn, or is
+        another session's."""
         content = found[at + _CRC.size : at + _CRC.size + _RECORD.size]
         if (
             found[at : at + _CRC.size] != _CRC.pack(crc32(content, self._named))
             or len(content) < _RECORD.size
         ):
             return None
-        generation, committed = _RECORD.unpack(content)
-        return generation, committed
+        generation, committed, is_over = _RECORD.unpack(content)
+        return generation, committed, is_over
 
     def _set_aside(self, found: bytes) -> None:
         """Something is in it, and no valid record: it is damaged, or another session's."""

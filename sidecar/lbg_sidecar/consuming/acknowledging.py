@@ -41,7 +41,7 @@ class Acknowledging:
         still = []
         for attachment in self._unacked:
             settling = attachment.settling
-            if attachment.closed or not (settling.prefix or settling.scattered):
+            if attachment.closed or not (settling.prefix or settling.next_single):
                 attachment.unacked_listed = False
                 continue
             still.append(attachment)
@@ -55,8 +55,8 @@ class Acknowledging:
                 at = now + self._interval_s
             if settling.prefix:
                 due = min(due, at)
-            elif settling.scattered:
-                finished_at = next(iter(settling.scattered)).finished_at or now
+            elif (single := settling.next_single) is not None:
+                finished_at = single.finished_at or now
                 due = min(due, max(at, finished_at + SINGLE_ACK_AFTER_S))
         self._unacked = still
         return due

@@ -142,7 +142,7 @@ class Attachment:
         self.session = session
         self.epoch = epoch
         self.prefetch = prefetch
-        self.settling = Settling()
+        self.settling = Settling(in_order=session is not None)
         self.lanes: dict[Hashable, deque[Held] | None] = {}
         self.ready: deque[Held] = deque()
         self.running: dict[Held, None] = {}

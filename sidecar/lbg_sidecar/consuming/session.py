@@ -6,22 +6,33 @@ the last message that it is sure to have processed, and tells the broker when it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from .held import Held
 
 
+class Keep(Protocol):
+    """Writes how far a session is. `is_over`: the number is its End-of-Session's."""
+
+    def __call__(self, committed: int, *, is_over: bool = False) -> None: ...
+
+
 class SessionPosition:
     """`name` is the session's. `keep` is told each number before anything of it can be acknowledged, unless the
-    application keeps the position itself, in its own transactions."""
+    application keeps the position itself, in its own transactions.
+
+    A session ends in two steps, with any number of lost connections and deaths between them: it is over here, and then
+    the broker is known to have forgotten it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.committed: int | None = None
         """None while nobody knows: then the broker goes on after what was acknowledged to it."""
-        self.keep: Callable[[int], None] | None = None
+        self.keep: Keep | None = None
         self.is_over = False
         """Its End-of-Session has come, and all before it is processed."""
+        self.is_gone = False
+        """The broker has forgotten it as well: its name is free."""
         self._is_the_applications = False
 
     @property
@@ -32,9 +43,10 @@ class SessionPosition:
     def told(self, committed: int) -> None:
         """By the application: in place of what a file says, and again whenever it comes back. What it acknowledged
         meanwhile it has committed."""
-        known = self.committed or 0 if self._is_the_applications else 0
-        self._is_the_applications = True
-        self.committed = max(committed, known)
+        if not self._is_the_applications:
+            self._is_the_applications = True
+            self.committed, self.is_over = None, False
+        self.committed = max(committed, self.committed or 0)
 
     def covers(self, held: Held) -> bool:
         return (
@@ -52,14 +64,19 @@ class SessionPosition:
         self.committed = sequence
         self.is_over = held.ends_session
         if self.keep is not None and not self._is_the_applications:
-            # When a session has ended, its name is free, and the next one begins at 1.
-            self.keep(0 if self.is_over else sequence)
+            self.keep(sequence, is_over=self.is_over)
 
     def describe(self) -> dict[str, object]:
         kept_by = (
             "application" if self._is_the_applications else "file" if self.keep is not None else "broker"
         )
         return {"name": self.name, "committed": self.committed, "kept_by": kept_by, "ended": self.is_over}
+
+    def gone(self) -> None:
+        """The broker has forgotten it, for good. The next session of this name begins at 1."""
+        self.is_gone = True
+        if self.keep is not None and not self._is_the_applications:
+            self.keep(0)
 
     def forget(self) -> None:
         """The broker knows it otherwise, and nobody else can: what it says counts from here on."""

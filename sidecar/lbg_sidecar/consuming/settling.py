@@ -3,7 +3,8 @@
 Calls finish in any order, but RabbitMQ is kept cheapest, and a closing channel safest, by few cumulative acks:
 a quorum queue's channel that closes with more than about 32 commands behind it can discard acks (DESIGN.md,
 "RabbitMQ facts"). So the contiguous prefix of what was delivered is acknowledged with one frame, and what is done
-behind a delivery that is not is acknowledged singly only when it has waited for long, or before a close.
+behind a delivery that is not is acknowledged singly only when it has waited for long, or before a close. Of a session
+nothing is: how far it is, is one number, and what was acknowledged beyond it would be neither done nor to come.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
 
 
 class Settling:
-    """The deliveries of one channel: outstanding, done behind one that is not, and done without such a gap."""
+    """The deliveries of one channel: outstanding, done behind one that is not, and done without such a gap.
 
-    __slots__ = ("_outstanding", "_singly", "prefix", "scattered")
+    `in_order`: none is acknowledged before all that were delivered before it."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_in_order", "_outstanding", "_singly", "prefix", "scattered")
+
+    def __init__(self, *, in_order: bool = False) -> None:
+        self._in_order = in_order
         self._outstanding: deque[Held] = deque()
         self._singly: set[Held] = set()  # acknowledged alone, and not the oldest yet
         self.prefix: list[Held] = []
@@ -55,10 +59,15 @@ class Settling:
         prefix, self.prefix = self.prefix, []
         return prefix
 
+    @property
+    def next_single(self) -> Held | None:
+        """The delivery to acknowledge singly before others."""
+        return None if self._in_order else next(iter(self.scattered), None)
+
     def take_scattered(self, limit: int, *, done_before: float = float("inf")) -> list[Held]:
         """Up to `limit` deliveries to acknowledge singly, those done first; they count as acked from now on."""
         taken: list[Held] = []
-        for held in self.scattered:
+        for held in () if self._in_order else self.scattered:
             if len(taken) == limit or (held.finished_at or 0.0) > done_before:
                 break
             taken.append(held)

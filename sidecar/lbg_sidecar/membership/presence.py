@@ -60,6 +60,11 @@ class Presence:
     def is_giving_away(self) -> bool:
         return self.stage is Stage.STANDING_DOWN or self.stage is Stage.LEAVING
 
+    @property
+    def is_for_good(self) -> bool:
+        """It leaves or has left, and no join brings it back."""
+        return self.stage is Stage.LEAVING or self.stage is Stage.GONE
+
     def is_overdue(self, now: float) -> bool:
         """Whether it leaves and the last closes have no answer: the end of the connection closes as well."""
         return self.stage is Stage.LEAVING and now >= self.empty_by + CLOSES_S

@@ -105,9 +105,18 @@ def machine_of(
         uniform=chance.random,
         incarnation=incarnation,
         partitions=spec.queue_count if spec.mode == PARTITIONED else 1,
-        session=SessionPosition(settings.name) if spec.mode == SESSIONS else None,
+        session=_session_of(settings, spec, former),
         former=former,
     )
+
+
+def _session_of(
+    settings: MemberSettings, spec: GroupSpec, former: Participant | None
+) -> SessionPosition | None:
+    if spec.mode != SESSIONS:
+        return None
+    known = former.consumption.session if former is not None else None
+    return SessionPosition(settings.name) if known is None else known
 
 
 async def app_ready(driver: Driver, work: ClientConnection) -> None:

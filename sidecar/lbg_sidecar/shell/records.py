@@ -47,7 +47,7 @@ class Records:
             file = self._commits = PositionFile(
                 path.with_name(f"{path.name}.position"), group=settings.group, session=session.name
             )
-            session.committed, session.keep = file.committed, file.write
+            session.committed, session.is_over, session.keep = file.committed, file.is_over, file.write
         else:
             log_ = self._commits = CommitLog(path.with_name(f"{path.name}.commits"))
             consumption.processed.merge(Positions(log_.streams()))

@@ -243,6 +243,12 @@ class SessionHistories(SessionJudge, RuleBasedStateMachine):
             assert not any(session.has_room for session in self.book)
 
     @invariant()
+    def whose_session_is_over_has_heard_so(self) -> None:
+        """After the disk has caught up."""
+        if self.world.sealed is None and not self.world.broker.has_changes:
+            assert not self.untold
+
+    @invariant()
     def whoever_has_room_takes_its_turn_once(self) -> None:
         turn = sorted(session.name for session in self.policy._turn)
         assert turn == sorted(session.name for session in self.book if session.has_room)

@@ -300,6 +300,9 @@ class Broker:
             if not channel.closing:
                 state.send(channel, BasicAck(tag, tag > channel.confirmed + 1))
                 channel.confirmed = tag
+        for channel, notice in pending.notices:
+            if not channel.closing:
+                state.send(channel, notice)
         for channel, answer in pending.replies:
             if channel.closing:
                 continue

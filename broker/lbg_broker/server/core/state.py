@@ -51,6 +51,8 @@ class Pending:
     """For each channel, the last publish in the batch: it and all before it are confirmed then."""
     replies: list[tuple[Channel, Method | None]] = field(default_factory=list)
     """Stalled channels, and what to answer them; without an answer the command is tried again."""
+    notices: list[tuple[Channel, Method]] = field(default_factory=list)
+    """Of what the batch has ended, for channels that did not ask."""
     credits: dict[Consumer, int] = field(default_factory=dict)
     """For each consumer, how many deliveries it settled."""
     marks: list[tuple[Spool, int, int]] = field(default_factory=list)
@@ -111,6 +113,10 @@ class State:
             self.stall(channel, method)
         else:
             self.send(channel, method)
+
+    def notify(self, channel: Channel, method: Method) -> None:
+        """Send a method when the open batch is on disk."""
+        self.pending.notices.append((channel, method))
 
     def stall(self, channel: Channel, answer: Method | None) -> None:
         """Let a channel's further commands wait until the open batch is on disk."""

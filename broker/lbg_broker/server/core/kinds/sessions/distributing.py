@@ -187,14 +187,14 @@ class Distribution(Policy):
         self._state.redefine(self._queue)
 
     def _end(self, session: Session) -> None:
-        """A session is over: its consumer is told, and its name is free."""
+        """A session is over: its name is free, and its consumer is told as soon as no crash can undo it."""
         consumer = session.consumer
         if consumer is not None:
             channel = consumer.channel
             del channel.consumers[consumer.tag]
             self.remove(consumer)
-            if channel.connection.cancel_notify and not channel.closing:
-                self._state.send(channel, BasicCancel(consumer.tag, True))
+            if channel.connection.cancel_notify:
+                self._state.notify(channel, BasicCancel(consumer.tag, True))
         self._book.end(session)
         self._state.drop_line(self._queue, session.line)
         self._queue.attend()
