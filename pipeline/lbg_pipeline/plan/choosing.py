@@ -77,7 +77,9 @@ def choose(
         found.append(_with_fewest_members(demand, queue_count, rules))
         told(done, len(pairs))
     here = [one for one in found if existing.hash_count in (None, one.hash_count)]
-    if existing.queue_count is not None and queue_counts is None:
+    if queue_counts is not None:
+        here = [one for one in here if one.queue_count in queue_counts]
+    elif existing.queue_count is not None:
         here = [one for one in here if one.queue_count >= existing.queue_count]
     best = _kept(here, best_of(here), existing)
     demand = next(one for one in demands if one.hash_count == best.hash_count)

@@ -6,13 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from ..errors import PlanRefused
 from .demand import Demand
 from .hashes import loads
-from .observing import MINUTE_US, WHOLE, busiest_minutes, finished, keys, service_us, slices, work
+from .observing import (
+    MINUTE_US,
+    WHOLE,
+    busiest_minutes,
+    counted,
+    finished,
+    keys,
+    service_us,
+    slices,
+    totals,
+    work,
+)
 from .recognising import Stamp
 
 BUSIEST_MINUTES = 10
@@ -24,14 +35,15 @@ _SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the journals say of one group. `work` and `keys` are persisted; `release` them in the end.
+    """What the journals say of one group. Its tables lie in Spark's memory; `release` them in the end.
 
     - `span_us`: from the first message that was published to the last.
     - `service_time_us`: of a message in the mean.
-    - `peak_minute`: the busiest, counted from the epoch.
-    - `modes`: that members have told.
+    - `minutes`: the busiest, counted from the epoch.
+    - `stamps`: some of its keys, with the hash and queue that they have got; `modes`: of their deliveries.
     """
 
+    counted: DataFrame
     work: DataFrame
     keys: DataFrame
     span_us: int
@@ -49,60 +61,53 @@ class Observed:
 
     def release(self) -> None:
         self.keys.unpersist()
-        self.work.unpersist()
+        self.counted.unpersist()
 
 
 def observe(published: DataFrame, delivered: DataFrame, *, service_time_us: float | None) -> Observed:
     """Of one group's records. What was worked off says what it cost; where nothing was, or `service_time_us` is given,
     what was published says how much there was. Raises PlanRefused."""
-    done = finished(delivered)
-    told = done.agg(
-        F.count("*").alias("messages"),
-        F.count_if(F.col("key").isNull()).alias("keyless"),
-        F.avg(service_us()).alias("service_us"),
-        F.min("published_at_us").alias("first_us"),
-        F.max("published_at_us").alias("last_us"),
-        F.collect_set("mode").alias("modes"),
-    ).first()
-    assert told is not None
-    modes = tuple(sorted(told["modes"]))
-    records = done
+    unknown = F.lit(None).cast("long")
+    records = finished(delivered)
+    found = counted(records, service_us() if service_time_us is None else unknown).persist()
+    told = _told(found)
     if told["messages"] == 0:
-        records = published
-        told = published.agg(
-            F.count("*").alias("messages"),
-            F.count_if(F.col("key").isNull()).alias("keyless"),
-            F.lit(None).cast("double").alias("service_us"),
-            F.min("published_at_us").alias("first_us"),
-            F.max("published_at_us").alias("last_us"),
-        ).first()
-        assert told is not None
+        found.unpersist()
+        records = published.withColumn("mode", F.lit(None).cast("string"))
+        found = counted(records, unknown).persist()
+        told = _told(found)
     if told["messages"] == 0:
         raise PlanRefused(
             "the journals have no messages of the group to plan for: name others with --journal"
         )
-    mean_us = service_time_us if service_time_us is not None else told["service_us"]
-    if mean_us is None:
+    if service_time_us is None and told["timed"] == 0:
         raise PlanRefused(
-            "the journals do not say how long the application takes: add those of the members with "
-            "--journal, or say it with --service-time MILLISECONDS"
+            "the journals do not say how long the application takes: add those of the members with --journal, or say "
+            "it with --service-time MILLISECONDS"
         )
-    cost = F.lit(service_time_us) if service_time_us is not None else F.coalesce(service_us(), F.lit(mean_us))
-    worked = work(records, cost).persist()
-    by_key = keys(worked).persist()
+    mean_us = float(service_time_us if service_time_us is not None else told["busy_us"] / told["timed"])
+    worked = work(found, mean_us)
     minutes = [row["minute"] for row in busiest_minutes(worked, BUSIEST_MINUTES).collect()]
-    stamps = records.where(F.col("key").isNotNull()).select("key", "hash", "queue").limit(_STAMPS).collect()
+    stamps = records.where(F.col("key").isNotNull()).select("key", "hash", "queue", "mode").limit(_STAMPS)
+    rows = stamps.collect()
     return Observed(
+        counted=found,
         work=worked,
-        keys=by_key,
+        keys=keys(worked).persist(),
         span_us=max(_SECOND_US, told["last_us"] - told["first_us"]),
         messages=told["messages"],
         keyless=told["keyless"],
-        service_time_us=float(mean_us),
+        service_time_us=mean_us,
         minutes=tuple(minutes),
-        modes=modes,
-        stamps=tuple({row["key"]: Stamp(row["key"], row["hash"], row["queue"]) for row in stamps}.values()),
+        modes=tuple(sorted({row["mode"] for row in rows} - {None})),
+        stamps=tuple({row["key"]: Stamp(row["key"], row["hash"], row["queue"]) for row in rows}.values()),
     )
+
+
+def _told(found: DataFrame) -> Row:
+    row = totals(found).first()
+    assert row is not None  # an aggregate of all has one
+    return row
 
 
 def demands(observed: Observed, hash_counts: Sequence[int], function: str, *, growth: float) -> list[Demand]:

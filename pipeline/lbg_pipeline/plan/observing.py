@@ -13,6 +13,18 @@ MINUTE_US = 60_000_000
 WHOLE = 0
 """The slice that is all that was observed; 1, 2 … are its busiest minutes."""
 
+COUNTED = StructType(
+    [
+        StructField("key", StringType()),
+        StructField("minute", LongType(), nullable=False),
+        StructField("messages", LongType(), nullable=False),
+        StructField("timed", LongType(), nullable=False),  # those of them whose service time is known
+        StructField("busy_us", LongType(), nullable=False),  # of these
+        StructField("first_us", LongType(), nullable=False),  # when they were published
+        StructField("last_us", LongType(), nullable=False),
+    ]
+)
+
 WORK = StructType(
     [
         StructField("key", StringType()),  # null: messages without one, which go anywhere
@@ -52,17 +64,42 @@ def service_us() -> Column:
     return F.greatest(F.col("finished_at_us") - F.col("started_at_us"), F.lit(0))
 
 
-def work(records: DataFrame, service_time_us: Column) -> DataFrame:
-    """WORK: of deliveries, or of published records where `service_time_us` says what each would have cost.
+def counted(records: DataFrame, service_us: Column) -> DataFrame:
+    """COUNTED: of deliveries, or of published records. `service_us` is null where it is not known.
 
     By the minute in which a message was published: what is demanded, also while members are too few and late.
     """
     minute = F.floor(F.col("published_at_us") / MINUTE_US)
     return (
-        records.select("key", minute.alias("minute"), service_time_us.cast("double").alias("busy_us"))
+        records.select("key", minute.alias("minute"), "published_at_us", service_us.alias("service_us"))
         .groupBy("key", "minute")
-        .agg(F.count("*").alias("messages"), F.round(F.sum("busy_us")).cast("long").alias("busy_us"))
+        .agg(
+            F.count("*").alias("messages"),
+            F.count("service_us").alias("timed"),
+            F.coalesce(F.sum("service_us"), F.lit(0)).cast("long").alias("busy_us"),
+            F.min("published_at_us").alias("first_us"),
+            F.max("published_at_us").alias("last_us"),
+        )
     )
+
+
+def totals(counted: DataFrame) -> DataFrame:
+    """One row: messages, keyless, timed, busy_us, first_us, last_us of all; times are null where there is nothing."""
+    keyless = F.when(F.col("key").isNull(), F.col("messages")).otherwise(0)
+    sums = [("messages", F.col("messages")), ("keyless", keyless), ("timed", F.col("timed"))]
+    return counted.agg(
+        *(F.coalesce(F.sum(column), F.lit(0)).alias(name) for name, column in sums),
+        F.coalesce(F.sum("busy_us"), F.lit(0)).alias("busy_us"),
+        F.min("first_us").alias("first_us"),
+        F.max("last_us").alias("last_us"),
+    )
+
+
+def work(counted: DataFrame, untimed_us: float) -> DataFrame:
+    """WORK of COUNTED: a message whose service time is not known took `untimed_us`."""
+    untimed = (F.col("messages") - F.col("timed")) * F.lit(untimed_us)
+    busy_us = F.col("busy_us") + F.round(untimed).cast("long")
+    return counted.select("key", "minute", "messages", busy_us.alias("busy_us"))
 
 
 def keys(work: DataFrame) -> DataFrame:

@@ -14,7 +14,17 @@ from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.plan.gathering import demands, observe
 from lbg_pipeline.plan.hashes import hashes_of, loads
 from lbg_pipeline.plan.hot_keys import hot_keys
-from lbg_pipeline.plan.observing import KEYS, SLICES, WORK, busiest_minutes, keys, slices, work
+from lbg_pipeline.plan.observing import (
+    KEYS,
+    SLICES,
+    WORK,
+    busiest_minutes,
+    counted,
+    keys,
+    service_us,
+    slices,
+    work,
+)
 from lbg_pipeline.schemas import DELIVERED, PUBLISHED
 
 from .rows import MINUTE, delivered_rows, published_rows, table
@@ -36,7 +46,7 @@ def test_work_is_counted_in_the_minute_of_publishing(spark: SparkSession) -> Non
         ("b", 1, 800, {}),
         (None, 2, 50, {}),
     )
-    found = work(rows, F.col("finished_at_us") - F.col("started_at_us"))
+    found = work(counted(rows, service_us()), untimed_us=0)
     assert [field.name for field in found.schema] == WORK.names
     first = MINUTE
     assert as_sets(found) == {
@@ -118,6 +128,13 @@ def test_what_was_released_or_repeated_is_no_work(spark: SparkSession) -> None:
     )
     observed = observe(published_rows(spark), rows, service_time_us=None)
     assert (observed.messages, observed.service_time_us) == (2, 150)
+    observed.release()
+
+
+def test_an_unknown_service_time_is_the_mean_of_the_others(spark: SparkSession) -> None:
+    rows = delivered_rows(spark, ("a", 0, 100, {}), ("a", 1, 300, {}), ("b", 1, 0, {"started_at_us": None}))
+    observed = observe(published_rows(spark), rows, service_time_us=None)
+    assert as_sets(observed.keys) == {("a", 2, 400, 2, 400), ("b", 1, 200, 1, 200)}
     observed.release()
 
 
