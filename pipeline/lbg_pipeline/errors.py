@@ -12,6 +12,8 @@ All of them need a person.
 
 from __future__ import annotations
 
+import re
+
 
 class PipelineError(Exception):
     """Base of every error of this package."""
@@ -41,3 +43,16 @@ class OutputRefused(PipelineError):
 
 class PlanRefused(PipelineError):
     pass
+
+
+_NEWER = re.compile(r"lbg_pipeline\.errors\.NewerSchema: (?P<told>.+)")
+
+
+def told_by(error: Exception) -> PipelineError | None:
+    """What a worker raised of ours, out of the error that Spark makes of it; None if it is something else."""
+    found = _NEWER.search(str(error))
+    if found is None:
+        return None
+    refused = NewerSchema.__new__(NewerSchema)
+    Exception.__init__(refused, found["told"].strip())
+    return refused

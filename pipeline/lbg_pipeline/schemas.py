@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
+import pyarrow as pa
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 _TEXT, _LONG, _INT, _FLAG = StringType(), LongType(), IntegerType(), BooleanType()
 
@@ -54,3 +63,15 @@ BROKEN = _table(
     StructField("reason", _TEXT, nullable=False),
 )
 """A row for each line that is no record: where it is, the line, and what `lbg_broker.group.decode` says of it."""
+
+_ARROW: dict[DataType, pa.DataType] = {
+    _TEXT: pa.string(),
+    _LONG: pa.int64(),
+    _INT: pa.int32(),
+    _FLAG: pa.bool_(),
+}
+
+
+def arrow_schema(table: StructType) -> pa.Schema:
+    """The same table as workers exchange it with Spark."""
+    return pa.schema([pa.field(field.name, _ARROW[field.dataType], field.nullable) for field in table])
