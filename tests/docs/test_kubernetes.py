@@ -115,3 +115,14 @@ def posted(url: str, body: bytes) -> int:
 def test_every_page_that_it_leads_to_is_there() -> None:
     for link in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", PAGE):
         assert (ROOT / "docs" / link).resolve().is_file(), link
+
+
+def test_the_jobs_on_journals_that_it_shows_are_made() -> None:
+    (values,) = (one for one in shown() if one.keys() == {"pipeline"})
+    jobs = of_kind(rendered(values), "CronJob")
+    assert [one["metadata"]["name"] for one in jobs] == [
+        "lbg-pipeline-forecast",
+        "lbg-pipeline-profile",
+        "lbg-pipeline-validate",
+    ]
+    assert f"cronjob/{jobs[-1]['metadata']['name']}" in PAGE

@@ -14,9 +14,9 @@ from lbg.__main__ import cli
 from support.build_context import DOCKERFILE, ROOT, copied, instructions, is_sent, rules, sent_files
 
 FILE = instructions(DOCKERFILE.read_text())
-IMAGES = ("broker", "sidecar", "operator")
+IMAGES = ("broker", "sidecar", "operator", "pipeline")
 RUN_STAGES = ("run", *IMAGES)
-BUILD_STAGES = ("dependencies", "build-operator", "build")
+BUILD_STAGES = ("dependencies", "build-operator", "build-pipeline", "build-java", "build")
 
 
 def rests(word: str, *stages: str) -> list[str]:
@@ -28,6 +28,8 @@ def test_every_target_runs_on_the_one_stage_that_runs_on_the_base_image() -> Non
     assert rests("FROM", *BUILD_STAGES) == [
         "${BUILD_IMAGE} AS dependencies",
         "dependencies AS build-operator",
+        "dependencies AS build-pipeline",
+        "${BUILD_IMAGE} AS build-java",
         "dependencies AS build",
     ]
     assert [one.word for one in FILE[:2]] == ["ARG", "ARG"]
@@ -39,7 +41,7 @@ def test_it_runs_as_a_number_that_is_not_root() -> None:
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
 
 
-@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("image", [image for image in IMAGES if image != "pipeline"])
 def test_the_entry_point_is_a_command_of_lbg_without_a_shell(image: str) -> None:
     (entry,) = map(json.loads, rests("ENTRYPOINT", image))
     (arguments,) = map(json.loads, rests("CMD", image) or ["[]"])
@@ -54,11 +56,18 @@ def test_the_entry_point_is_a_command_of_lbg_without_a_shell(image: str) -> None
     assert command.make_context("lbg", words).params  # the options are there; nothing runs
 
 
-def test_what_only_the_operator_needs_is_in_its_image_alone() -> None:
-    """The others' are its layers, and so cost a node nothing that has them."""
+@pytest.mark.parametrize(
+    ("tree", "images"),
+    [
+        ("build-operator", {"operator", "pipeline"}),
+        ("build-pipeline", {"pipeline"}),
+        ("build-java", {"pipeline"}),
+    ],
+)
+def test_what_only_some_need_is_in_their_images_alone(tree: str, images: set[str]) -> None:
+    """The others' are their layers, and so cost a node nothing that has them."""
     copies = [(copied(one)[1], one.stage) for one in FILE if one.word == "COPY"]
-    whose = {stage for options, stage in copies if options.get("from") == "build-operator"}
-    assert whose == {"operator"}
+    assert {stage for options, stage in copies if options.get("from") == tree} == images
 
 
 def test_what_runs_in_a_run_stage_needs_no_shell() -> None:
@@ -87,7 +96,13 @@ def test_every_source_that_is_copied_exists_and_is_sent() -> None:
 def test_only_what_the_wheel_is_made_of_is_sent() -> None:
     sent = {str(path) for path in sent_files()}
     assert {path for path in sent if "/" not in path} == {"pyproject.toml", "constraints.txt", "README.md"}
-    assert {path.split("/")[0] for path in sent if "/" in path} == {"broker", "sidecar", "operator", "cli"}
+    assert {path.split("/")[0] for path in sent if "/" in path} == {
+        "broker",
+        "sidecar",
+        "operator",
+        "pipeline",
+        "cli",
+    }
 
 
 @pytest.mark.parametrize(
@@ -112,7 +127,7 @@ def test_all_that_comes_from_an_index_has_the_pinned_version() -> None:
         for command in rest.split("&&")
         if re.search(r"/pip\b.* (install|wheel)\b", command)
     ]
-    assert len(installs) == 5
+    assert len(installs) == 7
     for command in installs:
         assert "-c constraints.txt" in command or "--no-index" in command, command
     assert any(

@@ -13,7 +13,7 @@ from support.command_line import clean_environment
 from support.installation import Installed
 
 pytestmark = pytest.mark.timeout(300)  # the wheel is built and installed within the first one
-PLACES = ("broker", "sidecar", "operator", "cli")
+PLACES = ("broker", "sidecar", "operator", "pipeline", "cli")
 
 
 def test_every_file_of_the_packages_is_in_the_wheel(installed: Installed) -> None:
@@ -41,7 +41,7 @@ def test_every_command_starts_where_there_is_no_source_tree(installed: Installed
 
 
 def test_what_runs_is_the_wheel(installed: Installed) -> None:
-    names = "lbg, lbg_broker, lbg_operator, lbg_sidecar"
+    names = "lbg, lbg_broker, lbg_operator, lbg_pipeline, lbg_sidecar"
     told = subprocess.run(
         [installed.python, "-c", f"import {names}\nfor one in ({names}): print(one.__file__)"],
         cwd="/",
@@ -54,8 +54,15 @@ def test_what_runs_is_the_wheel(installed: Installed) -> None:
 
 @pytest.mark.parametrize(
     ("packages", "without"),
-    [("lbg, lbg_broker, lbg_sidecar", "kopf, kubernetes, cryptography"), ("lbg_operator", "")],
-    ids=["broker and sidecar", "operator"],
+    [
+        (
+            "lbg, lbg_broker, lbg_sidecar",
+            "kopf, kubernetes, cryptography, pyspark, pandas, numpy, matplotlib",
+        ),
+        ("lbg_operator", "pyspark, pandas, numpy, matplotlib"),
+        ("lbg_pipeline", "kopf"),
+    ],
+    ids=["broker and sidecar", "operator", "pipeline"],
 )
 def test_every_module_can_be_imported_from_the_wheel(
     installed: Installed, packages: str, without: str

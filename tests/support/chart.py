@@ -31,6 +31,22 @@ LARGE: Mapping[str, Any] = {
     "metrics": {"provider": "external"},
     "monitoring": {"objects": "always", "labels": {"release": "prometheus"}},
     "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
+    "pipeline": {
+        "enabled": True,
+        "namespace": "shop",
+        "timeZone": "Europe/Berlin",
+        "journals": {"claim": "journals"},
+        "out": {"claim": "reports"},
+        "steps": {
+            "validate": {"schedule": "@hourly", "args": ["--settle", "60"]},
+            "plan": {"enabled": True},
+            "forecast": {"enabled": True, "apply": True},
+        },
+        "env": [{"name": "SPARK_CONF_DIR", "value": "/tmp"}],
+        "envFrom": [{"secretRef": {"name": "object-store"}}],
+        "nodeSelector": {"pool": "batch"},
+        "tolerations": [{"key": "batch", "operator": "Exists"}],
+    },
 }
 """Values that bring out everything that the chart can render."""
 
@@ -66,5 +82,7 @@ def pods_of(objects: list[Object]) -> Iterator[tuple[str, Object]]:
         name = f"{one['kind']} {one['metadata']['name']}"
         if one["kind"] == "Pod":
             yield name, one["spec"]
+        elif one["kind"] == "CronJob":
+            yield name, one["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         elif "template" in one.get("spec", {}):
             yield name, one["spec"]["template"]["spec"]

@@ -10,6 +10,16 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Of what runs on journals. With a step's name it is that of a CronJob, which may have 52 characters. */ -}}
+{{- define "lbg.pipeline" -}}
+{{- $release := .Release.Name | trunc 30 | trimSuffix "-" -}}
+{{- if contains "lbg" $release -}}
+{{- $release }}-pipeline
+{{- else -}}
+{{- $release }}-lbg-pipeline
+{{- end -}}
+{{- end -}}
+
 {{- define "lbg.selector" -}}
 app.kubernetes.io/name: lbg-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
