@@ -39,6 +39,7 @@ class SequenceError:
     member: int
     member_name: str
     redelivered: bool
+    at_us: int
 
     def __str__(self) -> str:
         return (
@@ -214,6 +215,7 @@ class Validation:
             member=message.member,
             member_name=message.member_name,
             redelivered=message.redelivered,
+            at_us=message.delivered_at_us,
         )
         # An inversion must not be crowded out by the harmless rewinds of a crash.
         if len(self.errors) < KEPT_ERRORS or kind is Kind.INVERSION:

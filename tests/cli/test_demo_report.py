@@ -47,6 +47,10 @@ def validated(*moves: dict[str, object], **more: object) -> dict[str, object]:
     }
 
 
+def rewind(key: str | None, at_us: int, *, redelivered: bool = True) -> dict[str, object]:
+    return {"kind": "rewind", "key": key, "at_us": at_us, "redelivered": redelivered}
+
+
 KILL = Kill("m2", 1.0, 1_000_000, in_flight=5)
 
 
@@ -101,6 +105,22 @@ def test_a_report_is_json_and_has_what_was_asked_for() -> None:
         "kills",
     }
     assert wanted <= set(found)
+
+
+def test_in_partitions_a_message_without_a_key_came_again_because_of_the_kill_if_no_move_tells() -> None:
+    moves = (move("m2", "m1", 1_006_000, repeated=1, redelivered=2), move("m1", "m2", 3_000_000))
+    after, before = rewind(None, 1_007_000), rewind(None, 900_000)
+    later, unmarked = rewind(None, 3_000_001), rewind(None, 1_007_000, redelivered=False)
+    for repeats, after_kills, otherwise in (
+        ([after, rewind("k", 1_006_000)], 2, 0),
+        ([before, rewind("k", 1_006_000)], 1, 1),
+        ([later, rewind("k", 1_006_000)], 1, 1),
+        ([unmarked, rewind("k", 1_006_000)], 1, 1),
+    ):
+        told = report(*moves, mode="Partitioned", duplicated=2, sequence_errors=repeats)
+        assert (told["repeated_after_kills"], told["repeated_otherwise"]) == (after_kills, otherwise)
+        assert told["kills"][0]["repeated"] == after_kills
+        assert told["kills"][0]["in_flight"] == after_kills + 1
 
 
 def test_the_last_screen_says_whether_it_held() -> None:

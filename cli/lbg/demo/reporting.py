@@ -8,17 +8,34 @@ from typing import Any
 
 from lbg.demo.cast import Kill
 from lbg.moving import Pauses
-from lbg_broker.group import UNCOUNTED_MODES
+from lbg_broker.group import PARTITIONED, UNCOUNTED_MODES
+from lbg_broker.group.order import Kind
 
 
 def is_crash(move: Mapping[str, Any], kill: Kill, moves: Sequence[Mapping[str, Any]]) -> bool:
     """Whether `move` is away from the member that `kill` killed, before that one held a queue again."""
-    if move["was_name"] != kill.member or move["at_us"] < kill.at_us:
-        return False
+    return move["was_name"] == kill.member and _is_dead(kill, move["at_us"], moves)
+
+
+def _is_dead(kill: Kill, at_us: int, moves: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the member that `kill` killed holds no queue since then."""
     returns = [
-        other["at_us"] for other in moves if other["now_name"] == kill.member and other["at_us"] > kill.at_us
+        move["at_us"] for move in moves if move["now_name"] == kill.member and move["at_us"] > kill.at_us
     ]
-    return not returns or bool(move["at_us"] < min(returns))
+    return kill.at_us <= at_us and (not returns or at_us < min(returns))
+
+
+def _repeated_without_key(validated: Mapping[str, Any], kill: Kill) -> int:
+    """Repeats after a kill of messages that no move counts: without a key they are in any partition."""
+    if validated["mode"] != PARTITIONED:
+        return 0
+    return sum(
+        error["kind"] == Kind.REWIND.value
+        and error["key"] is None
+        and error["redelivered"]
+        and _is_dead(kill, error["at_us"], validated["moves"])
+        for error in validated["sequence_errors"]
+    )
 
 
 def demo_report(
@@ -36,7 +53,9 @@ def demo_report(
     crashed = [id(move) for some in by_kill for move in some]
     planned = [move for move in moves if id(move) not in crashed]
     unplanned = [move for move in moves if id(move) in crashed]
-    repeated_after_moves = sum(move["repeated"] for move in moves)
+    without_key = [_repeated_without_key(validated, kill) for kill in kills]
+    repeated_on_planned_moves = sum(move["repeated"] for move in planned)
+    repeated_after_kills = sum(move["repeated"] for move in unplanned) + sum(without_key)
     return {
         "ok": bool(validated["ok"]),
         "mode": validated["mode"],
@@ -48,13 +67,15 @@ def demo_report(
         "lost": validated["lost"],
         "duplicated": validated["duplicated"],
         "order_errors": validated["order_errors"],
-        "repeated_on_planned_moves": sum(move["repeated"] for move in planned),
-        "repeated_after_kills": sum(move["repeated"] for move in unplanned)
+        "repeated_on_planned_moves": repeated_on_planned_moves,
+        "repeated_after_kills": repeated_after_kills if has_moves else validated["duplicated"],
+        "repeated_otherwise": validated["duplicated"] - repeated_on_planned_moves - repeated_after_kills
         if has_moves
-        else validated["duplicated"],
-        "repeated_otherwise": validated["duplicated"] - repeated_after_moves if has_moves else 0,
+        else 0,
         "handoffs": {"planned": _handoffs(planned), "crash": _handoffs(unplanned)},
-        "kills": [_kill(kill, some) for kill, some in zip(kills, by_kill, strict=True)]
+        "kills": [
+            _kill(kill, some, more) for kill, some, more in zip(kills, by_kill, without_key, strict=True)
+        ]
         if has_moves
         else [_kill_without_moves(kill, validated) for kill in kills],
         "per_queue": validated["per_queue"],
@@ -78,14 +99,14 @@ def _handoffs(moves: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _kill(kill: Kill, moves: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _kill(kill: Kill, moves: Sequence[Mapping[str, Any]], without_key: int) -> dict[str, Any]:
     """`in_flight`: what the dead member held by the broker's count, that is, what it gave to others again."""
     return {
         "member": kill.member,
         "at_s": round(kill.at_s, 1),
         "queues": [move["queue"] for move in moves],
-        "in_flight": sum(move["redelivered"] for move in moves),
-        "repeated": sum(move["repeated"] for move in moves),
+        "in_flight": sum(move["redelivered"] for move in moves) + without_key,
+        "repeated": sum(move["repeated"] for move in moves) + without_key,
         "first_delivery_elsewhere_us": max((move["at_us"] - kill.at_us for move in moves), default=None),
     }
 
