@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lbg_broker.group import DeliveredRecord, PublishedRecord
+from lbg_broker.journal import JournalReader
 from support.command_line import Lbg, start_lbg
 
 
@@ -28,7 +30,7 @@ def start(rows: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Path, tmp_path: Path) -> None:
-    demo = start(rows, "--report", str(tmp_path / "report.json"))
+    demo = start(rows, "--report", str(tmp_path / "report.json"), "--journal", str(tmp_path / "journal"))
     out, err = demo.communicate(timeout=110)
     assert demo.returncode == 0, err
     report = json.loads((tmp_path / "report.json").read_text())
@@ -46,6 +48,13 @@ def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Pat
     for words in ("m2 is killed", "Scale to four", "One is left", "nothing lost, nothing out of order"):
         assert words in out
     assert not list(tmp_path.glob("lbg-demo-*"))
+    journal = list(JournalReader(tmp_path / "journal"))
+    published = {(one.hash_, one.seq) for one in journal if isinstance(one, PublishedRecord)}
+    acked = {
+        (one.hash_, one.seq) for one in journal if isinstance(one, DeliveredRecord) and one.verdict == "ack"
+    }
+    assert len(published) == 4000
+    assert acked == published
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lbg_broker.journal import JournalReader
 from lbg_sidecar import Member, Message
 from support.balance import active, in_balance
 from support.group_load import Judge, Load, under_load
@@ -78,6 +79,29 @@ async def test_a_killed_member_is_missed_by_all_within_a_second_and_its_queues_g
         )
     assert not judge.inversions
     assert not judge.repeats
+
+
+async def test_what_a_killed_member_has_acknowledged_is_in_its_journal(
+    place: Place, load: Load, tmp_path: Path
+) -> None:
+    def seen() -> set[tuple[int, int]]:
+        return {(hash_, seq) for _, hash_, seq in judge.times}
+
+    judge = Judge()
+    victim = MemberProcess("victim", tmp_path, **place.told(journal=str(tmp_path / "journal")))
+    await victim.start()
+    try:
+        await victim.joined()
+        await load.publish(200)
+        await until(lambda: len(list(victim.calls())) >= 100, what="half of it")
+    finally:
+        await victim.kill()
+    taken = {(call.hash, call.seq) for call in victim.calls()}
+    async with Member(place.settings("a", journal=tmp_path / "journal"), judge.handler("a")):
+        await load.publish(50)
+        await until(lambda: len(taken | seen()) == load.published, what="every message")
+    acked = {(one.hash_, one.seq) for one in JournalReader(tmp_path / "journal") if one.verdict == "ack"}
+    assert acked == taken | seen()
 
 
 async def test_a_member_that_is_asked_to_leave_exits_with_0_and_repeats_nothing(

@@ -91,6 +91,12 @@ PLAIN_WIDTH = 100
     metavar="SECONDS",
     help="What each message costs a member.",
 )
+@click.option(
+    "--journal",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep the journals of the publisher and of all members there, for `lbg pipeline`.",
+)
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live screen.")
 @click.option(
     "--group",
@@ -110,6 +116,7 @@ def demo(
     queues: int,
     rebalance_delay: float,
     work: float,
+    journal: Path | None,
     plain: bool,
     group: str,
     address: BrokerAddress | None,
@@ -125,10 +132,13 @@ def demo(
     """
     from lbg.demo.script import rate_for
     from lbg.demo.settings import DemoSettings
+    from lbg_broker.journal import JournalWriter
 
     source, key = _input(source, key)
     if report is not None and not report.resolve().parent.is_dir():
         raise Failure(f"--report {report}: there is no directory {report.resolve().parent}")
+    if journal is not None:
+        JournalWriter(journal, "demo").close()  # it can be written to, or that is told now
     rows = _counted(source, key)
     with tempfile.TemporaryDirectory(prefix="lbg-demo-") as directory:
         settings = DemoSettings(
@@ -145,6 +155,7 @@ def demo(
             mode=mode,
             group=group,
             address=address,
+            journal=journal.resolve() if journal is not None else None,
         )
         found = asyncio.run(_perform(settings, plain=plain or not _can_draw()))
     if report is not None:

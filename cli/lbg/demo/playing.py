@@ -107,6 +107,7 @@ class Playing:
             await self._troupe.start(name)
         await self._until(self._is_settled, "the first members to share the queues", SETTLE_TIMEOUT_S)
         rate = ("--rate", f"{self.settings.rate:g}") if self.settings.rate else ()
+        journal = self.settings.journal
         self._publisher = await self._children.start(
             "publisher",
             *(
@@ -117,6 +118,7 @@ class Playing:
                 "--report",
                 str(self._published_file),
                 *rate,
+                *(("--journal", str(journal)) if journal else ()),
             ),
             str(self.settings.source),
             environment=self._environment,

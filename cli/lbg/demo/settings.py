@@ -15,7 +15,7 @@ class DemoSettings:
 
     `rate` is messages per second, 0 for as fast as it goes; `work_s` is what a message costs a member; `look_s` is
     the least time to look at what an act has changed; `address` None: an embedded broker of the demo's own.
-    `session_prefetch` is what a session is given at a time.
+    `session_prefetch` is what a session is given at a time. `journal`: a directory for everybody's journals.
     """
 
     source: Path
@@ -33,6 +33,7 @@ class DemoSettings:
     session_prefetch: int = 64
     group: str = "demo"
     address: BrokerAddress | None = None
+    journal: Path | None = None
 
     @property
     def act_gap_s(self) -> float:

@@ -79,6 +79,8 @@ class Troupe:
                 "--prefetch",
                 str(settings.session_prefetch),
             ]
+        if settings.journal is not None:
+            options += ["--journal", str(settings.journal)]
         self._members[name] = await self._children.start(
             name,
             *("consume", *self._common, "--name", name, "--republish", "--quiet", *options),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from .. import effects as fx
 from ..app import AppChannel
-from ..consuming.held import Held
 from ..membership.messages import Identity
 from ..membership.roster import Post
 from ..message import Message
@@ -77,6 +76,7 @@ class Performing:
         effects = self._machine.effects
         while effects:
             due, effects[:] = effects[:], []
+            self._record(due)
             for effect in due:
                 self._run(effect)
                 if self._observer is not None:
@@ -85,8 +85,8 @@ class Performing:
     def _run(self, effect: fx.Effect) -> None:
         link, outgoing = self.link, self._outgoing
         match effect:
-            case fx.Done(deliveries, settled):
-                self._record(deliveries, settled)
+            case fx.Done():
+                pass  # is recorded before anything else
             case fx.Abort(calls):
                 self._app.abort([Message(held, self._group) for held in calls])
             case fx.Exit():
@@ -127,9 +127,15 @@ class Performing:
         me = self._machine.roster.me
         return me.index if me is not None else None
 
-    def _record(self, deliveries: tuple[Held, ...], settled: bool) -> None:
+    def _record(self, due: Iterable[fx.Effect]) -> None:
+        """What is over is in the journal's file before its ack is written: a member that is killed may have recorded an
+        ack that never left, and has left none that was not recorded."""
         self._me = self._machine.roster.me or self._me
         if self._journal is None or self._me is None:
             return
-        settled_at = self._loop.time() if settled else None
-        self._journal.record(deliveries, self._me, settled_at=settled_at)
+        done = [effect for effect in due if isinstance(effect, fx.Done)]
+        for effect in done:
+            settled_at = self._loop.time() if effect.settled else None
+            self._journal.record(effect.deliveries, self._me, settled_at=settled_at)
+        if done:
+            self._journal.writer.flush()
