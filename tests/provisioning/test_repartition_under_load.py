@@ -62,10 +62,12 @@ async def scene_on(place: Place, spec: GroupSpec) -> AsyncIterator[Scene]:
 
 
 class Foreign:
-    """A publisher that is none of LBG's: it stops at the first word against it. `ended` says which."""
+    """A publisher that is none of LBG's: it stops at the first word against it. `ended` says which. `begun` are the
+    messages that it has published, whatever became of the last."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.begun = 0
         self.confirmed = 0
         self.ended: Exception | None = None
 
@@ -76,6 +78,7 @@ class Foreign:
             while True:
                 headers = {"lbg-key": "k", "lbg-publisher": self.name, "lbg-seq": self.confirmed}
                 hash_ = hash_of("k", spec.hash_count)
+                self.begun += 1
                 await publisher.publish(
                     Names(spec.name).exchange,
                     routing_key(spec.hash_prefix, hash_, ""),
@@ -116,19 +119,26 @@ async def test_nothing_is_lost_repeated_or_out_of_order_and_foreign_publishers_a
         others = [asyncio.create_task(one.publish(url, spec)) for one, url in zip(foreign, urls, strict=True)]
         async with under_load(load):
             await until(lambda: len(judge.times) > 300, what="work")
+            await until(lambda: all(one.confirmed for one in foreign), what="work of others")
             lines: list[str] = []
+            begun: dict[str, int] = {}
 
             def tell(line: str) -> None:
                 lines.append(line)
+                if line.startswith("ingress off"):
+                    assert not any(one.ended for one in foreign)
                 if line == "drained":
-                    assert all(one.ended for one in foreign)
+                    begun.update({one.name: one.begun for one in foreign})
 
             done = await repartition_group(scene.admin, "orders", 6, timeout_s=30.0, tell=tell)
             before = len(judge.starts)
             await until(lambda: len(judge.starts) > before + 300, what="work after it")
+        await until(lambda: all(other.done() for other in others), what="others to be refused")
+        await asyncio.gather(*others)
+        for one in foreign:
+            assert one.confirmed <= begun[one.name], "the broker took what was published after it was drained"
         load.published += sum(one.confirmed for one in foreign)
         await load.all_seen(judge)
-        await asyncio.gather(*others)
         assert done.now == 6
         assert done.is_settled, lines
         assert judge.inversions == []
