@@ -19,10 +19,11 @@ from ..message import Message, held_of
 from ..participating import Participant
 from ..verdict import Kind, Verdict
 from .app_word import AppWord
-from .journalling import Journalling, WallClock
+from .journalling import Journalling
 from .link import Link
 from .outgoing import Outgoing
 from .performing import Performing
+from .wall_clock import WallClock
 
 log = logging.getLogger("lbg.member")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from lbg_broker.group import EXCLUSIVE, DeliveredRecord
@@ -10,21 +9,7 @@ from lbg_broker.journal import JournalWriter
 
 from ..consuming.held import Held
 from ..membership.messages import Identity
-
-
-class WallClock:
-    """The event loop's time as microseconds since the epoch. `adjust` follows the system's clock."""
-
-    def __init__(self, now: float) -> None:
-        self.offset_s = 0.0
-        """What is to be added to the event loop's time."""
-        self.adjust(now)
-
-    def adjust(self, now: float) -> None:
-        self.offset_s = time.time() - now
-
-    def us(self, at: float) -> int:
-        return int((at + self.offset_s) * 1_000_000)
+from .wall_clock import WallClock
 
 
 class Journalling:
@@ -42,8 +27,8 @@ class Journalling:
 
     def record(self, deliveries: Iterable[Held], me: Identity, *, settled_at: float | None) -> None:
         """`settled_at`: when their ack was written, on the event loop's clock; None if it never was."""
-        offset_s = self._clock.offset_s
-        settled_at_us = None if settled_at is None else self._clock.us(settled_at)
+        us = self._clock.us
+        settled_at_us = None if settled_at is None else us(settled_at)
         append = self.writer.append
         for held in deliveries:
             if held.identity is None or held.outcome is None:
@@ -64,9 +49,9 @@ class Journalling:
                     me.incarnation,
                     held.number,
                     held.delivery.redelivered,
-                    int((held.received_at + offset_s) * 1_000_000),
-                    None if started_at is None else int((started_at + offset_s) * 1_000_000),
-                    None if finished_at is None else int((finished_at + offset_s) * 1_000_000),
+                    us(held.received_at),
+                    None if started_at is None else us(started_at),
+                    None if finished_at is None else us(finished_at),
                     settled_at_us,
                     held.attempts,
                     held.outcome,

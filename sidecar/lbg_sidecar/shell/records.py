@@ -12,7 +12,8 @@ from ..commits.directory import require_directory
 from ..consuming.consumption import Consumption
 from ..consuming.positions import Positions
 from ..settings import MemberSettings
-from .journalling import Journalling, WallClock
+from .journalling import Journalling
+from .wall_clock import WallClock
 
 log = logging.getLogger("lbg.member")
 
