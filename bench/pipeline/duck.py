@@ -1,11 +1,11 @@
 """The same checks in SQL on DuckDB, as one would write them who wants them fast.
 
-The files are parsed once, into the columns that are needed. Numbers that rise are in order and times that rise do not
-overlap, so one pass in the order of delivery finds the lines in which something may be wrong, and only those are judged
-in full (two lines of one hash value make each other suspicious at most); shards whose members' times do not interleave
-are counted from who had them first and last. What a journal in mode Sessions, clocks with a skew and a time to settle
-would need on top is left out, and so are the broken lines themselves: they are counted.
-`python -m bench.pipeline.duck JOURNAL --threads 2 --memory 4GB`.
+The files are parsed once, into the columns that are needed. Numbers and times of settling that rise are in order, so
+one pass in the order of delivery finds the keys in which something may be wrong, and only those are judged in full (two
+lines of one hash value make each other suspicious at most). Who had a key or a hash from when to when, in stretches of
+ten minutes, says where no two members can have overlapped, and which shards moved when, without sorting. What a journal
+in mode Sessions, clocks with a skew and a time to settle would need on top is left out, and so are the broken lines
+themselves: they are counted. `python -m bench.pipeline.duck JOURNAL --threads 2 --memory 4GB`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Any
 import duckdb
 
 from bench.pipeline.answers import Answer, Message
+
+STRETCH_US = 600_000_000
+"""Within so long a member usually has a key, or a hash, once; if not, all of its rows are sorted."""
 
 COLUMNS = {
     "v": "INTEGER",
@@ -86,23 +89,42 @@ GROUP BY ALL
 HAVING NOT (was_published AND is_final AND acknowledgements <= 1)
 """
 
+COMPLETENESS = """
+CREATE TABLE completeness AS
+SELECT
+    grp, publisher, hash,
+    count(*) FILTER (is_published) AS published, count(*) FILTER (NOT is_published) AS delivered
+FROM records WHERE NOT is_broken GROUP BY ALL
+"""
+
+KEY_SPANS = """
+CREATE TABLE key_spans AS
+SELECT
+    grp, key, member, incarnation, started_at_us // $stretch_us AS stretch,
+    min(started_at_us) AS first_us, max(finished_at_us) AS last_us
+FROM delivered WHERE key IS NOT NULL AND started_at_us < finished_at_us
+GROUP BY ALL
+"""
+
 SUSPICIOUS = """
 CREATE TABLE suspicious AS
 SELECT DISTINCT grp, key FROM (
     SELECT
-        grp, key, verdict, seq, started_at_us, finished_at_us, settled_at_us,
-        lag(finished_at_us) OVER of_key AS finished_before_us,
+        grp, key, verdict, seq, settled_at_us,
         lag(seq) OVER line AS seq_before,
         lag(settled_at_us) OVER line AS settled_before_us
     FROM delivered
     WHERE key IS NOT NULL
-    WINDOW
-        line AS (PARTITION BY hash(grp, publisher, hash, key) ORDER BY delivered_at_us, incarnation, delivery),
-        of_key AS (PARTITION BY hash(grp, key) ORDER BY delivered_at_us, incarnation, delivery)
+    WINDOW line AS (PARTITION BY hash(grp, publisher, hash, key) ORDER BY delivered_at_us, incarnation, delivery)
 )
-WHERE seq <= seq_before OR settled_at_us <= settled_before_us OR started_at_us < finished_before_us
-    OR verdict NOT IN ('ack', 'dead')
-    OR started_at_us IS NULL OR finished_at_us IS NULL OR settled_at_us IS NULL OR finished_at_us < started_at_us
+WHERE seq <= seq_before OR settled_at_us <= settled_before_us OR verdict NOT IN ('ack', 'dead') OR settled_at_us IS NULL
+UNION
+SELECT grp, key FROM (
+    SELECT grp, key, first_us, max(last_us) OVER (
+        PARTITION BY grp, key ORDER BY first_us, last_us ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS before_us
+    FROM key_spans
+) WHERE first_us < before_us
 """
 
 SUSPECTS = """
@@ -143,16 +165,20 @@ FROM spans AS late JOIN spans AS early
 WHERE late.started_at_us < late.finished_before_us
 """
 
-SPANS = """
+SHARD_SPANS = """
 CREATE TABLE shard_spans AS
-SELECT grp, hash, member, min(delivered_at_us) AS first_us, max(delivered_at_us) AS last_us
+SELECT
+    grp, hash, member, delivered_at_us // $stretch_us AS stretch,
+    min(delivered_at_us) AS first_us, max(delivered_at_us) AS last_us
 FROM delivered GROUP BY ALL
 """
 
 TANGLED = """
 CREATE TABLE tangled AS
 SELECT DISTINCT grp, hash FROM (
-    SELECT grp, hash, first_us, lag(last_us) OVER (PARTITION BY grp, hash ORDER BY first_us, last_us) AS before_us
+    SELECT grp, hash, first_us, max(last_us) OVER (
+        PARTITION BY grp, hash ORDER BY first_us, last_us ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS before_us
     FROM shard_spans
 ) WHERE first_us <= before_us
 """
@@ -191,6 +217,8 @@ def judged(
     run("view", DELIVERED)
     ((published, delivered, broken, redelivered),) = run("counts", COUNTS)
     run("messages", MESSAGES)
+    run("completeness", COMPLETENESS)
+    run("spans of keys", KEY_SPANS, {"stretch_us": STRETCH_US})
     run("suspicious lines", SUSPICIOUS)
     run("suspects", SUSPECTS)
     offences = []
@@ -201,7 +229,7 @@ def judged(
         rows = run(f"order as {view}", ORDER.format(at=at, of_view=of_view))
         offences += [(kind, view, _message(*message)) for kind, *message in rows]
     offences += [("overlap", "", _message(*message)) for *message, _ in run("overlaps", OVERLAPS)]
-    run("shards", SPANS)
+    run("spans of shards", SHARD_SPANS, {"stretch_us": STRETCH_US})
     run("tangled shards", TANGLED)
     run("moves", MOVES)
     found = run(
