@@ -5,7 +5,10 @@
     ├── JournalNotFound  a path that holds no journal, or cannot be read
     ├── NewerSchema      a journal of a newer LBG: `file`, `version`
     ├── OutputRefused    the output directory holds something else, or cannot be written
-    └── PlanRefused      nothing to plan with, or a manifest that is not of the group in the journals
+    ├── PlanRefused      nothing to plan with, or a manifest that is not of the group in the journals
+    ├── HistoryRefused   a table that is no history of demand, or has rows that say no time or no count
+    ├── ForecastRefused  a history that tells nothing of now, or nothing to make a schedule with
+    └── ClusterRefused   the API server does not answer or allow, or has no group that a schedule could be applied to
 
 All of them need a person.
 """
@@ -42,6 +45,18 @@ class OutputRefused(PipelineError):
 
 
 class PlanRefused(PipelineError):
+    pass
+
+
+class HistoryRefused(PipelineError):
+    pass
+
+
+class ForecastRefused(PipelineError):
+    pass
+
+
+class ClusterRefused(PipelineError):
     pass
 
 

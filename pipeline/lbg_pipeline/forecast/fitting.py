@@ -38,9 +38,10 @@ class Candidate:
     half_life: float
     damping: float
 
-    def __str__(self) -> str:
+    def told(self, season: Season) -> str:
+        period = "weeks" if season is Season.WEEK else "days"
         trend = "damped trend" if self.damping else "no trend"
-        return f"half-life {self.half_life:.2g}, {trend}"
+        return f"half-life {self.half_life:.2g} {period}, {trend}"
 
 
 CANDIDATES = tuple(

@@ -29,10 +29,8 @@ def patch(schedule: Sequence[Entry]) -> Entry:
 
 def patch_yaml(group: str, schedule: Sequence[Entry], *, remarks: Iterable[str]) -> str:
     """With an entry a line. JSON is YAML, so each entry is written as JSON: no text of ours can break it."""
-    lines = [
-        f"# {line}"
-        for line in (f"kubectl patch lbg NAME --type merge --patch-file FILE: {_one_line(group)}", *remarks)
-    ]
+    told = f"group {_one_line(group)}: kubectl patch lbg NAME --type merge --patch-file FILE"
+    lines = [f"# {line}" for line in (told, *remarks)]
     entries = [f"    - {_flow(entry)}" for entry in schedule]
     return (
         "\n".join([*lines, "spec:", "  scaling:", "    schedule:" + ("" if entries else " []"), *entries])

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from .backtesting import Backtest, Expectation
-from .seasons import History
+from .seasons import History, Season
 from .settings import ForecastSettings
 
 MODELLED = StructType(
@@ -26,7 +26,7 @@ MODELLED = StructType(
         StructField("group", StringType(), False),
         StructField("season", StringType(), False),  # hour of week, hour of day or flat
         StructField("method", StringType(), False),  # seasonal, naive or flat
-        StructField("variant", StringType()),  # half-life in periods and trend; null of the naive method
+        StructField("variant", StringType()),  # half-life and trend; null of the naive method
         StructField("is_past", BooleanType(), False),
         StructField("origin_us", LongType(), False),  # what was known then went into it
         StructField("start_us", LongType(), False),
@@ -47,7 +47,7 @@ def _modelling(settings: ForecastSettings) -> Callable[[pd.DataFrame], pd.DataFr
         backtest = Backtest(history_of(rows, settings), settings.quantiles)
         future = backtest.future(np.asarray(settings.starts_us(), dtype=np.int64))
         told = [*backtest.past(settings.backtest_periods), *future]
-        return _frame(str(rows["group"].iloc[0]), backtest.season.value, told)
+        return _frame(str(rows["group"].iloc[0]), backtest.season, told)
 
     return of_group
 
@@ -64,7 +64,7 @@ def history_of(rows: pd.DataFrame, settings: ForecastSettings) -> History:
     return History(starts_us, values, settings.interval_s, settings.time_zone)
 
 
-def _frame(group: str, season: str, told: Sequence[Expectation]) -> pd.DataFrame:
+def _frame(group: str, season: Season, told: Sequence[Expectation]) -> pd.DataFrame:
     lengths = [len(one.starts_us) for one in told]
     unknown = [np.full(length, np.nan) for length in lengths]
 
@@ -74,9 +74,11 @@ def _frame(group: str, season: str, told: Sequence[Expectation]) -> pd.DataFrame
     return pd.DataFrame(
         {
             "group": group,
-            "season": season,
+            "season": season.value,
             "method": repeated(one.method for one in told),
-            "variant": repeated(None if one.candidate is None else str(one.candidate) for one in told),
+            "variant": repeated(
+                None if one.candidate is None else one.candidate.told(season) for one in told
+            ),
             "is_past": repeated(one.actual is not None for one in told),
             "origin_us": repeated(one.origin_us for one in told),
             "start_us": np.concatenate([one.starts_us for one in told]),

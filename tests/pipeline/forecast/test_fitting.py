@@ -9,6 +9,7 @@ from lbg_pipeline.forecast.fitting import CANDIDATES, Candidate, expected, last_
 from lbg_pipeline.forecast.seasons import Season
 
 WEEK = np.array([0.0, 0.0, 40.0, 100.0, 60.0, 10.0, 0.0])
+NAMES = [one.told(Season.WEEK) for one in CANDIDATES]
 LONG, LONG_WITH_TREND = CANDIDATES.index(Candidate(4, 0.0)), CANDIDATES.index(Candidate(4, 0.8))
 
 
@@ -16,18 +17,18 @@ def by(place: int, rows: np.ndarray, ahead: int = 1) -> np.ndarray:
     return expected(rows, Season.WEEK, ahead)[place]
 
 
-@pytest.mark.parametrize("place", range(len(CANDIDATES)), ids=map(str, CANDIDATES))
+@pytest.mark.parametrize("place", range(len(CANDIDATES)), ids=NAMES)
 @pytest.mark.parametrize("weeks", [1, 2, 3, 8])
 def test_what_repeats_exactly_is_expected_exactly(place: int, weeks: int) -> None:
     assert by(place, np.tile(WEEK, (weeks, 1))) == pytest.approx(WEEK)
 
 
-@pytest.mark.parametrize("place", range(len(CANDIDATES)), ids=map(str, CANDIDATES))
+@pytest.mark.parametrize("place", range(len(CANDIDATES)), ids=NAMES)
 def test_all_zeros_are_expected_to_stay(place: int) -> None:
     assert by(place, np.zeros((8, 7))).tolist() == [0] * 7
 
 
-@pytest.mark.parametrize("place", range(len(CANDIDATES)), ids=map(str, CANDIDATES))
+@pytest.mark.parametrize("place", range(len(CANDIDATES)), ids=NAMES)
 @pytest.mark.parametrize("week", range(4))
 def test_a_single_spike_moves_only_its_own_hour_and_hardly_that(place: int, week: int) -> None:
     rows = np.tile(WEEK, (8, 1))

@@ -1,0 +1,271 @@
+"""`lbg pipeline forecast`, and a spark-submit application."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lbg_pipeline.commands.quantities import moment, seconds, zone
+
+if TYPE_CHECKING:
+    from lbg_pipeline.forecast.settings import ForecastSettings
+    from lbg_pipeline.forecast.sources import Source
+
+_EXAMPLE = (
+    "lbg pipeline forecast --journal journal/ --time-zone Europe/Berlin --max-replicas 20 --out forecast/"
+)
+_REPLICAS = click.IntRange(1, 4096)
+
+
+@click.command(
+    epilog=f"Example: {_EXAMPLE}",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("--journal", "journals", multiple=True, metavar="PATH", help="Files, directories, globs, URLs.")
+@click.option("--demand", multiple=True, metavar="PARQUET", help="Tables demand that profiles have kept.")
+@click.option("--history", "table", metavar="TABLE", help="A CSV file or Parquet with a row for each event.")
+@click.option(
+    "--time",
+    "time_column",
+    metavar="COLUMN",
+    help="When a row of --history happened; in UTC where it has no offset.",
+)
+@click.option(
+    "--messages",
+    "count_column",
+    metavar="COLUMN",
+    help="How many messages a row of --history stands for; by default one.",
+)
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="NAME",
+    help="Only this group; with --history, whose demand it is.",
+)
+@click.option(
+    "--default-group",
+    default="unnamed",
+    metavar="NAME",
+    show_default=True,
+    help="The group of records that name none.",
+)
+@click.option(
+    "--out", required=True, metavar="DIR", help="Where to write; a new directory, or one of an earlier run."
+)
+@click.option("--master", metavar="URL", help="Spark's; by default local[*], or spark-submit's.")
+@click.option(
+    "--now", type=moment, metavar="TIME", help="By default the present. What came later is left out."
+)
+@click.option(
+    "--interval",
+    type=seconds,
+    metavar="SPAN",
+    default="1h",
+    show_default=True,
+    help="From 1m to 1h, a whole part of an hour.",
+)
+@click.option(
+    "--horizon", type=seconds, metavar="SPAN", default="7d", show_default=True, help="How far to look ahead."
+)
+@click.option(
+    "--time-zone",
+    type=zone,
+    metavar="ZONE",
+    default="UTC",
+    show_default=True,
+    help="By whose clocks demand repeats.",
+)
+@click.option(
+    "--quantile",
+    type=click.FloatRange(0.5, 0.999),
+    default=0.9,
+    show_default=True,
+    help="Of demand, to plan for.",
+)
+@click.option(
+    "--backtest",
+    "periods",
+    type=click.IntRange(1, 200),
+    default=8,
+    show_default=True,
+    help="Weeks to judge by.",
+)
+@click.option(
+    "--capacity",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MESSAGES/S",
+    help="Of one member; by default as measured.",
+)
+@click.option(
+    "--rates",
+    multiple=True,
+    metavar="PARQUET",
+    help="Tables rates that profiles have kept, to measure by with --demand.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 65535),
+    help="Calls of the application at once in a member; by default as measured.",
+)
+@click.option(
+    "--target-utilisation",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.7,
+    show_default=True,
+    help="How busy a member may be, where its capacity is measured.",
+)
+@click.option("--min-replicas", type=_REPLICAS, default=1, show_default=True, help="No fewer than these.")
+@click.option(
+    "--max-replicas", type=_REPLICAS, help="No more than these; with --apply by default the group's."
+)
+@click.option(
+    "--lead-time",
+    type=seconds,
+    metavar="SPAN",
+    default="300s",
+    show_default=True,
+    help="So much earlier replicas are asked for.",
+)
+@click.option(
+    "--weekly", "is_weekly", is_flag=True, help="Entries that come again every week, by --time-zone."
+)
+@click.option("--apply", "is_applied", is_flag=True, help="Set scaling.schedule of the LoadBalancedGroup.")
+@click.option(
+    "--namespace", metavar="NAME", help="Of the LoadBalancedGroup; by default the pod's, or KUBECONFIG's."
+)
+@click.option(
+    "--apply-to", metavar="NAME", help="The LoadBalancedGroup, where it is not called as its group."
+)
+@click.option("--json", "is_json", is_flag=True, help="forecast.json on standard output.")
+def forecast(*, out: str, master: str | None, is_json: bool, **asked: Any) -> None:
+    """How much will be asked of each group, and how many replicas that takes.
+
+    Demand is taken to repeat by the hour of the week, and to grow or shrink a little. How well that holds is judged
+    on the past weeks beside a naive forecast, "as last week", and the better of the two is used. Writes patch.yaml
+    (for kubectl patch lbg NAME --type merge --patch-file patch.yaml), forecast.json, report.html and the Parquet
+    tables forecast, backtest and schedule.
+    """
+    source = _source(**asked)
+    settings = _settings(**asked)
+    _check_limits(**asked)
+
+    from lbg_pipeline.errors import told_by
+    from lbg_pipeline.forecast.job import Capacity
+    from lbg_pipeline.forecast.planned import Scheduling
+    from lbg_pipeline.forecast.running import Applying, Request, answer
+    from lbg_pipeline.session import spark_session
+
+    request = Request(
+        source=source,
+        groups=asked["groups"],
+        rates=asked["rates"],
+        settings=settings,
+        capacity=Capacity(
+            given=asked["capacity"],
+            utilisation=asked["target_utilisation"],
+            concurrency=asked["concurrency"],
+            least=asked["min_replicas"],
+            most=asked["max_replicas"],
+        ),
+        scheduling=Scheduling(asked["lead_time"], asked["is_weekly"]),
+        applying=Applying(asked["namespace"], asked["apply_to"]) if asked["is_applied"] else None,
+    )
+    spark = spark_session("lbg pipeline forecast", master=master)
+    try:
+        found = answer(spark, request, out)
+    except Exception as error:
+        known = told_by(error)
+        if known is None:
+            raise
+        raise known from error
+    finally:
+        spark.stop()
+    click.echo(json.dumps(found.told, indent=2) if is_json else "\n".join(found.lines))
+
+
+def _source(
+    *,
+    journals: tuple[str, ...],
+    demand: tuple[str, ...],
+    table: str | None,
+    time_column: str | None,
+    count_column: str | None,
+    groups: tuple[str, ...],
+    default_group: str,
+    rates: tuple[str, ...],
+    **_: Any,
+) -> Source:
+    from lbg_pipeline.forecast.sources import FromJournals, FromProfiles, FromTable
+
+    if bool(journals) + bool(demand) + (table is not None) != 1:
+        raise click.UsageError("say where the history is with one of --journal, --demand and --history")
+    if journals and rates:
+        raise click.UsageError(
+            "--rates goes with --demand and --history: journals tell what members do themselves"
+        )
+    if table is None and (time_column or count_column):
+        raise click.UsageError("--time and --messages go with --history")
+    if journals:
+        return FromJournals(journals, default_group)
+    if table is None:
+        return FromProfiles(demand)
+    if time_column is None:
+        raise click.UsageError("--history needs --time COLUMN: which of its columns says when a row happened")
+    if len(groups) != 1:
+        raise click.UsageError("--history needs one --group NAME: whose demand it is")
+    return FromTable(table, groups[0], time_column, count_column)
+
+
+def _settings(
+    *,
+    now: datetime | None,
+    interval: int,
+    horizon: int,
+    time_zone: str,
+    quantile: float,
+    periods: int,
+    is_weekly: bool,
+    **_: Any,
+) -> ForecastSettings:
+    from lbg_pipeline.forecast.settings import HOUR_S, WEEK_S, ForecastSettings
+
+    if interval < 60 or HOUR_S % interval:
+        raise click.UsageError(f"--interval is {interval} s: say 1m to 1h, a whole part of an hour")
+    if not interval <= horizon <= 8 * WEEK_S:
+        raise click.UsageError(f"--horizon is {horizon} s: say at least one interval, and at most 56d")
+    if is_weekly and horizon < WEEK_S:
+        raise click.UsageError("--weekly needs a --horizon of at least 7d, so that every day is known")
+    return ForecastSettings(
+        now_us=int((time.time() if now is None else now.timestamp()) * 1_000_000),
+        interval_s=interval,
+        horizon_s=horizon,
+        time_zone=time_zone,
+        quantile=quantile,
+        backtest_periods=periods,
+    )
+
+
+def _check_limits(
+    *,
+    min_replicas: int,
+    max_replicas: int | None,
+    is_applied: bool,
+    namespace: str | None,
+    apply_to: str | None,
+    **_: Any,
+) -> None:
+    if max_replicas is not None and max_replicas < min_replicas:
+        raise click.UsageError(
+            f"--max-replicas is {max_replicas} and must be at least --min-replicas, which is {min_replicas}"
+        )
+    if (namespace or apply_to) and not is_applied:
+        raise click.UsageError("--namespace and --apply-to go with --apply")
+
+
+if __name__ == "__main__":
+    forecast()

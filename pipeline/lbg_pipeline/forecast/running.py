@@ -1,0 +1,128 @@
+"""A run from end to end: read, forecast, write, and apply."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from pyspark.sql import SparkSession
+
+from ..errors import ForecastRefused
+from ..writing import Output
+from . import job, telling
+from .applying import Cluster, Target
+from .manifest import patch_yaml
+from .planned import Planned, Scheduling
+from .report import made_by, report
+from .settings import ForecastSettings
+from .sources import Source, sourced
+
+DRAWN_GROUPS = 12
+PATCH = "patch.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """Into which namespace (None: the one that this runs in), and to which LoadBalancedGroup, if it is not called as
+    its group."""
+
+    namespace: str | None
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`groups`: only these, all if there are none. `rates`: kept by profiles, to measure service times by."""
+
+    source: Source
+    groups: tuple[str, ...]
+    rates: tuple[str, ...]
+    settings: ForecastSettings
+    capacity: job.Capacity
+    scheduling: Scheduling
+    applying: Applying | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    told: dict[str, Any]
+    lines: Sequence[str]
+
+
+def answer(spark: SparkSession, request: Request, out: str) -> Answer:
+    """Raises PipelineError. Nothing is applied before everything is written."""
+    settings = request.settings
+    # First what can fail at once.
+    cluster = None if request.applying is None else Cluster(request.applying.namespace)
+    output = Output(spark, out)
+    found = sourced(spark, request.source, groups=request.groups, rates=request.rates)
+    tables = job.tables(found.arrived, settings)
+    names = job.names(tables)
+    _require_groups(request, names)
+    targets = {} if cluster is None else _targets(cluster, names, request.applying)
+    planned = job.groups(
+        tables,
+        settings,
+        capacity=request.capacity,
+        measured={} if found.measured is None else job.collected(found.measured),
+        scheduling=request.scheduling,
+        limits={name: target.max_replicas for name, target in targets.items()},
+    )
+    _require_schedules(planned, request)
+    _write(spark, output, tables, planned, request)
+    lines = list(telling.lines(planned, settings))
+    for one in planned:
+        if cluster is not None:
+            cluster.apply(targets[one.group], one.schedule)
+            lines.append(f"applied to LoadBalancedGroup {targets[one.group]}: {len(one.schedule)} entries")
+    return Answer(telling.as_json(planned, settings), lines)
+
+
+def _targets(cluster: Cluster, names: Sequence[str], applying: Applying | None) -> dict[str, Target]:
+    name = None if applying is None else applying.name
+    if name is not None and len(names) > 1:
+        raise ForecastRefused(
+            f"--apply-to names one LoadBalancedGroup, and there are {len(names)} groups: name one of them with --group"
+        )
+    return {group: cluster.find(group, name=name) for group in names}
+
+
+def _require_groups(request: Request, names: Sequence[str]) -> None:
+    missing = [name for name in request.groups if name not in names]
+    if missing:
+        raise ForecastRefused(
+            f"there is no history of group {missing[0]}: there is of {', '.join(names[:10])}: correct --group"
+        )
+
+
+def _require_schedules(planned: Sequence[Planned], request: Request) -> None:
+    """Without a capacity there is a forecast still, but nothing to apply."""
+    unknown = [one.group for one in planned if one.sizing is None]
+    if unknown and request.applying is not None:
+        raise ForecastRefused(
+            f"nobody knows what a member of group {unknown[0]} can do, so there is nothing to apply: say --capacity"
+        )
+
+
+def _write(
+    spark: SparkSession, output: Output, tables: job.Tables, planned: Sequence[Planned], request: Request
+) -> None:
+    settings = request.settings
+    output.table("forecast", job.with_replicas(spark, tables.forecast, planned))
+    output.table("backtest", tables.backtest)
+    output.table("schedule", job.schedule_table(spark, planned))
+    output.text("forecast.json", json.dumps(telling.as_json(planned, settings), indent=2) + "\n")
+    largest = sorted(planned, key=lambda one: -one.history.messages)[:DRAWN_GROUPS]
+    drawables = job.drawables(tables, [one.group for one in largest], settings)
+    drawn = [(one, drawables[one.group]) for one in largest]
+    left_out = len(planned) - len(drawn)
+    output.text("report.html", report(drawn, settings, left_out=left_out, made_by=made_by(settings)))
+    sized = [one for one in planned if one.sizing is not None]
+    if len(planned) != 1 or not sized:
+        output.without(PATCH)
+    for one in sized:
+        name = PATCH if len(planned) == 1 else f"patch-{quote(one.group, safe='')}.yaml"
+        output.text(name, patch_yaml(one.group, one.schedule, remarks=telling.remarks(one, settings)))

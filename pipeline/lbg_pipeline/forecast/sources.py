@@ -1,0 +1,77 @@
+"""Where history comes from: journals, tables that profiles have kept, or a table of another system."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ..reading import read_journals
+from .demand import arrived_of_delivered, arrived_of_minutes, arrived_of_published
+from .history import arrived_of_table, read_kept, read_table
+from .measuring import measured_of_delivered, measured_of_rates
+
+
+@dataclass(frozen=True, slots=True)
+class FromJournals:
+    paths: tuple[str, ...]
+    default_group: str
+
+
+@dataclass(frozen=True, slots=True)
+class FromProfiles:
+    """`demand` of one or many profiles."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FromTable:
+    """A row for each event of `group`, at `time`; or for as many as column `messages` says."""
+
+    path: str
+    group: str
+    time: str
+    messages: str | None
+
+
+Source = FromJournals | FromProfiles | FromTable
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """ARRIVED, and what members can do where that is known."""
+
+    arrived: DataFrame
+    measured: DataFrame | None
+
+
+def sourced(
+    spark: SparkSession, source: Source, *, groups: tuple[str, ...], rates: tuple[str, ...]
+) -> Sourced:
+    """Of these groups, of all if there are none. Raises PipelineError."""
+    measured = None
+    if rates:
+        table = read_kept(spark, rates, ("group", "messages", "busy_us"), "tables `rates` with --rates")
+        measured = measured_of_rates(table)
+    match source:
+        case FromJournals(paths, default_group):
+            journals = read_journals(spark, paths, default_group=default_group)
+            published = journals.published
+            # Members' journals alone know of each message too, but only of what was consumed.
+            arrived = (
+                arrived_of_delivered(journals.delivered)
+                if published.isEmpty()
+                else arrived_of_published(published)
+            )
+            measured = measured_of_delivered(journals.delivered)
+        case FromProfiles(paths):
+            columns = ("group", "minute", "messages")
+            arrived = arrived_of_minutes(read_kept(spark, paths, columns, "tables `demand` with --demand"))
+        case FromTable(path, group, time, messages):
+            table = read_table(spark, path)
+            arrived = arrived_of_table(table, where=path, group=group, time=time, messages=messages)
+    if groups:
+        arrived = arrived.where(F.col("group").isin(*groups))
+    return Sourced(arrived, measured)

@@ -1,0 +1,207 @@
+"""A forecast as text for a terminal, and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+from typing import Any
+
+from ..pages import formatting
+from .manifest import rfc3339
+from .planned import Interval, Planned, Score, shown
+from .settings import SECOND_US, ForecastSettings
+
+BUSIEST = 10
+TOLD_GROUPS = 3
+TOLD_DAYS = 8
+_NAMES = {"seasonal": "seasonal", "naive": "naive, as last {period}"}
+
+
+def lines(groups: Sequence[Planned], settings: ForecastSettings) -> Iterator[str]:
+    """Of one to three groups all there is to know; of more a line each, as the tables have the rest."""
+    if len(groups) > TOLD_GROUPS:
+        yield from _overview(groups, settings)
+        return
+    for place, group in enumerate(groups):
+        if place:
+            yield ""
+        yield from _of_group(group, settings)
+
+
+def _of_group(group: Planned, settings: ForecastSettings) -> Iterator[str]:
+    history = group.history
+    begin, end = (shown(at, settings.time_zone) for at in (history.from_us, history.until_us))
+    yield (
+        f"group {group.group}: {history.messages:,} messages from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} "
+        f"({settings.time_zone}), by {group.season.value}" + (f", {group.variant}" if group.variant else "")
+    )
+    yield from (f"- {note}" for note in group.notes)
+    if group.scores:
+        yield ""
+        yield from _backtest(group, settings)
+    yield ""
+    yield from _busiest(group, settings)
+    if group.sizing is not None:
+        yield ""
+        yield f"a member does {group.sizing.capacity:.3g} messages/s ({group.capacity_from})"
+        yield "replicas by hour:"
+        yield from _by_hour(group, settings)
+        yield f"schedule: {len(group.schedule)} entries, the first with its lead from {_first(group)}"
+
+
+def _backtest(group: Planned, settings: ForecastSettings) -> Iterator[str]:
+    period = "week" if group.season.period_s > 86_400 else "day"
+    level = f"{settings.quantile:.3g}"
+    header = (
+        f"backtest, {group.scores[0].origins} {period}s",
+        "weighted MAPE",
+        f"pinball {level}",
+        f"below {level}",
+        "in band",
+        "",
+    )
+    rows = [
+        (
+            _NAMES[one.method].format(period=period),
+            formatting.share(one.wmape),
+            "–" if one.pinball is None else f"{one.pinball:.3g}",
+            formatting.share(one.covered),
+            formatting.share(one.in_band),
+            "used" if one.is_used else "",
+        )
+        for one in group.scores
+    ]
+    yield from aligned(header, rows)
+
+
+def _busiest(group: Planned, settings: ForecastSettings) -> Iterator[str]:
+    header = ("busiest", "expected", f"quantile {settings.quantile:.3g}", "messages/s", "replicas")
+    rows = [
+        (
+            f"{shown(one.start_us, settings.time_zone):%a %Y-%m-%d %H:%M}",
+            f"{one.expected:,.1f}",
+            f"{one.planned:,.1f}",
+            f"{one.planned / settings.interval_s:,.3g}",
+            formatting.whole(one.replicas),
+        )
+        for one in group.busiest(BUSIEST)
+    ]
+    yield from aligned(header, rows)
+
+
+def _by_hour(group: Planned, settings: ForecastSettings) -> Iterator[str]:
+    """The most of each hour of the first days: a line an hour of the day, a column a date."""
+    most: dict[tuple[int, date], int] = {}
+    for one in group.intervals:
+        wall = shown(one.start_us, settings.time_zone)
+        place = (wall.hour, wall.date())
+        most[place] = max(most.get(place, 0), one.replicas or 0)
+    days = sorted({day for _, day in most})
+    told = days[:TOLD_DAYS]
+    header = ("", *(f"{day:%a %d %b}" for day in told))
+    rows = [(f"{hour:02}:00", *(str(most.get((hour, day), "")) for day in told)) for hour in range(24)]
+    yield from aligned(header, rows)
+    if days != told:
+        yield f"and so on until {days[-1]:%a %d %b}: table forecast"
+
+
+def _overview(groups: Sequence[Planned], settings: ForecastSettings) -> Iterator[str]:
+    header = ("group", "method", "weighted MAPE", "naive", "busiest", "messages/s", "replicas", "entries")
+    yield from aligned(header, [_overview_row(group, settings) for group in groups])
+    noted = [(group.group, note) for group in groups for note in group.notes]
+    yield from (f"- {name}: {note}" for name, note in noted[:20])
+    if len(noted) > 20:
+        yield f"- and {len(noted) - 20} notes more: forecast.json"
+
+
+def _overview_row(group: Planned, settings: ForecastSettings) -> tuple[str, ...]:
+    busiest = group.busiest(1)[0]
+    errors = {one.method: one.wmape for one in group.scores}
+    return (
+        group.group,
+        f"{group.method}, {group.season.value}" if group.method != "flat" else "flat",
+        formatting.share(errors.get("seasonal")),
+        formatting.share(errors.get("naive")),
+        f"{shown(busiest.start_us, settings.time_zone):%a %m-%d %H:%M}",
+        f"{busiest.planned / settings.interval_s:,.3g}",
+        formatting.whole(busiest.replicas),
+        str(len(group.schedule)),
+    )
+
+
+def _first(group: Planned) -> str:
+    return rfc3339(group.floor[0].from_s) if group.floor else "–"
+
+
+def as_json(groups: Sequence[Planned], settings: ForecastSettings) -> dict[str, Any]:
+    """Everything but the intervals, which are in the tables; times are RFC 3339."""
+    return {
+        "now": rfc3339(settings.now_us // SECOND_US),
+        "interval_seconds": settings.interval_s,
+        "horizon_seconds": settings.horizon_s,
+        "time_zone": settings.time_zone,
+        "quantile": settings.quantile,
+        "groups": [_group_json(group) for group in groups],
+    }
+
+
+def _group_json(group: Planned) -> dict[str, Any]:
+    history, sizing = group.history, group.sizing
+    return {
+        "group": group.group,
+        "season": group.season.value,
+        "method": group.method,
+        "variant": group.variant,
+        "history": {
+            "messages": history.messages,
+            "from": rfc3339(history.from_us // SECOND_US),
+            "until": rfc3339(history.until_us // SECOND_US),
+        },
+        "backtest": {one.method: _score_json(one) for one in group.scores},
+        "capacity_messages_per_second": None if sizing is None else sizing.capacity,
+        "capacity_from": group.capacity_from,
+        "busiest": [_interval_json(one) for one in group.busiest(BUSIEST)],
+        "schedule": list(group.schedule),
+        "notes": list(group.notes),
+    }
+
+
+def _score_json(one: Score) -> dict[str, Any]:
+    return {
+        "origins": one.origins,
+        "weighted_mape": one.wmape,
+        "pinball": one.pinball,
+        "covered": one.covered,
+        "in_band": one.in_band,
+        "used": one.is_used,
+    }
+
+
+def _interval_json(one: Interval) -> dict[str, Any]:
+    return {
+        "start": rfc3339(one.start_us // SECOND_US),
+        "expected": one.expected,
+        "planned": one.planned,
+        "replicas": one.replicas,
+    }
+
+
+def remarks(group: Planned, settings: ForecastSettings) -> Iterator[str]:
+    """For the head of a patch."""
+    yield f"made at {rfc3339(settings.now_us // SECOND_US)}, planned for the {settings.quantile:.3g} quantile of demand"
+    if group.sizing is not None:
+        yield f"a member does {group.sizing.capacity:.3g} messages/s ({group.capacity_from})"
+    yield from group.notes
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A line for the header and each row: the first column to the left, all others to the right."""
+    table = [header, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    for row in table:
+        first, *rest = (cell for cell in row)
+        cells = [
+            first.ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)),
+        ]
+        yield "  ".join(cells).rstrip()
