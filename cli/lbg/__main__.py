@@ -24,6 +24,7 @@ COMMANDS = {
     "operator": LazyCommand("lbg.operating:operator", "Run the Kubernetes operator."),
     "dead": LazyCommand("lbg.dead:dead", "List, replay and discard what members refused."),
     "validate": LazyCommand("lbg.validate:validate", "Judge order, loss and moves of what a group delivers."),
+    "pipeline": LazyCommand("lbg.pipeline:pipeline", "Validate, profile, plan and forecast, from journals."),
 }
 
 

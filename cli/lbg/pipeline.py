@@ -9,7 +9,11 @@ import click
 from lbg.failing import Failure
 from lbg.loading import LazyCommand, LazyGroup
 
-COMMANDS: dict[str, LazyCommand] = {}
+COMMANDS = {
+    "forecast": LazyCommand(
+        "lbg_pipeline.commands.forecast:forecast", "How much will be asked, and how many replicas that takes."
+    ),
+}
 
 
 class _NeedsSpark(LazyGroup):

@@ -32,6 +32,8 @@ class ServedCluster:
         self.cluster = cluster
         self.watching: Counter[str] = Counter()
         self.asked: list[tuple[str, str]] = []
+        self.applied: list[tuple[str, bool, Object]] = []
+        """By whom, whether forced, and what."""
         self.forgets = False
         """Whether a watch that goes on from an older version is told that this is over (410)."""
         self.withheld: dict[str, asyncio.Event] = {}
@@ -106,6 +108,8 @@ class ServedCluster:
                 metadata = {"resourceVersion": str(cluster.version)}
                 found = {"kind": f"{kind.kind}List", "metadata": metadata, "items": list(items)}
             case "PATCH" if media == APPLY:
+                query = request.query
+                self.applied.append((query["fieldManager"], query.get("force", "").lower() == "true", body))
                 found = await cluster.apply(body)
             case "PATCH":
                 found = await cluster.merge(kind, namespace, name, body, subresource=subresource)

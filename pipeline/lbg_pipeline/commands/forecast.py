@@ -138,9 +138,6 @@ _REPLICAS = click.IntRange(1, 4096)
 @click.option(
     "--namespace", metavar="NAME", help="Of the LoadBalancedGroup; by default the pod's, or KUBECONFIG's."
 )
-@click.option(
-    "--apply-to", metavar="NAME", help="The LoadBalancedGroup, where it is not called as its group."
-)
 @click.option("--json", "is_json", is_flag=True, help="forecast.json on standard output.")
 def forecast(*, out: str, master: str | None, is_json: bool, **asked: Any) -> None:
     """How much will be asked of each group, and how many replicas that takes.
@@ -173,7 +170,7 @@ def forecast(*, out: str, master: str | None, is_json: bool, **asked: Any) -> No
             most=asked["max_replicas"],
         ),
         scheduling=Scheduling(asked["lead_time"], asked["is_weekly"]),
-        applying=Applying(asked["namespace"], asked["apply_to"]) if asked["is_applied"] else None,
+        applying=Applying(asked["namespace"]) if asked["is_applied"] else None,
     )
     spark = spark_session("lbg pipeline forecast", master=master)
     try:
@@ -256,15 +253,14 @@ def _check_limits(
     max_replicas: int | None,
     is_applied: bool,
     namespace: str | None,
-    apply_to: str | None,
     **_: Any,
 ) -> None:
     if max_replicas is not None and max_replicas < min_replicas:
         raise click.UsageError(
             f"--max-replicas is {max_replicas} and must be at least --min-replicas, which is {min_replicas}"
         )
-    if (namespace or apply_to) and not is_applied:
-        raise click.UsageError("--namespace and --apply-to go with --apply")
+    if namespace and not is_applied:
+        raise click.UsageError("--namespace goes with --apply")
 
 
 if __name__ == "__main__":

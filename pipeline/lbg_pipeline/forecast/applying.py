@@ -7,7 +7,7 @@ list has one owner: forced, as a schedule that somebody wrote by hand and one th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,26 +62,29 @@ class Cluster:
         self._host = settings.host
         self._api = CustomObjectsApi(ApiClient(settings))
 
-    def find(self, group: str, *, name: str | None = None) -> Target:
-        """The LoadBalancedGroup of a group's name on the broker, which by default is NAMESPACE-NAME, or of its own
-        name."""
-        names = [name] if name else [*self._from_broker(group), group]
-        for one in names:
-            found = self._asked(f"get LoadBalancedGroup {self.namespace}/{one}", one)
-            if found is None:
-                continue
-            scaling = found["spec"].get("scaling")
-            if scaling is None:
-                raise ClusterRefused(
-                    f"LoadBalancedGroup {self.namespace}/{one} has no spec.scaling, so it has no floor to raise: "
-                    "set scaling.maxReplicas and a target"
+    def find(self, groups: Sequence[str]) -> tuple[dict[str, Target], dict[str, str]]:
+        """The LoadBalancedGroup of each group, by its name on the broker or else by its own; and why others have none
+        that a schedule could be set of."""
+        what = f"list LoadBalancedGroups in namespace {self.namespace}"
+        found = self._asked(what, "list_namespaced_custom_object")["items"]
+        named = {one["metadata"]["name"]: one for one in found}
+        named |= {_broker_name(one): one for one in found}
+        targets: dict[str, Target] = {}
+        unfit: dict[str, str] = {}
+        for group in groups:
+            if group not in named:
+                unfit[group] = (
+                    f"there is no LoadBalancedGroup for group {group} in namespace {self.namespace}"
                 )
-            return Target(self.namespace, one, int(scaling["maxReplicas"]))
-        tried = " and ".join(names)
-        raise ClusterRefused(
-            f"there is no LoadBalancedGroup for group {group} in namespace {self.namespace} (tried {tried}): "
-            "say --namespace, or its name with --apply-to"
-        )
+                continue
+            name, spec = named[group]["metadata"]["name"], named[group]["spec"]
+            if "scaling" not in spec:
+                unfit[group] = (
+                    f"LoadBalancedGroup {self.namespace}/{name} has no spec.scaling, and so no floor to raise"
+                )
+                continue
+            targets[group] = Target(self.namespace, name, int(spec["scaling"]["maxReplicas"]))
+        return targets, unfit
 
     def apply(self, target: Target, schedule: Sequence[Entry]) -> None:
         body = {
@@ -91,71 +94,58 @@ class Cluster:
             **patch(schedule),
         }
         what = f"apply the schedule to LoadBalancedGroup {target}"
-        applied = self._asked(what, target.name, body)
-        if applied is None:
-            raise ClusterRefused(f"{what}: it is gone")
+        applied = self._asked(
+            what,
+            "patch_namespaced_custom_object",
+            target.name,
+            body,
+            field_manager=MANAGER,
+            force=True,
+            _content_type=APPLY,
+        )
         # An API server may drop what its CRD does not know, without a word.
         if schedule and not applied["spec"]["scaling"].get("schedule"):
             raise ClusterRefused(_too_old(what))
 
-    def _from_broker(self, group: str) -> list[str]:
-        prefix = f"{self.namespace}-"
-        return [group.removeprefix(prefix)] if group.startswith(prefix) and group != prefix else []
-
-    def _asked(self, what: str, name: str, body: Entry | None = None) -> dict[str, Any] | None:
-        """The object as it is then, None for one that is not there."""
-        place = (*API, self.namespace, PLURAL, name)
+    def _asked(self, what: str, method: str, *told: object, **how: object) -> dict[str, Any]:
+        place = (*API, self.namespace, PLURAL)
         found: dict[str, Any]
         try:
-            if body is None:
-                found = self._api.get_namespaced_custom_object(*place, _request_timeout=REQUEST_TIMEOUT_S)
-            else:
-                found = self._api.patch_namespaced_custom_object(
-                    *place,
-                    body,
-                    field_manager=MANAGER,
-                    force=True,
-                    _content_type=APPLY,
-                    _request_timeout=REQUEST_TIMEOUT_S,
-                )
+            found = getattr(self._api, method)(*place, *told, _request_timeout=REQUEST_TIMEOUT_S, **how)
         except ApiException as error:
-            if error.status == 404 and _is_of_object(error):
-                return None
             raise ClusterRefused(_refused(what, self.namespace, error)) from None
         except (HTTPError, OSError) as error:
-            raise ClusterRefused(
-                f"{what}: the API server at {self._host} does not answer: {_one_line(error)}"
-            ) from None
+            why = _one_line(error)
+            raise ClusterRefused(f"{what}: the API server at {self._host} does not answer: {why}") from None
         return found
 
 
-def _is_of_object(error: ApiException) -> bool:
-    """Whether the object is not there, rather than its kind (Kubernetes API: "Status")."""
-    return bool(_told(error).get("details", {}).get("name")) or "not found" in _told(error).get("message", "")
+def _broker_name(one: Mapping[str, Any]) -> str:
+    metadata = one["metadata"]
+    return str(one["spec"].get("groupName") or f"{metadata['namespace']}-{metadata['name']}")
 
 
 def _refused(what: str, namespace: str, error: ApiException) -> str:
-    why = str(_told(error).get("message") or error.reason or f"HTTP {error.status}")
+    why = _one_line(_message(error) or error.reason or f"HTTP {error.status}")
     if error.status in (401, 403):
-        verbs = "get and patch on loadbalancedgroups.lbg.dev"
-        return f"{what}: {_one_line(why)}: allow {verbs} in namespace {namespace} to who runs this"
+        return f"{what}: {why}: allow list and patch on loadbalancedgroups.lbg.dev in namespace {namespace}"
     if error.status == 404:
-        return f"{what}: the cluster has no LoadBalancedGroups: install LBG's chart"
-    if ".schedule" in why and ("not declared in schema" in why or "unknown field" in why):
+        return f"{what}: {why}: if the cluster has no LoadBalancedGroups, install LBG's chart"
+    if "schedule" in why and ("not declared in schema" in why or "unknown field" in why):
         return _too_old(what)
-    return f"{what}: {_one_line(why)}"
+    return f"{what}: {why}"
 
 
 def _too_old(what: str) -> str:
     return f"{what}: the cluster's CRD is older and has no scaling.schedule: upgrade LBG's chart"
 
 
-def _told(error: ApiException) -> dict[str, Any]:
+def _message(error: ApiException) -> str:
+    """From the answer's Status object (Kubernetes API: "Status")."""
     try:
-        told = json.loads(error.body or "")
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
+        return str(json.loads(error.body or "")["message"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _one_line(error: object) -> str:

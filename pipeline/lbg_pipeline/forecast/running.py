@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
-from ..errors import ForecastRefused
+from ..errors import ClusterRefused, ForecastRefused
 from ..writing import Output
 from . import job, telling
-from .applying import Cluster, Target
 from .manifest import patch_yaml
 from .planned import Planned, Scheduling
 from .report import made_by, report
 from .settings import ForecastSettings
 from .sources import Source, sourced
+
+if TYPE_CHECKING:
+    from .applying import Cluster, Target
 
 DRAWN_GROUPS = 12
 PATCH = "patch.yaml"
@@ -26,11 +28,9 @@ PATCH = "patch.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Applying:
-    """Into which namespace (None: the one that this runs in), and to which LoadBalancedGroup, if it is not called as
-    its group."""
+    """Into which namespace. None: the one that this runs in."""
 
     namespace: str | None
-    name: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ def answer(spark: SparkSession, request: Request, out: str) -> Answer:
     """Raises PipelineError. Nothing is applied before everything is written."""
     settings = request.settings
     # First what can fail at once.
-    cluster = None if request.applying is None else Cluster(request.applying.namespace)
+    cluster = None if request.applying is None else _connected(request.applying)
     output = Output(spark, out)
     found = sourced(spark, request.source, groups=request.groups, rates=request.rates)
     tables = job.tables(found.arrived, settings)
     names = job.names(tables)
     _require_groups(request, names)
-    targets = {} if cluster is None else _targets(cluster, names, request.applying)
+    targets, unfit = ({}, {}) if cluster is None else _targets(cluster, names, request)
     planned = job.groups(
         tables,
         settings,
@@ -71,23 +71,35 @@ def answer(spark: SparkSession, request: Request, out: str) -> Answer:
         scheduling=request.scheduling,
         limits={name: target.max_replicas for name, target in targets.items()},
     )
-    _require_schedules(planned, request)
+    _require_schedules(planned, targets)
     _write(spark, output, tables, planned, request)
     lines = list(telling.lines(planned, settings))
     for one in planned:
-        if cluster is not None:
+        if cluster is not None and one.group in targets:
             cluster.apply(targets[one.group], one.schedule)
             lines.append(f"applied to LoadBalancedGroup {targets[one.group]}: {len(one.schedule)} entries")
+    lines += [f"not applied: {why}" for why in unfit.values()]
     return Answer(telling.as_json(planned, settings), lines)
 
 
-def _targets(cluster: Cluster, names: Sequence[str], applying: Applying | None) -> dict[str, Target]:
-    name = None if applying is None else applying.name
-    if name is not None and len(names) > 1:
-        raise ForecastRefused(
-            f"--apply-to names one LoadBalancedGroup, and there are {len(names)} groups: name one of them with --group"
+def _connected(applying: Applying) -> Cluster:
+    try:
+        from .applying import Cluster
+    except ImportError:
+        raise ClusterRefused("--apply needs the Kubernetes client: pip install 'lbg[operator]'") from None
+    return Cluster(applying.namespace)
+
+
+def _targets(
+    cluster: Cluster, names: Sequence[str], request: Request
+) -> tuple[dict[str, Target], dict[str, str]]:
+    """Groups that were not asked for by name may be without a LoadBalancedGroup that scales; one has to be left."""
+    targets, unfit = cluster.find(names)
+    if unfit and (request.groups or not targets):
+        raise ClusterRefused(
+            f"{next(iter(unfit.values()))}: correct --group or --namespace, or set its scaling.maxReplicas"
         )
-    return {group: cluster.find(group, name=name) for group in names}
+    return targets, unfit
 
 
 def _require_groups(request: Request, names: Sequence[str]) -> None:
@@ -98,10 +110,10 @@ def _require_groups(request: Request, names: Sequence[str]) -> None:
         )
 
 
-def _require_schedules(planned: Sequence[Planned], request: Request) -> None:
+def _require_schedules(planned: Sequence[Planned], targets: Mapping[str, Target]) -> None:
     """Without a capacity there is a forecast still, but nothing to apply."""
-    unknown = [one.group for one in planned if one.sizing is None]
-    if unknown and request.applying is not None:
+    unknown = [one.group for one in planned if one.sizing is None and one.group in targets]
+    if unknown:
         raise ForecastRefused(
             f"nobody knows what a member of group {unknown[0]} can do, so there is nothing to apply: say --capacity"
         )

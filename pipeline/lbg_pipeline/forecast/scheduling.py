@@ -106,14 +106,15 @@ def fewer(segments: Sequence[Need], most: int) -> list[Need]:
 
 
 def _offer(
-    merges: list[tuple[int, int, Need, Need]], rest: Sequence[Need], place: int, follower: int
+    merges: list[tuple[tuple[int, int], int, Need, Need]], rest: Sequence[Need], place: int, follower: int
 ) -> None:
     heapq.heappush(merges, (_cost(rest[place], rest[follower]), place, rest[place], rest[follower]))
 
 
-def _cost(one: Need, other: Need) -> int:
+def _cost(one: Need, other: Need) -> tuple[int, int]:
+    """In replica-seconds; of equals those that make the shorter segment are merged first."""
     lower = min(one, other, key=lambda need: need.replicas)
-    return abs(one.replicas - other.replicas) * (lower.until_s - lower.from_s)
+    return abs(one.replicas - other.replicas) * (lower.until_s - lower.from_s), other.until_s - one.from_s
 
 
 def _without_holes(segments: Sequence[Need]) -> list[Need]:
