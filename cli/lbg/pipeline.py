@@ -10,6 +10,9 @@ from lbg.failing import Failure
 from lbg.loading import LazyCommand, LazyGroup
 
 COMMANDS = {
+    "plan": LazyCommand(
+        "lbg_pipeline.commands.plan:plan", "How many hashes, queues and members a group needs."
+    ),
     "forecast": LazyCommand(
         "lbg_pipeline.commands.forecast:forecast", "How much will be asked, and how many replicas that takes."
     ),

@@ -23,6 +23,7 @@ class Output:
     def __init__(self, spark: SparkSession, out: str) -> None:
         """Raises OutputRefused for a directory with anything of others in it."""
         self.out = out.rstrip("/") or "/"
+        self._spark = spark
         self._hadoop: Any = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]  # not over Spark Connect
         with self:
             root = self._hadoop.Path(self.out)
@@ -40,6 +41,10 @@ class Output:
         table.write.mode("overwrite").parquet(self._path(f"_{name}").toString())
         with self:
             self._show(name)
+
+    def read(self, name: str) -> DataFrame:
+        """A table as it was written, which costs less than to make it anew."""
+        return self._spark.read.parquet(self._path(name).toString())
 
     def text(self, name: str, text: str) -> None:
         with self:

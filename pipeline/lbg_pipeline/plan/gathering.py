@@ -19,6 +19,7 @@ from .observing import (
     counted,
     finished,
     keys,
+    servable,
     service_us,
     slices,
     totals,
@@ -30,6 +31,7 @@ BUSIEST_MINUTES = 10
 """In more than one of them, so that a chance of a single minute does not decide."""
 
 _STAMPS = 10_000
+_NAMED = 10
 _SECOND_US = 1_000_000
 
 
@@ -43,6 +45,7 @@ class Observed:
     - `stamps`: some of its keys, with the hash and queue that they have got; `modes`: of their deliveries.
     """
 
+    group: str
     counted: DataFrame
     work: DataFrame
     keys: DataFrame
@@ -64,33 +67,41 @@ class Observed:
         self.counted.unpersist()
 
 
-def observe(published: DataFrame, delivered: DataFrame, *, service_time_us: float | None) -> Observed:
-    """Of one group's records. What was worked off says what it cost; where nothing was, or `service_time_us` is given,
-    what was published says how much there was. Raises PlanRefused."""
+def observe(
+    published: DataFrame,
+    delivered: DataFrame,
+    *,
+    group: str | None = None,
+    service_time_us: float | None = None,
+) -> Observed:
+    """Of `group`, or of the only one there is. What was worked off says what it cost; where nothing was, or
+    `service_time_us` is given, that is what a message costs. Raises PlanRefused."""
     unknown = F.lit(None).cast("long")
-    records = finished(delivered)
-    found = counted(records, service_us() if service_time_us is None else unknown).persist()
-    told = _told(found)
-    if told["messages"] == 0:
+    done = finished(_of(delivered, group))
+    sent = _of(published, group).withColumn("mode", F.lit(None).cast("string"))
+    for records, cost in (
+        (done, service_us() if service_time_us is None else unknown),
+        (sent, unknown),
+    ):
+        found = counted(records, cost).persist()
+        groups = totals(found).collect()
+        if groups:
+            break
         found.unpersist()
-        records = published.withColumn("mode", F.lit(None).cast("string"))
-        found = counted(records, unknown).persist()
-        told = _told(found)
-    if told["messages"] == 0:
-        raise PlanRefused(
-            "the journals have no messages of the group to plan for: name others with --journal"
-        )
+    told = _only(groups, group, published, delivered)
     if service_time_us is None and told["timed"] == 0:
+        found.unpersist()
         raise PlanRefused(
             "the journals do not say how long the application takes: add those of the members with --journal, or say "
             "it with --service-time MILLISECONDS"
         )
     mean_us = float(service_time_us if service_time_us is not None else told["busy_us"] / told["timed"])
-    worked = work(found, mean_us)
+    worked = work(found.where(F.col("group") == told["group"]), mean_us)
     minutes = [row["minute"] for row in busiest_minutes(worked, BUSIEST_MINUTES).collect()]
-    stamps = records.where(F.col("key").isNotNull()).select("key", "hash", "queue", "mode").limit(_STAMPS)
-    rows = stamps.collect()
+    keyed = found.where((F.col("group") == told["group"]) & F.col("key").isNotNull())
+    rows = keyed.select("key", "hash", "queue", "mode").limit(_STAMPS).collect()
     return Observed(
+        group=told["group"],
         counted=found,
         work=worked,
         keys=keys(worked).persist(),
@@ -104,15 +115,39 @@ def observe(published: DataFrame, delivered: DataFrame, *, service_time_us: floa
     )
 
 
-def _told(found: DataFrame) -> Row:
-    row = totals(found).first()
-    assert row is not None  # an aggregate of all has one
-    return row
+def _of(records: DataFrame, group: str | None) -> DataFrame:
+    return records if group is None else records.where(F.col("group") == group)
 
 
-def demands(observed: Observed, hash_counts: Sequence[int], function: str, *, growth: float) -> list[Demand]:
-    """One for each count, in one pass over the keys. Raises PlanRefused for keys that `function` cannot take."""
+def _only(groups: Sequence[Row], group: str | None, published: DataFrame, delivered: DataFrame) -> Row:
+    if len(groups) == 1:
+        return groups[0]
+    if groups:
+        raise PlanRefused(f"the journals have the groups {_listed(groups)}: name one of them with --group")
+    others = published.select("group").union(delivered.select("group")).distinct().collect()
+    if group is not None and others:
+        raise PlanRefused(
+            f"the journals have no messages of group {group}, but of {_listed(others)}: correct --group"
+        )
+    raise PlanRefused("the journals have no messages to plan with: name others with --journal")
+
+
+def _listed(groups: Sequence[Row]) -> str:
+    names = sorted(row["group"] for row in groups)
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def demands(
+    observed: Observed, hash_counts: Sequence[int], function: str, *, growth: float, has_order: bool = True
+) -> list[Demand]:
+    """One for each count, in one pass over the keys. Where keys have order, one that is too hot counts as the one call
+    that it can have: for the rest of it nothing can be planned. Raises PlanRefused for keys that `function` cannot
+    take."""
     sliced = slices(observed.keys, observed.work, list(observed.minutes))
+    if has_order:
+        sliced = servable(
+            sliced, whole_us=observed.span_us / growth, minute_us=observed.peak_span_us / growth
+        )
     table = loads(sliced, hash_counts, function).toArrow()
     columns = {name: table.column(name).to_numpy() for name in table.column_names if name != "hash"}
     hashes = table.column("hash").fill_null(-1).to_numpy()

@@ -1,4 +1,4 @@
-"""From the records of one group to the work of its keys. DataFrame -> DataFrame: nothing is read or counted here."""
+"""From records to the work of the keys of a group. DataFrame -> DataFrame: nothing is read or counted here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 MINUTE_US = 60_000_000
 
@@ -15,6 +15,7 @@ WHOLE = 0
 
 COUNTED = StructType(
     [
+        StructField("group", StringType(), nullable=False),
         StructField("key", StringType()),
         StructField("minute", LongType(), nullable=False),
         StructField("messages", LongType(), nullable=False),
@@ -22,6 +23,9 @@ COUNTED = StructType(
         StructField("busy_us", LongType(), nullable=False),  # of these
         StructField("first_us", LongType(), nullable=False),  # when they were published
         StructField("last_us", LongType(), nullable=False),
+        StructField("hash", IntegerType(), nullable=False),  # that the key has got
+        StructField("queue", IntegerType(), nullable=False),  # the highest of those that it was in
+        StructField("mode", StringType()),  # that members told; null of what was published
     ]
 )
 
@@ -61,7 +65,8 @@ def finished(delivered: DataFrame) -> DataFrame:
 
 def service_us() -> Column:
     """Of a delivery; null where the journal does not have it. Clocks that are set back make it 0, not less."""
-    return F.greatest(F.col("finished_at_us") - F.col("started_at_us"), F.lit(0))
+    taken = F.col("finished_at_us") - F.col("started_at_us")
+    return F.when(taken < 0, 0).otherwise(taken)
 
 
 def counted(records: DataFrame, service_us: Column) -> DataFrame:
@@ -71,32 +76,34 @@ def counted(records: DataFrame, service_us: Column) -> DataFrame:
     """
     minute = F.floor(F.col("published_at_us") / MINUTE_US)
     return (
-        records.select("key", minute.alias("minute"), "published_at_us", service_us.alias("service_us"))
-        .groupBy("key", "minute")
+        records.withColumns({"minute": minute, "service_us": service_us})
+        .groupBy("group", "key", "minute")
         .agg(
             F.count("*").alias("messages"),
             F.count("service_us").alias("timed"),
             F.coalesce(F.sum("service_us"), F.lit(0)).cast("long").alias("busy_us"),
             F.min("published_at_us").alias("first_us"),
             F.max("published_at_us").alias("last_us"),
+            *(F.max(name).alias(name) for name in ("hash", "queue", "mode")),
         )
     )
 
 
 def totals(counted: DataFrame) -> DataFrame:
-    """One row: messages, keyless, timed, busy_us, first_us, last_us of all; times are null where there is nothing."""
+    """For each group its messages, those without a key, those timed and their busy_us, first_us and last_us."""
     keyless = F.when(F.col("key").isNull(), F.col("messages")).otherwise(0)
-    sums = [("messages", F.col("messages")), ("keyless", keyless), ("timed", F.col("timed"))]
-    return counted.agg(
-        *(F.coalesce(F.sum(column), F.lit(0)).alias(name) for name, column in sums),
-        F.coalesce(F.sum("busy_us"), F.lit(0)).alias("busy_us"),
+    return counted.groupBy("group").agg(
+        F.sum("messages").alias("messages"),
+        F.sum(keyless).alias("keyless"),
+        F.sum("timed").alias("timed"),
+        F.sum("busy_us").alias("busy_us"),
         F.min("first_us").alias("first_us"),
         F.max("last_us").alias("last_us"),
     )
 
 
 def work(counted: DataFrame, untimed_us: float) -> DataFrame:
-    """WORK of COUNTED: a message whose service time is not known took `untimed_us`."""
+    """WORK of COUNTED of one group: a message whose service time is not known took `untimed_us`."""
     untimed = (F.col("messages") - F.col("timed")) * F.lit(untimed_us)
     busy_us = F.col("busy_us") + F.round(untimed).cast("long")
     return counted.select("key", "minute", "messages", busy_us.alias("busy_us"))
@@ -130,3 +137,11 @@ def slices(keys: DataFrame, work: DataFrame, minutes: list[int]) -> DataFrame:
     )
     whole = keys.select(F.lit(WHOLE).cast("long").alias("slice"), "key", "messages", "busy_us")
     return reduce(DataFrame.unionByName, [one for one in (whole, of_minutes) if one is not None])
+
+
+def servable(slices: DataFrame, *, whole_us: float, minute_us: float) -> DataFrame:
+    """SLICES without the work that no member can do in time: a key has one call at a time. `whole_us` and `minute_us`
+    are how long the slices are."""
+    length_us = F.when(F.col("slice") == WHOLE, whole_us).otherwise(minute_us).cast("long")
+    busy_us = F.when(F.col("key").isNull(), F.col("busy_us")).otherwise(F.least(F.col("busy_us"), length_us))
+    return slices.withColumn("busy_us", busy_us)

@@ -60,7 +60,6 @@ class Plan:
 
 
 def plan_for(
-    group: str,
     observed: Observed,
     wishes: Wishes,
     declared: Declared | None,
@@ -71,7 +70,7 @@ def plan_for(
     recognised = recognise(observed.stamps)
     if declared is not None:
         _require_same(declared, observed.stamps)
-    subject = _subject(group, observed, recognised, wishes, declared)
+    subject = _subject(observed, recognised, wishes, declared)
     rules = _rules(subject, wishes, declared)
     existing = Existing(
         subject.hash_count if subject.is_known else None,
@@ -82,10 +81,19 @@ def plan_for(
         counts = set(wishes.hash_counts or HASH_COUNTS)
         if existing.hash_count is not None:
             counts.add(existing.hash_count)
-        all_of_it = demands(observed, sorted(counts), subject.hash_function, growth=wishes.growth)
+        hash_counts = sorted(counts)
+    else:
+        hash_counts = [subject.hash_count or 1]
+    all_of_it = demands(
+        observed,
+        hash_counts,
+        subject.hash_function,
+        growth=wishes.growth,
+        has_order=subject.mode != SESSIONS,
+    )
+    if subject.has_queues_to_count:
         choice = choose(all_of_it, wishes.queue_counts, rules, existing, told=told)
     else:
-        all_of_it = demands(observed, [subject.hash_count or 1], subject.hash_function, growth=wishes.growth)
         choice = choose_freely(all_of_it[0], rules, existing)
     hot = hot_keys(
         observed.keys,
@@ -122,7 +130,7 @@ def _require_same(declared: Declared, stamps: Collection[Stamp]) -> None:
 
 
 def _subject(
-    group: str, observed: Observed, recognised: Recognised, wishes: Wishes, declared: Declared | None
+    observed: Observed, recognised: Recognised, wishes: Wishes, declared: Declared | None
 ) -> Subject:
     if declared is not None:
         function: str | None = declared.hash_function
@@ -136,7 +144,7 @@ def _subject(
         )
     wanted = wishes.hash_function or function or "crc32"
     return Subject(
-        group=group,
+        group=observed.group,
         mode=_mode(observed, declared),
         hash_count=hash_count,
         queue_count=queue_count,

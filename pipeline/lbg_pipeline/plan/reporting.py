@@ -31,8 +31,8 @@ _HEADER = (
 )
 
 
-def plan_lines(plan: Plan, observed: Observed) -> Iterator[str]:
-    """For people."""
+def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[str]:
+    """For people. `broken`: lines of the journals that are no records."""
     subject, rules, choice = plan.subject, plan.rules, plan.choice
     yield (
         f"group {subject.group}, mode {subject.mode}: {observed.messages:,} messages in "
@@ -47,6 +47,8 @@ def plan_lines(plan: Plan, observed: Observed) -> Iterator[str]:
         f"a member makes {rules.concurrency} at once and should be at most {rules.target:.0%} busy at the "
         f"peak; assignment {rules.assignment}, hash function {subject.hash_function}"
     )
+    if broken:
+        yield f"{broken:,} lines are no records, and count for nothing: table broken has them with the reason"
     yield ""
     yield from aligned(_HEADER, [_cells(label, one) for label, one in told_candidates(plan)])
     yield ""
@@ -83,7 +85,7 @@ def same_members(plan: Plan) -> list[Candidate]:
     ]
 
 
-def plan_json(plan: Plan, observed: Observed) -> dict[str, Any]:
+def plan_json(plan: Plan, observed: Observed, *, broken: int = 0) -> dict[str, Any]:
     """For programs: names as in the tables; loads are calls at once."""
     subject, rules, choice = plan.subject, plan.rules, plan.choice
     return {
@@ -96,6 +98,7 @@ def plan_json(plan: Plan, observed: Observed) -> dict[str, Any]:
         "growth": plan.growth,
         "messages": observed.messages,
         "messages_without_key": observed.keyless,
+        "broken_lines": broken,
         "span_us": observed.span_us,
         "service_time_us": observed.service_time_us,
         "load_mean": plan.calls_mean,
@@ -118,7 +121,7 @@ def plan_json(plan: Plan, observed: Observed) -> dict[str, Any]:
 def patch_yaml(plan: Plan) -> str:
     """For `kubectl patch --patch-file`."""
     declared = plan.subject.declared
-    name = plan.subject.group if declared is None else declared.name
+    name = "NAME" if declared is None else declared.name
     comments = (f"# {line}\n" for line in plan.proposal.advice)
     return (
         f"# kubectl patch lbg {name} --type merge --patch-file patch.yaml\n"
@@ -193,5 +196,7 @@ def _hot_lines(plan: Plan) -> Iterator[str]:
             f"have, in its busiest minute ({row['mean_load']:.2f} in the mean), {row['share_of_queue']:.0%} "
             f"of queue {row['queue']}"
         )
+    if any(row["is_too_hot"] for row in plan.hottest):
+        yield "keys that are too hot count as the one call that they can have: they fall behind with any counts"
     if len(plan.hottest) > _TOLD_KEYS:
         yield f"and {len(plan.hottest) - _TOLD_KEYS} keys more, in table hot_keys"

@@ -106,7 +106,7 @@ def test_demand_is_calls_at_once_and_keyless_messages_are_everywhere(spark: Spar
         (None, 1, 12_000_000, {}),
         ("1", 120, 6_000_000, {}),
     )
-    observed = observe(published_rows(spark), rows, service_time_us=None)
+    observed = observe(published_rows(spark), rows)
     assert (observed.messages, observed.keyless, observed.span_us) == (3, 1, 120_000_000)
     assert observed.service_time_us == 16_000_000
     (demand,) = demands(observed, [4], "modulo", growth=2.0)
@@ -118,6 +118,21 @@ def test_demand_is_calls_at_once_and_keyless_messages_are_everywhere(spark: Spar
     assert demand.total_peak == pytest.approx(1.4)
 
 
+def test_a_key_that_is_too_hot_counts_as_one_call(spark: SparkSession) -> None:
+    """Key 1 is asked for 90 s of work in 60 s, and 120 s in all of 240 s."""
+    rows = delivered_rows(
+        spark, ("1", 0, 90_000_000, {}), ("1", 240, 30_000_000, {}), (None, 1, 90_000_000, {})
+    )
+    observed = observe(published_rows(spark), rows)
+    (one,) = demands(observed, [2], "modulo", growth=1.0)
+    assert one.calls[:2].tolist() == [pytest.approx([0.1875, 0.6875]), pytest.approx([0.75, 1.75])]
+    (freely,) = demands(observed, [2], "modulo", growth=1.0, has_order=False)
+    assert freely.calls[1].tolist() == pytest.approx([0.75, 2.25])
+    (grown,) = demands(observed, [2], "modulo", growth=4.0)
+    assert grown.calls[:2].tolist() == [pytest.approx([0.75, 1.75]), pytest.approx([3, 4])]
+    observed.release()
+
+
 def test_what_was_released_or_repeated_is_no_work(spark: SparkSession) -> None:
     rows = delivered_rows(
         spark,
@@ -126,14 +141,14 @@ def test_what_was_released_or_repeated_is_no_work(spark: SparkSession) -> None:
         ("a", 2, 400, {"verdict": "released"}),
         ("a", 3, 0, {"verdict": "repeat", "started_at_us": None, "finished_at_us": None}),
     )
-    observed = observe(published_rows(spark), rows, service_time_us=None)
+    observed = observe(published_rows(spark), rows)
     assert (observed.messages, observed.service_time_us) == (2, 150)
     observed.release()
 
 
 def test_an_unknown_service_time_is_the_mean_of_the_others(spark: SparkSession) -> None:
     rows = delivered_rows(spark, ("a", 0, 100, {}), ("a", 1, 300, {}), ("b", 1, 0, {"started_at_us": None}))
-    observed = observe(published_rows(spark), rows, service_time_us=None)
+    observed = observe(published_rows(spark), rows)
     assert as_sets(observed.keys) == {("a", 2, 400, 2, 400), ("b", 1, 200, 1, 200)}
     observed.release()
 
@@ -141,7 +156,7 @@ def test_an_unknown_service_time_is_the_mean_of_the_others(spark: SparkSession) 
 def test_published_records_need_a_service_time(spark: SparkSession) -> None:
     journal, nothing = published_rows(spark, ("a", 0), ("a", 10)), table(spark, DELIVERED)
     with pytest.raises(PlanRefused, match=r"how long the application takes: .*--service-time"):
-        observe(journal, nothing, service_time_us=None)
+        observe(journal, nothing)
     observed = observe(journal, nothing, service_time_us=2_000_000)
     assert as_sets(observed.keys) == {("a", 2, 4_000_000, 2, 4_000_000)}
     observed.release()
@@ -153,14 +168,26 @@ def test_a_service_time_of_ones_own_wins(spark: SparkSession) -> None:
     observed.release()
 
 
-def test_a_group_without_messages_is_refused(spark: SparkSession) -> None:
+def test_empty_journals_are_refused(spark: SparkSession) -> None:
     nothing = table(spark, PUBLISHED), table(spark, DELIVERED)
-    with pytest.raises(PlanRefused, match="no messages of the group"):
+    with pytest.raises(PlanRefused, match="no messages to plan with"):
         observe(*nothing, service_time_us=1)
 
 
+def test_one_group_is_planned_for(spark: SparkSession) -> None:
+    rows = delivered_rows(spark, ("a", 0, 100, {}), ("b", 0, 300, {"group": "h"}))
+    sent = published_rows(spark)
+    with pytest.raises(PlanRefused, match="have the groups g, h: name one of them with --group"):
+        observe(sent, rows)
+    with pytest.raises(PlanRefused, match="no messages of group i, but of g, h: correct --group"):
+        observe(sent, rows, group="i")
+    observed = observe(sent, rows, group="h")
+    assert (observed.group, observed.messages, observed.service_time_us) == ("h", 1, 300)
+    observed.release()
+
+
 def test_keys_that_a_function_cannot_take_are_refused(spark: SparkSession) -> None:
-    observed = observe(published_rows(spark), delivered_rows(spark, ("x", 0, 100, {})), service_time_us=None)
+    observed = observe(published_rows(spark), delivered_rows(spark, ("x", 0, 100, {})))
     with pytest.raises(PlanRefused, match="--function modulo cannot take"):
         demands(observed, [4], "modulo", growth=1)
     observed.release()

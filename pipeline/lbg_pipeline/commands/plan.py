@@ -1,0 +1,168 @@
+"""`lbg pipeline plan`, and a spark-submit application."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lbg_broker.group import HASH_FUNCTIONS
+from lbg_broker.group.rules import HASH_COUNT_MAX, QUEUE_COUNT_MAX
+
+_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+
+
+def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None], tuple[int, ...] | None]:
+    """Reads numbers and ranges with commas between them."""
+
+    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+        found: set[int] = set()
+        for word in [] if value is None else value.split(","):
+            match = _RANGE.fullmatch(word.strip())
+            first = int(match[1]) if match else 0
+            last = int(match[2] or match[1]) if match else 0
+            if not 1 <= first <= last <= most:
+                told = f"{word!r} is no number and no range from 1 to {most}: say 4,8,16 or 4-16"
+                raise click.BadParameter(told, ctx, param)
+            found.update(range(first, last + 1))
+        return tuple(sorted(found)) or None
+
+    return read
+
+
+@click.command(
+    epilog="Example: lbg pipeline plan --journal journal/ --manifest group.yaml --growth 1.5 --out plan/",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--journal",
+    "journals",
+    multiple=True,
+    required=True,
+    metavar="PATH",
+    help="Files, directories, globs, URLs.",
+)
+@click.option(
+    "--out", required=True, metavar="DIR", help="Where to write; a new directory, or one of an earlier run."
+)
+@click.option("--master", metavar="URL", help="Spark's; by default local[*], or spark-submit's.")
+@click.option(
+    "--group", metavar="NAME", help="The group, on the broker; needed where the journals have several."
+)
+@click.option(
+    "--default-group", metavar="NAME", help="The group of records that name none; by default the manifest's."
+)
+@click.option(
+    "--manifest",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The LoadBalancedGroup as it is (kubectl get lbg NAME -o yaml): to compare with, and to make a patch for.",
+)
+@click.option(
+    "--growth",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Times today's demand.",
+)
+@click.option(
+    "--target-utilisation",
+    "target",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.7,
+    show_default=True,
+    help="How busy a member may be at the peak.",
+)
+@click.option(
+    "--hash-counts",
+    callback=_counts(HASH_COUNT_MAX),
+    metavar="N,N-M",
+    help="Candidates; by default 128 to 2048 and the group's own.",
+)
+@click.option(
+    "--queue-counts",
+    callback=_counts(QUEUE_COUNT_MAX),
+    metavar="N,N-M",
+    help="Candidates; by default 1, 2, 3, 4, 6, 8, 12 …",
+)
+@click.option("--max-replicas", type=click.IntRange(1, 4096), help="No more members than these.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 65535),
+    help="Calls of the application at once in a member; by default the manifest's, or 16.",
+)
+@click.option(
+    "--function",
+    type=click.Choice(list(HASH_FUNCTIONS)),
+    help="The hash function; by default the group's own.",
+)
+@click.option(
+    "--assignment", type=click.Choice(["Balanced", "Static"]), help="By default the manifest's, or Balanced."
+)
+@click.option(
+    "--service-time",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MS",
+    help="What a message takes the application, instead of what the journals say.",
+)
+@click.option("--json", "as_json", is_flag=True, help="plan.json on standard output.")
+def plan(
+    journals: tuple[str, ...],
+    out: str,
+    master: str | None,
+    group: str | None,
+    default_group: str | None,
+    manifest: Path | None,
+    service_time: float | None,
+    as_json: bool,
+    **wished: Any,
+) -> None:
+    """How many hashes, queues and members a group needs.
+
+    Simulates candidates with the assignment that members use, on the keys, rates and service times of the journals, and
+    recommends the fewest members, then the fewest queues, that are not busier than --target-utilisation in the busiest
+    minutes. Writes patch.yaml (for kubectl patch lbg NAME --type merge --patch-file patch.yaml), plan.json, report.html
+    and the Parquet tables candidates and hot_keys.
+    """
+    from lbg_pipeline.errors import told_by
+    from lbg_pipeline.plan.job import Question, answer
+    from lbg_pipeline.plan.manifest import read_manifest
+    from lbg_pipeline.plan.planning import Wishes
+    from lbg_pipeline.session import spark_session
+
+    question = Question(
+        journals=journals,
+        group=group,
+        default_group=default_group,
+        declared=None if manifest is None else read_manifest(manifest, group=group),
+        service_time_us=None if service_time is None else service_time * 1000,
+        wishes=Wishes(
+            growth=wished["growth"],
+            target=wished["target"],
+            hash_counts=wished["hash_counts"],
+            queue_counts=wished["queue_counts"],
+            members_max=wished["max_replicas"],
+            concurrency=wished["concurrency"],
+            hash_function=wished["function"],
+            assignment=wished["assignment"],
+        ),
+    )
+    spark = spark_session("lbg pipeline plan", master=master)
+    try:
+        report = answer(spark, question, out)
+    except Exception as error:
+        known = told_by(error)
+        if known is None:
+            raise
+        raise known from error
+    finally:
+        spark.stop()
+    click.echo(json.dumps(report.told, indent=2) if as_json else "\n".join(report.lines))
+
+
+if __name__ == "__main__":
+    plan()
