@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time, timedelta
-from functools import cache
-from itertools import accumulate
-from typing import Any
-from zoneinfo import ZoneInfo
+from datetime import datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lbg_operator.manifests import GroupManifest, Scaling, floor_at
-from lbg_operator.manifests.scaling import AHEAD
-from lbg_operator.manifests.schedule import DAYS
 from support.manifests import group_manifest
+from support.schedules import at, dated, scaling, weekly
 
 MOST = 20
-MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
-
-
-def scaling(*schedule: Mapping[str, Any], least: int = 2) -> Scaling:
-    manifest = group_manifest({"scaling": {"minReplicas": least, "maxReplicas": 8, "schedule": [*schedule]}})
-    found = GroupManifest.parse(manifest).scaling
-    assert found is not None
-    return found
-
-
-def dated(replicas: int, begins: str, ends: str) -> dict[str, Any]:
-    return {"minReplicas": replicas, "from": begins, "until": ends}
-
-
-def weekly(
-    replicas: int, begins: str, ends: str, *days: str, zone: str | None = "Europe/Berlin"
-) -> dict[str, Any]:
-    told = {"days": list(days or DAYS), "from": begins, "until": ends}
-    return {"minReplicas": replicas, "weekly": told if zone is None else {**told, "timeZone": zone}}
-
-
-def at(moment: str) -> datetime:
-    return datetime.fromisoformat(moment)
 
 
 def floor(told: Scaling, moment: str, *, most: int = MOST) -> tuple[int, datetime | None]:
@@ -166,87 +134,3 @@ def test_an_entry_in_no_known_time_zone_does_not_count_and_says_so(zone: str) ->
 def test_a_group_without_a_schedule_is_what_it_was() -> None:
     group = GroupManifest.parse(group_manifest({"scaling": {"maxReplicas": 4, "targetLag": 9}}))
     assert group.at(at("2026-11-27T09:00:00Z")) == (group, None)
-
-
-TRANSITIONS = {
-    "Europe/Berlin": ("2026-03-29T01:00:00Z", "2026-10-25T01:00:00Z"),
-    "America/New_York": ("2026-03-08T07:00:00Z", "2026-11-01T06:00:00Z"),
-    "Australia/Lord_Howe": ("2026-04-04T15:00:00Z", "2026-10-03T15:30:00Z"),  # half an hour
-    "America/Nuuk": ("2026-03-29T01:00:00Z",),  # in the evening of the day before
-    "Pacific/Apia": ("2011-12-30T10:00:00Z",),  # a whole day was left out
-    "UTC": ("2026-01-01T00:00:00Z",),
-}
-BEFORE, AFTER = 6 * DAY, 11 * DAY
-
-
-@cache
-def walls(zone: str, change: str) -> tuple[datetime, list[datetime], list[datetime]]:
-    """For each minute around a change, from the first: the latest that the clock has shown by then, and the earliest
-    that it will show from then on."""
-    first = at(change) - BEFORE
-    minutes = range((BEFORE + AFTER) // MINUTE)
-    shown = [(first + n * MINUTE).astimezone(ZoneInfo(zone)).replace(tzinfo=None) for n in minutes]
-    return first, list(accumulate(shown, max)), list(accumulate(reversed(shown), min))[::-1]
-
-
-def brute_force(told: Sequence[Mapping[str, Any]], change: str, least: int) -> list[int]:
-    """The fewest consumers in each minute."""
-    found = [least] * ((BEFORE + AFTER) // MINUTE)
-    for one in told:
-        said = one["weekly"]
-        first, latest, earliest = walls(said["timeZone"], change)
-        begins, ends = (time.fromisoformat(said[name]) for name in ("from", "until"))
-        days = (first.date() + n * DAY for n in range(-2, (BEFORE + AFTER).days + 2))
-        for day in days:
-            if DAYS[day.weekday()] in said["days"]:
-                since, until = minutes_of(day, begins, ends, latest, earliest)
-                for minute in range(since, until):
-                    found[minute] = max(found[minute], one["minReplicas"])
-    return found
-
-
-def minutes_of(
-    day: date, begins: time, ends: time, latest: list[datetime], earliest: list[datetime]
-) -> tuple[int, int]:
-    """From the first minute at which the clock has reached `begins`, to the last at which it is still before `ends`."""
-    last = day if begins < ends else day + DAY
-    since = bisect_left(latest, datetime.combine(day, begins))
-    return since, bisect_right(earliest, datetime.combine(last, ends) - timedelta(microseconds=1))
-
-
-clock = st.builds("{:02}:{:02}".format, st.integers(0, 23), st.sampled_from([0, 0, 15, 29, 30, 31, 59]))
-
-
-@st.composite
-def weeks(draw: st.DrawFn) -> tuple[str, list[dict[str, Any]], list[int]]:
-    zone = draw(st.sampled_from(sorted(TRANSITIONS)))
-    change = draw(st.sampled_from(TRANSITIONS[zone]))
-    days = st.sets(st.sampled_from(DAYS), min_size=1)
-    entries = draw(
-        st.lists(
-            st.builds(
-                lambda asked, begins, ends, on, where: weekly(asked, begins, ends, *sorted(on), zone=where),
-                *(st.integers(1, 6), clock, clock, days, st.sampled_from([zone, zone, "UTC"])),
-            ),
-            min_size=1,
-            max_size=4,
-        )
-    )
-    near = st.integers((BEFORE - 2 * DAY) // MINUTE, (BEFORE + 2 * DAY) // MINUTE)
-    return change, entries, draw(st.lists(near, min_size=1, max_size=20))
-
-
-@given(weeks())
-def test_it_is_what_looking_at_the_clock_every_minute_comes_to(
-    week: tuple[str, list[dict[str, Any]], list[int]],
-) -> None:
-    change, entries, minutes = week
-    first, least, most = at(change) - BEFORE, 2, 5
-    wanted = [min(one, most) for one in brute_force(entries, change, least)]
-    told = scaling(*entries, least=least)
-    for minute in minutes:
-        found = floor_at(told, first + minute * MINUTE, most=most)
-        ahead = range(minute + 1, minute + 1 + AHEAD // MINUTE)
-        changes = next((n for n in ahead if wanted[n] != wanted[minute]), None)
-        assert found.min_replicas == wanted[minute], minute
-        assert found.until == (None if changes is None else first + changes * MINUTE), minute
