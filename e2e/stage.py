@@ -15,7 +15,7 @@ SAMPLE = HERE.parent / "examples" / "flights-sample.csv.gz"
 REGISTRY = os.environ.get("LBG_E2E_REGISTRY", "")
 TAG = os.environ.get("LBG_E2E_TAG", "0.1.0")
 BROKER = "main"
-CREDENTIALS, AUTHORITY = "/credentials", "/authority"
+CREDENTIALS, AUTHORITY, JOURNALS = "/credentials", "/authority", "/journals"
 ENDED = ("Succeeded", "Failed")
 RESTRICTED: Object = {
     "allowPrivilegeEscalation": False,
@@ -70,15 +70,19 @@ def group(name: str, *, delay_ms: int = 0, queues: int = 8, concurrency: int = 8
     return _object("lbg.dev/v1alpha1", "LoadBalancedGroup", name, spec=told)
 
 
-def publisher(group: str, *, rows: int | None = None, rate_hz: int | None = None) -> Object:
-    """A pod that publishes the sample, or its first rows, and says at its end what it did."""
+def publisher(
+    group: str, *, rows: int | None = None, rate_hz: int | None = None, journal: str = "", claim: str = ""
+) -> Object:
+    """A pod that publishes the sample, or its first rows, and says at its end what it did. `journal`: the folder on
+    `claim` for its journal."""
     source = f"/files/{SAMPLE.name}"
     rate = f"--rate {rate_hz}" if rate_hz else ""
+    keep = f"--journal {JOURNALS}/{journal}" if journal else ""
     take = f"zcat {source} | head -n {rows + 1}" if rows else f"zcat {source}"
-    publish = (
-        f"lbg publish --group $(cat {CREDENTIALS}/username) --key tailnum {rate} --cafile {AUTHORITY}/ca.crt"
-    )
-    return _client(group, "publisher", f"{take} | {publish} --format csv -", login=f"{group}-lbg")
+    told = f"--key tailnum {rate} {keep} --cafile {AUTHORITY}/ca.crt"
+    publish = f"lbg publish --group $(cat {CREDENTIALS}/username) {told}"
+    script = f"{take} | {publish} --format csv -"
+    return _client(group, "publisher", script, login=f"{group}-lbg", journals=claim)
 
 
 def validator(namespace: str, group: str, *, idle_s: int) -> Object:
@@ -120,8 +124,21 @@ def _phase(kubectl: Kubectl, pod: str) -> str:
     return str(kubectl.get("pod", pod)["status"].get("phase"))
 
 
-def _client(group: str, name: str, script: str, *, login: str) -> Object:
-    """A pod with the group's addresses and the login of a Secret."""
+def shell(group: str, *, claim: str) -> Object:
+    """A pod in which the journals on `claim` can be looked at and changed."""
+    return _client(group, "shell", "exec sleep 3600", login=f"{group}-lbg", journals=claim)
+
+
+def claim(name: str) -> Object:
+    """For a cluster of one node, where pods share a volume of any kind."""
+    size = {"requests": {"storage": "1Gi"}}
+    return _object(
+        "v1", "PersistentVolumeClaim", name, spec={"accessModes": ["ReadWriteOnce"], "resources": size}
+    )
+
+
+def _client(group: str, name: str, script: str, *, login: str, journals: str = "") -> Object:
+    """A pod with the group's addresses and the login of a Secret, and a claim for journals."""
     uris = {"secretKeyRef": {"name": f"{group}-lbg", "key": "uris"}}
     secrets = {"credentials": (login, CREDENTIALS), "authority": (f"{group}-lbg", AUTHORITY)}
     container = {
@@ -143,7 +160,11 @@ def _client(group: str, name: str, script: str, *, login: str) -> Object:
         *({"name": one, "secret": {"secretName": secret}} for one, (secret, _) in secrets.items()),
         {"name": "files", "configMap": {"name": "files"}},
     ]
+    if journals:
+        container["volumeMounts"].append({"name": "journals", "mountPath": JOURNALS})
+        volumes.append({"name": "journals", "persistentVolumeClaim": {"claimName": journals}})
     spec = {
+        "securityContext": {"fsGroup": 65532},
         "containers": [container],
         "volumes": volumes,
         "restartPolicy": "Never",

@@ -38,7 +38,7 @@ def scheduled(entry: dict[str, object]) -> dict[str, object]:
         (scheduled({"from": "2026-02-30T12:00:00Z", "until": NIGHT}), "date-time"),
         (scheduled({"from": "27.11.2026", "until": NIGHT}), "should match"),
         (scheduled({"weekly": {**WEEKLY, "until": "24:00"}}), "should match"),
-        (scheduled({"weekly": {**WEEKLY, "days": ["Mon", "Mon"]}}), "Duplicate value"),
+        (scheduled({"weekly": {**WEEKLY, "days": ["Mon", "Mon"]}}), "duplicate entries"),
         (scheduled({"weekly": {**WEEKLY, "days": ["Monday"]}}), "Unsupported value"),
         (scheduled({"weekly": {**WEEKLY, "days": []}}), "at least 1 items"),
         (scheduled({"weekly": {**WEEKLY, "timeZone": "../etc/passwd"}}), "should match"),
