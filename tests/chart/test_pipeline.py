@@ -107,7 +107,7 @@ def test_only_a_forecast_that_is_applied_may_do_anything_in_the_cluster(applies:
     if applies:
         (rule,) = roles[0]["rules"]
         assert (rule["apiGroups"], rule["resources"]) == (["lbg.dev"], ["loadbalancedgroups"])
-        assert set(rule["verbs"]) == {"get", "list", "patch"}
+        assert set(rule["verbs"]) == {"list", "patch"}
         assert roles[1]["subjects"] == [
             {"kind": "ServiceAccount", "name": "lbg-pipeline", "namespace": "shop"}
         ]

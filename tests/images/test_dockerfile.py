@@ -41,7 +41,7 @@ def test_it_runs_as_a_number_that_is_not_root() -> None:
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
 
 
-@pytest.mark.parametrize("image", [image for image in IMAGES if image != "pipeline"])
+@pytest.mark.parametrize("image", IMAGES)
 def test_the_entry_point_is_a_command_of_lbg_without_a_shell(image: str) -> None:
     (entry,) = map(json.loads, rests("ENTRYPOINT", image))
     (arguments,) = map(json.loads, rests("CMD", image) or ["[]"])
@@ -49,11 +49,14 @@ def test_the_entry_point_is_a_command_of_lbg_without_a_shell(image: str) -> None
     assert entry[0] == f"{prefix}/bin/lbg"
     command: click.Command = cli
     words = [*entry[1:], *arguments]
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and words:
         found = command.get_command(click.Context(command), words.pop(0))
         assert found is not None
         command = found
-    assert command.make_context("lbg", words).params  # the options are there; nothing runs
+    if isinstance(command, click.Group):
+        assert image == "pipeline", "its jobs are named by who runs it"
+    else:
+        assert command.make_context("lbg", words).params  # the options are there; nothing runs
 
 
 @pytest.mark.parametrize(
