@@ -1,0 +1,46 @@
+"""The command line: what is refused before Spark starts."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from lbg_pipeline.commands.forecast import forecast
+
+TABLE = ["--history", "t.csv", "--time", "at", "--group", "g"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "one of --journal, --demand and --history"),
+        (["--journal", "j", "--demand", "d"], "one of --journal, --demand and --history"),
+        (["--history", "t.csv", "--group", "g"], "--history needs --time COLUMN"),
+        (["--history", "t.csv", "--time", "at"], "--history needs one --group NAME"),
+        (["--journal", "j", "--time", "at"], "--time and --messages go with --history"),
+        (["--journal", "j", "--rates", "r"], "--rates goes with --demand and --history"),
+        ([*TABLE, "--interval", "7m"], "--interval is 420 s: say 1m to 1h, a whole part of an hour"),
+        ([*TABLE, "--interval", "2h"], "--interval is 7200 s"),
+        ([*TABLE, "--interval", "30s"], "--interval is 30 s"),
+        ([*TABLE, "--interval", "soon"], "'soon' is no span of time: say it as 300s, 5m, 1h or 7d"),
+        ([*TABLE, "--horizon", "30m"], "--horizon is 1800 s"),
+        ([*TABLE, "--weekly", "--horizon", "6d"], "--weekly needs a --horizon of at least 7d"),
+        ([*TABLE, "--time-zone", "Mars/Olympus"], "'Mars/Olympus' is no time zone that is known here"),
+        ([*TABLE, "--time-zone", "../etc"], "'../etc' is no time zone"),
+        ([*TABLE, "--now", "yesterday"], "'yesterday' is no time: say it as 2026-11-27T16:55:00Z"),
+        ([*TABLE, "--quantile", "1"], "--quantile"),
+        ([*TABLE, "--capacity", "0"], "--capacity"),
+        ([*TABLE, "--min-replicas", "5", "--max-replicas", "4"], "--max-replicas is 4 and must be at least"),
+        ([*TABLE, "--namespace", "shop"], "--namespace goes with --apply"),
+    ],
+)
+def test_a_wrong_command_line_is_told_what_to_say_instead(arguments: list[str], why: str) -> None:
+    result = CliRunner().invoke(forecast, [*arguments, "--out", "out"])
+    assert result.exit_code == 2
+    assert why in result.output
+
+
+def test_help_has_an_example() -> None:
+    result = CliRunner().invoke(forecast, ["--help"])
+    assert result.exit_code == 0
+    assert "Example: lbg pipeline forecast --journal" in result.output

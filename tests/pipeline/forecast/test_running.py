@@ -1,0 +1,119 @@
+"""The job from end to end, on small histories."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from lbg_pipeline.errors import ForecastRefused
+from lbg_pipeline.forecast.job import Capacity
+from lbg_pipeline.forecast.planned import Scheduling
+from lbg_pipeline.forecast.running import Request, answer
+from lbg_pipeline.forecast.settings import ForecastSettings
+from lbg_pipeline.forecast.sources import FromJournals, FromTable
+from support.demand_series import HOUR_US, MONDAY, micros, office
+from support.journal_rows import START_US, delivered, published, write_journal
+
+BERLIN = "Europe/Berlin"
+NOW = MONDAY + timedelta(weeks=3)
+
+
+def asked(source: FromTable | FromJournals, **told: object) -> Request:
+    groups = (source.group,) if isinstance(source, FromTable) else ()
+    settings = ForecastSettings(now_us=micros(NOW, BERLIN), time_zone=BERLIN)
+    usual = Request(
+        source, groups, (), settings, Capacity(0.01, 0.7, None, 1, 3), Scheduling(300, False), None
+    )
+    return replace(usual, **told)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> FromTable:
+    """Three weeks of office hours in Berlin, counted by the hour."""
+    path = tmp_path_factory.mktemp("history") / "events.csv"
+    walls = [MONDAY + timedelta(hours=hour) for hour in range(3 * 168)]
+    rows = [f"{wall:%Y-%m-%dT%H:%M:%S}+01:00,{office(wall):.0f}" for wall in walls if office(wall)]
+    path.write_text("\n".join(["at,n", *rows]) + "\n")
+    return FromTable(str(path), "orders", "at", "n")
+
+
+def test_a_table_becomes_a_schedule_with_everything_beside_it(
+    spark: SparkSession, history: FromTable, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    found = answer(spark, asked(history), str(out))
+    told = found.told["groups"][0]
+    assert told["history"]["messages"] == sum(
+        office(MONDAY + timedelta(hours=hour)) for hour in range(3 * 168)
+    )
+    assert told["backtest"]["seasonal"]["weighted_mape"] == pytest.approx(0)
+    patch = yaml.safe_load((out / "patch.yaml").read_text())
+    assert patch == {"spec": {"scaling": {"schedule": told["schedule"]}}}
+    monday = {"minReplicas": 2, "from": "2026-03-23T05:55:00Z", "until": "2026-03-23T07:55:00Z"}
+    assert told["schedule"][:2] == [
+        monday,
+        {"minReplicas": 3, "from": "2026-03-23T07:55:00Z", "until": "2026-03-23T10:00:00Z"},
+    ], "from 7:00 in Berlin with a lead of five minutes"
+    assert json.loads((out / "forecast.json").read_text()) == found.told
+    assert "Floor of replicas" in (out / "report.html").read_text()
+    by_replicas = spark.read.parquet(str(out / "forecast")).groupBy("replicas").count().collect()
+    assert {row["replicas"]: row["count"] for row in by_replicas} == {1: 108, 2: 45, 3: 15}
+    assert spark.read.parquet(str(out / "schedule")).count() == len(told["schedule"])
+    assert spark.read.parquet(str(out / "backtest")).count() == 2 * 2 * 168
+
+
+def test_journals_tell_demand_and_what_a_member_can_do(spark: SparkSession, tmp_path: Path) -> None:
+    """Two groups, ten messages an hour for three days, each a minute of work; one of them was never consumed."""
+    minute_us = 60_000_000
+    records: list = [
+        published(hour * 10 + seq, at_us=hour * HOUR_US + seq * minute_us, group=group)
+        for group in ("idle", "orders")
+        for hour in range(72)
+        for seq in range(10)
+    ]
+    records += [
+        delivered(
+            seq,
+            at_us=seq * minute_us,
+            started_at_us=START_US + seq * minute_us,
+            finished_at_us=START_US + (seq + 1) * minute_us,
+            group="orders",
+        )
+        for seq in range(5)
+    ]
+    source = FromJournals((str(write_journal(tmp_path / "journal", records)),), "unnamed")
+    settings = ForecastSettings(now_us=START_US + 72 * HOUR_US)
+    capacity = Capacity(None, 0.5, 1, 1, None)
+    found = answer(spark, asked(source, settings=settings, capacity=capacity), str(tmp_path / "out")).told
+    told = {one["group"]: one for one in found["groups"]}
+    assert told["orders"]["capacity_messages_per_second"] == pytest.approx(0.5 / 60)
+    assert told["orders"]["season"] == "hour of day"
+    assert told["idle"]["schedule"] == []
+    assert any("say --capacity" in note for note in told["idle"]["notes"])
+    assert (tmp_path / "out" / "patch-orders.yaml").exists()
+    assert not (tmp_path / "out" / "patch.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (
+            datetime(2026, 6, 1),
+            "the history ends 70 days before now, and tells nothing of now: .* or say --now TIME",
+        ),
+        (datetime(2026, 3, 1), "there is no history before now: correct --now, or the paths"),
+        (datetime(2026, 3, 2, 7, 30), "the history has no whole interval before now"),
+    ],
+)
+def test_a_history_that_tells_nothing_of_now_is_refused(
+    spark: SparkSession, history: FromTable, tmp_path: Path, now: datetime, why: str
+) -> None:
+    settings = ForecastSettings(now_us=micros(now, BERLIN), time_zone=BERLIN)
+    with pytest.raises(ForecastRefused, match=why):
+        answer(spark, asked(history, settings=settings), str(tmp_path / "out"))
