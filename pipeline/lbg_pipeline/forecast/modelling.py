@@ -39,7 +39,9 @@ MODELLED = StructType(
 
 def modelled(demand: DataFrame, settings: ForecastSettings) -> DataFrame:
     """Of DEMAND, MODELLED. Every group fits one Python worker: a year by the minute is half a million rows."""
-    return demand.groupBy("group").applyInPandas(_modelling(settings), MODELLED)
+    # The table is so small that Spark would put all groups on one core.
+    cores = demand.sparkSession.sparkContext.defaultParallelism
+    return demand.repartition(cores, "group").groupBy("group").applyInPandas(_modelling(settings), MODELLED)
 
 
 def _modelling(settings: ForecastSettings) -> Callable[[pd.DataFrame], pd.DataFrame]:

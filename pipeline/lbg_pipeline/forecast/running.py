@@ -74,12 +74,17 @@ def answer(spark: SparkSession, request: Request, out: str) -> Answer:
     _require_schedules(planned, targets)
     _write(spark, output, tables, planned, request)
     lines = list(telling.lines(planned, settings))
-    for one in planned:
-        if cluster is not None and one.group in targets:
-            cluster.apply(targets[one.group], one.schedule)
-            lines.append(f"applied to LoadBalancedGroup {targets[one.group]}: {len(one.schedule)} entries")
-    lines += [f"not applied: {why}" for why in unfit.values()]
-    return Answer(telling.as_json(planned, settings), lines)
+    told = telling.as_json(planned, settings)
+    if cluster is not None:
+        for one in planned:
+            if one.group in targets:
+                cluster.apply(targets[one.group], one.schedule)
+                lines.append(
+                    f"applied to LoadBalancedGroup {targets[one.group]}: {len(one.schedule)} entries"
+                )
+        lines += [f"not applied: {why}" for why in unfit.values()]
+        told |= {"applied": {group: str(target) for group, target in targets.items()}, "not_applied": unfit}
+    return Answer(told, lines)
 
 
 def _connected(applying: Applying) -> Cluster:

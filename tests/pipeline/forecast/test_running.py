@@ -12,9 +12,11 @@ import yaml
 from pyspark.sql import SparkSession
 
 from lbg_pipeline.errors import ForecastRefused
+from lbg_pipeline.forecast import running
+from lbg_pipeline.forecast.applying import Target
 from lbg_pipeline.forecast.job import Capacity
 from lbg_pipeline.forecast.planned import Scheduling
-from lbg_pipeline.forecast.running import Request, answer
+from lbg_pipeline.forecast.running import Applying, Request, answer
 from lbg_pipeline.forecast.settings import ForecastSettings
 from lbg_pipeline.forecast.sources import FromJournals, FromTable
 from support.demand_series import HOUR_US, MONDAY, micros, office
@@ -68,11 +70,29 @@ def test_a_table_becomes_a_schedule_with_everything_beside_it(
     assert spark.read.parquet(str(out / "backtest")).count() == 2 * 2 * 168
 
 
-def test_journals_tell_demand_and_what_a_member_can_do(spark: SparkSession, tmp_path: Path) -> None:
-    """Two groups, ten messages an hour for three days, each a minute of work; one of them was never consumed."""
-    minute_us = 60_000_000
+class Shop:
+    """A cluster with a LoadBalancedGroup for orders alone."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.applied: list[tuple[Target, list[dict]]] = []
+
+    def find(self, groups: list[str]) -> tuple[dict[str, Target], dict[str, str]]:
+        assert groups == ["idle", "orders"]
+        return {"orders": Target("shop", "orders", 3)}, {"idle": "there is none for idle"}
+
+    def apply(self, target: Target, schedule: list[dict]) -> None:
+        assert (self.out / "report.html").exists(), "everything is written first"
+        self.applied.append((target, schedule))
+
+
+def test_journals_tell_demand_and_what_a_member_can_do_and_the_schedule_is_applied(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two groups, ten messages an hour for three days, each half an hour of work; one of them was never consumed."""
+    half_hour_us = HOUR_US // 2
     records: list = [
-        published(hour * 10 + seq, at_us=hour * HOUR_US + seq * minute_us, group=group)
+        published(hour * 10 + seq, at_us=hour * HOUR_US + seq * 60_000_000, group=group)
         for group in ("idle", "orders")
         for hour in range(72)
         for seq in range(10)
@@ -80,24 +100,38 @@ def test_journals_tell_demand_and_what_a_member_can_do(spark: SparkSession, tmp_
     records += [
         delivered(
             seq,
-            at_us=seq * minute_us,
-            started_at_us=START_US + seq * minute_us,
-            finished_at_us=START_US + (seq + 1) * minute_us,
+            at_us=seq * half_hour_us,
+            started_at_us=START_US + seq * half_hour_us,
+            finished_at_us=START_US + (seq + 1) * half_hour_us,
             group="orders",
         )
         for seq in range(5)
     ]
-    source = FromJournals((str(write_journal(tmp_path / "journal", records)),), "unnamed")
-    settings = ForecastSettings(now_us=START_US + 72 * HOUR_US)
-    capacity = Capacity(None, 0.5, 1, 1, None)
-    found = answer(spark, asked(source, settings=settings, capacity=capacity), str(tmp_path / "out")).told
+    out = tmp_path / "out"
+    shop = Shop(out)
+    monkeypatch.setattr(running, "_connected", lambda _: shop)
+    request = asked(
+        FromJournals((str(write_journal(tmp_path / "journal", records)),), "unnamed"),
+        settings=ForecastSettings(now_us=START_US + 72 * HOUR_US),
+        capacity=Capacity(None, 0.5, 1, 1, None),
+        applying=Applying(None),
+    )
+    found = answer(spark, request, str(out)).told
     told = {one["group"]: one for one in found["groups"]}
-    assert told["orders"]["capacity_messages_per_second"] == pytest.approx(0.5 / 60)
+    assert told["orders"]["capacity_messages_per_second"] == pytest.approx(0.5 / 1800)
     assert told["orders"]["season"] == "hour of day"
+    assert {entry["minReplicas"] for entry in told["orders"]["schedule"]} == {3}, (
+        "the most of the group, not ten"
+    )
+    assert shop.applied == [(Target("shop", "orders", 3), told["orders"]["schedule"])]
+    assert (found["applied"], found["not_applied"]) == (
+        {"orders": "shop/orders"},
+        {"idle": "there is none for idle"},
+    )
     assert told["idle"]["schedule"] == []
     assert any("say --capacity" in note for note in told["idle"]["notes"])
-    assert (tmp_path / "out" / "patch-orders.yaml").exists()
-    assert not (tmp_path / "out" / "patch.yaml").exists()
+    assert (out / "patch-orders.yaml").exists()
+    assert not (out / "patch.yaml").exists()
 
 
 @pytest.mark.parametrize(
