@@ -1,0 +1,36 @@
+"""How a stream is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """Times are seconds of the journals' own clocks, not of the clock of who judges."""
+
+    watermark_s: float = 120.0
+    """How much later than the newest record any other may come in: a journal file is closed when it is a minute old,
+    and a record is written when its delivery has ended."""
+    lost_after_s: float = 300.0
+    """A message without an end is lost when the watermark is so long past its confirm; until then it is pending."""
+    forget_s: float = 3600.0
+    """What is remembered of a key or a publisher of which nothing came for so long is forgotten."""
+    clock_skew_s: float = 0.0
+    """By how much the clocks of two members may differ."""
+    default_group: str = "unnamed"
+    groups: tuple[str, ...] = ()
+    """Only these; all when empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is judged at once, in microseconds: deliveries later than `after_us` and until `until_us`."""
+
+    after_us: int
+    until_us: int
+    skew_us: int
+    lost_upto_us: int
+    forget_upto_us: int
+    is_last: bool = False
+    """Nothing is expected after it."""

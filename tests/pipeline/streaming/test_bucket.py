@@ -1,0 +1,185 @@
+"""What a stream says in the end is what is said of the whole journal at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbg_broker.group import DeliveredRecord, PublishedRecord
+from lbg_pipeline.streaming import forgetting
+from support.journal_rows import START_US, delivered, published
+from support.pipeline_reference import judge
+from support.planted_journal import DEFAULT_GROUP, SKEW_S, plant
+from support.random_journals import journals
+from support.streamed import Streamed, expected_offences, told_offences
+
+Record = PublishedRecord | DeliveredRecord
+
+OTHERWISE_TOLD = frozenset({"repeated", "misplaced"})
+"""Of an acknowledgement that was never written, the one after it is told as the repeat; and a message that comes a
+third time in a wrong place is told twice (docs/pipeline.md)."""
+
+
+def last_us(record: Record) -> int:
+    if isinstance(record, PublishedRecord):
+        return record.confirmed_at_us
+    times = (record.delivered_at_us, record.started_at_us, record.finished_at_us, record.settled_at_us)
+    return max(time for time in times if time is not None)
+
+
+def check_same(
+    streamed: Streamed, records: list[Record], *, skew_s: float = 0, but: frozenset[str] = frozenset()
+) -> None:
+    for group, judged in judge(records, default_group="unnamed", clock_skew_s=skew_s).items():
+        told = told_offences(streamed.found["offences"], group, but=but)
+        assert told == expected_offences(judged, but=but)
+        moves = [one for one in streamed.found["moves"] if one["group"] == group]
+        assert Counter(
+            (one["hash"], one["was"], one["now"], one["at_us"], one["pause_us"]) for one in moves
+        ) == (Counter((one.hash, one.was, one.now, one.at_us, one.pause_us) for one in judged.moves))
+        complete: Counter[tuple[str, int, str]] = Counter()
+        for one in streamed.found["completeness"]:
+            if one["group"] == group:
+                for name in ("published", "distinct", "lost", "pending", "unpublished"):
+                    complete[one["publisher"], one["hash"], name] += one[name]
+        assert complete == Counter(
+            {
+                (publisher, hash_, name): getattr(one, name)
+                for (publisher, hash_), one in judged.completeness.items()
+                for name in ("published", "distinct", "lost", "pending", "unpublished")
+            }
+        )
+        totals = streamed.totals(group)
+        for name in ("published", "delivered", "acknowledged", "dead", "released", "redelivered"):
+            assert totals[name] == getattr(judged, name), name
+        assert totals["lost"] - totals["found"] == judged.total("lost")
+        assert totals["repeated"] == judged.count("repeated")
+
+
+@given(
+    records=journals(modes=("Exclusive", "Partitioned", "MessageGroups")),
+    jitter_us=st.integers(0, 5),
+    epochs=st.integers(1, 6),
+    seed=st.randoms(use_true_random=False),
+    skew_us=st.sampled_from([0, 3]),
+)
+@settings(max_examples=30, deadline=None)
+def test_any_history_in_any_epochs_is_judged_as_a_whole(
+    records: list[Record], jitter_us: int, epochs: int, seed: object, skew_us: int
+) -> None:
+    arriving = sorted(records, key=lambda one: last_us(one) + seed.randint(0, jitter_us))  # type: ignore[attr-defined]
+    streamed = Streamed(watermark_us=2000, skew_us=skew_us)
+    for number in range(epochs):
+        begin, end = (len(arriving) * at // epochs for at in (number, number + 1))
+        streamed.feed(arriving[begin:end])
+    streamed.end()
+    assert not streamed.found["late"]
+    check_same(streamed, records, skew_s=skew_us / 1e6, but=OTHERWISE_TOLD)
+
+
+@given(records=journals(modes=("Sessions",)), epochs=st.integers(1, 6))
+@settings(max_examples=15, deadline=None)
+def test_sessions_have_their_order_in_any_epochs(records: list[Record], epochs: int) -> None:
+    arriving = sorted(records, key=last_us)
+    streamed = Streamed(watermark_us=2000)
+    for number in range(epochs):
+        begin, end = (len(arriving) * at // epochs for at in (number, number + 1))
+        streamed.feed(arriving[begin:end])
+    streamed.end()
+    check_same(streamed, records, but=OTHERWISE_TOLD)
+
+
+@pytest.mark.parametrize(("epochs", "skew_s"), [(1, 0.0), (9, 0.0), (9, SKEW_S)])
+def test_everything_that_was_planted_is_found_whatever_the_epochs(
+    tmp_path_factory: pytest.TempPathFactory, epochs: int, skew_s: float
+) -> None:
+    planted = plant(tmp_path_factory.mktemp("planted"), broken=False)
+    records = [replace(one, group=one.group or DEFAULT_GROUP) for one in planted.records]
+    records.sort(key=last_us)
+    longest_us = max(
+        last_us(one) - one.delivered_at_us for one in records if isinstance(one, DeliveredRecord)
+    )
+    streamed = Streamed(watermark_us=longest_us + 1, skew_us=round(skew_s * 1e6))
+    for number in range(epochs):
+        streamed.feed(records[len(records) * number // epochs : len(records) * (number + 1) // epochs])
+    streamed.end()
+    assert not streamed.found["late"]
+    check_same(streamed, records, skew_s=skew_s, but=frozenset({"repeated"}))
+
+
+def test_a_message_told_as_lost_that_comes_after_all_is_told_as_found() -> None:
+    streamed = Streamed(watermark_us=10, lost_after_us=1000)
+    streamed.feed([published(0), published(1), delivered(0, at_us=100)])
+    streamed.feed([delivered(2, at_us=50_000, hash_=1, key="other")])
+    streamed.feed([])
+    assert [(one["first"], one["last"]) for one in streamed.found["lost"]] == [(1, 1)]
+    streamed.feed([delivered(1, at_us=60_000)])
+    streamed.end()
+    assert [(one["first"], one["last"]) for one in streamed.found["found"]] == [(1, 1)]
+    assert streamed.totals("g")["lost"] - streamed.totals("g")["found"] == 0
+
+
+def test_what_comes_later_than_the_watermark_is_kept_aside_and_counts_as_delivered() -> None:
+    streamed = Streamed(watermark_us=1000)
+    streamed.feed([published(0), published(1), delivered(1, at_us=50_000)])
+    streamed.feed([])
+    streamed.feed([delivered(0, at_us=10)])
+    streamed.end()
+    [late] = streamed.found["late"]
+    assert (late["seq"], late["delivered_at_us"], late["views"]) == (
+        0,
+        START_US + 10,
+        "delivered,acknowledged,overlap",
+    )
+    assert streamed.totals("g")["late"] == 1
+    assert streamed.totals("g")["lost"] - streamed.totals("g")["found"] == 0
+    assert not streamed.found["offences"]
+
+
+def test_memory_does_not_grow_with_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forgetting, "MOST_RUNS", 20)
+    streamed = Streamed(watermark_us=2_000_000, lost_after_us=2_000_000, forget_us=10_000_000)
+    sizes = []
+    for second in range(40):
+        records: list[Record] = []
+        for number in range(300):
+            seq, at_us = second * 300 + number, second * 1_000_000 + number * 3000
+            key = f"k{seq // 1000}"
+            records += [published(seq, at_us=at_us, key=key), delivered(seq, at_us=at_us + 500, key=key)]
+            if seq % 100 == 99:
+                records.pop()
+        streamed.feed(records)
+        sizes.append((streamed.state_bytes, streamed.held_rows))
+    assert streamed.totals("g")["lost"] > 80
+    assert max(rows for _, rows in sizes[20:]) <= max(rows for _, rows in sizes[5:20])
+    assert max(size for size, _ in sizes[30:]) < 1.2 * max(size for size, _ in sizes[10:20])
+
+
+def test_idle_keys_and_publishers_are_forgotten_and_their_counts_told() -> None:
+    streamed = Streamed(watermark_us=1000, forget_us=1_000_000)
+    streamed.feed([published(0, publisher="gone"), delivered(0, publisher="gone", at_us=10)])
+    streamed.feed(
+        [delivered(0, publisher="new", at_us=5_000_000), published(0, publisher="new", at_us=5_000_000)]
+    )
+    streamed.feed([])
+    assert [
+        (one["publisher"], one["published"], one["distinct"]) for one in streamed.found["completeness"]
+    ] == [("gone", 1, 1)]
+    streamed.end()
+    assert sorted(one["publisher"] for one in streamed.found["completeness"]) == ["gone", "new"]
+
+
+def test_numbers_too_far_apart_for_one_line_are_judged_too() -> None:
+    records: list[Record] = [
+        *(published(seq, hash_=hash_) for hash_ in range(0, 64, 16) for seq in (0, 1 << 61, (1 << 61) + 1)),
+        delivered(1 << 61),
+        delivered(0, at_us=10),
+    ]
+    streamed = Streamed(watermark_us=1000)
+    streamed.feed(records)
+    streamed.end()
+    check_same(streamed, records)
