@@ -1,0 +1,37 @@
+"""What is wrong on the command line is said before Spark begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lbg_pipeline.commands.plan import plan
+from lbg_pipeline.errors import PlanRefused
+
+COMMAND = ("--journal", "nowhere", "--out", "out")
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        (("--queue-counts", "4,x"), "'x' is no number and no range from 1 to 4096: say 4,8,16 or 4-16"),
+        (("--queue-counts", "8-4"), "'8-4' is no number and no range"),
+        (("--hash-counts", "70000"), "'70000' is no number and no range from 1 to 65536"),
+        (("--growth", "0"), "--growth"),
+        (("--target-utilisation", "70"), "--target-utilisation"),
+        (("--function", "md5"), "--function"),
+        (("--service-time", "-1"), "--service-time"),
+    ],
+)
+def test_wrong_values_are_named(told: tuple[str, ...], line: str) -> None:
+    said = CliRunner().invoke(plan, [*COMMAND, *told])
+    assert said.exit_code == 2
+    assert line in said.output
+
+
+def test_a_manifest_that_is_not_there_is_told_before_spark_starts(tmp_path: Path) -> None:
+    said = CliRunner().invoke(plan, [*COMMAND, "--manifest", str(tmp_path / "none.yaml")])
+    assert isinstance(said.exception, PlanRefused)
+    assert "none.yaml: No such file or directory" in str(said.exception)
