@@ -13,6 +13,9 @@ from .manifest import Declared
 from .sharing import STATIC
 from .simulating import Rules
 
+_EVEN = 1.2
+"""The busiest member's load, divided by the mean of all, from which on another number of queues is named."""
+
 _LAG_S = 10.0
 """The `targetLag` of a group that has no target: what a member works off in so long."""
 
@@ -102,6 +105,8 @@ def _advice(choice: Choice, subject: Subject, rules: Rules, *, has_patch: bool) 
         yield "with assignment Static another number of members restarts all of them, and nearly all queues move"
     if choice.members_spared is not None and choice.members_spared > best.members:
         yield f"to have one member away at the peak without falling behind takes {choice.members_spared} members"
+    if subject.has_queues_to_count:
+        yield from _of_the_spread(choice)
     if choice.new_group is not None:
         other = choice.new_group
         yield (
@@ -109,6 +114,22 @@ def _advice(choice: Choice, subject: Subject, rules: Rules, *, has_patch: bool) 
             f"{other.queue_count} queues would do with {other.members} members, at most "
             f"{other.utilisation_peak:.0%} busy"
         )
+
+
+def _of_the_spread(choice: Choice) -> Iterator[str]:
+    """Members have as many queues, and not as much to do."""
+    best = choice.recommended
+    if best.spread <= _EVEN:
+        return
+    same = (best.hash_count, best.members)
+    others = [one for one in choice.candidates if (one.hash_count, one.members) == same]
+    evener = [one for one in others if one.spread <= _EVEN] or [min(others, key=lambda one: one.spread)]
+    other = min(evener, key=lambda one: one.queue_count)
+    told = f"the busiest of {best.members} members has {best.spread:.2f} times what they have in the mean"
+    if other.spread > _EVEN:
+        yield f"{told}, and no number of queues that was tried makes that less than {other.spread:.2f}"
+    else:
+        yield f"{told}; {other.queue_count} queues would make that {other.spread:.2f}"
 
 
 def _of_a_new_group(choice: Choice, subject: Subject) -> Iterator[str]:

@@ -24,7 +24,7 @@ _TOLD_KEYS = 30
 def plan_page(plan: Plan, observed: Observed) -> str:
     subject = plan.subject
     sections = [
-        Section("Recommendation", [_facts(plan), *(Note(line) for line in plan.proposal.advice)]),
+        Section("Recommendation", [_facts(plan), *_notes(plan)]),
         Section("Candidates", [*_figures(plan), _candidates(plan)]),
         Section("Hot keys", list(_hot_keys(plan)), "One key is served one call at a time, by one member."),
     ]
@@ -53,11 +53,19 @@ def _facts(plan: Plan) -> Facts:
         [
             *facts,
             Fact("members", f"{choice.members_min} to {best.members}", "for the mean, and for the peak"),
-            Fact("calls at once", f"{plan.calls_mean:.3g}, peak {plan.calls_peak:.3g}", "of the whole group"),
+            Fact(
+                "calls at once", f"{plan.calls_peak:.3g}", f"at the peak; {plan.calls_mean:.3g} in the mean"
+            ),
             Fact("busiest member", percent(best.utilisation_peak), f"at the peak; target {rules.target:.0%}"),
             Fact("with one away", percent(best.away_utilisation), "at the peak, the worst one to lose"),
         ]
     )
+
+
+def _notes(plan: Plan) -> Iterator[Note]:
+    """What is said first where the target is not met must not be missed."""
+    for number, line in enumerate(plan.proposal.advice):
+        yield Note(line, warns=number == 0 and not plan.choice.recommended.meets)
 
 
 def _figures(plan: Plan) -> Iterator[Row | Figure]:
@@ -83,7 +91,7 @@ def _against_queues(plan: Plan) -> Figure:
         )
         axes.axvline(best.queue_count, color=even, linewidth=1)
         axes.set_xscale("log", base=2)
-        _ticks(axes, queues)
+        _ticks(axes, queues, best.queue_count)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("queues")
         axes.set_ylabel("calls at once of the busiest member")
@@ -145,8 +153,12 @@ def _against_members(plan: Plan) -> Figure:
     )
 
 
-def _ticks(axes: Axes, queues: Sequence[int]) -> None:
-    shown = queues if len(queues) <= 8 else queues[:: len(queues) // 8 + 1]
+def _ticks(axes: Axes, queues: Sequence[int], kept: int) -> None:
+    """At counts that were tried, with room between them; at `kept` in any case."""
+    shown = [kept]
+    for one in queues:
+        if all(max(one, other) >= 1.3 * min(one, other) for other in shown):
+            shown.append(one)
     axes.set_xticks(shown, [str(one) for one in shown])
     axes.set_xticks([], minor=True)
 

@@ -19,7 +19,7 @@ from lbg_pipeline.plan.simulating import Rules
 from support.manifests import Manifest, fill_in, group_manifest, schema_of
 
 from .test_choosing import even
-from .test_simulating import rules
+from .test_simulating import demand, rules
 
 
 def merged(target: Any, patch: Any) -> Any:
@@ -184,3 +184,16 @@ def test_another_hash_function_is_a_new_group() -> None:
 def test_a_target_that_cannot_be_met_is_said_first() -> None:
     _, proposal = planned(even(10.0, 128), subject(), rules(members_max=4))
     assert proposal.advice[0].startswith("no candidate keeps below 70%: the busiest is 250% busy")
+
+
+def test_the_number_of_queues_that_evens_the_loads_is_named() -> None:
+    """Four heavy hashes of 64 fall together in 4 queues: one of 2 members has them all."""
+    calls = [0.01] * 64
+    for hash_ in (0, 4, 8, 12):
+        calls[hash_] = 1.0
+    told = subject(hash_count=64, queue_count=4)
+    _, proposal = planned(demand(calls), told, rules(concurrency=6), [4])
+    (line,) = [line for line in proposal.advice if "times what they have in the mean" in line]
+    assert "no number of queues that was tried" in line
+    _, wider = planned(demand(calls), told, rules(concurrency=4, target=0.95), [4, 8, 16])
+    assert not any("times what they have" in line for line in wider.advice), wider.advice
