@@ -9,7 +9,10 @@ import click
 from lbg.failing import Failure
 from lbg.loading import LazyCommand, LazyGroup
 
-COMMANDS = {
+COMMANDS: dict[str, LazyCommand] = {
+    "validate": LazyCommand(
+        "lbg_pipeline.commands.validate:validate", "Prove that nothing was lost or out of order."
+    ),
     "plan": LazyCommand(
         "lbg_pipeline.commands.plan:plan", "How many hashes, queues and members a group needs."
     ),

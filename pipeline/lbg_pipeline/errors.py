@@ -4,6 +4,7 @@
     ├── SparkUnusable    no PySpark, no Java, or a master that does not answer
     ├── JournalNotFound  a path that holds no journal, or cannot be read
     ├── NewerSchema      a journal of a newer LBG: `file`, `version`
+    ├── JobFailed        Spark gave up a job, for what it says
     ├── OutputRefused    the output directory holds something else, or cannot be written
     ├── PlanRefused      nothing to plan with, or a manifest that is not of the group in the journals
     ├── HistoryRefused   a table that is no history of demand, or has rows that say no time or no count
@@ -58,6 +59,10 @@ class ForecastRefused(PipelineError):
 
 class ClusterRefused(PipelineError):
     pass
+
+
+class JobFailed(PipelineError):
+    """Spark gave up, with what it says of why."""
 
 
 _NEWER = re.compile(r"lbg_pipeline\.errors\.NewerSchema: (?P<told>.+)")

@@ -74,4 +74,8 @@ _ARROW: dict[DataType, pa.DataType] = {
 
 def arrow_schema(table: StructType) -> pa.Schema:
     """The same table as workers exchange it with Spark."""
-    return pa.schema([pa.field(field.name, _ARROW[field.dataType], field.nullable) for field in table])
+    return pa.schema([pa.field(field.name, _arrow_type(field.dataType), field.nullable) for field in table])
+
+
+def _arrow_type(kind: DataType) -> pa.DataType:
+    return pa.struct(list(arrow_schema(kind))) if isinstance(kind, StructType) else _ARROW[kind]

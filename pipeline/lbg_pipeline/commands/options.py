@@ -1,0 +1,62 @@
+"""The options that every job has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+DEFAULT_GROUP = "unnamed"
+
+
+def journal_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--journal, --group and --default-group."""
+    for option in (
+        click.option(
+            "--default-group",
+            default=DEFAULT_GROUP,
+            show_default=True,
+            metavar="NAME",
+            help="The group of records that name none: journals did not always say it.",
+        ),
+        click.option(
+            "--group",
+            "groups",
+            multiple=True,
+            metavar="NAME",
+            help="Only this group. May be given more than once. By default all.",
+        ),
+        click.option(
+            "--journal",
+            "journals",
+            multiple=True,
+            required=True,
+            metavar="PATH",
+            help="Where journals are: a file, a directory, a glob or any URL that Spark reads. May be given more "
+            "than once.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--out, --master and --json."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="The report as JSON on standard output."),
+        click.option(
+            "--master",
+            metavar="URL",
+            help="The Spark to run on. By default spark-submit's, else local[*]: all cores of this machine.",
+        ),
+        click.option(
+            "--out",
+            required=True,
+            metavar="DIR",
+            help="Where results go: a new directory, or one of an earlier run, which is replaced. Any URL that "
+            "Spark writes.",
+        ),
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,79 @@
+"""`lbg pipeline validate`, and the same for spark-submit."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from lbg_pipeline.commands.options import journal_options, output_options
+
+_SECONDS = click.FloatRange(min=0)
+
+
+@click.command(epilog="Example: lbg pipeline validate --journal journal --out verdict")
+@journal_options
+@output_options
+@click.option(
+    "--settle",
+    "settle_s",
+    type=_SECONDS,
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="What was confirmed less than so long before the end of the journals is pending, not lost: it may still be "
+    "on its way.",
+)
+@click.option(
+    "--clock-skew",
+    "clock_skew_s",
+    type=_SECONDS,
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="By how much the clocks of two members may differ. Inversions and overlaps that this explains are told as "
+    "uncertain and break no verdict.",
+)
+@click.option(
+    "--exactly-once", is_flag=True, help="A message that was acknowledged twice breaks the verdict."
+)
+@click.option("--strict", is_flag=True, help="Exit with status 1 if any line is no record.")
+def validate(
+    journals: tuple[str, ...],
+    groups: tuple[str, ...],
+    default_group: str,
+    out: str,
+    master: str | None,
+    as_json: bool,
+    settle_s: float,
+    clock_skew_s: float,
+    exactly_once: bool,
+    strict: bool,
+) -> int:
+    """Prove from journals that nothing was lost or out of order.
+
+    Per publisher and hash what was lost; per key what was repeated, rewound or inverted, as delivered and as
+    acknowledged, and when two members had it at once; which shards moved and how long that took. A verdict for each
+    group, and the exact list of the messages that it rests on, as Parquet in --out.
+
+    The exit status is 1 if the verdict of any group is broken.
+    """
+    from lbg_pipeline.commands.running import spark_job
+    from lbg_pipeline.progress import shown_progress
+    from lbg_pipeline.validate.job import validate_journals
+    from lbg_pipeline.validate.reporting import report_lines
+    from lbg_pipeline.validate.settings import ValidationSettings
+
+    settings = ValidationSettings(settle_s, clock_skew_s, exactly_once, frozenset(groups) or None)
+    with spark_job("validate", master) as spark, shown_progress(spark) as progress:
+        report = validate_journals(
+            spark, journals, out, settings, default_group=default_group, progress=progress
+        )
+    click.echo(json.dumps(report.as_json()) if as_json else "\n".join(report_lines(report)))
+    return 0 if report.is_sound and not (strict and report.broken_lines) else 1
+
+
+if __name__ == "__main__":
+    from lbg_pipeline.commands.running import submitted
+
+    submitted(validate)

@@ -1,0 +1,168 @@
+"""All evidence of some (group, lane)s as numpy columns, with names as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_broker.group import SESSIONS
+from lbg_broker.group.journal import VERDICTS
+
+from .evidence import JUDGED_MODES
+
+Ints = npt.NDArray[Any]
+"""Of int64."""
+Flags = npt.NDArray[Any]
+"""Of bool."""
+
+ACK, DEAD, REPEAT, RELEASED = (VERDICTS.index(name) for name in ("ack", "dead", "repeat", "released"))
+NEVER = np.iinfo(np.int64).min
+"""A time that there is not."""
+
+_MOST = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A column of text: `codes` are places in `told`; a null has the code len(told)."""
+
+    codes: Ints
+    told: list[str]
+
+    @classmethod
+    def of(cls, column: pa.ChunkedArray) -> Names:
+        encoded = column.combine_chunks().dictionary_encode()
+        told = encoded.dictionary.to_pylist()
+        return cls(np.asarray(pc.fill_null(encoded.indices, len(told)), np.int64), told)
+
+    def __getitem__(self, row: int) -> str | None:
+        code = self.codes[row]
+        return self.told[code] if code < len(self.told) else None
+
+
+def dense(*columns: Ints) -> tuple[Ints, Ints]:
+    """A number from 0 for each different row of `columns`, and a row that has it, by number."""
+    packed = columns[0]
+    for column in columns[1:]:
+        packed = _packed(packed, column)
+    order = np.argsort(packed)
+    is_new = np.diff(packed[order], prepend=packed[order][:1] - 1) != 0
+    codes = np.empty(len(packed), np.int64)
+    codes[order] = np.cumsum(is_new) - 1
+    return codes, order[is_new]
+
+
+def _packed(major: Ints, minor: Ints) -> Ints:
+    if not len(major):
+        return major
+    low = int(minor.min())
+    span = int(minor.max()) - low + 1
+    if (int(major.max()) + 1) * span >= _MOST or int(major.min()) < 0:
+        _, major = np.unique(major, return_inverse=True)
+        _, minor = np.unique(minor, return_inverse=True)
+        low, span = 0, int(minor.max()) + 1
+    packed: Ints = major * span + (minor - low)
+    return packed
+
+
+def ordered(major: Ints, at: Ints, *ties: Ints) -> Ints:
+    """The order by `major`, `at` and `ties`; as fast as one sort of numbers where there are few ties."""
+    packed = _packed(major, at)
+    order = np.argsort(packed)
+    in_order = packed[order]
+    same = np.concatenate((in_order[1:] == in_order[:-1], [False])) if len(order) else np.zeros(0, bool)
+    tied = np.flatnonzero(same | np.concatenate(([False], same[:-1])))
+    if len(tied):
+        rows = order[tied]
+        order[tied] = rows[np.lexsort((*(tie[rows] for tie in reversed(ties)), packed[rows]))]
+    return order
+
+
+class Deposition:
+    """The deliveries of a table of EVIDENCE that has rows of role DELIVERED or SESSION alone."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.count = table.num_rows
+        self.group = Names.of(table["group"])
+        self.publisher = Names.of(table["publisher"])
+        self.key = Names.of(table["key"])
+        self.member_name = Names.of(table["member_name"])
+        self.incarnation = Names.of(table["incarnation"])
+        self.session = Names.of(table["session"])
+        self.hash = _ints(table["hash"])
+        self.seq = _ints(table["seq"])
+        self.sequence = _ints(table["sequence"])
+        self.member = _ints(table["member"])
+        self.delivery = _ints(table["delivery"])
+        self.redelivered = _ints(table["redelivered"])
+        self.delivered_at_us = _ints(table["delivered_at_us"])
+        self.started_at_us = _ints(table["started_at_us"])
+        self.finished_at_us = _ints(table["finished_at_us"])
+        self.settled_at_us = _ints(table["settled_at_us"])
+        self.verdict = _ints(table["verdict"])
+        self.mode = _ints(table["mode"])
+
+    @cached_property
+    def run(self) -> Ints:
+        """The place of each incarnation among all by name."""
+        told = self.incarnation.told
+        places = np.empty(len(told) + 1, np.int64)
+        places[sorted(range(len(told)), key=told.__getitem__)] = np.arange(len(told))
+        places[len(told)] = len(told)
+        return places[self.incarnation.codes]
+
+    @cached_property
+    def has_key(self) -> Flags:
+        return self.key.codes < len(self.key.told)
+
+    @cached_property
+    def is_in_sessions(self) -> Flags:
+        found: Flags = self.mode == JUDGED_MODES.index(SESSIONS)
+        return found
+
+    @cached_property
+    def is_acknowledged(self) -> Flags:
+        found: Flags = (self.verdict == ACK) | (self.verdict == DEAD)
+        return found
+
+    def before_us(self, rows: Ints, at_us: Ints, major: Ints) -> Ints:
+        """`rows` in order of `major` and then of time; what is at one time by incarnation and delivery."""
+        return rows[ordered(major[rows], at_us[rows], self.run[rows], self.delivery[rows])]
+
+    def told(self, row: int) -> dict[str, Any]:
+        """The columns of an offence that say which delivery it is."""
+        return {
+            "group": self.group[row],
+            "publisher": self.publisher[row],
+            "key": self.key[row],
+            "hash": int(self.hash[row]),
+            "seq": int(self.seq[row]),
+            "member": int(self.member[row]),
+            "member_name": self.member_name[row],
+            "incarnation": self.incarnation[row],
+            "delivery": int(self.delivery[row]),
+            "session": self.session[row],
+            "sequence": time_told(self.sequence[row]),
+        }
+
+
+def time_told(at_us: np.int64) -> int | None:
+    return None if at_us == NEVER else int(at_us)
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    if column.null_count:
+        column = pc.fill_null(column.cast(pa.int64()), NEVER)
+    return ints_of(column)
+
+
+def ints_of(column: pa.ChunkedArray) -> Ints:
+    """Without nulls."""
+    found: Ints = column.combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return found

@@ -1,0 +1,77 @@
+"""The job: reads journals, judges them, writes the tables and the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lbg_pipeline.progress import Progress
+from lbg_pipeline.reading import scan_journals
+from lbg_pipeline.writing import Output
+
+from .evidence import EVIDENCE, EvidenceStep
+from .judging import Judgement, judge, judgement
+from .reporting import SHOWN, Report
+from .settings import ValidationSettings
+from .tables import KINDS, VERDICTS
+
+TABLES = ("offences", "lost", "moves", "completeness", "broken")
+_WORST_FIRST = ("inverted", "overlap", "misplaced", "repeated", "rewound")
+
+
+def validate_journals(
+    spark: SparkSession,
+    paths: Sequence[str],
+    out: str,
+    settings: ValidationSettings,
+    *,
+    default_group: str,
+    progress: Progress,
+) -> Report:
+    """Raises JournalNotFound and OutputRefused; a record of a newer version ends it before a table is written."""
+    output = Output(spark, out)
+    progress.says("reading and judging")
+    evidence = scan_journals(spark, paths, EvidenceStep(settings), EVIDENCE, default_group=default_group)
+    findings = judge(evidence, settings, tasks=evidence.rdd.getNumPartitions())
+    findings.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        findings.count()
+        # Findings are few where journals are sound, and lie in as many pieces as there were tasks.
+        gathered = findings.coalesce(2 * spark.sparkContext.defaultParallelism)
+        progress.says("writing")
+        return _written(spark, output, judgement(gathered, settings))
+    finally:
+        findings.unpersist()
+
+
+def _written(spark: SparkSession, output: Output, judged: Judgement) -> Report:
+    verdicts = sorted((row.asDict() for row in judged.verdicts.collect()), key=lambda row: row["group"])
+    broken_lines = judged.broken.count()
+    has_offences = any(row[kind] for row in verdicts for kind in (*KINDS, "uncertain"))
+    has_lost = any(row["lost"] for row in verdicts)
+    report = Report(
+        verdicts=verdicts,
+        broken_lines=broken_lines,
+        first_offences=_first(judged.offences, _severity(), "group", "at_us") if has_offences else [],
+        first_lost=_first(judged.lost, "group", "publisher", "hash", "first") if has_lost else [],
+        first_broken_lines=_first(judged.broken, "file", "text") if broken_lines else [],
+    )
+    output.table("verdicts", spark.createDataFrame(verdicts, VERDICTS).coalesce(1))
+    for name in TABLES:
+        output.table(name, getattr(judged, name))
+    output.text("report.json", json.dumps(report.as_json(), indent=2) + "\n")
+    return report
+
+
+def _first(table: DataFrame, *by: Column | str) -> list[dict[str, Any]]:
+    return [row.asDict() for row in table.orderBy(*by).limit(SHOWN).collect()]
+
+
+def _severity() -> Column:
+    place = F.array_position(F.array(*(F.lit(kind) for kind in _WORST_FIRST)), F.col("kind"))
+    return F.col("uncertain").cast("int") * len(_WORST_FIRST) + place
