@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from ..errors import ClusterRefused, ForecastRefused
 from ..writing import Output
@@ -59,6 +59,7 @@ def answer(spark: SparkSession, request: Request, out: str) -> Answer:
     cluster = None if request.applying is None else _connected(request.applying)
     output = Output(spark, out)
     found = sourced(spark, request.source, groups=request.groups, rates=request.rates)
+    broken = _set_aside(output, found.broken)
     tables = job.tables(found.arrived, settings)
     names = job.names(tables)
     _require_groups(request, names)
@@ -72,9 +73,10 @@ def answer(spark: SparkSession, request: Request, out: str) -> Answer:
         limits={name: target.max_replicas for name, target in targets.items()},
     )
     _require_schedules(planned, targets)
+    told = telling.as_json(planned, settings, broken=broken)
+    lines = list(telling.lines(planned, settings, broken=broken))
     _write(spark, output, tables, planned, request)
-    lines = list(telling.lines(planned, settings))
-    told = telling.as_json(planned, settings)
+    output.text("forecast.json", json.dumps(told, indent=2) + "\n")
     if cluster is not None:
         for one in planned:
             if one.group in targets:
@@ -107,6 +109,14 @@ def _targets(
     return targets, unfit
 
 
+def _set_aside(output: Output, broken: DataFrame | None) -> int:
+    """How many there are."""
+    if broken is None:
+        return 0
+    output.table("broken", broken)
+    return output.read("broken").count()
+
+
 def _require_groups(request: Request, names: Sequence[str]) -> None:
     missing = [name for name in request.groups if name not in names]
     if missing:
@@ -131,7 +141,6 @@ def _write(
     output.table("forecast", job.with_replicas(spark, tables.forecast, planned))
     output.table("backtest", tables.backtest)
     output.table("schedule", job.schedule_table(spark, planned))
-    output.text("forecast.json", json.dumps(telling.as_json(planned, settings), indent=2) + "\n")
     largest = sorted(planned, key=lambda one: -one.history.messages)[:DRAWN_GROUPS]
     drawables = job.drawables(tables, [one.group for one in largest], settings)
     drawn = [(one, drawables[one.group]) for one in largest]

@@ -41,17 +41,18 @@ Source = FromJournals | FromProfiles | FromTable
 
 @dataclass(frozen=True, slots=True)
 class Sourced:
-    """ARRIVED, and what members can do where that is known."""
+    """ARRIVED, what members can do where that is known, and lines of journals that are no records."""
 
     arrived: DataFrame
     measured: DataFrame | None
+    broken: DataFrame | None
 
 
 def sourced(
     spark: SparkSession, source: Source, *, groups: tuple[str, ...], rates: tuple[str, ...]
 ) -> Sourced:
     """Of these groups, of all if there are none. Raises PipelineError."""
-    measured = None
+    measured = broken = None
     if rates:
         table = read_kept(spark, rates, ("group", "messages", "busy_us"), "tables `rates` with --rates")
         measured = measured_of_rates(table)
@@ -66,6 +67,7 @@ def sourced(
                 else arrived_of_published(published)
             )
             measured = measured_of_delivered(journals.delivered)
+            broken = journals.broken
         case FromProfiles(paths):
             columns = ("group", "minute", "messages")
             arrived = arrived_of_minutes(read_kept(spark, paths, columns, "tables `demand` with --demand"))
@@ -74,4 +76,4 @@ def sourced(
             arrived = arrived_of_table(table, where=path, group=group, time=time, messages=messages)
     if groups:
         arrived = arrived.where(F.col("group").isin(*groups))
-    return Sourced(arrived, measured)
+    return Sourced(arrived, measured, broken)

@@ -17,8 +17,11 @@ TOLD_DAYS = 8
 _NAMES = {"seasonal": "seasonal", "naive": "naive, as last {period}"}
 
 
-def lines(groups: Sequence[Planned], settings: ForecastSettings) -> Iterator[str]:
-    """Of one to three groups all there is to know; of more a line each, as the tables have the rest."""
+def lines(groups: Sequence[Planned], settings: ForecastSettings, *, broken: int = 0) -> Iterator[str]:
+    """Of one to three groups all there is to know; of more a line each, as the tables have the rest. `broken`: lines of
+    the journals that are no records."""
+    if broken:
+        yield f"{broken:,} lines are no records, and count for nothing: table broken has them with the reason"
     if len(groups) > TOLD_GROUPS:
         yield from _overview(groups, settings)
         return
@@ -133,7 +136,7 @@ def _first(group: Planned) -> str:
     return rfc3339(group.floor[0].from_s) if group.floor else "–"
 
 
-def as_json(groups: Sequence[Planned], settings: ForecastSettings) -> dict[str, Any]:
+def as_json(groups: Sequence[Planned], settings: ForecastSettings, *, broken: int = 0) -> dict[str, Any]:
     """Everything but the intervals, which are in the tables; times are RFC 3339."""
     return {
         "now": rfc3339(settings.now_us // SECOND_US),
@@ -141,6 +144,7 @@ def as_json(groups: Sequence[Planned], settings: ForecastSettings) -> dict[str, 
         "horizon_seconds": settings.horizon_s,
         "time_zone": settings.time_zone,
         "quantile": settings.quantile,
+        "broken_lines": broken,
         "groups": [_group_json(group) for group in groups],
     }
 

@@ -22,6 +22,8 @@ from lbg_pipeline.forecast.sources import FromJournals, FromTable
 from support.demand_series import HOUR_US, MONDAY, micros, office
 from support.journal_rows import START_US, delivered, published, write_journal
 
+pytestmark = pytest.mark.timeout(600)  # each is a dozen of Spark's jobs, which take minutes on a busy machine
+
 BERLIN = "Europe/Berlin"
 NOW = MONDAY + timedelta(weeks=3)
 
@@ -67,7 +69,7 @@ def test_a_table_becomes_a_schedule_with_everything_beside_it(
     by_replicas = spark.read.parquet(str(out / "forecast")).groupBy("replicas").count().collect()
     assert {row["replicas"]: row["count"] for row in by_replicas} == {1: 108, 2: 45, 3: 15}
     assert spark.read.parquet(str(out / "schedule")).count() == len(told["schedule"])
-    assert spark.read.parquet(str(out / "backtest")).count() == 2 * 2 * 168
+    assert spark.read.parquet(str(out / "backtest")).count() == 2 * 168, "of one origin"
 
 
 class Shop:
@@ -110,13 +112,18 @@ def test_journals_tell_demand_and_what_a_member_can_do_and_the_schedule_is_appli
     out = tmp_path / "out"
     shop = Shop(out)
     monkeypatch.setattr(running, "_connected", lambda _: shop)
+    journal = write_journal(tmp_path / "journal", records)
+    (journal / "cut.jsonl").write_text('{"v":1,"kind":"publ\n')
     request = asked(
-        FromJournals((str(write_journal(tmp_path / "journal", records)),), "unnamed"),
+        FromJournals((str(journal),), "unnamed"),
         settings=ForecastSettings(now_us=START_US + 72 * HOUR_US),
         capacity=Capacity(None, 0.5, 1, 1, None),
         applying=Applying(None),
     )
-    found = answer(spark, request, str(out)).told
+    reply = answer(spark, request, str(out))
+    found = reply.told
+    assert found["broken_lines"] == spark.read.parquet(str(out / "broken")).count() == 1
+    assert reply.lines[0].startswith("1 lines are no records")
     told = {one["group"]: one for one in found["groups"]}
     assert told["orders"]["capacity_messages_per_second"] == pytest.approx(0.5 / 1800)
     assert told["orders"]["season"] == "hour of day"
