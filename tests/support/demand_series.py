@@ -29,6 +29,13 @@ def hourly(
     return History(starts, np.array([demand(wall) for wall in walls], dtype=np.float64), 3600, zone)
 
 
+def before(history: History, interval: int) -> History:
+    """What was known at the start of an interval."""
+    return History(
+        history.starts_us[:interval], history.values[:interval], history.interval_s, history.time_zone
+    )
+
+
 def office(wall: datetime) -> float:
     """Nothing at night, ten times as much on a working day's morning as on a weekend's."""
     if not 7 <= wall.hour < 19:

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 from ..errors import ForecastRefused
 from . import scoring
 from .demand import counted, demand
+from .figures import DRAWN_BACKTEST_S, DRAWN_HISTORY_S, Drawable
 from .measuring import Measured
 from .modelling import modelled
 from .planned import History, Interval, Planned, Scheduling, Score, planned
-from .report import DRAWN_BACKTEST_S, DRAWN_HISTORY_S, Drawable
 from .scheduling import Sizing
 from .seasons import Season
 from .settings import DAY_S, SECOND_US, ForecastSettings

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from matplotlib import dates
-
-from ..pages import Canvas, Column, Fact, Facts, Figure, Note, Section, Table, drawn, page
-from ..pages.axes import at, formatted, legend, nothing, time_axis
+from ..pages import Column, Fact, Facts, Figure, Note, Section, Table, page
 from ..pages.formatting import count, share, three_figures, whole
-from ..pages.theme import OTHERS, SERIES
+from .figures import Drawable, backtest_figure, floor_figure, history_figure
 from .manifest import rfc3339
 from .planned import Planned, shown
-from .settings import DAY_S, SECOND_US, ForecastSettings
+from .settings import SECOND_US, ForecastSettings
 
 BUSIEST = 12
 SHOWN_ENTRIES = 60
-OURS, NAIVE, CAME = SERIES[0].light, SERIES[1].light, OTHERS.light
-
-
-@dataclass(frozen=True, slots=True)
-class Drawable:
-    """What figures need beyond a group's plan, in messages by interval. `came` is the end of the history without gaps;
-    `backtest` has start, what came, and what was expected by the method and by the naive one."""
-
-    came: Sequence[tuple[int, float]]
-    backtest: Sequence[tuple[int, float, float, float]]
 
 
 def report(
@@ -49,11 +35,11 @@ def report(
 def _section(group: Planned, drawable: Drawable, settings: ForecastSettings) -> Section:
     parts: list[Facts | Note | Figure | Table] = [_facts(group, settings)]
     parts += [Note(note, warns=True) for note in group.notes]
-    parts.append(_history(group, drawable, settings))
+    parts.append(history_figure(group, drawable, settings))
     if group.floor:
-        parts.append(_floor(group))
+        parts.append(floor_figure(group))
     if drawable.backtest:
-        parts.append(_backtest(drawable, settings))
+        parts.append(backtest_figure(drawable, settings))
         parts.append(_scores(group, settings))
     parts.append(_busiest(group, settings))
     if group.schedule:
@@ -88,93 +74,6 @@ def _facts(group: Planned, settings: ForecastSettings) -> Facts:
             Fact(f"stayed below {settings.quantile:.3g}", share(used.covered), "of the backtest's intervals"),
         ]
     return Facts(facts)
-
-
-def _history(group: Planned, drawable: Drawable, settings: ForecastSettings) -> Figure:
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.sheet.subplots()
-        # A narrow page has room for half of the past.
-        came = drawable.came[len(drawable.came) // 2 :] if canvas.is_narrow else drawable.came
-        starts = [_place(one.start_us) for one in group.intervals]
-        axes.plot(
-            [_place(start) for start, _ in came],
-            [value for _, value in came],
-            color=CAME,
-            label="came",
-            lw=1.2,
-        )
-        axes.fill_between(
-            starts,
-            [one.low for one in group.intervals],
-            [one.high for one in group.intervals],
-            color=OURS,
-            alpha=0.25,
-            lw=0,
-            label="8 of 10 intervals",
-        )
-        axes.plot(starts, [one.expected for one in group.intervals], color=OURS, label="expected")
-        first = came[0][0] if came else group.intervals[0].start_us
-        time_axis(canvas, axes, first, group.intervals[-1].start_us + settings.interval_us)
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel(f"messages in {_interval(settings)}")
-        formatted(axes.yaxis, count)
-        legend(canvas, axes)
-
-    return drawn(
-        draw,
-        title="History and forecast",
-        caption="The end of the history, what is expected next, and the band that eight of ten should lie in.",
-    )
-
-
-def _floor(group: Planned) -> Figure:
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.sheet.subplots()
-        top = max(one.replicas for one in group.floor)
-        edges = [_place(one.from_s * SECOND_US) for one in group.floor] + [
-            _place(group.floor[-1].until_s * SECOND_US)
-        ]
-        axes.stairs([one.replicas for one in group.floor], edges, fill=True, color=OURS, alpha=0.35)
-        axes.stairs([one.replicas for one in group.floor], edges, color=OURS, lw=1.8, baseline=None)
-        if group.sizing is not None and group.sizing.most <= 2 * top:
-            axes.axhline(group.sizing.most, color=NAIVE, lw=1.2, ls="--", label="most that there may be")
-        time_axis(canvas, axes, group.floor[0].from_s * SECOND_US, group.floor[-1].until_s * SECOND_US)
-        axes.set_ylim(0, max(1.15 * top, top + 1))
-        axes.set_ylabel("replicas at least")
-        formatted(axes.yaxis, three_figures)
-        legend(canvas, axes)
-
-    return drawn(
-        draw,
-        title="Floor of replicas",
-        caption="The least number of replicas. It rises before the interval that needs it, by the lead time.",
-        height_px=240,
-    )
-
-
-def _backtest(drawable: Drawable, settings: ForecastSettings) -> Figure:
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.sheet.subplots()
-        told = drawable.backtest[len(drawable.backtest) // 2 :] if canvas.is_narrow else drawable.backtest
-        if not told:
-            nothing(canvas, "no backtest")
-            return
-        starts = [_place(one[0]) for one in told]
-        axes.plot(starts, [one[1] for one in told], color=CAME, lw=3.2, label="came")
-        axes.plot(starts, [one[3] for one in told], color=NAIVE, lw=1.1, label="naive")
-        axes.plot(starts, [one[2] for one in told], color=OURS, lw=1.3, label="seasonal")
-        time_axis(canvas, axes, told[0][0], told[-1][0] + settings.interval_us)
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel(f"messages in {_interval(settings)}")
-        formatted(axes.yaxis, count)
-        legend(canvas, axes)
-
-    return drawn(
-        draw,
-        title="Backtest",
-        caption="The end of the backtest: each week or day was forecast from what was known at its beginning.",
-        height_px=260,
-    )
 
 
 def _scores(group: Planned, settings: ForecastSettings) -> Table:
@@ -239,18 +138,5 @@ def _schedule(group: Planned) -> Table:
     return Table(columns, rows, title="Schedule", left_out=left_out)
 
 
-def _place(time_us: int) -> float:
-    return float(dates.date2num(at(time_us)))
-
-
-def _interval(settings: ForecastSettings) -> str:
-    minutes, seconds = divmod(settings.interval_s, 60)
-    return "an hour" if minutes == 60 else f"{minutes} min" if not seconds else f"{settings.interval_s} s"
-
-
 def made_by(settings: ForecastSettings) -> str:
     return f"lbg pipeline forecast, {rfc3339(settings.now_us // SECOND_US)}"
-
-
-DRAWN_HISTORY_S = 28 * DAY_S
-DRAWN_BACKTEST_S = 14 * DAY_S

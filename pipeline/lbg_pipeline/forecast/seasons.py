@@ -58,10 +58,6 @@ class History:
     def length_s(self) -> int:
         return len(self.values) * self.interval_s
 
-    def before(self, origin: int) -> History:
-        """What was known at the start of interval `origin`."""
-        return History(self.starts_us[:origin], self.values[:origin], self.interval_s, self.time_zone)
-
 
 def wall_s(starts_us: Ints, time_zone: str) -> Ints:
     """What the clocks of the zone show, in seconds since they showed Monday the 5th of January 1970, 0:00."""

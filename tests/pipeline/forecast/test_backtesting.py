@@ -10,7 +10,7 @@ import pytest
 
 from lbg_pipeline.forecast.backtesting import Backtest, Expectation
 from lbg_pipeline.forecast.seasons import History, Season
-from support.demand_series import HOUR_US, MONDAY, hourly, noisy, office
+from support.demand_series import HOUR_US, MONDAY, before, hourly, noisy, office
 
 LEVELS = (0.1, 0.5, 0.9, 0.95)
 BERLIN = "Europe/Berlin"
@@ -63,7 +63,7 @@ def test_office_hours_are_expected_by_the_wall_after_a_change_of_the_clocks(star
         return 10 + office(wall)
 
     whole = hourly(demand, hours=7 * 168, start=start, zone=BERLIN)
-    known = whole.before(5 * 168 - 3)
+    known = before(whole, 5 * 168 - 3)
     for one in Backtest(known, LEVELS).future(whole.starts_us[5 * 168 - 3 : 6 * 168]):
         skipped = one.values == 0  # an hour of the week that no week before had
         assert skipped.sum() <= 1
@@ -96,7 +96,7 @@ def test_two_weeks_are_judged_by_the_second_alone() -> None:
 
 def test_an_origin_knows_nothing_of_what_came_after_it() -> None:
     history = hourly(noisy(office), hours=12 * 168)
-    cut = history.before(9 * 168)
+    cut = before(history, 9 * 168)
     later = judged(history, count=3)["seasonal"][0]
     then = future(cut)["seasonal"]
     assert later.origin_us == then.origin_us

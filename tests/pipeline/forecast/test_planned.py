@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 
 from lbg_pipeline.forecast import telling
+from lbg_pipeline.forecast.figures import Drawable
 from lbg_pipeline.forecast.planned import History, Interval, Planned, Scheduling, Score, planned
-from lbg_pipeline.forecast.report import Drawable, report
+from lbg_pipeline.forecast.report import report
 from lbg_pipeline.forecast.scheduling import Sizing
 from lbg_pipeline.forecast.seasons import Season
 from lbg_pipeline.forecast.settings import ForecastSettings

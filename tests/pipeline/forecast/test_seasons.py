@@ -15,7 +15,7 @@ from lbg_pipeline.forecast.seasons import (
     season_of,
     wall_s,
 )
-from lbg_pipeline.forecast.settings import DAY_S, WEEK_S
+from lbg_pipeline.forecast.settings import DAY_S
 from support.demand_series import HOUR_US, MONDAY, hourly, micros, office
 
 BERLIN, NEW_YORK, KOLKATA = "Europe/Berlin", "America/New_York", "Asia/Kolkata"
@@ -91,9 +91,3 @@ def test_an_origin_inside_the_repeated_hour_knows_no_future() -> None:
     table = rows(history, Season.DAY, 7)
     assert table.shape == (7, 24)
     assert np.nansum(table) == 6 * 24 + 3, "the two hours of one name are their mean"
-
-
-def test_history_before_an_origin_ends_there() -> None:
-    history = hourly(lambda wall: wall.hour, hours=48)
-    assert history.before(24).values.tolist() == list(range(24))
-    assert history.before(24).length_s * 7 == WEEK_S
