@@ -23,6 +23,9 @@ from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED, arrow_schema
 DECODED_ONE_BY_ONE = 32
 """Lines; halving a block further costs more than decoding them."""
 
+SEQ_END = 1 << 61
+"""So that the difference of two numbers is a number of 64 bits too."""
+
 _PUBLISHED, _DELIVERED, _BROKEN = arrow_schema(PUBLISHED), arrow_schema(DELIVERED), arrow_schema(BROKEN)
 _SCHEMAS = {"published": _PUBLISHED, "delivered": _DELIVERED}
 _HEAD = (pa.field("v", pa.int64()), pa.field("kind", pa.string()))
@@ -107,6 +110,8 @@ class _Parser:
 
     def _row(self, kind: str, record: Any) -> pa.RecordBatch:
         schema = _SCHEMAS[kind]
+        if abs(record.seq) >= SEQ_END:
+            raise JournalError(f"a journal line has a value that no column holds: seq {record.seq}")
         nulls = [field.with_nullable(True) for field in schema]
         values = [getattr(record, "hash_" if name == "hash" else name) for name in schema.names]
         try:
@@ -171,6 +176,9 @@ def _is_whole(batch: pa.RecordBatch, kind: str, schema: pa.Schema) -> bool:
     versions = batch.column("v")
     bounds = pc.min_max(versions).as_py()
     if versions.null_count or bounds["min"] < 1 or bounds["max"] > VERSION:
+        return False
+    seqs = pc.min_max(batch.column("seq")).as_py()
+    if seqs["min"] is None or seqs["min"] <= -SEQ_END or seqs["max"] >= SEQ_END:
         return False
     kinds = batch.column("kind")
     if kinds.null_count or not pc.all(pc.equal(kinds, kind)).as_py():

@@ -107,9 +107,14 @@ def test_a_broken_line_is_put_aside_with_the_reason_that_decode_gives(line: str)
 
 
 def test_a_line_that_no_column_holds_is_put_aside() -> None:
-    told = parsed(changed(published(0), seq=2**70), changed(published(0), key="\ud800"), encode(published(1)))
+    lines = [
+        changed(published(0), seq=2**70),
+        changed(published(0), seq=-(2**62)),
+        changed(published(0), key="\ud800"),
+    ]
+    told = parsed(*lines, encode(published(1)))
     assert [row["seq"] for row in rows(told.published)] == [1]
-    assert ["no column holds" in row["reason"] for row in rows(told.broken)] == [True, True]
+    assert ["no column holds" in row["reason"] for row in rows(told.broken)] == [True, True, True]
 
 
 def test_a_line_that_is_not_unicode_is_put_aside_readably() -> None:
@@ -171,7 +176,9 @@ def test_it_takes_and_refuses_what_decode_does(lines: list[tuple[bool, dict[str,
             reasons.append(str(error))
         else:
             kind = "published" if isinstance(record, PublishedRecord) else "delivered"
-            expected.append((kind, record.key, record.seq, record.group or "unnamed"))
+            expected.append(
+                (kind, record.key, record.seq, "unnamed" if record.group is None else record.group)
+            )
     found = [("published", row["key"], row["seq"], row["group"]) for row in rows(told.published)]
     found += [("delivered", row["key"], row["seq"], row["group"]) for row in rows(told.delivered)]
     assert sorted(found, key=repr) == sorted(expected, key=repr)
