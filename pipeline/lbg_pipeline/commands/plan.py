@@ -128,11 +128,11 @@ def plan(
     minutes. Writes patch.yaml (for kubectl patch lbg NAME --type merge --patch-file patch.yaml), plan.json, report.html
     and the Parquet tables candidates and hot_keys.
     """
-    from lbg_pipeline.errors import told_by
+    from lbg_pipeline.commands.running import spark_job
     from lbg_pipeline.plan.job import Question, answer
     from lbg_pipeline.plan.manifest import read_manifest
     from lbg_pipeline.plan.planning import Wishes
-    from lbg_pipeline.session import spark_session
+    from lbg_pipeline.progress import shown_progress
 
     question = Question(
         journals=journals,
@@ -151,18 +151,12 @@ def plan(
             assignment=wished["assignment"],
         ),
     )
-    spark = spark_session("lbg pipeline plan", master=master)
-    try:
-        report = answer(spark, question, out)
-    except Exception as error:
-        known = told_by(error)
-        if known is None:
-            raise
-        raise known from error
-    finally:
-        spark.stop()
+    with spark_job("plan", master) as spark, shown_progress(spark) as progress:
+        report = answer(spark, question, out, says=progress.says)
     click.echo(json.dumps(report.told, indent=2) if as_json else "\n".join(report.lines))
 
 
 if __name__ == "__main__":
-    plan()
+    from lbg_pipeline.commands.running import submitted
+
+    submitted(plan)

@@ -8,7 +8,7 @@ and never gets fewer queues unless these are asked for: that would save bindings
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .demand import Demand, queue_loads
@@ -66,20 +66,21 @@ def choose(
     queue_counts: Sequence[int] | None,
     rules: Rules,
     existing: Existing,
-    *,
-    told: Callable[[int, int], None] = lambda done, of: None,
 ) -> Choice:
     """Tries every hash count with every number of queues (None: a ladder of them), each with the fewest members that
-    meet the target. `told` hears how many of the candidates are done. There is a demand of the existing hash count."""
-    pairs = list(_pairs(demands, queue_counts, rules, existing))
-    found = []
-    for done, (demand, queue_count) in enumerate(pairs, 1):
-        found.append(_with_fewest_members(demand, queue_count, rules))
-        told(done, len(pairs))
+    meet the target. There is a demand of the existing hash count."""
+    pairs = [
+        (demand, count) for demand in demands for count in _counts(demand, queue_counts, rules, existing)
+    ]
+    found: list[Candidate] = []
+    enough: dict[int, int] = {}
+    for demand, queue_count in pairs:
+        one = _with_fewest_members(demand, queue_count, rules, enough=enough.get(demand.hash_count))
+        if one.meets:
+            enough[demand.hash_count] = min(one.members, enough.get(demand.hash_count, one.members))
+        found.append(one)
     here = [one for one in found if existing.hash_count in (None, one.hash_count)]
-    if queue_counts is not None:
-        here = [one for one in here if one.queue_count in queue_counts]
-    elif existing.queue_count is not None:
+    if existing.queue_count is not None and queue_counts is None:
         here = [one for one in here if one.queue_count >= existing.queue_count]
     best = _kept(here, best_of(here), existing)
     demand = next(one for one in demands if one.hash_count == best.hash_count)
@@ -141,27 +142,34 @@ def _cost(one: Candidate) -> tuple[int, int, bool, int]:
     return one.members, one.queue_count, is_short, one.hash_count
 
 
-def _pairs(
-    demands: Sequence[Demand], queue_counts: Sequence[int] | None, rules: Rules, existing: Existing
-) -> Iterator[tuple[Demand, int]]:
-    for demand in demands:
-        counts = set(queue_counts or queue_ladder(demand, rules, demand.hash_count))
+def _counts(
+    demand: Demand, queue_counts: Sequence[int] | None, rules: Rules, existing: Existing
+) -> list[int]:
+    """The most first: they need the fewest members, and so tell how far to look with the others."""
+    if queue_counts is not None:
+        counts = set(queue_counts)
+    else:
+        counts = set(queue_ladder(demand, rules, demand.hash_count))
         if existing.queue_count is not None and existing.hash_count in (None, demand.hash_count):
             counts.add(existing.queue_count)
-        for count in sorted(counts):
-            if count <= demand.hash_count:
-                yield demand, count
+    return sorted((count for count in counts if count <= demand.hash_count), reverse=True)
 
 
-def _with_fewest_members(demand: Demand, queue_count: int, rules: Rules) -> Candidate:
-    """The mean of all members is no busier than the busiest, so fewer than are looked at cannot do."""
+def _with_fewest_members(
+    demand: Demand, queue_count: int, rules: Rules, *, enough: int | None = None
+) -> Candidate:
+    """The mean of all members is no busier than the busiest, so fewer than are looked at cannot do. More than `enough`,
+    with which another number of queues does, are looked at only as far as they would be kept."""
     queues = queue_loads(demand.calls, queue_count)
     floor = least_utilisation(queues, rules)
     most = min(queue_count, rules.members_max)
     first = min(most, _least_members(demand.total_peak, rules))
-    # Where one queue alone is too busy, more members than these are of no more use than a few.
-    last = most if floor <= rules.target else min(most, 4 * first)
-    good_enough = max(rules.target, floor * _AS_GOOD) if floor > rules.target else rules.target
+    if floor <= rules.target:
+        last = most if enough is None else max(first, min(most, math.floor(enough * _WORTH_A_CHANGE)))
+    else:  # one queue alone is too busy: many members are of no more use than a few
+        first = min(most, max(first, enough or 0))
+        last = min(most, 4 * first) if enough is None else first
+    good_enough = rules.target if floor <= rules.target else floor * _AS_GOOD
     best, lowest = first, math.inf
     for members in range(first, last + 1):
         utilisation = peak_utilisation(demand, queues, members, rules)

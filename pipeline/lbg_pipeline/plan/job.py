@@ -45,19 +45,21 @@ def answer(
     question: Question,
     out: str,
     *,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    says: Callable[[str], None] = lambda phase: None,
 ) -> Report:
-    """Raises PipelineError. `told` hears how many candidates are done, of how many."""
+    """Raises PipelineError. `says` hears what begins."""
     declared = question.declared
     group = question.group or (None if declared is None else declared.group)
     default_group = question.default_group or group or DEFAULT_GROUP
     journals = read_journals(spark, question.journals, default_group=default_group)
     output = Output(spark, out)
+    says("counting the work of keys")
     observed = observe(
         journals.published, journals.delivered, group=group, service_time_us=question.service_time_us
     )
     try:
-        plan = plan_for(observed, question.wishes, declared, told=told)
+        plan = plan_for(observed, question.wishes, declared, says=says)
+        says("writing the plan")
         choice = plan.choice
         output.table(
             "candidates",

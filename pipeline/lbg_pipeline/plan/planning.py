@@ -64,9 +64,9 @@ def plan_for(
     wishes: Wishes,
     declared: Declared | None,
     *,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    says: Callable[[str], None] = lambda phase: None,
 ) -> Plan:
-    """Raises PlanRefused."""
+    """Raises PlanRefused. `says` hears what begins."""
     recognised = recognise(observed.stamps)
     if declared is not None:
         _require_same(declared, observed.stamps)
@@ -82,8 +82,15 @@ def plan_for(
         if existing.hash_count is not None:
             counts.add(existing.hash_count)
         hash_counts = sorted(counts)
+        most = existing.hash_count or hash_counts[-1]
+        if wishes.queue_counts is not None and wishes.queue_counts[0] > most:
+            raise PlanRefused(
+                f"--queue-counts has no number of at most {most}, which is the hash count, and each queue "
+                "takes at least one hash: name a lower one"
+            )
     else:
         hash_counts = [subject.hash_count or 1]
+    says("adding up the loads of hashes")
     all_of_it = demands(
         observed,
         hash_counts,
@@ -91,10 +98,12 @@ def plan_for(
         growth=wishes.growth,
         has_order=subject.mode != SESSIONS,
     )
+    says("trying candidates")
     if subject.has_queues_to_count:
-        choice = choose(all_of_it, wishes.queue_counts, rules, existing, told=told)
+        choice = choose(all_of_it, wishes.queue_counts, rules, existing)
     else:
         choice = choose_freely(all_of_it[0], rules, existing)
+    says("looking for hot keys")
     hot = hot_keys(
         observed.keys,
         hash_count=choice.recommended.hash_count,

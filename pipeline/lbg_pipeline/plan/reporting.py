@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from .candidates import summary
+from .choosing import Choice
 from .gathering import Observed
 from .observing import MINUTE_US
 from .planning import Plan
@@ -52,12 +53,16 @@ def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[s
     yield ""
     yield from aligned(_HEADER, [_cells(label, one) for label, one in told_candidates(plan)])
     yield ""
-    yield (
-        f"recommended: {_counts(plan)}{choice.members_min} to {choice.recommended.members} members "
-        f"({choice.members_min} for the mean, {choice.recommended.members} for the peak)"
-    )
+    yield f"recommended: {_counts(plan)}{members_text(choice)}"
     yield from _hot_lines(plan)
     yield from (f"- {line}" for line in plan.proposal.advice)
+
+
+def members_text(choice: Choice) -> str:
+    least, most = choice.members_min, choice.recommended.members
+    if least == most:
+        return f"{most} members, for the mean and for the peak" if most > 1 else "1 member"
+    return f"{least} to {most} members ({least} for the mean, {most} for the peak)"
 
 
 def told_candidates(plan: Plan) -> Iterator[tuple[str, Candidate]]:

@@ -34,16 +34,9 @@ class Movement:
     leave_max: int
 
 
-def movement(assignment: str, queue_count: int, members: int) -> Movement:
-    """Among members 0 to `members` - 1. The only member there is takes every queue when it joins."""
-    everybody = range(members)
-    together = owners_of(assignment, queue_count, members, everybody)
-    if members == 1:
-        return Movement(queue_count, queue_count)
-    moved = [
-        _changed(together, owners_of(assignment, queue_count, members, live))
-        for live in (without(everybody, away) for away in everybody)
-    ]
+def movement(together: Owners, absences: Sequence[Owners]) -> Movement:
+    """Between all members and all but one, for each that may be the one. The only one takes every queue."""
+    moved = [_changed(together, absence) for absence in absences] or [len(together)]
     return Movement(moved[-1], max(moved))
 
 

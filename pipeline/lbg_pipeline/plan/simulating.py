@@ -56,11 +56,12 @@ def simulate(demand: Demand, queue_count: int, members: int, rules: Rules) -> Ca
     queues, messages = queue_loads(demand.calls, queue_count), queue_loads(demand.messages, queue_count)
     loads = member_loads(queues, owners, members)
     utilisation = _utilisation(queues, loads, rules)
-    away = [
-        float(member_loads(queues, owners_of(rules.assignment, queue_count, members, live), members).max())
+    absences = [
+        owners_of(rules.assignment, queue_count, members, live)
         for live in (without(everybody, gone) for gone in everybody)
         if live
     ]
+    away = [float(member_loads(queues, absence, members).max()) for absence in absences]
     lane = _queue_utilisation(queues, rules)
     return Candidate(
         hash_count=demand.hash_count,
@@ -76,7 +77,7 @@ def simulate(demand: Demand, queue_count: int, members: int, rules: Rules) -> Ca
         utilisation_peak=utilisation,
         away_utilisation=max(max(away) / rules.concurrency, lane) if away else None,
         spread=_spread(loads[0]),
-        moved=movement(rules.assignment, queue_count, members),
+        moved=movement(owners, absences),
         meets=utilisation <= rules.target,
     )
 

@@ -92,6 +92,17 @@ def test_another_hash_count_is_a_new_group_and_told_where_it_does_better() -> No
     assert choose([hot, split], None, rules(), Existing(2, 2, 2)).new_group is None
 
 
+def test_what_another_count_needs_is_no_bound_for_the_groups_own() -> None:
+    """4 queues put the hot hashes together; 6 and 8 part them and do with fewer members."""
+    loads = [0.3, 0, 0, 0, 0.3, 0, 0, 0, 0.3, 0, 0, 0]
+    for counts in ([4], [4, 6], [4, 6, 8, 12]):
+        told = choose([demand(loads)], counts, rules(target=0.95), Existing(12, 4, 2))
+        alone = choose(
+            [demand(loads)], [told.recommended.queue_count], rules(target=0.95), Existing(12, 4, 2)
+        )
+        assert told.recommended == alone.recommended
+
+
 def test_a_new_group_gets_ten_hashes_for_each_queue_if_it_may() -> None:
     choice = choose([even(2.0, 16), even(2.0, 64), even(2.0, 128)], [4], rules(), Existing())
     assert choice.recommended.hash_count == 64

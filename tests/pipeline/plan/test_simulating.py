@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lbg_broker.group import balanced_primaries, queue_of, static_primaries
 from lbg_pipeline.plan.demand import Demand, queue_loads
-from lbg_pipeline.plan.sharing import BALANCED, STATIC, movement
+from lbg_pipeline.plan.sharing import BALANCED, STATIC
 from lbg_pipeline.plan.simulating import Rules, share_freely, simulate
 
 
@@ -29,6 +29,10 @@ def rules(**told: object) -> Rules:
 def demand(mean: list[float], *peaks: list[float]) -> Demand:
     calls = np.array([mean, *peaks])
     return Demand(len(mean), calls, calls * 10)
+
+
+def even_loads(hashes: int) -> Demand:
+    return demand([1.0] * hashes)
 
 
 def test_hashes_are_striped_over_queues_and_queues_over_members() -> None:
@@ -92,8 +96,9 @@ def test_members_without_queues_to_count_have_the_same() -> None:
 
 @pytest.mark.parametrize(("queues", "members"), [(8, 4), (12, 5), (16, 16), (7, 3)])
 def test_a_join_to_a_full_set_moves_the_newcomers_share_and_no_more(queues: int, members: int) -> None:
-    assert movement(BALANCED, queues, members).join == queues // members
-    assert movement(BALANCED, queues, members).leave_max == math.ceil(queues / members)
+    moved = simulate(even_loads(queues), queues, members, rules()).moved
+    assert moved.join == queues // members
+    assert moved.leave_max == math.ceil(queues / members)
 
 
 loads_of_hashes = st.lists(st.floats(0, 50), min_size=1, max_size=40)
