@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from lbg_pipeline.commands.forecast_asked import check_limits, settings_of, source_of
+from lbg_pipeline.commands.options import output_options
 from lbg_pipeline.commands.quantities import moment, seconds, zone
 
 _EXAMPLE = (
@@ -49,10 +50,6 @@ _REPLICAS = click.IntRange(1, 4096)
     show_default=True,
     help="The group of records that name none.",
 )
-@click.option(
-    "--out", required=True, metavar="DIR", help="Where to write; a new directory, or one of an earlier run."
-)
-@click.option("--master", metavar="URL", help="Spark's; by default local[*], or spark-submit's.")
 @click.option(
     "--now", type=moment, metavar="TIME", help="By default the present. What came later is left out."
 )
@@ -133,8 +130,8 @@ _REPLICAS = click.IntRange(1, 4096)
 @click.option(
     "--namespace", metavar="NAME", help="Of the LoadBalancedGroup; by default the pod's, or KUBECONFIG's."
 )
-@click.option("--json", "is_json", is_flag=True, help="forecast.json on standard output.")
-def forecast(*, out: str, master: str | None, is_json: bool, **asked: Any) -> None:
+@output_options
+def forecast(*, out: str, master: str | None, as_json: bool, **asked: Any) -> None:
     """How much will be asked of each group, and how many replicas that takes.
 
     Demand is taken to repeat by the hour of the week, and to grow or shrink a little. How well that holds is judged
@@ -146,11 +143,11 @@ def forecast(*, out: str, master: str | None, is_json: bool, **asked: Any) -> No
     settings = settings_of(**asked)
     check_limits(**asked)
 
-    from lbg_pipeline.errors import told_by
+    from lbg_pipeline.commands.running import spark_job
     from lbg_pipeline.forecast.job import Capacity
     from lbg_pipeline.forecast.planned import Scheduling
     from lbg_pipeline.forecast.running import Applying, Request, answer
-    from lbg_pipeline.session import spark_session
+    from lbg_pipeline.progress import shown_progress
 
     request = Request(
         source=source,
@@ -167,18 +164,12 @@ def forecast(*, out: str, master: str | None, is_json: bool, **asked: Any) -> No
         scheduling=Scheduling(asked["lead_time"], asked["is_weekly"]),
         applying=Applying(asked["namespace"]) if asked["is_applied"] else None,
     )
-    spark = spark_session("lbg pipeline forecast", master=master)
-    try:
-        found = answer(spark, request, out)
-    except Exception as error:
-        known = told_by(error)
-        if known is None:
-            raise
-        raise known from error
-    finally:
-        spark.stop()
-    click.echo(json.dumps(found.told, indent=2) if is_json else "\n".join(found.lines))
+    with spark_job("forecast", master) as spark, shown_progress(spark) as progress:
+        found = answer(spark, request, out, says=progress.says)
+    click.echo(json.dumps(found.told, indent=2) if as_json else "\n".join(found.lines))
 
 
 if __name__ == "__main__":
-    forecast()
+    from lbg_pipeline.commands.running import submitted
+
+    submitted(forecast)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -52,18 +52,22 @@ class Answer:
     lines: Sequence[str]
 
 
-def answer(spark: SparkSession, request: Request, out: str) -> Answer:
-    """Raises PipelineError. Nothing is applied before everything is written."""
+def answer(
+    spark: SparkSession, request: Request, out: str, *, says: Callable[[str], None] = lambda _: None
+) -> Answer:
+    """`says` is told what begins. Raises PipelineError. Nothing is applied before everything is written."""
     settings = request.settings
     # First what can fail at once.
     cluster = None if request.applying is None else _connected(request.applying)
     output = Output(spark, out)
+    says("reading history")
     found = sourced(spark, request.source, groups=request.groups, rates=request.rates)
     broken = _set_aside(output, found.broken)
     tables = job.tables(found.arrived, settings)
     names = job.names(tables)
     _require_groups(request, names)
     targets, unfit = ({}, {}) if cluster is None else _targets(cluster, names, request)
+    says("forecasting")
     planned = job.groups(
         tables,
         settings,
@@ -75,9 +79,11 @@ def answer(spark: SparkSession, request: Request, out: str) -> Answer:
     _require_schedules(planned, targets)
     told = telling.as_json(planned, settings, broken=broken)
     lines = list(telling.lines(planned, settings, broken=broken))
+    says("writing")
     _write(spark, output, tables, planned, request)
     output.text("forecast.json", json.dumps(told, indent=2) + "\n")
     if cluster is not None:
+        says("applying")
         for one in planned:
             if one.group in targets:
                 cluster.apply(targets[one.group], one.schedule)
