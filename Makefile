@@ -17,10 +17,11 @@ AT_ONCE ?= -n auto --maxprocesses 4 --dist loadfile
 CHAOS_ARGS ?=
 EXACTLY_ONCE_ARGS ?=
 SOAK_ARGS ?=
+PIPELINE_BENCH_ARGS ?=
 IMAGE_ARGS ?=
 E2E_ARGS ?=
 
-.PHONY: help install dev demo test test-cluster test-rabbitmq4 e2e check lint types imports format bench chaos soak exactly-once images clean
+.PHONY: help install dev demo test test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,8 +78,11 @@ format: $(VENV)/.dev  ## format the code
 	$(VENV)/bin/ruff check --fix-only -q .
 	$(VENV)/bin/ruff format -q .
 
-bench: dev $(VENV)/.bench  ## measure side by side with RabbitMQ, pika and aio-pika (about an hour)
+bench: dev $(VENV)/.bench  ## measure side by side with RabbitMQ, pika, aio-pika and DuckDB (about an hour and a half)
 	$(VENV)/bin/python -m bench
+
+bench-pipeline: dev $(VENV)/.bench  ## validate beside DuckDB and the live validator; PIPELINE_BENCH_ARGS="--records 2000000"
+	$(VENV)/bin/python -m bench.pipeline $(PIPELINE_BENCH_ARGS)
 
 chaos: dev  ## random faults on both engines (25 minutes); CHAOS_ARGS="--engine rabbitmq --seed 7"
 	$(VENV)/bin/python -m bench.chaos $(CHAOS_ARGS)

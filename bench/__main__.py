@@ -25,6 +25,7 @@ MEASUREMENTS = (
     "comparison",
     "handoff",
     "sessions",
+    "pipeline",
 )
 ARGUMENTS = {"comparison": ("--plot", "docs/comparison.png")}
 
