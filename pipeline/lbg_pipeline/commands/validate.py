@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lbg_pipeline.commands.options import journal_options, output_options
+from lbg_pipeline.commands.streaming import (
+    TRIGGER_S,
+    Progress,
+    StreamOptions,
+    stopped_by_signals,
+    stream_options,
+)
+
+if TYPE_CHECKING:
+    from lbg_pipeline.streaming.job import StreamReport
+    from lbg_pipeline.validate.reporting import Report
 
 _SECONDS = click.FloatRange(min=0)
 
@@ -38,6 +50,7 @@ _SECONDS = click.FloatRange(min=0)
     "--exactly-once", is_flag=True, help="A message that was acknowledged twice breaks the verdict."
 )
 @click.option("--strict", is_flag=True, help="Exit with status 1 if any line is no record.")
+@stream_options
 def validate(
     journals: tuple[str, ...],
     groups: tuple[str, ...],
@@ -49,6 +62,8 @@ def validate(
     clock_skew_s: float,
     exactly_once: bool,
     strict: bool,
+    stream: bool,
+    **of_stream: Any,
 ) -> int:
     """Prove from journals that nothing was lost or out of order.
 
@@ -58,6 +73,13 @@ def validate(
 
     The exit status is 1 if the verdict of any group is broken.
     """
+    options = StreamOptions(**of_stream)
+    options.check(stream=stream, settle_s=settle_s)
+    if stream:
+        told = _streamed(journals, groups, default_group, out, master, clock_skew_s, exactly_once, options)
+        click.echo(json.dumps(told.as_json()) if as_json else "\n".join(told.lines()))
+        return _status(told.report, strict)
+
     from lbg_pipeline.commands.running import spark_job
     from lbg_pipeline.progress import shown_progress
     from lbg_pipeline.validate.job import validate_journals
@@ -70,7 +92,47 @@ def validate(
             spark, journals, out, settings, default_group=default_group, progress=progress
         )
     click.echo(json.dumps(report.as_json()) if as_json else "\n".join(report_lines(report)))
+    return _status(report, strict)
+
+
+def _status(report: Report, strict: bool) -> int:
     return 0 if report.is_sound and not (strict and report.broken_lines) else 1
+
+
+def _streamed(
+    journals: tuple[str, ...],
+    groups: tuple[str, ...],
+    default_group: str,
+    out: str,
+    master: str | None,
+    clock_skew_s: float,
+    exactly_once: bool,
+    options: StreamOptions,
+) -> StreamReport:
+    from lbg_pipeline.commands.running import spark_job
+    from lbg_pipeline.streaming.job import stream_journals
+    from lbg_pipeline.streaming.settings import StreamSettings
+
+    settings = StreamSettings(
+        watermark_s=options.watermark_s,
+        lost_after_s=options.lost_after_s,
+        forget_s=options.forget_s,
+        clock_skew_s=clock_skew_s,
+        default_group=default_group,
+        groups=groups,
+    )
+    with spark_job("validate --stream", master) as spark:
+        return stream_journals(
+            spark,
+            journals,
+            out,
+            checkpoint=str(options.checkpoint),
+            settings=settings,
+            trigger_s=None if options.available_now else options.trigger_s or TRIGGER_S,
+            stopped=stopped_by_signals(),
+            tell=Progress(),
+            exactly_once=exactly_once,
+        )
 
 
 if __name__ == "__main__":

@@ -73,6 +73,8 @@ class Epochs:
 
     def run_rest(self, last: int) -> Front:
         """Judge what epoch `last` left, as if nothing more came. The next start takes it back: `take_back`."""
+        if last < 0:
+            return Front()
         before = self.front(last)
         seconds_us = round(self._settings.lost_after_s * 1e6)
         window = Window(

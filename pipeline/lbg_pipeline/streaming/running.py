@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import reduce
 from threading import Event
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from lbg_pipeline.errors import JournalNotFound
+
 from .epochs import Epochs, Front
+from .rows import BUCKETS
 from .settings import StreamSettings
 from .stored import Stored
 
-EPOCH_BYTES = 256 << 20
-"""Read at once at most, some 900,000 records: what bounds the memory of a start with days of journals."""
 KNOWN_FILES_AGE = "30d"
 """Files are remembered so long, by the newest one's time; what was changed before is passed over."""
 
@@ -42,7 +45,7 @@ def follow(
     held back judged as if nothing more came."""
     # Rows are few and large here: a reader's or worker's batch of thousands would be gigabytes.
     spark.conf.set("spark.sql.parquet.enableVectorizedReader", "false")
-    spark.conf.set("spark.sql.streaming.metricsEnabled", "false")
+    spark.conf.set("spark.sql.shuffle.partitions", min(BUCKETS, 2 * spark.sparkContext.defaultParallelism))
     epochs = Epochs(spark, checkpoint, out, settings)
     commits = Stored(spark, f"{checkpoint.rstrip('/')}/spark")
     last = _last_committed(commits)
@@ -56,7 +59,8 @@ def follow(
         last = epoch
         tell(epoch, front, sum(row["length"] for row in rows), time.monotonic() - began)
 
-    writer = _files(spark, paths).writeStream.foreachBatch(judge).option("checkpointLocation", commits.url)
+    files = _files(spark, paths, settings)
+    writer = files.writeStream.foreachBatch(judge).option("checkpointLocation", commits.url)
     writer = (
         writer.trigger(processingTime=f"{trigger_s} seconds")
         if trigger_s
@@ -68,21 +72,15 @@ def follow(
     return epochs.run_rest(last)
 
 
-def _files(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+def _files(spark: SparkSession, paths: Sequence[str], settings: StreamSettings) -> DataFrame:
     """The names and sizes of new files; their content is not read here."""
-    every = [
-        spark.readStream.format("binaryFile")
-        .schema(_FILES)
-        .option("maxBytesPerTrigger", str(EPOCH_BYTES))
-        .option("maxFileAge", KNOWN_FILES_AGE)
-        .load(path)
-        .select("path", "length")
-        for path in paths
-    ]
-    together = every[0]
-    for one in every[1:]:
-        together = together.unionAll(one)
-    return together
+    reader = spark.readStream.format("binaryFile").schema(_FILES)
+    reader = reader.option("maxBytesPerTrigger", settings.epoch_bytes).option("maxFileAge", KNOWN_FILES_AGE)
+    try:
+        every = [reader.load(path).select("path", "length") for path in paths]
+    except AnalysisException as error:
+        raise JournalNotFound(f"{', '.join(paths)}: {str(error).splitlines()[0]}") from error
+    return reduce(DataFrame.unionAll, every)
 
 
 def _wait(query: StreamingQuery, stopped: Event) -> None:

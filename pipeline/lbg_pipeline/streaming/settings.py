@@ -18,6 +18,8 @@ class StreamSettings:
     """What is remembered of a key or a publisher of which nothing came for so long is forgotten."""
     clock_skew_s: float = 0.0
     """By how much the clocks of two members may differ."""
+    epoch_bytes: int = 256 << 20
+    """Read at once at most, some 900,000 records: bounds the memory of a start that finds days of journals."""
     default_group: str = "unnamed"
     groups: tuple[str, ...] = ()
     """Only these; all when empty."""

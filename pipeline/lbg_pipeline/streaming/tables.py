@@ -8,6 +8,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lbg_pipeline.schemas import BROKEN, arrow_schema
+from lbg_pipeline.validate.tables import COMPLETENESS, LOST, MOVES, OFFENCES
 
 from . import findings
 from .rows import PIECES
@@ -18,18 +19,18 @@ class Table(NamedTuple):
     table: StructType
 
 
-def _table(schema: Any) -> Table:
-    return Table(schema, from_arrow_schema(schema))
+def _table(table: StructType) -> Table:
+    return Table(arrow_schema(table), table)
 
 
 PIECES_TABLE: StructType = from_arrow_schema(PIECES)
 
 FOUND = {
-    "offences": _table(findings.OFFENCES),
-    "lost": _table(findings.RANGES),
-    "found": _table(findings.RANGES),
-    "moves": _table(findings.MOVES),
-    "completeness": _table(findings.COMPLETENESS),
-    "late": _table(findings.LATE),
-    "broken": _table(arrow_schema(BROKEN)),
+    "offences": _table(OFFENCES),
+    "lost": _table(LOST),
+    "found": _table(LOST),
+    "moves": _table(MOVES),
+    "completeness": _table(COMPLETENESS),
+    "late": Table(findings.LATE, from_arrow_schema(findings.LATE)),
+    "broken": _table(BROKEN),
 }

@@ -57,9 +57,9 @@ def _written(spark: SparkSession, output: Output, judged: Judgement) -> Report:
     report = Report(
         verdicts=verdicts,
         broken_lines=broken_lines,
-        first_offences=_first(judged.offences, _severity(), "group", "at_us") if has_offences else [],
-        first_lost=_first(judged.lost, "group", "publisher", "hash", "first") if has_lost else [],
-        first_broken_lines=_first(judged.broken, "file", "text") if broken_lines else [],
+        first_offences=first_rows(judged.offences, severity(), "group", "at_us") if has_offences else [],
+        first_lost=first_rows(judged.lost, "group", "publisher", "hash", "first") if has_lost else [],
+        first_broken_lines=first_rows(judged.broken, "file", "text") if broken_lines else [],
     )
     output.table("verdicts", spark.createDataFrame(verdicts, VERDICTS).coalesce(1))
     for name in TABLES:
@@ -68,10 +68,10 @@ def _written(spark: SparkSession, output: Output, judged: Judgement) -> Report:
     return report
 
 
-def _first(table: DataFrame, *by: Column | str) -> list[dict[str, Any]]:
+def first_rows(table: DataFrame, *by: Column | str) -> list[dict[str, Any]]:
     return [row.asDict() for row in table.orderBy(*by).limit(SHOWN).collect()]
 
 
-def _severity() -> Column:
+def severity() -> Column:
     place = F.array_position(F.array(*(F.lit(kind) for kind in _WORST_FIRST)), F.col("kind"))
     return F.col("uncertain").cast("int") * len(_WORST_FIRST) + place
