@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from matplotlib import dates, ticker
@@ -20,12 +20,17 @@ def at(time_us: int) -> datetime:
     return datetime.fromtimestamp(time_us / 1e6, UTC)
 
 
+def place(time_us: int) -> float:
+    """The same as matplotlib counts, for what takes numbers alone."""
+    return float(dates.date2num(at(time_us)))
+
+
 def time_axis(canvas: Canvas, axes: Axes, first_us: int, last_us: int) -> None:
     """The horizontal axis is time, in UTC, from `first_us` to `last_us`."""
     locator = dates.AutoDateLocator(minticks=3, maxticks=5 if canvas.is_narrow else 10, tz=UTC)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=UTC))
-    axes.set_xlim(*(dates.date2num(at(one)) for one in (first_us, max(last_us, first_us + 1000))))
+    axes.set_xlim(place(first_us), place(max(last_us, first_us + 1000)))
     axes.set_xlabel("time (UTC)")
     axes.grid(visible=False, axis="x")
 
@@ -40,9 +45,24 @@ def duration_scale(axis: Axis) -> None:
     """A logarithmic axis of microseconds."""
     is_horizontal = axis is axis.axes.xaxis
     (axis.axes.set_xscale if is_horizontal else axis.axes.set_yscale)("log")
-    axis.set_major_locator(ticker.LogLocator(numticks=8))
+    axis.set_major_locator(_Decades(numticks=8))
     axis.set_minor_locator(ticker.NullLocator())
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: formatting.duration(value)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _power_of_ten(value)))
+
+
+class _Decades(ticker.LogLocator):
+    """Powers of ten, and 2 and 5 between them where there are few."""
+
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
+        self.set_params(subs=(1.0, 2.0, 5.0) if vmax < vmin * 300 else (1.0,))
+        return super().tick_values(vmin, vmax)
+
+
+def _power_of_ten(value_us: float) -> str:
+    """Seconds, however many: minutes are no power of ten."""
+    if value_us >= 1e6:
+        return f"{value_us / 1e6:,.0f} s"
+    return formatting.duration(value_us)
 
 
 def legend(canvas: Canvas, axes: Axes, columns: int | None = None) -> None:
