@@ -13,6 +13,9 @@ COMMANDS: dict[str, LazyCommand] = {
     "validate": LazyCommand(
         "lbg_pipeline.commands.validate:validate", "Prove that nothing was lost or out of order."
     ),
+    "profile": LazyCommand(
+        "lbg_pipeline.commands.profile:profile", "Where the load is, as tables and as a page."
+    ),
     "plan": LazyCommand(
         "lbg_pipeline.commands.plan:plan", "How many hashes, queues and members a group needs."
     ),

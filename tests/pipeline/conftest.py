@@ -12,7 +12,10 @@ from lbg_pipeline.session import spark_session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Two cores, one gigabyte, and as few tasks as show that there is more than one."""
+    """Two cores, one gigabyte, and as few tasks as show that there is more than one.
+
+    A test has a few rows: planning anew after each stage, and compiling what then runs once, would be most of its time.
+    """
     session = spark_session(
         "tests",
         master="local[2]",
@@ -20,7 +23,8 @@ def spark() -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
-            "spark.sql.adaptive.coalescePartitions.enabled": "false",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.codegen.wholeStage": "false",
         },
     )
     yield session

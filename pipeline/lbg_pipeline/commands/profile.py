@@ -1,0 +1,77 @@
+"""`lbg pipeline profile`, and a spark-submit application."""
+
+from __future__ import annotations
+
+import json
+import time
+from importlib.metadata import version
+
+import click
+
+
+@click.command(
+    epilog="Example: lbg pipeline profile --journal journal/ --out profile/",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--journal",
+    "journals",
+    multiple=True,
+    required=True,
+    metavar="PATH",
+    help="Files, directories, globs, URLs.",
+)
+@click.option(
+    "--out", required=True, metavar="DIR", help="Where to write; a new directory, or one of an earlier run."
+)
+@click.option("--master", metavar="URL", help="Spark's; by default local[*], or spark-submit's.")
+@click.option(
+    "--group", "groups", multiple=True, metavar="NAME", help="Only this group; may be given several times."
+)
+@click.option(
+    "--default-group",
+    default="unnamed",
+    metavar="NAME",
+    show_default=True,
+    help="The group of records that name none.",
+)
+@click.option("--json", "as_json", is_flag=True, help="report.json on standard output.")
+def profile(
+    journals: tuple[str, ...],
+    out: str,
+    master: str | None,
+    groups: tuple[str, ...],
+    default_group: str,
+    as_json: bool,
+) -> None:
+    """Where the load is: rates, sizes, latencies, skew, handoffs and the use of members.
+
+    Writes a page for people, report.html, which needs nothing but itself; report.json; and the Parquet tables rates,
+    demand, keys, latencies, skew, handoffs, utilisation and broken (docs/pipeline.md).
+    """
+    from lbg_pipeline.errors import told_by
+    from lbg_pipeline.profile.job import Request, run
+    from lbg_pipeline.session import spark_session
+
+    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    request = Request(
+        journals=journals,
+        groups=groups,
+        default_group=default_group,
+        made_by=f"Made by lbg pipeline profile {version('lbg')} at {made}",
+    )
+    spark = spark_session("lbg pipeline profile", master=master)
+    try:
+        outcome = run(spark, request, out, step=lambda name: click.echo(f"{name} …", err=True))
+    except Exception as error:
+        known = told_by(error)
+        if known is None:
+            raise
+        raise known from error
+    finally:
+        spark.stop()
+    click.echo(json.dumps(outcome.told, indent=2) if as_json else "\n".join(outcome.lines))
+
+
+if __name__ == "__main__":
+    profile()

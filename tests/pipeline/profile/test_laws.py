@@ -1,0 +1,106 @@
+"""What Spark computes of any rows is what a little Python does. An example is many groups, as a job costs seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from lbg_pipeline.profile.histograms import PERMILLES, histogram, percentiles
+from lbg_pipeline.profile.skewing import lorenz, skew
+from lbg_pipeline.profile.utilising import utilisation
+from support.journal_rows import START_US, delivered
+from support.journal_tables import delivered_table
+
+few = settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PLACE = (0, 0, 0, "age")
+
+
+def groups_of(values: st.SearchStrategy[int]) -> st.SearchStrategy[list[list[int]]]:
+    return st.lists(st.lists(values, min_size=1, max_size=25), min_size=10, max_size=30)
+
+
+@few
+@given(groups=groups_of(st.one_of(st.integers(-3000, 3000), st.integers(0, 10**13))))
+def test_percentiles_are_within_a_256th_and_the_rest_is_exact(
+    spark: SparkSession, groups: list[list[int]]
+) -> None:
+    measured = spark.createDataFrame(
+        [(str(group), *PLACE, value) for group, values in enumerate(groups) for value in values],
+        "group string, queue int, member int, at_us long, metric string, value long",
+    )
+    found = {int(row.group): row for row in percentiles(histogram(measured), ("group",)).collect()}
+    for group, values in enumerate(groups):
+        row, ordered = found[group], sorted(values)
+        assert (row.messages, row.least, row.greatest) == (len(values), ordered[0], ordered[-1])
+        assert row["mean"] == pytest.approx(sum(values) / len(values))
+        for name, permille in PERMILLES.items():
+            exact = ordered[math.ceil(len(values) * permille / 1000) - 1]
+            assert abs(row[name] - exact) <= abs(exact) / 256
+            assert abs(exact) >= 256 or row[name] == exact
+
+
+def gini(loads: Sequence[int]) -> float:
+    """The mean of all differences, over twice the mean."""
+    total = sum(loads)
+    apart = sum(abs(one - other) for one in loads for other in loads)
+    return apart / (2 * len(loads) * total) if total else 0.0
+
+
+@few
+@given(groups=groups_of(st.one_of(st.integers(0, 5), st.integers(0, 10**12))))
+def test_gini_is_the_mean_difference_and_lorenz_curves_sag(
+    spark: SparkSession, groups: list[list[int]]
+) -> None:
+    loads = spark.createDataFrame(
+        [
+            (str(group), "key", f"k{number}", load, load * 2)
+            for group, values in enumerate(groups)
+            for number, load in enumerate(values)
+        ],
+        "group string, unit string, name string, messages long, busy_us long",
+    )
+    found = {int(row.group): row for row in skew(loads).collect()}
+    for group, values in enumerate(groups):
+        row = found[group]
+        assert row["count"] == len(values)
+        assert row.gini_messages == pytest.approx(gini(values), abs=1e-9)
+        assert row.gini_busy == pytest.approx(row.gini_messages, abs=1e-9)
+        assert values[int(row.hottest[1:])] == max(values)
+    for point in lorenz(loads).collect():
+        values = groups[int(point.group)]
+        assert 0 <= point.share_of_load <= point.share_of_count + 1e-9
+        least = sorted(values)[: round(point.share_of_count * len(values))]
+        assert point.share_of_load == pytest.approx(sum(least) / (sum(values) or 1))
+
+
+spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), min_size=1, max_size=12)
+
+
+@few
+@given(groups=st.lists(spans, min_size=10, max_size=25))
+def test_busy_is_the_sum_of_spans_and_occupied_their_union(
+    spark: SparkSession, groups: list[list[tuple[int, int]]]
+) -> None:
+    records = [
+        delivered(
+            number,
+            at_us=0,
+            group=str(group),
+            started_at_us=START_US + start,
+            finished_at_us=START_US + start + took,
+            settled_at_us=START_US + start + took,
+        )
+        for group, each in enumerate(groups)
+        for number, (start, took) in enumerate(each)
+    ]
+    found = {int(row.group): row for row in utilisation(delivered_table(spark, records)).collect()}
+    for group, each in enumerate(groups):
+        row = found[group]
+        assert row.busy_us == sum(took for _, took in each)
+        assert row.occupied_us == len({at for start, took in each for at in range(start, start + took)})
+        assert row.presence_us == max(start + took for start, took in each)
