@@ -74,10 +74,12 @@ def floor_figure(group: Planned) -> Figure:
         ]
         axes.stairs([one.replicas for one in group.floor], edges, fill=True, color=OURS, alpha=0.35)
         axes.stairs([one.replicas for one in group.floor], edges, color=OURS, lw=1.8, baseline=None)
+        height = max(1.15 * top, top + 1)
         if group.sizing is not None and group.sizing.most <= 2 * top:
             axes.axhline(group.sizing.most, color=NAIVE, lw=1.2, ls="--", label="most that there may be")
+            height = max(height, 1.05 * group.sizing.most)
         time_axis(canvas, axes, group.floor[0].from_s * SECOND_US, group.floor[-1].until_s * SECOND_US)
-        axes.set_ylim(0, max(1.15 * top, top + 1))
+        axes.set_ylim(0, height)
         axes.set_ylabel("replicas at least")
         formatted(axes.yaxis, three_figures)
         legend(canvas, axes)

@@ -43,7 +43,7 @@ def _section(group: Planned, drawable: Drawable, settings: ForecastSettings) -> 
         parts.append(_scores(group, settings))
     parts.append(_busiest(group, settings))
     if group.schedule:
-        parts.append(_schedule(group))
+        parts.append(_schedule(group, settings))
     history = group.history
     intro = (
         f"{whole(history.messages)} messages in {history.days:.1f} days, by {group.season.value}"
@@ -123,14 +123,15 @@ def _busiest(group: Planned, settings: ForecastSettings) -> Table:
     return Table(columns, rows, title="Busiest intervals", left_out="All are in table forecast.")
 
 
-def _schedule(group: Planned) -> Table:
+def _schedule(group: Planned, settings: ForecastSettings) -> Table:
     shown_entries = group.schedule[:SHOWN_ENTRIES]
+    zone = settings.time_zone if "weekly" in group.schedule[0] else "UTC"
     times = [entry.get("weekly", entry) for entry in shown_entries]
     rows = [
         [str(entry["minReplicas"]), at["from"], at["until"], ", ".join(at.get("days", ()))]
         for entry, at in zip(shown_entries, times, strict=True)
     ]
-    columns = [Column("replicas", numeric=True), Column("from"), Column("until"), Column("days")]
+    columns = [Column("replicas", numeric=True), Column(f"from ({zone})"), Column("until"), Column("days")]
     if not any(row[-1] for row in rows):
         rows, columns = [row[:-1] for row in rows], columns[:-1]
     beyond = len(group.schedule) - len(rows)

@@ -49,7 +49,7 @@ def _of_group(group: Planned, settings: ForecastSettings) -> Iterator[str]:
         yield f"a member does {group.sizing.capacity:.3g} messages/s ({group.capacity_from})"
         yield "replicas by hour:"
         yield from _by_hour(group, settings)
-        yield f"schedule: {len(group.schedule)} entries, the first with its lead from {_first(group)}"
+        yield f"schedule: {len(group.schedule)} entries, in the patch"
 
 
 def _backtest(group: Planned, settings: ForecastSettings) -> Iterator[str]:
@@ -130,10 +130,6 @@ def _overview_row(group: Planned, settings: ForecastSettings) -> tuple[str, ...]
         formatting.whole(busiest.replicas),
         str(len(group.schedule)),
     )
-
-
-def _first(group: Planned) -> str:
-    return rfc3339(group.floor[0].from_s) if group.floor else "–"
 
 
 def as_json(groups: Sequence[Planned], settings: ForecastSettings, *, broken: int = 0) -> dict[str, Any]:
