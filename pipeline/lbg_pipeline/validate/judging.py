@@ -35,13 +35,13 @@ def judge(evidence: DataFrame, settings: ValidationSettings, *, tasks: int) -> D
 
 def judgement(findings: DataFrame, settings: ValidationSettings) -> Judgement:
     """Reads `findings` once for each table: persist them."""
-    findings = _settled(_distinct(findings), settings)
+    settled = _settled(findings, settings)
     return Judgement(
-        verdicts=_verdicts(findings, settings),
-        offences=_table(findings, "offence"),
-        lost=_ranges(findings, settings),
+        verdicts=_verdicts(_distinct(settled), settings),
+        offences=_table(_distinct(findings), "offence"),
+        lost=_ranges(settled, settings),
         moves=_table(findings, "move"),
-        completeness=_completeness(findings),
+        completeness=_completeness(settled),
         broken=_table(findings, "broken"),
     )
 
