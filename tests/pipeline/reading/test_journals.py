@@ -15,6 +15,8 @@ from lbg_pipeline.reading import read_journals
 from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED
 from support.journal_rows import delivered, published, write_journal, write_lines
 
+pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
+
 
 def test_directories_files_globs_and_compressed_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
     write_journal(tmp_path / "a b", [published(0), delivered(0), delivered(1, group=None)])

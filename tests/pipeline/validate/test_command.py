@@ -14,6 +14,8 @@ from lbg_broker.group import encode
 from lbg_pipeline.commands.validate import validate
 from support.journal_rows import delivered, published, write_lines
 
+pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
+
 Command = Callable[..., Result]
 
 

@@ -20,6 +20,8 @@ from lbg_pipeline.validate.settings import ValidationSettings
 from support.pipeline_findings import LostRange, Move
 from support.planted_journal import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
 
+pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
+
 
 @dataclass(frozen=True)
 class Judged:
