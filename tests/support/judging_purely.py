@@ -10,6 +10,7 @@ from lbg_broker.group import DeliveredRecord, PublishedRecord, encode
 from lbg_pipeline.reading.parsing import parse
 from lbg_pipeline.validate.evidence import EvidenceStep
 from lbg_pipeline.validate.findings import Judge
+from lbg_pipeline.validate.packing import PackingStep, unpacked
 from lbg_pipeline.validate.settings import ValidationSettings
 
 
@@ -22,8 +23,8 @@ def findings_of(
 ) -> dict[str, list[dict[str, Any]]]:
     """`block_records`: few, so that evidence comes in many blocks, as it does from many files."""
     lines = [encode(record).encode() for record in records]
-    step = EvidenceStep(settings)
-    evidence = [
+    step = PackingStep(EvidenceStep(settings), buckets=1)
+    pieces = [
         batch
         for start in range(0, len(lines), block_records)
         for batch in step(
@@ -35,7 +36,7 @@ def findings_of(
         )
     ]
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for batch in Judge(settings)(evidence):
+    for batch in Judge(settings)(unpacked(pieces)):
         for row in batch.to_pylist():
             [(column, told)] = [(column, told) for column, told in row.items() if told is not None]
             found[column].append(told)

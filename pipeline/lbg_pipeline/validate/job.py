@@ -14,11 +14,15 @@ from lbg_pipeline.progress import Progress
 from lbg_pipeline.reading import scan_journals
 from lbg_pipeline.writing import Output
 
-from .evidence import EVIDENCE, EvidenceStep
+from .evidence import EvidenceStep
 from .judging import Judgement, judge, judgement
+from .packing import PIECES, PackingStep
 from .reporting import SHOWN, Report
 from .settings import ValidationSettings
 from .tables import KINDS, VERDICTS
+
+BUCKETS = 64
+"""So many tasks judge: each holds its share of all deliveries, and costs some 30 ms however little that is."""
 
 TABLES = ("offences", "lost", "moves", "completeness", "broken")
 _WORST_FIRST = ("inverted", "overlap", "misplaced", "repeated", "rewound")
@@ -36,8 +40,9 @@ def validate_journals(
     """Raises JournalNotFound and OutputRefused; a record of a newer version ends it before a table is written."""
     output = Output(spark, out)
     progress.says("reading and judging")
-    evidence = scan_journals(spark, paths, EvidenceStep(settings), EVIDENCE, default_group=default_group)
-    findings = judge(evidence, settings, tasks=evidence.rdd.getNumPartitions())
+    step = PackingStep(EvidenceStep(settings), BUCKETS)
+    pieces = scan_journals(spark, paths, step, PIECES, default_group=default_group)
+    findings = judge(pieces, settings, tasks=BUCKETS)
     findings.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         findings.count()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .evidence import EVIDENCE
 from .findings import Judge
+from .packing import PIECES, unpacked
 from .settings import ValidationSettings
 from .tables import COUNTS, FINDINGS, KINDS, VERDICTS
 
@@ -27,10 +29,15 @@ class Judgement:
     broken: DataFrame
 
 
-def judge(evidence: DataFrame, settings: ValidationSettings, *, tasks: int) -> DataFrame:
-    """FINDINGS of EVIDENCE: in one shuffle everything of a hash comes to one worker, which answers all questions."""
-    assert evidence.schema.names == EVIDENCE.names
-    return evidence.repartition(tasks, "group", "lane").mapInArrow(Judge(settings), FINDINGS)
+def judge(pieces: DataFrame, settings: ValidationSettings, *, tasks: int) -> DataFrame:
+    """FINDINGS of PIECES: in one shuffle everything of a hash comes to one worker, which answers all questions."""
+    assert pieces.schema.names == PIECES.names
+    judge_all = Judge(settings)
+
+    def judged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from judge_all(unpacked(batches))
+
+    return pieces.repartition(tasks, "bucket").mapInArrow(judged, FINDINGS)
 
 
 def judgement(findings: DataFrame, settings: ValidationSettings) -> Judgement:
