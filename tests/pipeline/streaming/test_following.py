@@ -23,6 +23,8 @@ from support.journal_by_seconds import records_by_file, write_second
 from support.pipeline_reference import judge
 from support.streamed import expected_offences, told_offences
 
+pytestmark = pytest.mark.timeout(300)  # each epoch is half a dozen jobs of Spark, slow on a busy machine
+
 SECONDS = 6
 SETTINGS = StreamSettings(watermark_s=2.0, lost_after_s=0.5, epoch_bytes=30_000)
 
