@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from importlib.metadata import version
 
 import click
 
@@ -49,29 +48,23 @@ def profile(
     Writes a page for people, report.html, which needs nothing but itself; report.json; and the Parquet tables rates,
     demand, keys, latencies, skew, handoffs, utilisation and broken (docs/pipeline.md).
     """
-    from lbg_pipeline.errors import told_by
+    from lbg_pipeline.commands.running import spark_job
     from lbg_pipeline.profile.job import Request, run
-    from lbg_pipeline.session import spark_session
+    from lbg_pipeline.progress import shown_progress
 
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     request = Request(
         journals=journals,
         groups=groups,
         default_group=default_group,
-        made_by=f"Made by lbg pipeline profile {version('lbg')} at {made}",
+        made_by=f"Made by lbg pipeline profile at {made}",
     )
-    spark = spark_session("lbg pipeline profile", master=master)
-    try:
-        outcome = run(spark, request, out, step=lambda name: click.echo(f"{name} …", err=True))
-    except Exception as error:
-        known = told_by(error)
-        if known is None:
-            raise
-        raise known from error
-    finally:
-        spark.stop()
+    with spark_job("profile", master) as spark, shown_progress(spark) as progress:
+        outcome = run(spark, request, out, says=progress.says)
     click.echo(json.dumps(outcome.told, indent=2) if as_json else "\n".join(outcome.lines))
 
 
 if __name__ == "__main__":
-    profile()
+    from lbg_pipeline.commands.running import submitted
+
+    submitted(profile)

@@ -44,9 +44,9 @@ class Outcome:
 
 
 def run(
-    spark: SparkSession, request: Request, out: str, *, step: Callable[[str], None] = lambda name: None
+    spark: SparkSession, request: Request, out: str, *, says: Callable[[str], None] = lambda phase: None
 ) -> Outcome:
-    """Raises PipelineError. `step` hears what is begun."""
+    """Raises PipelineError. `says` hears what begins."""
     journals = read_journals(spark, request.journals, default_group=request.default_group)
     output = Output(spark, out)
     with ExitStack() as kept:
@@ -55,7 +55,7 @@ def run(
             kept.callback(table.unpersist)
             return table.persist()
 
-        step("reading")
+        says("reading")
         published = keep(_asked(journals.published, request.groups).select(*_PUBLISHED))
         delivered = keep(_asked(journals.delivered, request.groups).drop(*_NOT_USED))
         sent = _by_group(totals_published(published))
@@ -65,13 +65,13 @@ def run(
         for table in made.used_often():
             keep(table)
         for name, table in made.tables.named().items():
-            step(f"table {name}")
+            says(f"table {name}")
             output.table(name, table)
-        step("table broken")
+        says("table broken")
         broken_lines = keep(journals.broken)
         output.table("broken", broken_lines)
         broken = broken_lines.count()
-        step("report")
+        says("report")
         drawn = digests(made, interval, sent, got)
     page = report(drawn, sent, got, journals=request.journals, broken=broken, made_by=request.made_by)
     output.text("report.html", page)
@@ -96,5 +96,5 @@ def _interval(totals: Sequence[Row]) -> int:
 def _said(drawn: Sequence[Digest], broken: int, out: str) -> list[str]:
     said = [line for digest in drawn for line in lines(digest)] or ["no records"]
     if broken:
-        said.append(f"{broken:,} broken lines: set aside in {out}/broken, with the reasons")
+        said.append(f"broken lines: {broken:,}, set aside in {out}/broken with the reasons")
     return [*said, f"the report: {out}/report.html"]
