@@ -21,6 +21,8 @@ from support.manifests import Manifest, group_manifest
 
 from .test_proposing import require_acceptable
 
+pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
+
 HASHES, QUEUES = 128, 2
 SECONDS = 60
 SCALED = {"queues": {"count": QUEUES}, "scaling": {"minReplicas": 1, "maxReplicas": 2, "targetLag": 100}}

@@ -29,6 +29,8 @@ from lbg_pipeline.schemas import DELIVERED, PUBLISHED
 
 from .rows import MINUTE, delivered_rows, published_rows, table
 
+pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
+
 KEY = StructType([StructField("key", StringType())])
 WORDS = ["N14228", "", "a", "Zürich", "日本", "\U0001f600", "x" * 300, "0", "a\x00b"]
 
