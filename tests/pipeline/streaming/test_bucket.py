@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_broker.group import DeliveredRecord, PublishedRecord
 from lbg_pipeline.streaming import forgetting
+from lbg_pipeline.streaming.lines import Line
 from support.journal_rows import START_US, delivered, published
 from support.pipeline_reference import judge
 from support.planted_journal import DEFAULT_GROUP, SKEW_S, plant
@@ -173,13 +175,11 @@ def test_idle_keys_and_publishers_are_forgotten_and_their_counts_told() -> None:
     assert sorted(one["publisher"] for one in streamed.found["completeness"]) == ["gone", "new"]
 
 
-def test_numbers_too_far_apart_for_one_line_are_judged_too() -> None:
-    records: list[Record] = [
-        *(published(seq, hash_=hash_) for hash_ in range(0, 64, 16) for seq in (0, 1 << 61, (1 << 61) + 1)),
-        delivered(1 << 61),
-        delivered(0, at_us=10),
-    ]
-    streamed = Streamed(watermark_us=1000)
-    streamed.feed(records)
-    streamed.end()
-    check_same(streamed, records)
+def test_numbers_too_far_apart_for_one_line_keep_their_order_and_neighbours() -> None:
+    numbers = np.array([0, 1 << 61, (1 << 61) + 1])
+    line = Line(4, (numbers,))
+    places = line.place(np.array([3, 3, 3]), numbers)
+    assert places[1] - places[0] > 1
+    assert places[2] - places[1] == 1
+    assert line.number(places).tolist() == numbers.tolist()
+    assert line.stream(places).tolist() == [3, 3, 3]
