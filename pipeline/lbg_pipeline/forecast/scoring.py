@@ -1,7 +1,7 @@
 """How good a forecast was, and which method serves a group.
 
-The rule: the method whose weighted MAPE over the backtest is lower; ours when they are level. Without a backtest (a
-history of less than two periods) there is only one.
+The rule: the method whose weighted MAPE over the backtest is lower, to a hundredth of a percent; ours when they are
+level. Without a backtest (a history of less than two periods) there is only one.
 """
 
 from __future__ import annotations
@@ -96,4 +96,4 @@ def _planned() -> Column:
 
 
 def _by_rule() -> WindowSpec:
-    return Window.partitionBy("group").orderBy(F.col("wmape").asc_nulls_last(), F.col("method").desc())
+    return Window.partitionBy("group").orderBy(F.round("wmape", 4).asc_nulls_last(), F.col("method").desc())
