@@ -131,7 +131,7 @@ _REPLICAS = click.IntRange(1, 4096)
     "--namespace", metavar="NAME", help="Of the LoadBalancedGroup; by default the pod's, or KUBECONFIG's."
 )
 @output_options
-def forecast(*, out: str, master: str | None, as_json: bool, **asked: Any) -> None:
+def forecast(*, out: str, master: str | None, conf: dict[str, str], as_json: bool, **asked: Any) -> None:
     """How much will be asked of each group, and how many replicas that takes.
 
     Demand is taken to repeat by the hour of the week, and to grow or shrink a little. How well that holds is judged
@@ -164,7 +164,7 @@ def forecast(*, out: str, master: str | None, as_json: bool, **asked: Any) -> No
         scheduling=Scheduling(asked["lead_time"], asked["is_weekly"]),
         applying=Applying(asked["namespace"]) if asked["is_applied"] else None,
     )
-    with spark_job("forecast", master) as spark, shown_progress(spark) as progress:
+    with spark_job("forecast", master, conf) as spark, shown_progress(spark) as progress:
         found = answer(spark, request, out, says=progress.says)
     click.echo(json.dumps(found.told, indent=2) if as_json else "\n".join(found.lines))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -41,10 +42,25 @@ def journal_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _settings(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    for one in given:
+        if not re.fullmatch(r"spark\.[^=\s]+=.*", one, re.DOTALL):
+            raise click.BadParameter(f"{one!r} is no setting of Spark's: say it as spark.driver.memory=8g")
+    return dict(one.split("=", 1) for one in given)
+
+
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--out, --master and --json."""
+    """--out, --master, --conf and --json."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="The report as JSON on standard output."),
+        click.option(
+            "--conf",
+            multiple=True,
+            callback=_settings,
+            metavar="KEY=VALUE",
+            help="A setting of Spark's, as spark.driver.memory=8g (by default 4g on this machine). May be given more "
+            "than once.",
+        ),
         click.option(
             "--master",
             metavar="URL",

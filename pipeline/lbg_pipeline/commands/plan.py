@@ -12,6 +12,7 @@ import click
 
 from lbg_broker.group import HASH_FUNCTIONS
 from lbg_broker.group.rules import HASH_COUNT_MAX, QUEUE_COUNT_MAX
+from lbg_pipeline.commands.options import output_options
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
@@ -46,10 +47,6 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
     metavar="PATH",
     help="Files, directories, globs, URLs.",
 )
-@click.option(
-    "--out", required=True, metavar="DIR", help="Where to write; a new directory, or one of an earlier run."
-)
-@click.option("--master", metavar="URL", help="Spark's; by default local[*], or spark-submit's.")
 @click.option(
     "--group", metavar="NAME", help="The group, on the broker; needed where the journals have several."
 )
@@ -109,11 +106,12 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
     metavar="MS",
     help="What a message takes the application, instead of what the journals say.",
 )
-@click.option("--json", "as_json", is_flag=True, help="plan.json on standard output.")
+@output_options
 def plan(
     journals: tuple[str, ...],
     out: str,
     master: str | None,
+    conf: dict[str, str],
     group: str | None,
     default_group: str | None,
     manifest: Path | None,
@@ -151,7 +149,7 @@ def plan(
             assignment=wished["assignment"],
         ),
     )
-    with spark_job("plan", master) as spark, shown_progress(spark) as progress:
+    with spark_job("plan", master, conf) as spark, shown_progress(spark) as progress:
         report = answer(spark, question, out, says=progress.says)
     click.echo(json.dumps(report.told, indent=2) if as_json else "\n".join(report.lines))
 

@@ -7,38 +7,20 @@ import time
 
 import click
 
+from lbg_pipeline.commands.options import journal_options, output_options
+
 
 @click.command(
     epilog="Example: lbg pipeline profile --journal journal/ --out profile/",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option(
-    "--journal",
-    "journals",
-    multiple=True,
-    required=True,
-    metavar="PATH",
-    help="Files, directories, globs, URLs.",
-)
-@click.option(
-    "--out", required=True, metavar="DIR", help="Where to write; a new directory, or one of an earlier run."
-)
-@click.option("--master", metavar="URL", help="Spark's; by default local[*], or spark-submit's.")
-@click.option(
-    "--group", "groups", multiple=True, metavar="NAME", help="Only this group; may be given several times."
-)
-@click.option(
-    "--default-group",
-    default="unnamed",
-    metavar="NAME",
-    show_default=True,
-    help="The group of records that name none.",
-)
-@click.option("--json", "as_json", is_flag=True, help="report.json on standard output.")
+@journal_options
+@output_options
 def profile(
     journals: tuple[str, ...],
     out: str,
     master: str | None,
+    conf: dict[str, str],
     groups: tuple[str, ...],
     default_group: str,
     as_json: bool,
@@ -59,7 +41,7 @@ def profile(
         default_group=default_group,
         made_by=f"Made by lbg pipeline profile at {made}",
     )
-    with spark_job("profile", master) as spark, shown_progress(spark) as progress:
+    with spark_job("profile", master, conf) as spark, shown_progress(spark) as progress:
         outcome = run(spark, request, out, says=progress.says)
     click.echo(json.dumps(outcome.told, indent=2) if as_json else "\n".join(outcome.lines))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import click
@@ -15,9 +15,9 @@ from lbg_pipeline.session import spark_session
 
 
 @contextmanager
-def spark_job(name: str, master: str | None) -> Iterator[SparkSession]:
-    """Raises PipelineError for what Spark raises."""
-    spark = spark_session(f"lbg {name}", master=master)
+def spark_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """`conf` are settings of Spark's. Raises PipelineError for what Spark raises."""
+    spark = spark_session(f"lbg {name}", master=master, settings=conf)
     try:
         yield spark
     except PySparkException as error:

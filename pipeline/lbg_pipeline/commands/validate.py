@@ -57,6 +57,7 @@ def validate(
     default_group: str,
     out: str,
     master: str | None,
+    conf: dict[str, str],
     as_json: bool,
     settle_s: float,
     clock_skew_s: float,
@@ -76,7 +77,9 @@ def validate(
     options = StreamOptions(**of_stream)
     options.check(stream=stream, settle_s=settle_s)
     if stream:
-        told = _streamed(journals, groups, default_group, out, master, clock_skew_s, exactly_once, options)
+        told = _streamed(
+            journals, groups, default_group, out, master, conf, clock_skew_s, exactly_once, options
+        )
         click.echo(json.dumps(told.as_json()) if as_json else "\n".join(told.lines()))
         return _status(told.report, strict)
 
@@ -87,7 +90,7 @@ def validate(
     from lbg_pipeline.validate.settings import ValidationSettings
 
     settings = ValidationSettings(settle_s, clock_skew_s, exactly_once, frozenset(groups) or None)
-    with spark_job("validate", master) as spark, shown_progress(spark) as progress:
+    with spark_job("validate", master, conf) as spark, shown_progress(spark) as progress:
         report = validate_journals(
             spark, journals, out, settings, default_group=default_group, progress=progress
         )
@@ -105,6 +108,7 @@ def _streamed(
     default_group: str,
     out: str,
     master: str | None,
+    conf: dict[str, str],
     clock_skew_s: float,
     exactly_once: bool,
     options: StreamOptions,
@@ -121,7 +125,7 @@ def _streamed(
         default_group=default_group,
         groups=groups,
     )
-    with spark_job("validate --stream", master) as spark:
+    with spark_job("validate --stream", master, conf) as spark:
         return stream_journals(
             spark,
             journals,
