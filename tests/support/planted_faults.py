@@ -50,7 +50,7 @@ class OfKey:
     def again(self, seq: int, *, after_us: int, **fields: object) -> None:
         """Another delivery of a message, `after_us` after its first."""
         one = shifted(replace(self.delivered[seq], redelivered=True), after_us)
-        self.delivered.append(replace(one, **fields))  # type: ignore[arg-type]
+        self.delivered.append(replace(one, **fields))
 
     def hand(self, seq: int, member: int) -> None:
         self.delivered[seq] = handed(self.delivered[seq], member)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Any
 
+from ..aligning import aligned
 from ..pages import formatting
 from .manifest import rfc3339
 from .planned import Interval, Planned, Score, shown
@@ -192,16 +193,3 @@ def remarks(group: Planned, settings: ForecastSettings) -> Iterator[str]:
     if group.sizing is not None:
         yield f"a member does {group.sizing.capacity:.3g} messages/s ({group.capacity_from})"
     yield from group.notes
-
-
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A line for the header and each row: the first column to the left, all others to the right."""
-    table = [header, *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    for row in table:
-        first, *rest = (cell for cell in row)
-        cells = [
-            first.ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)),
-        ]
-        yield "  ".join(cells).rstrip()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
 
+from ..aligning import aligned
 from .candidates import summary
 from .choosing import Choice
 from .gathering import Observed
@@ -159,15 +160,6 @@ def key_word(row: Any) -> str:
     if row["is_too_hot"]:
         return "too hot for any split"
     return "hot" if row["is_hot"] else "most of its queue"
-
-
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Numbers under numbers; the first column is a name."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    for row in (header, *rows):
-        first, *others = zip(row, widths, strict=True)
-        cells = [first[0].ljust(first[1]), *(text.rjust(width) for text, width in others)]
-        yield "  ".join(cells).rstrip()
 
 
 def _cells(label: str, one: Candidate) -> list[str]:

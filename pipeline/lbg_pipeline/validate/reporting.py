@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..aligning import aligned
+
 SHOWN = 20
 """Offences and lost ranges in a report; the tables have all."""
 
@@ -49,7 +51,7 @@ def report_lines(report: Report) -> Iterator[str]:
         for row in report.verdicts
     ]
     told = [[str(row[name]) for name in _COLUMNS] for row in rows]
-    yield from _aligned([list(_COLUMNS), *told])
+    yield from aligned(_COLUMNS, told, names=_NAMES)
     for row in rows:
         yield from _notes(row)
     if report.broken_lines:
@@ -63,16 +65,6 @@ def report_lines(report: Report) -> Iterator[str]:
             f"  lost: group {lost['group']}, publisher {lost['publisher']}, hash {lost['hash']}, "
             f"{lost['first']} to {lost['last']}"
         )
-
-
-def _aligned(table: list[list[str]]) -> Iterator[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    for line in table:
-        cells = [
-            cell.ljust(width) if place < _NAMES else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
 
 
 def _both(row: dict[str, Any], kind: str) -> str:

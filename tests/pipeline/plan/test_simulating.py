@@ -23,7 +23,7 @@ def rules(**told: object) -> Rules:
         "target": 0.7,
         "members_max": 64,
     }
-    return Rules(**{**default, **told})  # type: ignore[arg-type]
+    return Rules(**{**default, **told})
 
 
 def demand(mean: list[float], *peaks: list[float]) -> Demand:

@@ -11,7 +11,7 @@ SECOND_US = 1_000_000
 
 
 def judged(*records: Record, **settings: object) -> GroupJudgement:
-    (group,) = judge(records, **settings).values()  # type: ignore[arg-type]
+    (group,) = judge(records, **settings).values()
     return group
 
 

@@ -73,7 +73,7 @@ def check_same(
 def test_any_history_in_any_epochs_is_judged_as_a_whole(
     records: list[Record], jitter_us: int, epochs: int, seed: object, skew_us: int
 ) -> None:
-    arriving = sorted(records, key=lambda one: last_us(one) + seed.randint(0, jitter_us))  # type: ignore[attr-defined]
+    arriving = sorted(records, key=lambda one: last_us(one) + seed.randint(0, jitter_us))
     streamed = Streamed(watermark_us=2000, skew_us=skew_us)
     for number in range(epochs):
         begin, end = (len(arriving) * at // epochs for at in (number, number + 1))
