@@ -107,6 +107,20 @@ def test_a_queue_that_others_empty_is_left_alone() -> None:
     assert not stalls(world)
 
 
+def test_a_queue_that_another_one_emptied_after_the_stall_is_no_longer_stalled() -> None:
+    world, (member,) = settled(1, queue_count=1, hash_count=1)
+    world.queues[0].pump = lambda: None
+    for _ in range(40):
+        world.publish("key0", hash_=0)
+    world.run(NOTICED_WITHIN_S)
+    assert progress(member, 0) is Progress.STALLED
+    world.published.clear()
+    world.queues[0].ready.clear()
+    world.run(1.2 * LOOK_EVERY_S + 1)
+    assert progress(member, 0) is Progress.IDLE
+    assert len(stalls(world)) == 1
+
+
 def test_a_broker_that_never_delivers_is_tried_less_and_less_often() -> None:
     world, _ = settled(1, queue_count=1, hash_count=1)
     feed(world, 1)

@@ -80,7 +80,7 @@ async def test_a_channel_that_swallows_deliveries_is_replaced_and_everything_com
         assert "queue 0 is stalled" in caplog.text
         await load.publish(400)
         await load.all_seen(judge)
-        await until(lambda: progress(a) != "Stalled", timeout_s=2)
+        await until(lambda: progress(a) != "Stalled", what="the end of the stall to be seen")
     assert not judge.inversions
     assert not judge.repeats, "what vanished was never called"
 

@@ -86,7 +86,7 @@ class Watchdog:
         self._due = 0.0
 
     def is_stalled(self, queue: int) -> bool:
-        """Nobody has got anything of this queue since its channel was closed for giving nothing."""
+        """Its channel was closed for giving nothing, and what waited there still waits, as far as this member knows."""
         return self._watched[queue].restarts > 0
 
     def tick(self, now: float) -> None:
@@ -121,6 +121,8 @@ class Watchdog:
         # Fewer than before: somebody takes them, even if nobody says so.
         watched.looks = watched.looks + 1 if ready and ready >= watched.ready else 0
         watched.ready = ready
+        if not ready:  # somebody took it all, and nothing need come here to say so
+            watched.restarts = 0
         watched.look_due = now + self._spread(LOOK_AGAIN_S if ready else LOOK_EVERY_S)
         if watched.looks >= LOOKS_TO_ACT * min(2**watched.restarts, PATIENCE_DOUBLES_UP_TO):
             self._act(binding, watched, now)
