@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lbg_broker.client import Channel, ClientConnection, ClientError, Returned
-from lbg_broker.group import NATIVE_MODES, Engine, GroupSpec, Names, PublishedRecord, is_native
+from lbg_broker.group import NATIVE_MODES, Engine, GroupSpec, Names, is_native
 from lbg_broker.journal import JournalingError, JournalWriter
 
 from . import events
+from .confirming import ConfirmJournal
 from .heading import Heading
 from .message import Stamped
+from .noticing import SILENT_AFTER_S, QueueNotices
 from .ordering import OrderedPublishing
 from .state_file import StateFile
-
-SILENT_AFTER_S = 5.0
-"""An election of a quorum queue's leader takes a second or two; what lasts longer is worth a line."""
 
 SILENCE_LOOK_S = 1.0
 
@@ -58,8 +57,7 @@ class Carrying:
         self._heading = heading
         self._hooks = hooks
         self._state = state
-        self._journal = journal
-        self._publisher = heading.publisher
+        self._confirms = None if journal is None else ConfirmJournal(journal, heading.publisher)
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._step_handle: asyncio.Handle | None = None
@@ -69,8 +67,7 @@ class Carrying:
         """Who wants to know of a message's confirm, by the message's position."""
         self._saved_maybe_twice = 0
         self._is_one_queue = False
-        self._told_full: set[int] = set()
-        self._told_silent: set[int] = set()
+        self._notices = QueueNotices(self.named, hooks.tell)
         self._silence_timer: asyncio.TimerHandle | None = None
 
     def attach(self, connection: ClientConnection, channel: Channel) -> None:
@@ -108,8 +105,7 @@ class Carrying:
     def repartition(self, spec: GroupSpec) -> None:
         """While there is no channel: the group has another number of queues."""
         self.machine.repartition(spec)
-        self._told_full = set()
-        self._told_silent = set()
+        self._notices = QueueNotices(self.named, self._hooks.tell)
 
     def step_soon(self) -> None:
         """Step at the end of this loop turn, once."""
@@ -138,8 +134,7 @@ class Carrying:
             return  # the channel is gone; whoever watches it detaches, and everything is sent again
         except Exception as error:
             self._hooks.fail(error)
-        if machine.full_queues != self._told_full:
-            self._tell_full()
+        self._notices.full(machine.full_queues)
         self._wake_at(step.wake_at)
 
     def close(self) -> None:
@@ -148,8 +143,8 @@ class Carrying:
             if handle is not None:
                 handle.cancel()
         try:
-            if self._journal is not None:
-                self._journal.close()
+            if self._confirms is not None:
+                self._confirms.journal.close()
             if self._state is not None:
                 self._state.save(self.machine, at_once=True)
         finally:
@@ -175,7 +170,7 @@ class Carrying:
     def _on_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
         accepted = self.machine.answered(tag, multiple=multiple, ok=ok, now=self._loop.time())
         self._is_unsaved = True
-        if self._journal is not None and accepted:
+        if self._confirms is not None and accepted:
             self._record(accepted)
         if self.awaited:
             for message in accepted:
@@ -185,24 +180,12 @@ class Carrying:
         self._hooks.progress()
 
     def _record(self, messages: list[Stamped]) -> None:
-        assert self._journal is not None
-        now_us = time.time_ns() // 1000
+        assert self._confirms is not None
         try:
-            for message in messages:
-                self._journal.append(
-                    PublishedRecord(
-                        self._publisher,
-                        message.key,
-                        message.hash,
-                        message.queue,
-                        message.seq,
-                        message.sent_at_us,
-                        now_us,
-                        message.sends - 1,
-                        self.machine.stamper.spec.name,
-                        message.body_bytes,
-                    )
-                )
+            self._confirms.record(messages, self.machine.stamper.spec.name)
+            if self.awaited:
+                # Whoever is told of a confirm, and tells others, has it in the journal through a kill -9 too.
+                self._confirms.journal.flush()
         except JournalingError as error:
             self._hooks.fail(error)
 
@@ -211,9 +194,9 @@ class Carrying:
         if self._state is None:
             return
         try:
-            if self._journal is not None:
+            if self._confirms is not None:
                 # What the state calls confirmed is not sent again, so the journal must have it first.
-                self._journal.flush()
+                self._confirms.journal.flush()
             self._state.save(self.machine)
         except (JournalingError, OSError) as error:
             self._hooks.fail(error)
@@ -231,32 +214,13 @@ class Carrying:
         self._hooks.tell(events.Unblocked())
         self.step_soon()
 
-    def _tell_full(self) -> None:
-        full = set(self.machine.full_queues)
-        now, before = self.named(full), self.named(self._told_full)
-        for name in now:
-            if name not in before:
-                self._hooks.tell(events.QueueFull(name))
-        for name in before:
-            if name not in now:
-                self._hooks.tell(events.QueueTaking(name))
-        self._told_full = full
-
     def named(self, queues: Iterable[int]) -> list[str]:
         """The names on the broker of these queues; one where the group is one queue."""
         names = [self._names.queue(queue) for queue in sorted(queues)]
         return [self._names.parent] if names and self._is_one_queue else names
 
     def _look_for_silence(self) -> None:
-        silent = self.machine.silent_queues(self._loop.time(), for_s=SILENT_AFTER_S)
-        now, before = self.named(silent), self.named(self._told_silent)
-        for name in now:
-            if name not in before:
-                self._hooks.tell(events.QueueSilent(name, SILENT_AFTER_S))
-        for name in before:
-            if name not in now:
-                self._hooks.tell(events.QueueTaking(name))
-        self._told_silent = silent
+        self._notices.silent(self.machine.silent_queues(self._loop.time(), for_s=SILENT_AFTER_S))
         self._silence_timer = self._loop.call_later(SILENCE_LOOK_S, self._look_for_silence)
 
     def _wake_at(self, at: float | None) -> None:
