@@ -69,7 +69,7 @@ class MemberSettings:
     - `retry_first_s`, `retry_max_s`: the wait after the first failure, doubling up to the longest.
     - `republish`: publish every processed message to `lbg.G.validate` before it is acknowledged, for
       `lbg validate`. While nothing listens there, messages wait.
-    - `journal`: a directory for the journal; None writes none.
+    - `journal`: a directory for the journal, in a sidecar also of what is published through it; None writes none.
     - `commits`: a directory for the commit log, which lets a member that comes back under the same `name` drop what
       it had processed before it died (docs/exactly-once.md). Needs a `name`. None keeps none.
 

@@ -146,12 +146,14 @@ class Sidecar(SidecarProcess):
         app: str,
         *,
         config: Path | None = None,
+        under: Sequence[str] = (),
         **more: str,
     ) -> None:
         script = directory / f"{more.get('LBG_NAME', group)}.py"
         script.write_text(app)
         command = f"{sys.executable} {script}"
-        super().__init__(broker.url, directory, group, config=config, **{"LBG_COMMAND": command, **more})
+        settings = {"LBG_COMMAND": command, **more}
+        super().__init__(broker.url, directory, group, config=config, under=under, **settings)
         self.until(lambda: self.observed)
 
     def until(self, condition: Any) -> None:

@@ -46,7 +46,11 @@ async def _run(settings: SidecarSettings) -> int:
     life = Life(settings, measures)
     lag = LagWatch(life.state, life.count, loop.time)
     publishing = Publishing(
-        EndpointSettings(broker=settings.member.addresses, max_body_bytes=settings.process.body_max_bytes)
+        EndpointSettings(
+            broker=settings.member.addresses,
+            max_body_bytes=settings.process.body_max_bytes,
+            journal=settings.member.journal,
+        )
     )
     await publishing.start()
     ended = asyncio.Event()

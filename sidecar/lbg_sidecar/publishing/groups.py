@@ -10,8 +10,10 @@ from contextlib import suppress
 from lbg_broker.client import ClientError
 from lbg_broker.group import SpecError
 from lbg_broker.group.names import require_group_name
+from lbg_broker.journal import JournalingError
 from lbg_broker.provisioning import ProvisioningError
 from lbg_broker.publishing import GroupPublisher, Identity, PublishingError, PublishingSettings
+from lbg_broker.publishing.events import JournalTrouble, PublisherEvent
 
 from . import refusing
 from .publication import Publication
@@ -58,7 +60,7 @@ class OpenGroups:
                 if task.cancelled():
                     raise refusing.stopping() from None
                 raise
-            except (PublishingError, ProvisioningError, ClientError) as error:
+            except (PublishingError, ProvisioningError, ClientError, JournalingError) as error:
                 raise refusing.ended_by(error) from error
             if self._opening.get(name) is task:
                 group.used_at = loop.time()
@@ -124,7 +126,8 @@ class OpenGroups:
             group=name,
             identity=Identity(self._settings.name),
             settings=settings,
-            on_event=lambda event: log.info("publishing to %s: %s", name, event),
+            journal=self._settings.journal,
+            on_event=lambda event: _tell(name, event),
         )
         await publisher.__aenter__()
         loop = asyncio.get_running_loop()
@@ -147,6 +150,11 @@ class OpenGroups:
 
     def _opened(self) -> list[OpenGroup]:
         return [task.result() for task in self._opening.values() if _is_opened(task)]
+
+
+def _tell(group: str, event: PublisherEvent) -> None:
+    level = logging.ERROR if isinstance(event, JournalTrouble) else logging.INFO
+    log.log(level, "publishing to %s: %s", group, event)
 
 
 def _is_opened(task: asyncio.Task[OpenGroup]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lbg_broker.client import ConnectionSettings
 
@@ -27,6 +28,7 @@ class EndpointSettings:
     - `window_entries`, `window_s`: how many confirmed events are remembered by their ids, and for how long. An entry
       takes about 500 bytes.
     - `strict_order`: never two unconfirmed messages of one key, see `PublishingSettings.one_per_key`.
+    - `journal`: a directory for records of what was confirmed, of every group; None writes none.
     """
 
     broker: Sequence[Broker] = field(repr=False)
@@ -39,6 +41,7 @@ class EndpointSettings:
     window_entries: int = 100_000
     window_s: float = 600.0
     strict_order: bool = False
+    journal: Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_groups", "max_in_flight", "max_body_bytes", "window_entries"):
