@@ -27,7 +27,9 @@ def place(time_us: int) -> float:
 
 def time_axis(canvas: Canvas, axes: Axes, first_us: int, last_us: int) -> None:
     """The horizontal axis is time, in UTC, from `first_us` to `last_us`."""
-    locator = dates.AutoDateLocator(minticks=3, maxticks=5 if canvas.is_narrow else 10, tz=UTC)
+    # With three ticks at least, of five at most, spans of 2 to 3 minutes, hours or years have no step that does.
+    least, most = (2, 5) if canvas.is_narrow else (3, 10)
+    locator = dates.AutoDateLocator(minticks=least, maxticks=most, tz=UTC)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=UTC))
     axes.set_xlim(place(first_us), place(max(last_us, first_us + 1000)))
