@@ -14,6 +14,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from .settings import ForecastSettings
 
+MINUTE_US = 60_000_000
+
 ARRIVED = StructType(
     [
         StructField("group", StringType(), False),
@@ -50,8 +52,10 @@ def arrived_of_delivered(delivered: DataFrame) -> DataFrame:
 
 
 def arrived_of_minutes(minutes: DataFrame) -> DataFrame:
-    """Of `demand` as `lbg pipeline profile` keeps it."""
-    return minutes.select("group", F.unix_micros("minute").alias("at_us"), "messages")
+    """Of `demand` as `lbg pipeline profile` keeps it. Its messages came during a minute, and of the first and the last
+    only a part is recorded: the middle of it stands for them, or they would be taken for rows counted by interval."""
+    middle_us = F.unix_micros("minute") + MINUTE_US // 2
+    return minutes.select("group", middle_us.alias("at_us"), "messages")
 
 
 def counted(arrived: DataFrame, settings: ForecastSettings) -> DataFrame:

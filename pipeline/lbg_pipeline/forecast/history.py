@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -44,7 +45,9 @@ def read_kept(spark: SparkSession, paths: Sequence[str], columns: Sequence[str],
     try:
         table = spark.read.parquet(*paths)
     except Exception as error:  # AnalysisException of a path, py4j's of a file
-        raise HistoryRefused(f"{', '.join(paths)} cannot be read as Parquet: {_first_line(error)}") from None
+        raise HistoryRefused(
+            f"{', '.join(paths)} cannot be read as Parquet: {_first_line(error)}: name {kept_by}"
+        ) from None
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise HistoryRefused(
@@ -124,6 +127,7 @@ def _quoted(name: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[
-        :300
-    ]
+    """py4j's own first line says only that something was called."""
+    said = str(error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error)
+    lines = (line.strip().rstrip(".") for line in said.splitlines())
+    return next((line for line in lines if line), type(error).__name__)[:300]

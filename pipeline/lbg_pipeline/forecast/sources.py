@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ..errors import HistoryRefused
 from ..reading import read_journals
 from .demand import arrived_of_delivered, arrived_of_minutes, arrived_of_published
 from .history import arrived_of_table, read_kept, read_table
@@ -70,7 +71,13 @@ def sourced(
             broken = journals.broken
         case FromProfiles(paths):
             columns = ("group", "minute", "messages")
-            arrived = arrived_of_minutes(read_kept(spark, paths, columns, "tables `demand` with --demand"))
+            minutes = read_kept(spark, paths, columns, "tables `demand` with --demand")
+            if minutes.isEmpty():
+                raise HistoryRefused(
+                    f"{', '.join(paths)} has no rows: its profile had no journal of a publisher. Name tables `rates` "
+                    "with --demand, for what members were done with"
+                )
+            arrived = arrived_of_minutes(minutes)
         case FromTable(path, group, time, messages):
             table = read_table(spark, path)
             arrived = arrived_of_table(table, where=path, group=group, time=time, messages=messages)
