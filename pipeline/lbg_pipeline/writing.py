@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from .errors import OutputRefused
+from .stored import Stored
 
 _OURS = "_lbg-pipeline"
 """An empty file that says whose directory it is. Spark passes over names that begin with an underscore."""
@@ -24,41 +24,33 @@ class Output:
         """Raises OutputRefused for a directory with anything of others in it."""
         self.out = out.rstrip("/") or "/"
         self._spark = spark
-        self._hadoop: Any = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]  # not over Spark Connect
         with self:
-            root = self._hadoop.Path(self.out)
-            self._files = root.getFileSystem(spark._jsc.hadoopConfiguration())
-            self._files.setWriteChecksum(False)
-            if not self._files.exists(self._path(_OURS)):
-                if self._files.exists(root) and (
-                    self._files.getFileStatus(root).isFile() or self._files.listStatus(root)
-                ):
+            self._stored = Stored(spark, out)
+            self._stored.leave_out_checksums()
+            if not self._stored.exists(_OURS):
+                if not self._stored.is_free():
                     raise OutputRefused(f"{out} has other things in it: name a new directory with --out")
-                self._files.create(self._path(_OURS), True).close()
+                self._stored.write(_OURS, b"")
 
     def table(self, name: str, table: DataFrame) -> None:
         """As Parquet."""
-        table.write.mode("overwrite").parquet(self._path(f"_{name}").toString())
+        table.write.mode("overwrite").parquet(self._stored.path(f"_{name}"))
         with self:
             self._show(name)
 
     def read(self, name: str) -> DataFrame:
         """A table as it was written, which costs less than to make it anew."""
-        return self._spark.read.parquet(self._path(name).toString())
+        return self._spark.read.parquet(self._stored.path(name))
 
     def text(self, name: str, text: str) -> None:
         with self:
-            stream = self._files.create(self._path(f"_{name}"), True)
-            try:
-                stream.write(bytearray(text.encode()))
-            finally:
-                stream.close()
+            self._stored.write(f"_{name}", text.encode())
             self._show(name)
 
     def without(self, name: str) -> None:
         """What an earlier run left under a name that this one has nothing for."""
         with self:
-            self._files.delete(self._path(name), True)
+            self._stored.delete(name)
 
     def __enter__(self) -> Output:
         return self
@@ -72,15 +64,11 @@ class Output:
             ) from error
 
     def _show(self, name: str) -> None:
-        hidden, shown = self._path(f"_{name}"), self._path(name)
-        self._files.delete(shown, True)
-        if not self._files.rename(hidden, shown):
+        self._stored.delete(name)
+        if not self._stored.rename(f"_{name}", name):
             raise OutputRefused(
-                f"{shown.toString()} cannot be written: its file system does not rename to it"
+                f"{self._stored.path(name)} cannot be written: its file system does not rename to it"
             )
-
-    def _path(self, name: str) -> Any:
-        return self._hadoop.Path(f"{self.out}/{name}")
 
 
 def _reason(error: Py4JJavaError) -> str:

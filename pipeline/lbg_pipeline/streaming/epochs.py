@@ -15,12 +15,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lbg_pipeline.reading import scan_journals
+from lbg_pipeline.stored import Stored
 
 from .memory import Totals
 from .pieces import judging, pieces_of, unpacking
 from .rows import NEVER, unpacked
 from .settings import StreamSettings, Window
-from .stored import Stored
 from .tables import FOUND, PIECES_TABLE
 
 FOREVER = 1 << 61

@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from lbg_pipeline.schemas import BROKEN
+from lbg_pipeline.stored import Stored
 from lbg_pipeline.validate.job import first_rows, severity
 from lbg_pipeline.validate.reporting import Report, report_lines
 from lbg_pipeline.validate.tables import LOST, OFFENCES, VERDICTS
@@ -20,7 +21,6 @@ from .epochs import Front
 from .memory import LONGEST_PAUSE
 from .running import Tell, follow
 from .settings import StreamSettings
-from .stored import Stored
 
 _BREAKING = ("lost", "inverted_delivered", "inverted_acknowledged", "overlaps", "misplaced")
 

@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lbg_pipeline.errors import JournalNotFound
+from lbg_pipeline.stored import Stored
 
 from .epochs import Epochs, Front
 from .rows import BUCKETS
 from .settings import StreamSettings
-from .stored import Stored
 
 KNOWN_FILES_AGE = "30d"
 """Files are remembered so long, by the newest one's time; what was changed before is passed over."""
