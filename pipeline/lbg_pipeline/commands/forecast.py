@@ -8,7 +8,12 @@ from typing import Any
 import click
 
 from lbg_pipeline.commands.forecast_asked import check_limits, settings_of, source_of
-from lbg_pipeline.commands.options import output_options
+from lbg_pipeline.commands.options import (
+    default_group_option,
+    groups_option,
+    journal_option,
+    output_options,
+)
 from lbg_pipeline.commands.quantities import moment, seconds, zone
 
 _EXAMPLE = (
@@ -21,7 +26,7 @@ _REPLICAS = click.IntRange(1, 4096)
     epilog=f"Example: {_EXAMPLE}",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--journal", "journals", multiple=True, metavar="PATH", help="Files, directories, globs, URLs.")
+@journal_option(required=False)
 @click.option("--demand", multiple=True, metavar="PARQUET", help="Tables demand that profiles have kept.")
 @click.option("--history", "table", metavar="TABLE", help="A CSV file or Parquet with a row for each event.")
 @click.option(
@@ -36,20 +41,8 @@ _REPLICAS = click.IntRange(1, 4096)
     metavar="COLUMN",
     help="How many messages a row of --history stands for; by default one.",
 )
-@click.option(
-    "--group",
-    "groups",
-    multiple=True,
-    metavar="NAME",
-    help="Only this group; with --history, whose demand it is.",
-)
-@click.option(
-    "--default-group",
-    default="unnamed",
-    metavar="NAME",
-    show_default=True,
-    help="The group of records that name none.",
-)
+@groups_option("With --history, whose demand it is.")
+@default_group_option()
 @click.option(
     "--now", type=moment, metavar="TIME", help="By default the present. What came later is left out."
 )

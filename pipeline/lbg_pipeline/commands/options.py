@@ -11,35 +11,45 @@ import click
 DEFAULT_GROUP = "unnamed"
 
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def journal_option(*, required: bool = True) -> Decorator:
+    return click.option(
+        "--journal",
+        "journals",
+        multiple=True,
+        required=required,
+        metavar="PATH",
+        help="Where journals are: a file, a directory, a glob or any URL that Spark reads. May be given more "
+        "than once.",
+    )
+
+
+def groups_option(more: str = "") -> Decorator:
+    """`more`: what else a group is named for."""
+    return click.option(
+        "--group",
+        "groups",
+        multiple=True,
+        metavar="NAME",
+        help=f"Only this group. May be given more than once. By default all. {more}".rstrip(),
+    )
+
+
+def default_group_option(default: str | None = DEFAULT_GROUP, more: str = "") -> Decorator:
+    return click.option(
+        "--default-group",
+        default=default,
+        show_default=default is not None,
+        metavar="NAME",
+        help=f"The group of records that name none: journals did not always say it. {more}".rstrip(),
+    )
+
+
 def journal_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--journal, --group and --default-group."""
-    for option in (
-        click.option(
-            "--default-group",
-            default=DEFAULT_GROUP,
-            show_default=True,
-            metavar="NAME",
-            help="The group of records that name none: journals did not always say it.",
-        ),
-        click.option(
-            "--group",
-            "groups",
-            multiple=True,
-            metavar="NAME",
-            help="Only this group. May be given more than once. By default all.",
-        ),
-        click.option(
-            "--journal",
-            "journals",
-            multiple=True,
-            required=True,
-            metavar="PATH",
-            help="Where journals are: a file, a directory, a glob or any URL that Spark reads. May be given more "
-            "than once.",
-        ),
-    ):
-        command = option(command)
-    return command
+    return journal_option()(groups_option()(default_group_option()(command)))
 
 
 def _settings(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

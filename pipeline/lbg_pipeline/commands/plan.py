@@ -12,7 +12,7 @@ import click
 
 from lbg_broker.group import HASH_FUNCTIONS
 from lbg_broker.group.rules import HASH_COUNT_MAX, QUEUE_COUNT_MAX
-from lbg_pipeline.commands.options import output_options
+from lbg_pipeline.commands.options import default_group_option, journal_option, output_options
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
@@ -39,20 +39,11 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
     epilog="Example: lbg pipeline plan --journal journal/ --manifest group.yaml --growth 1.5 --out plan/",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option(
-    "--journal",
-    "journals",
-    multiple=True,
-    required=True,
-    metavar="PATH",
-    help="Files, directories, globs, URLs.",
-)
+@journal_option()
 @click.option(
     "--group", metavar="NAME", help="The group, on the broker; needed where the journals have several."
 )
-@click.option(
-    "--default-group", metavar="NAME", help="The group of records that name none; by default the manifest's."
-)
+@default_group_option(None, "By default the manifest's.")
 @click.option(
     "--manifest",
     type=click.Path(dir_okay=False, path_type=Path),
