@@ -45,9 +45,8 @@ async def api(place: Place) -> AsyncIterator[ManagementApi]:
 
 @pytest.fixture
 async def admin(place: Place) -> AsyncIterator[LiveAdmin]:
-    admin = place.admin()
-    yield admin
-    await admin.close()
+    async with place.administered() as admin:
+        yield admin
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from lbg_broker.client import ConnectionSettings
@@ -18,3 +20,11 @@ class Place:
 
     def admin(self) -> LiveAdmin:
         return LiveAdmin(self.settings, ManagementApi(self.management))
+
+    @asynccontextmanager
+    async def administered(self) -> AsyncIterator[LiveAdmin]:
+        admin = self.admin()
+        try:
+            yield admin
+        finally:
+            await admin.close()
