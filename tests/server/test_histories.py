@@ -6,7 +6,6 @@ judged one by one: each must be the first message that nobody holds, and go to s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import hypothesis.strategies as st
@@ -27,70 +26,12 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.server.core import spool, state
 from lbg_broker.server.core.effects import Deliver, Send, SendContent
 from support.broker_world import Client, World
+from support.queue_model import QUEUES, ChannelModel, Entry, Handed, QueueModel
 
 WINDOW = 6
 LEAD = 4
 UNSETTLED_BYTES = 40
 CHANNELS = (1, 2)
-
-QUEUES: dict[str, dict[str, Any]] = {
-    "single": {"arguments": {"x-single-active-consumer": True}},
-    "shared": {},
-    "fleeting": {"durable": False, "arguments": {"x-single-active-consumer": True}},
-    "refusing": {
-        "arguments": {
-            "x-single-active-consumer": True,
-            "x-max-length": 5,
-            "x-max-length-bytes": 60,
-            "x-overflow": "reject-publish",
-        }
-    },
-    "dying": {"arguments": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "shared"}},
-    "forgetful": {"arguments": {"x-max-length": 5}},
-}
-
-
-@dataclass
-class Entry:
-    """A message in a queue, as the model sees it."""
-
-    body: bytes
-    confirmed: bool = False
-    given_out: bool = False
-    holder: tuple[int, int, int] | None = None  # connection, channel, tag
-
-
-@dataclass
-class QueueModel:
-    entries: list[Entry] = field(default_factory=list)
-    settled: dict[bytes, bool] = field(default_factory=dict)
-    """What was acked, rejected or purged since the last crash, whether or not the disk knows; and whether
-    anybody had seen it."""
-    consumers: list[tuple[int, int, str]] = field(default_factory=list)
-
-    def ready(self) -> list[Entry]:
-        return [entry for entry in self.entries if entry.holder is None]
-
-
-@dataclass
-class ChannelModel:
-    tags: dict[int, tuple[str, Entry]] = field(default_factory=dict)
-    published: int = 0
-    open_tags: dict[int, tuple[str, bytes]] = field(default_factory=dict)
-    fences: list[tuple[int, int]] = field(default_factory=list)
-    """Publishes from a refused one on, up to the last before confirm.select."""
-    refused_from: int | None = None
-
-
-@dataclass
-class Handed:
-    """A message a client got in this step."""
-
-    client: Client
-    channel: int
-    tag: int
-    redelivered: bool
-    body: bytes
 
 
 class Histories(RuleBasedStateMachine):
@@ -334,15 +275,16 @@ class Histories(RuleBasedStateMachine):
                 match effect:
                     case Deliver(channel, consumer_tag, first_tag, redelivered, messages):
                         name = self.queue_of(client, channel, consumer_tag)
+                        receiver = (client.number, channel)
                         for index, message in enumerate(messages):
                             handed.setdefault(name, []).append(
-                                Handed(client, channel, first_tag + index, index < redelivered, message.body)
+                                Handed(receiver, first_tag + index, index < redelivered, message.body)
                             )
                     case SendContent(channel, BasicGetOk() as got, _, body):
                         number, expected_channel, name = self.getting
                         assert (number, expected_channel) == (client.number, channel)
                         handed.setdefault(name, []).append(
-                            Handed(client, channel, got.delivery_tag, got.redelivered, body)
+                            Handed((client.number, channel), got.delivery_tag, got.redelivered, body)
                         )
                     case Send(channel, BasicAck() as ack):
                         self.confirmed(client, channel, ack.delivery_tag, ack.multiple)
@@ -360,36 +302,10 @@ class Histories(RuleBasedStateMachine):
         return name
 
     def judge(self, name: str, deliveries: list[Handed]) -> None:
-        """What left a queue in one step is its front, and each receiver got its part in order."""
-        queue = self.queues[name]
-        place = {entry.body: index for index, entry in enumerate(queue.ready())}
-        for delivery in deliveries:
-            assert delivery.body in place, (
-                f"{name} delivered {delivery.body!r}, which is not there to deliver"
-            )
-        places = sorted(place[delivery.body] for delivery in deliveries)
-        if name == "forgetful":  # what it dropped at its head stands before what it delivered
-            dropped = set(range(places[-1] + 1)) - set(places)
-            for entry in [queue.ready()[index] for index in dropped]:
-                queue.entries.remove(entry)
-                queue.settled[entry.body] = entry.given_out  # until the disk knows it, a crash brings it back
-        else:
-            assert places == list(range(len(places))), f"{name} delivered {places} of its line"
-        last: dict[tuple[int, int], int] = {}
-        for delivery in deliveries:
-            receiver = (delivery.client.number, delivery.channel)
-            assert last.get(receiver, -1) < place[delivery.body]
-            last[receiver] = place[delivery.body]
-        entries = {entry.body: entry for entry in queue.ready()}
-        for delivery in deliveries:
-            entry = entries[delivery.body]
-            if entry.given_out:
-                assert delivery.redelivered
-            elif not self.after_crash:
-                assert not delivery.redelivered
-            entry.given_out = True
-            entry.holder = (delivery.client.number, delivery.channel, delivery.tag)
-            self.channels[delivery.client.number, delivery.channel].tags[delivery.tag] = (name, entry)
+        self.queues[name].give_out(name, deliveries, after_crash=self.after_crash)
+        entries = {entry.holder: entry for entry in self.queues[name].entries}
+        for one in deliveries:
+            self.channels[one.receiver].tags[one.tag] = (name, entries[*one.receiver, one.tag])
 
     def confirmed(self, client: Client, channel: int, tag: int, multiple: bool) -> None:
         model = self.channels[client.number, channel]

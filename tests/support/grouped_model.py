@@ -44,6 +44,25 @@ class QueueModel:
     def ready(self, group: str) -> list[Entry]:
         return [entry for entry in self.entries if entry.holder is None and entry.group == group]
 
+    def require_no_inversion(self, there: list[bytes]) -> None:
+        """On the disk after a crash, what was settled comes back from some moment on, and not with gaps."""
+        settled = self.settled.values()
+        gone = [one.step for one in settled if one.entry.confirmed and one.entry.body not in there]
+        back = [one.step for one in settled if one.entry.body in there]
+        assert max(gone, default=-1) <= min(back, default=1 << 30)
+
+    def require_no_more_than_the_prefetch(self, there: list[bytes]) -> None:
+        """Of what a consumer held or settled, no more comes back than it may have at a time."""
+        holders = {entry.body: entry.holder for entry in self.entries}
+        repeated: dict[Who, int] = {}
+        for body in there:
+            who = holders[body] if body in holders else self.settled[body].who
+            if who is not None:
+                repeated[who] = repeated.get(who, 0) + 1
+        for who, prefetch in self.consumers.items():
+            if prefetch > 0:
+                assert repeated.get(who, 0) <= prefetch
+
 
 @dataclass
 class ChannelModel:

@@ -260,33 +260,14 @@ class GroupHistories(RuleBasedStateMachine):
         known = {entry.body: entry for entry in queue.entries}
         assert not [entry for entry in queue.entries if entry.confirmed and entry.body not in there]
         assert not set(there) - set(known) - set(queue.settled)
-        self.no_inversion(queue, there)
-        self.no_more_than_the_prefetch(queue, there, known)
+        queue.require_no_inversion(there)
+        queue.require_no_more_than_the_prefetch(there)
         known |= {body: settled.entry for body, settled in queue.settled.items()}
         queue.entries = [Entry(body, known[body].group, True, known[body].given_out) for body in there]
         queue.holds.clear()
         queue.consumers.clear()
         queue.settled.clear()
         self.after_crash = True
-
-    @staticmethod
-    def no_inversion(queue: QueueModel, there: list[bytes]) -> None:
-        """What was settled comes back from some moment on, and not with gaps."""
-        settled = queue.settled.values()
-        gone = [one.step for one in settled if one.entry.confirmed and one.entry.body not in there]
-        back = [one.step for one in settled if one.entry.body in there]
-        assert max(gone, default=-1) <= min(back, default=1 << 30)
-
-    @staticmethod
-    def no_more_than_the_prefetch(queue: QueueModel, there: list[bytes], known: dict[bytes, Entry]) -> None:
-        repeated: dict[Who, int] = {}
-        for body in there:
-            who = known[body].holder if body in known else queue.settled[body].who
-            if who is not None:
-                repeated[who] = repeated.get(who, 0) + 1
-        for who, prefetch in queue.consumers.items():
-            if prefetch > 0:
-                assert repeated.get(who, 0) <= prefetch
 
     # --- what is heard -----------------------------------------------------------------------------------------
 
