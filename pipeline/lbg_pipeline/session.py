@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -9,13 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from .errors import SparkUnusable
 
 DRIVER_MEMORY = "4g"
 """In local mode all the work is done in the driver; Spark's own default of 1g is for drivers that only coordinate."""
 
+SHUFFLE_PARTITION_BYTES = 64 << 20
+"""Of what is read, for each partition of a shuffle: the narrow rows that get there are a fraction of it."""
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS = (
     f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Dlog4j.configurationFile={_LOGGING.as_uri()}"
@@ -47,13 +52,30 @@ def spark_session(
     for key, value in {**ours, **(settings or {})}.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
+        fit_shuffles(spark)
+        return spark
     except PySparkException as error:
         raise SparkUnusable(f"Spark does not start: {_first_line(error)}") from error
     except Exception as error:  # py4j's, with the whole stack of the JVM in its text
         raise SparkUnusable(
             f"Spark does not start with master {master or 'local[*]'}: {_first_line(error)}"
         ) from error
+
+
+def fit_shuffles(spark: SparkSession, *, read_bytes: int = 0) -> None:
+    """On one machine, for a job that reads so much. A task costs some ten milliseconds however little it has to do, and
+    Spark's 200 for each shuffle are for clusters; too few make partitions that do not fit memory. What the user has
+    set stays."""
+    context = spark.sparkContext
+    if str(context.master).startswith("local") and not context.getConf().contains(_PARTITIONS):
+        fitting = math.ceil(read_bytes / SHUFFLE_PARTITION_BYTES)
+        spark.conf.set(_PARTITIONS, max(2 * context.defaultParallelism, fitting))
+
+
+def size_bytes(table: DataFrame) -> int:
+    """Of the files that `table` reads, as Spark's planner has it; nothing is read."""
+    return int(str(table._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
 
 
 def _require_java() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from lbg_pipeline.errors import SparkUnusable
-from lbg_pipeline.session import spark_session
+from lbg_pipeline.session import fit_shuffles, size_bytes, spark_session
 
 
 def test_times_are_utc_and_nothing_listens_beyond_this_machine(spark: SparkSession) -> None:
@@ -30,3 +32,43 @@ def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SparkUnusable, match=f"JAVA_HOME is {tmp_path}, and there is no bin/java in it"):
         spark_session("tests")
+
+
+class Session:
+    """What `fit_shuffles` asks of one."""
+
+    class Conf:
+        def __init__(self) -> None:
+            self.told: dict[str, Any] = {}
+
+        def set(self, name: str, value: Any) -> None:
+            self.told[name] = value
+
+    def __init__(self, master: str, *, cores: int, settings: dict[str, str]) -> None:
+        self.sparkContext = self
+        self.master = master
+        self.defaultParallelism = cores
+        self.conf = self.Conf()
+        self._settings = settings
+
+    def getConf(self) -> SparkConf:
+        return SparkConf(loadDefaults=False).setAll(list(self._settings.items()))
+
+
+def test_shuffles_fit_what_is_read_unless_the_user_has_said_otherwise() -> None:
+    session = Session("local[2]", cores=2, settings={})
+    fit_shuffles(session)
+    assert session.conf.told == {"spark.sql.shuffle.partitions": 4}
+    fit_shuffles(session, read_bytes=10 << 30)
+    assert session.conf.told == {"spark.sql.shuffle.partitions": 160}
+    for other in (
+        Session("local[2]", cores=2, settings={"spark.sql.shuffle.partitions": "9"}),
+        Session("spark://somewhere:7077", cores=2, settings={}),
+    ):
+        fit_shuffles(other, read_bytes=10 << 30)
+        assert other.conf.told == {}
+
+
+def test_the_size_of_files_is_known_without_reading_them(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "some.jsonl").write_text("x" * 1000)
+    assert size_bytes(spark.read.text(str(tmp_path))) == 1000

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from . import picking
 from .columns import start_of
-from .histograms import CONFIRM, percentiles
+from .histograms import CONFIRM
 from .profiling import Profile
 from .skewing import lorenz
 
@@ -67,6 +67,7 @@ def digests(
         totals = [one for one in (digest.published, digest.delivered) if one is not None]
         digest.first_us = min(one.first_us for one in totals)
         digest.last_us = max(one.last_us for one in totals)
+    _tell_percentiles(profile, found)
     for name, table in _tables(profile, interval_us).items():
         order = _ORDERS.get(name, ())
         rows = table.where(F.col("group").isin(*found)).collect()
@@ -77,6 +78,19 @@ def digests(
         for hottest_first in (digest.queues, digest.hashes, digest.keys):
             hottest_first.sort(key=lambda row: -row.messages)
     return list(found.values())
+
+
+def _tell_percentiles(profile: Profile, found: Mapping[str, Digest]) -> None:
+    drawn = F.col("scope").isin("group", "interval") & F.col("group").isin(*found)
+    for row in profile.measured.where(drawn).collect():
+        digest = found[row.group]
+        if row.scope == "interval":
+            digest.latencies_over_time.append(row)
+            if row.metric == CONFIRM:
+                digest.published_over_time.append(row)
+        else:
+            digest.latencies.append(row)
+            digest.densities += [Row(metric=row.metric, bin=bin_, messages=count) for bin_, count in row.bins]
 
 
 def _largest(published: Mapping[str, Row], delivered: Mapping[str, Row]) -> Sequence[str]:
@@ -92,15 +106,10 @@ def _tables(profile: Profile, interval_us: int) -> dict[str, DataFrame]:
     """By the name of the digest's list that each is for."""
     tables, is_queue = profile.tables, F.col("unit") == "queue"
     at = start_of("at_us", interval_us)
-    histogram, work = profile.histogram.withColumn("at_us", at), profile.work.withColumn("at_us", at)
-    confirms = histogram.where(F.col("metric") == CONFIRM)
+    work = profile.work.withColumn("at_us", at)
     with_key = tables.keys.where(F.col("key").isNotNull())
     points = lorenz(profile.loads).where(F.col("bearing") == "messages")
     return {
-        "latencies": tables.latencies.where(F.col("scope") == "group"),
-        "latencies_over_time": percentiles(histogram, ("group", "at_us")),
-        "densities": picking.densities(histogram),
-        "published_over_time": confirms.groupBy("group", "at_us").agg(F.sum("messages").alias("messages")),
         "done_over_time": work.groupBy("group", "at_us").agg(F.sum("messages").alias("messages")),
         "members_over_time": picking.over_time(work, "member", SHOWN_MEMBERS),
         "queues_over_time": picking.over_time(work, "queue", SHOWN_QUEUES),

@@ -1,4 +1,4 @@
-"""Sizes and latencies, counted in histograms, and the percentiles of those.
+"""Sizes and latencies, counted in histograms, and the percentiles of those. Arrays in, arrays out.
 
 A value is kept to eight bits that count: a percentile is at most 0.4 % (1 / 256) from the exact one, and values below
 256 are exact; least, greatest and mean are exact everywhere. Histograms of parts add up to that of the whole: one pass
@@ -8,103 +8,97 @@ over the deliveries serves every table and picture, and needs no memory for each
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
+from numpy.typing import NDArray
 
-from .columns import DONE, start_of
+Ints = NDArray[np.int64]
 
 SIGNIFICANT_BITS = 8
 PERMILLES = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "p999": 999}
+BINS_PER_DECADE = 12
 SIZE = "size"
 CONFIRM, AGE, WAIT, SERVICE, SETTLE = "confirm", "age", "wait", "service", "settle"
-_PLACE = ("group", "queue", "member", "at_us", "metric")
 
 
-def measures(published: DataFrame, delivered: DataFrame, every_us: int) -> DataFrame:
-    """A row for each thing measured: group, queue, member (null for confirms), at_us, metric, value (µs, or bytes)."""
-    confirms = published.select(
-        "group",
-        "queue",
-        F.lit(None).cast("int").alias("member"),
-        start_of("published_at_us", every_us).alias("at_us"),
-        F.lit(CONFIRM).alias("metric"),
-        (F.col("confirmed_at_us") - F.col("published_at_us")).alias("value"),
-    )
-    spans = {
-        AGE: F.col("delivered_at_us") - F.col("published_at_us"),
-        WAIT: F.col("started_at_us") - F.col("delivered_at_us"),
-        SERVICE: F.when(F.col("verdict").isin(*DONE), F.col("finished_at_us") - F.col("started_at_us")),
-        SETTLE: F.col("settled_at_us") - F.col("finished_at_us"),
-        SIZE: F.col("body_bytes"),
-    }
-    each = F.explode(
-        F.array(
-            *(
-                F.struct(F.lit(metric).alias("metric"), value.alias("value"))
-                for metric, value in spans.items()
-            )
-        )
-    ).alias("measured")
-    at = start_of("delivered_at_us", every_us).alias("at_us")
-    taken = delivered.select("group", "queue", "member", at, each)
-    return confirms.unionByName(
-        taken.select("group", "queue", "member", "at_us", "measured.metric", "measured.value")
-    ).where(F.col("value").isNotNull())
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How often each value was seen at each place, in the order of places and of values: `messages`, and the sum, the
+    least and the greatest of what they were exactly."""
+
+    place: Ints
+    value: Ints
+    messages: Ints
+    total: Ints
+    least: Ints
+    greatest: Ints
 
 
-def histogram(measured: DataFrame) -> DataFrame:
-    """How often each value was seen: what `measures` has, the value as it is kept, messages, total, least, greatest."""
-    kept = measured.withColumn("exact", F.col("value")).withColumn("value", _kept(F.col("value")))
-    return kept.groupBy(*_PLACE, "value").agg(
-        F.count(F.lit(1)).alias("messages"),
-        F.sum("exact").alias("total"),
-        F.min("exact").alias("least"),
-        F.max("exact").alias("greatest"),
+def counted(place: Ints, exact: Ints) -> Histogram:
+    """Of single values."""
+    return added_up(place, kept(exact), np.ones(len(exact), np.int64), exact, exact, exact)
+
+
+def added_up(place: Ints, value: Ints, messages: Ints, total: Ints, least: Ints, greatest: Ints) -> Histogram:
+    """Of parts, in any order."""
+    order = np.lexsort((value, place))
+    place, value = place[order], value[order]
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = (np.diff(place) != 0) | (np.diff(value) != 0)
+    starts = np.flatnonzero(is_first)
+    if not len(starts):
+        return Histogram(place, value, messages, total, least, greatest)
+    return Histogram(
+        place[starts],
+        value[starts],
+        np.add.reduceat(messages[order], starts),
+        np.add.reduceat(total[order], starts),
+        np.minimum.reduceat(least[order], starts),
+        np.maximum.reduceat(greatest[order], starts),
     )
 
 
-def _kept(value: Column) -> Column:
+def kept(value: Ints) -> Ints:
     """The middle of all values that begin with the same bits as `value`."""
-    size = F.abs(value)
-    # The half keeps the logarithm away from whole numbers, which it might miss by a rounding.
-    dropped = F.greatest(F.floor(F.log2(size + 0.5)).cast("int") - (SIGNIFICANT_BITS - 1), F.lit(0))
-    width = F.pow(F.lit(2.0), dropped).cast("long")
-    middle = size - F.pmod(size, width) + F.floor((width - 1) / 2)
-    return F.when(value < 0, -middle).otherwise(middle)
+    size = np.abs(value)
+    bits = np.frexp(size.astype(np.float64))[1].astype(np.int64)
+    width = np.left_shift(np.int64(1), np.maximum(bits - SIGNIFICANT_BITS, 0))
+    middle = size - size % width + (width - 1) // 2
+    told: Ints = np.where(value < 0, -middle, middle)
+    return told
 
 
-def summed(histogram: DataFrame, by: Sequence[str]) -> DataFrame:
-    """The histogram of each metric for each of `by`."""
-    return histogram.groupBy(*by, "metric", "value").agg(
-        F.sum("messages").alias("messages"),
-        F.sum("total").alias("total"),
-        F.min("least").alias("least"),
-        F.max("greatest").alias("greatest"),
-    )
-
-
-def percentiles(histogram: DataFrame, by: Sequence[str]) -> DataFrame:
-    """A row for each of `by` and metric: messages, least, mean, p50, p90, p95, p99, p999, greatest.
+def percentiles(of: Histogram) -> tuple[Ints, dict[str, NDArray[np.int64] | NDArray[np.float64]]]:
+    """The places, and for each messages, least, mean, p50, p90, p95, p99, p999, greatest.
 
     A percentile is the least value that at least so many in a thousand do not exceed.
     """
-    every = Window.partitionBy(*by, "metric")
-    upto = every.orderBy("value").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    ranked = (
-        summed(histogram, by)
-        .withColumn("upto", F.sum("messages").over(upto))
-        .withColumn("of", F.sum("messages").over(every))
-    )
+    starts = np.flatnonzero(np.diff(of.place, prepend=-1))
+    if not len(starts):
+        return of.place, dict.fromkeys(("messages", "least", "mean", *PERMILLES, "greatest"), of.place)
+    upto = np.cumsum(of.messages)
+    messages = np.add.reduceat(of.messages, starts)
+    before = upto[starts] - of.messages[starts]
+    least, greatest = np.minimum.reduceat(of.least, starts), np.maximum.reduceat(of.greatest, starts)
     found = {
-        name: F.min(F.when(F.col("upto") * 1000 >= F.col("of") * permille, F.col("value")))
+        name: np.clip(
+            of.value[np.searchsorted(upto, before - (-messages * permille // 1000))], least, greatest
+        )
         for name, permille in PERMILLES.items()
     }
-    least, greatest = F.min("least"), F.max("greatest")
-    return ranked.groupBy(*by, "metric").agg(
-        F.sum("messages").alias("messages"),
-        least.alias("least"),
-        (F.sum("total") / F.sum("messages")).alias("mean"),
-        *(F.least(F.greatest(value, least), greatest).alias(name) for name, value in found.items()),
-        greatest.alias("greatest"),
-    )
+    mean = np.add.reduceat(of.total, starts) / messages
+    told = {"messages": messages, "least": least, "mean": mean, **found, "greatest": greatest}
+    return of.place[starts], told
+
+
+def densities(of: Histogram) -> list[Sequence[tuple[int, int]]]:
+    """For each place, how many values fall between powers of ten, in twelfths: (bin, messages) each."""
+    bins = np.floor(np.log10(np.maximum(of.value, 1)) * BINS_PER_DECADE).astype(np.int64)
+    starts = np.flatnonzero(np.diff(of.place, prepend=-1))
+    told: list[Sequence[tuple[int, int]]] = []
+    for first, end in zip(starts, np.append(starts[1:], len(of.place)), strict=True):
+        there, at = np.unique(bins[first:end], return_inverse=True)
+        sums = np.bincount(at, weights=of.messages[first:end]).astype(np.int64)
+        told.append(list(zip(there.tolist(), sums.tolist(), strict=True)))
+    return told

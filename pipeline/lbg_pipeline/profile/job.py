@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
 
-from ..reading import read_journals
+from ..keeping import keep_journals
 from ..reading.journals import DEFAULT_GROUP
+from ..schemas import DELIVERED
 from ..writing import Output
 from .digesting import Digest, digests
 from .profiling import profile
 from .report import report
-from .spanning import grain_us, interval_us, totals_delivered, totals_published
+from .spanning import interval_us, totals_delivered, totals_published
 from .summing import lines, summary
 
 _PUBLISHED = ("group", "publisher", "queue", "resends", "body_bytes", "published_at_us", "confirmed_at_us")
 _NOT_USED = ("publisher", "seq", "attempts", "session", "sequence")
+_DELIVERED = tuple(name for name in DELIVERED.names if name not in _NOT_USED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,30 +48,35 @@ def run(
     spark: SparkSession, request: Request, out: str, *, says: Callable[[str], None] = lambda phase: None
 ) -> Outcome:
     """Raises PipelineError. `says` hears what begins."""
-    journals = read_journals(spark, request.journals, default_group=request.default_group)
+    journals = keep_journals(
+        spark,
+        request.journals,
+        published=_PUBLISHED,
+        delivered=_DELIVERED,
+        groups=request.groups,
+        default_group=request.default_group,
+    )
     output = Output(spark, out)
     with ExitStack() as kept:
+        kept.callback(journals.release)
 
         def keep(table: DataFrame) -> DataFrame:
             kept.callback(table.unpersist)
             return table.persist()
 
         says("reading")
-        published = keep(_asked(journals.published, request.groups).select(*_PUBLISHED))
-        delivered = keep(_asked(journals.delivered, request.groups).drop(*_NOT_USED))
-        sent = _by_group(totals_published(published))
-        got = _by_group(totals_delivered(delivered))
+        sent = _by_group(totals_published(journals))
+        got = _by_group(totals_delivered(journals))
         interval = _interval([*sent.values(), *got.values()])
-        made = profile(published, delivered, grain_us(interval))
+        made = profile(journals, interval)
         for table in made.used_often():
             keep(table)
         for name, table in made.tables.named().items():
             says(f"table {name}")
             output.table(name, table)
         says("table broken")
-        broken_lines = keep(journals.broken)
-        output.table("broken", broken_lines)
-        broken = broken_lines.count()
+        output.table("broken", journals.broken)
+        broken = journals.broken.count()
         says("report")
         drawn = digests(made, interval, sent, got)
     page = report(drawn, sent, got, journals=request.journals, broken=broken, made_by=request.made_by)
@@ -78,10 +84,6 @@ def run(
     told = summary(drawn, sent, got, broken=broken)
     output.text("report.json", json.dumps(told, indent=2) + "\n")
     return Outcome(tuple(_said(drawn, broken, out)), told, broken)
-
-
-def _asked(table: DataFrame, groups: Sequence[str]) -> DataFrame:
-    return table.where(F.col("group").isin(*groups)) if groups else table
 
 
 def _by_group(totals: DataFrame) -> dict[str, Row]:

@@ -1,44 +1,49 @@
-"""Table `latencies`: percentiles of every metric, from the whole group down to a member's minute on a queue."""
+"""Percentiles of every metric, from the whole group down to a member's minute on a queue.
+
+The deliveries of a minute come together in one task. Its histograms say all that is asked of the minute; of what is
+longer than that they are parts, which are added up in a second step.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from .columns import minute_of
-from .histograms import SIZE, percentiles
-
-SCOPES = {
-    "group": (),
-    "queue": ("queue",),
-    "member": ("member",),
-    "minute": ("minute",),
-    "all": ("queue", "member", "minute"),
-}
-"""What a row is about besides its group: the value of `scope`, and the columns that are set."""
-_PLACES = {"queue": "int", "member": "int", "minute": "timestamp"}
+from ..keeping import PIECES, Kept
+from .counting import FOUND, PERCENTILES, of_minutes, of_parts
+from .histograms import SIZE
+from .places import SCOPES, by_minute, measured_got, measured_sent
 
 
-def latencies(histogram: DataFrame) -> DataFrame:
-    """One pass for all scopes: each row of the histogram is counted once in each."""
-    scopes = F.explode(F.array(*map(_scope, SCOPES))).alias("place")
-    counted = histogram.withColumn("minute", minute_of("at_us")).select("*", scopes)
-    # A confirm has no member: it is not part of what members did.
-    counted = counted.where((F.col("place.scope") != "member") | F.col("member").isNotNull())
-    found = percentiles(
-        counted.select("group", "place.*", "metric", "value", "messages", "total", "least", "greatest"),
-        ("scope", "group", *_PLACES),
-    )
+def of_minutes_and_parts(kept: Kept, interval_us: int) -> DataFrame:
+    """FOUND of minutes, and the parts of everything else. Read twice: keep it."""
+    lanes = int(str(kept.pieces.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    sent = kept.published(lambda rows: by_minute(measured_sent(rows), lanes), PIECES)
+    got = kept.delivered(lambda rows: by_minute(measured_got(rows), lanes), PIECES)
+
+    def count(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return of_minutes(pieces, interval_us, lanes)
+
+    return sent.unionAll(got).repartition(lanes, "part").mapInArrow(count, FOUND)
+
+
+def measured(minutes: DataFrame) -> DataFrame:
+    """FOUND of every scope, without its parts, and with the unit of the metric."""
+    parts = minutes.where(F.col("rows").isNotNull()).select(*PIECES.names)
+    lanes = int(str(minutes.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    together = parts.repartition(lanes, "part").mapInArrow(of_parts, FOUND)
     unit = F.when(F.col("metric") == SIZE, "bytes").otherwise("us")
-    return found.withColumn("unit", unit).select(
-        *("scope", "group", *_PLACES, "metric", "unit", "messages", "least", "mean"),
-        *("p50", "p90", "p95", "p99", "p999", "greatest"),
-    )
+    found = minutes.where(F.col("rows").isNull()).unionAll(together)
+    return found.drop(*PIECES.names).withColumn("unit", unit)
 
 
-def _scope(scope: str) -> Column:
-    places = (
-        (F.col(name) if name in SCOPES[scope] else F.lit(None).cast(kind)).alias(name)
-        for name, kind in _PLACES.items()
+def latencies(measured: DataFrame) -> DataFrame:
+    """Table `latencies`."""
+    return measured.where(F.col("scope").isin([scope for scope in SCOPES if scope != "interval"])).select(
+        *("scope", "group", "queue", "member"),
+        F.timestamp_micros("at_us").alias("minute"),
+        *("metric", "unit", *PERCENTILES),
     )
-    return F.struct(F.lit(scope).alias("scope"), *places)

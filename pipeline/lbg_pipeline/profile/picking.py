@@ -5,7 +5,6 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-BINS_PER_DECADE = 12
 PAUSE_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
@@ -39,12 +38,6 @@ def made_of(loads: DataFrame, whole: str, part: str, limit: int) -> DataFrame:
         F.max("messages").alias("hottest_messages"),
     )
     return first(wholes, limit, F.desc("messages"), whole)
-
-
-def densities(histogram: DataFrame) -> DataFrame:
-    """How many values of each metric fall between powers of ten, in twelfths: group, metric, bin, messages."""
-    bin_ = F.floor(F.log10(F.greatest(F.col("value"), F.lit(1)).cast("double")) * BINS_PER_DECADE)
-    return histogram.groupBy("group", "metric", bin_.alias("bin")).agg(F.sum("messages").alias("messages"))
 
 
 def pauses(handoffs: DataFrame) -> DataFrame:

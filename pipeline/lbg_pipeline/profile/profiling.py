@@ -6,12 +6,13 @@ from dataclasses import dataclass, fields
 
 from pyspark.sql import DataFrame
 
+from ..keeping import Kept
 from .handoffs import handoffs
-from .histograms import histogram, measures
 from .keys import keys, shards
-from .latencies import latencies
+from .latencies import latencies, measured, of_minutes_and_parts
 from .rating import demand, rates, work
 from .skewing import loads, skew
+from .spanning import grain_us
 from .utilising import utilisation
 
 
@@ -33,11 +34,12 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`histogram` and `work` are by intervals of `grain_us`, a divisor of a minute."""
+    """`work` is by intervals of `grain_us`, a divisor of a minute; `measured` has percentiles of more than is in the
+    table."""
 
     tables: Tables
-    grain_us: int
-    histogram: DataFrame
+    minutes: DataFrame
+    measured: DataFrame
     work: DataFrame
     shards: DataFrame
     loads: DataFrame
@@ -45,22 +47,24 @@ class Profile:
     def used_often(self) -> tuple[DataFrame, ...]:
         """What several others are made from: worth keeping once it is computed."""
         tables = self.tables
-        return (self.histogram, self.work, self.shards, tables.keys, tables.handoffs, tables.utilisation)
+        made = self.minutes, self.measured, self.work, self.shards
+        return (*made, tables.keys, tables.handoffs, tables.utilisation)
 
 
-def profile(published: DataFrame, delivered: DataFrame, grain_us: int) -> Profile:
-    """Nothing is computed yet. The arguments are read several times: keep them, if reading is dear."""
-    counted = histogram(measures(published, delivered, grain_us))
-    done = work(delivered, grain_us)
-    by_key, by_hash = keys(delivered), shards(delivered)
+def profile(kept: Kept, interval_us: int) -> Profile:
+    """For pictures in intervals of `interval_us`. Nothing is computed yet."""
+    minutes = of_minutes_and_parts(kept, interval_us)
+    percentiles = measured(minutes)
+    done = work(kept, grain_us(interval_us))
+    by_key, by_hash = keys(kept), shards(kept)
     borne = loads(by_key, by_hash, done)
     tables = Tables(
         rates=rates(done),
-        demand=demand(published),
+        demand=demand(kept),
         keys=by_key,
-        latencies=latencies(counted),
+        latencies=latencies(percentiles),
         skew=skew(borne),
-        handoffs=handoffs(delivered),
-        utilisation=utilisation(delivered),
+        handoffs=handoffs(kept),
+        utilisation=utilisation(kept),
     )
-    return Profile(tables, grain_us, counted, done, by_hash, borne)
+    return Profile(tables, minutes, percentiles, done, by_hash, borne)

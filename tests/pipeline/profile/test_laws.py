@@ -3,45 +3,71 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import fields
+from itertools import chain
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lbg_pipeline.profile.histograms import PERMILLES, histogram, percentiles
+from lbg_pipeline.profile.histograms import (
+    BINS_PER_DECADE,
+    PERMILLES,
+    Histogram,
+    added_up,
+    counted,
+    densities,
+    kept,
+    percentiles,
+)
 from lbg_pipeline.profile.skewing import lorenz, skew
 from lbg_pipeline.profile.utilising import utilisation
 from support.journal_rows import START_US, delivered
-from support.journal_tables import delivered_table
+from support.journal_tables import kept_records
 
 few = settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-PLACE = (0, 0, 0, "age")
 
 
 def groups_of(values: st.SearchStrategy[int]) -> st.SearchStrategy[list[list[int]]]:
     return st.lists(st.lists(values, min_size=1, max_size=25), min_size=10, max_size=30)
 
 
-@few
-@given(groups=groups_of(st.one_of(st.integers(-3000, 3000), st.integers(0, 10**13))))
-def test_percentiles_are_within_a_256th_and_the_rest_is_exact(
-    spark: SparkSession, groups: list[list[int]]
-) -> None:
-    measured = spark.createDataFrame(
-        [(str(group), *PLACE, value) for group, values in enumerate(groups) for value in values],
-        "group string, queue int, member int, at_us long, metric string, value long",
+values = st.lists(
+    st.tuples(st.integers(0, 3), st.one_of(st.integers(-3000, 3000), st.integers(0, 10**13))), min_size=1
+)
+
+
+@given(parts=st.lists(values, min_size=1, max_size=4))
+def test_percentiles_are_within_a_256th_and_the_rest_is_exact(parts: list[list[tuple[int, int]]]) -> None:
+    each = [counted(*np.array(part, np.int64).T) for part in parts]
+    together = added_up(
+        *(np.concatenate([getattr(part, one.name) for part in each]) for one in fields(Histogram))
     )
-    found = {int(row.group): row for row in percentiles(histogram(measured), ("group",)).collect()}
-    for group, values in enumerate(groups):
-        row, ordered = found[group], sorted(values)
-        assert (row.messages, row.least, row.greatest) == (len(values), ordered[0], ordered[-1])
-        assert row["mean"] == pytest.approx(sum(values) / len(values))
+    places, found = percentiles(together)
+    by_place: dict[int, list[int]] = defaultdict(list)
+    for place, value in sorted(chain.from_iterable(parts)):
+        by_place[place].append(value)
+    assert places.tolist() == sorted(by_place)
+    for row, ordered in enumerate(by_place[place] for place in sorted(by_place)):
+        told = {name: column[row] for name, column in found.items()}
+        assert (told["messages"], told["least"], told["greatest"]) == (len(ordered), ordered[0], ordered[-1])
+        assert told["mean"] == pytest.approx(sum(ordered) / len(ordered))
         for name, permille in PERMILLES.items():
-            exact = ordered[math.ceil(len(values) * permille / 1000) - 1]
-            assert abs(row[name] - exact) <= abs(exact) / 256
-            assert abs(exact) >= 256 or row[name] == exact
+            exact = ordered[math.ceil(len(ordered) * permille / 1000) - 1]
+            assert abs(told[name] - exact) <= abs(exact) / 256
+            assert abs(exact) >= 256 or told[name] == exact
+
+
+@given(exact=st.lists(st.integers(-(10**6), 10**9), min_size=1))
+def test_densities_count_every_value_between_its_powers_of_ten(exact: list[int]) -> None:
+    [bins] = densities(counted(np.zeros(len(exact), np.int64), np.array(exact, np.int64)))
+    assert sum(messages for _, messages in bins) == len(exact)
+    least = 10 ** (bins[0][0] / BINS_PER_DECADE)
+    assert least <= max(1, kept(np.array([min(exact)]))[0]) < least * 10 ** (1 / BINS_PER_DECADE) * (1 + 1e-9)
 
 
 def gini(loads: Sequence[int]) -> float:
@@ -98,7 +124,7 @@ def test_busy_is_the_sum_of_spans_and_occupied_their_union(
         for group, each in enumerate(groups)
         for number, (start, took) in enumerate(each)
     ]
-    found = {int(row.group): row for row in utilisation(delivered_table(spark, records)).collect()}
+    found = {int(row.group): row for row in utilisation(kept_records(spark, records)).collect()}
     for group, each in enumerate(groups):
         row = found[group]
         assert row.busy_us == sum(took for _, took in each)

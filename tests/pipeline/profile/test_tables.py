@@ -11,7 +11,7 @@ from pyspark.sql import Row, SparkSession
 from lbg_broker.group import DeliveredRecord
 from lbg_pipeline.profile import profile
 from support.journal_rows import START_US, delivered, published
-from support.journal_tables import delivered_table, published_table
+from support.journal_tables import kept_records
 
 SECOND_US = 1_000_000
 NEXT_US = 40 * SECOND_US
@@ -65,8 +65,7 @@ DELIVERED = [
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession) -> dict[str, list[Row]]:
-    sent, got = published_table(spark, PUBLISHED).persist(), delivered_table(spark, DELIVERED).persist()
-    made = profile(sent, got, SECOND_US)
+    made = profile(kept_records(spark, [*PUBLISHED, *DELIVERED]), SECOND_US)
     for table in made.used_often():
         table.persist()
     return {name: table.collect() for name, table in made.tables.named().items()}

@@ -11,8 +11,7 @@ from lbg_pipeline.pages import Row as SideBySide
 from lbg_pipeline.pages.theme import INK, SERIES, STEPS
 
 from ..digesting import Digest
-from ..histograms import AGE, CONFIRM, SERVICE, SETTLE, SIZE, WAIT
-from ..picking import BINS_PER_DECADE
+from ..histograms import AGE, BINS_PER_DECADE, CONFIRM, SERVICE, SETTLE, SIZE, WAIT
 from .intervals import edges, spoken, starts, stepped
 
 METRICS = {

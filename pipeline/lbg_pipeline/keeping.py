@@ -1,0 +1,121 @@
+"""Journals for a job that asks several things of them: read and parsed once, and kept in memory and on disk.
+
+What is kept of a block of lines is one value, packed: Spark carries it, and workers open it for each question. As rows
+of Spark's own every record would pass through the JVM for each of them (ADR 42).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from .reading import Parsed, scan_journals
+from .schemas import BROKEN, arrow_schema
+from .session import fit_shuffles, size_bytes
+
+PIECES = StructType(
+    [
+        StructField("part", IntegerType(), nullable=False),
+        StructField("rows", BinaryType(), nullable=False),
+    ]
+)
+"""`rows` is a stream of Arrow's."""
+
+PIECES_IN_ARROW = pa.schema(
+    [pa.field("part", pa.int32(), nullable=False), pa.field("rows", pa.binary(), nullable=False)]
+)
+
+Step = Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]
+"""What a worker makes of the records of a block."""
+
+_PUBLISHED, _DELIVERED, _BROKEN = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Of PIECES, in which the part is the kind of records. `release` it in the end."""
+
+    pieces: DataFrame
+
+    def published(self, step: Step, schema: StructType) -> DataFrame:
+        """What `step` makes of the published records, a table of `schema`."""
+        return self._made(_PUBLISHED, step, schema)
+
+    def delivered(self, step: Step, schema: StructType) -> DataFrame:
+        return self._made(_DELIVERED, step, schema)
+
+    @property
+    def broken(self) -> DataFrame:
+        return self._made(_BROKEN, lambda rows: [rows], BROKEN)
+
+    def release(self) -> None:
+        self.pieces.unpersist()
+
+    def _made(self, kind: int, step: Step, schema: StructType) -> DataFrame:
+        def make(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for rows in unpacked(pieces):
+                yield from step(rows)
+
+        return self.pieces.where(F.col("part") == kind).mapInArrow(make, schema)
+
+
+def keep_journals(
+    spark: SparkSession,
+    paths: Sequence[str],
+    *,
+    published: Sequence[str],
+    delivered: Sequence[str],
+    groups: Sequence[str] = (),
+    default_group: str,
+) -> Kept:
+    """These columns of the records of `groups`, of all if there are none, and every broken line. Raises
+    JournalNotFound."""
+    keeping = Keeping(tuple(published), tuple(delivered), tuple(groups))
+    pieces = scan_journals(spark, paths, keeping, PIECES, default_group=default_group)
+    fit_shuffles(spark, read_bytes=size_bytes(spark.read.text(list(paths))))
+    return Kept(pieces.persist())
+
+
+def packed(part: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """A row of PIECES."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    columns = [pa.array([part], pa.int32()), pa.array([sink.getvalue().to_pybytes()], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=PIECES_IN_ARROW)
+
+
+def unpacked(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in pieces:
+        for piece in batch["rows"]:
+            yield from pa.ipc.open_stream(piece.as_buffer())
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """`reading.Step`: PIECES, of the records of `groups` these columns."""
+
+    published: tuple[str, ...]
+    delivered: tuple[str, ...]
+    groups: tuple[str, ...]
+
+    def __call__(self, parsed: Parsed) -> Iterator[pa.RecordBatch]:
+        for kind, batches, columns in (
+            (_PUBLISHED, parsed.published, self.published),
+            (_DELIVERED, parsed.delivered, self.delivered),
+        ):
+            for batch in batches:
+                asked = self._asked(batch)
+                if asked.num_rows:
+                    yield packed(kind, asked.select(list(columns)))
+        for batch in parsed.broken:
+            yield packed(_BROKEN, batch.cast(arrow_schema(BROKEN)))
+
+    def _asked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(pc.is_in(batch["group"], pa.array(self.groups))) if self.groups else batch
