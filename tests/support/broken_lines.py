@@ -37,6 +37,7 @@ def broken_lines() -> dict[str, bytes]:
         "not JSON": b"Killed",
         "a list": b"[1,2,3]",
         "a number": b"17",
+        "null": b"null",
         "two records in a line": whole + whole,
         "wrong type of a number": _changed(published(0), seq="0"),
         "a fraction": _changed(published(0), seq=1.5),

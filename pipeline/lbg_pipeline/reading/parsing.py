@@ -1,4 +1,5 @@
-"""Lines of journals as columns: Arrow's parser for what is as it should be, `lbg_broker.group.decode` for the rest.
+"""Lines of journals as columns: in one go if a writer of ours wrote them, by Arrow's parser if they are as they should
+be, by `lbg_broker.group.decode` for the rest.
 
 A block that Arrow does not take, or in which anything is missing or of the wrong type, is halved until what is wrong
 stands in a few lines; those are decoded one by one, which gives the exact reason for each that is broken.
@@ -20,6 +21,8 @@ from lbg_broker.group.journal import VERDICTS, VERSION
 from lbg_pipeline.errors import NewerSchema
 from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED, arrow_schema
 
+from .uniform import uniform_batches
+
 DECODED_ONE_BY_ONE = 32
 """Lines; halving a block further costs more than decoding them."""
 
@@ -37,6 +40,15 @@ _LINES = {
 }
 _NULLABLE = ("key", "started_at_us", "finished_at_us", "settled_at_us")
 """May be null, but not missing."""
+_NEVER_NULL = {
+    kind: [field.name for field in schema if not field.nullable and field.name not in _FILLED]
+    for kind, schema in _SCHEMAS.items()
+}
+_NEEDED = {
+    kind: {field.name for field in _HEAD}.union(names, set(_NULLABLE).intersection(_SCHEMAS[kind].names))
+    for kind, names in _NEVER_NULL.items()
+}
+"""What no line may leave out."""
 _VERDICTS = pa.array(VERDICTS)
 
 
@@ -67,11 +79,12 @@ class _Parser:
         self._default_group = default_group
 
     def parse(self, block: bytes, file_of: Callable[[int], str]) -> Parsed:
-        line_count = block.count(b"\n")
-        kind, batch = _arrow(block, line_count)
+        kind = "delivered" if b'"delivered"' in block[: block.index(b"\n")] else "published"
+        batch = _together(block, kind)
         if batch is not None:
             full = self._full(kind, batch)
             return Parsed([full], [], []) if kind == "published" else Parsed([], [full], [])
+        line_count = block.count(b"\n")
         if line_count <= DECODED_ONE_BY_ONE:
             return self._one_by_one(block.split(b"\n")[:-1], file_of)
         middle = block.index(b"\n", len(block) // 2) + 1
@@ -133,12 +146,26 @@ def _modes(modes: pa.Array, sessions: pa.Array) -> pa.Array:
     return pc.coalesce(modes, pc.if_else(pc.is_null(sessions), EXCLUSIVE, SESSIONS))
 
 
-def _arrow(block: bytes, line_count: int) -> tuple[str, pa.RecordBatch | None]:
-    """The kind of the first line, and all lines if every one is a whole record of that kind and of our version."""
-    kind = "delivered" if b'"delivered"' in block[: block.index(b"\n")] else "published"
-    schema = _SCHEMAS[kind]
+def _together(block: bytes, kind: str) -> pa.RecordBatch | None:
+    """All lines, if every one is a whole record of this kind and of our version."""
     if not _is_unicode(block):
-        return kind, None
+        return None
+    return _uniform(block, kind) or _by_arrow(block, kind)
+
+
+def _uniform(block: bytes, kind: str) -> pa.RecordBatch | None:
+    """As our writers write them."""
+    batches = uniform_batches(block, _LINES[kind], needed=_NEEDED[kind])
+    if not batches:
+        return None
+    batch = pa.concat_batches(batches)
+    return batch if _is_whole(batch, kind) else None
+
+
+def _by_arrow(block: bytes, kind: str) -> pa.RecordBatch | None:
+    """With any blanks, escapes and order of fields."""
+    if not block.startswith(b"{"):  # Arrow 26 ends the process for a null in front
+        return None
     try:
         table = pj.read_json(
             pa.BufferReader(block),
@@ -146,13 +173,12 @@ def _arrow(block: bytes, line_count: int) -> tuple[str, pa.RecordBatch | None]:
             parse_options=pj.ParseOptions(explicit_schema=_LINES[kind], unexpected_field_behavior="ignore"),
         )
     except pa.ArrowInvalid:
-        return kind, None
+        return None
     [batch] = table.to_batches() or [None]
-    if batch is None or batch.num_rows != line_count or not _is_whole(batch, kind, schema):
-        return kind, None
-    if not all(_is_said(name, batch, block) for name in _NULLABLE if name in schema.names):
-        return kind, None
-    return kind, batch
+    if batch is None or batch.num_rows != block.count(b"\n") or not _is_whole(batch, kind):
+        return None
+    names = batch.schema.names
+    return batch if all(_is_said(name, batch, block) for name in _NULLABLE if name in names) else None
 
 
 def _is_said(name: str, batch: pa.RecordBatch, block: bytes) -> bool:
@@ -172,7 +198,7 @@ def _is_unicode(block: bytes) -> bool:
     return True
 
 
-def _is_whole(batch: pa.RecordBatch, kind: str, schema: pa.Schema) -> bool:
+def _is_whole(batch: pa.RecordBatch, kind: str) -> bool:
     versions = batch.column("v")
     bounds = pc.min_max(versions).as_py()
     if versions.null_count or bounds["min"] < 1 or bounds["max"] > VERSION:
@@ -183,11 +209,7 @@ def _is_whole(batch: pa.RecordBatch, kind: str, schema: pa.Schema) -> bool:
     kinds = batch.column("kind")
     if kinds.null_count or not pc.all(pc.equal(kinds, kind)).as_py():
         return False
-    if any(
-        batch.column(field.name).null_count
-        for field in schema
-        if not field.nullable and field.name not in _FILLED
-    ):
+    if any(batch.column(name).null_count for name in _NEVER_NULL[kind]):
         return False
     return kind == "published" or bool(pc.all(pc.is_in(batch.column("verdict"), _VERDICTS)).as_py())
 

@@ -106,6 +106,12 @@ def test_a_broken_line_is_put_aside_with_the_reason_that_decode_gives(line: str)
     assert len(rows(told.published)) == 2 * len(around)
 
 
+def test_a_null_in_front_of_a_block_is_put_aside() -> None:
+    told = parsed("null\n", *(encode(published(i)) for i in range(2 * DECODED_ONE_BY_ONE)))
+    assert [row["text"] for row in rows(told.broken)] == ["null"]
+    assert len(rows(told.published)) == 2 * DECODED_ONE_BY_ONE
+
+
 def test_a_line_that_no_column_holds_is_put_aside() -> None:
     lines = [
         changed(published(0), seq=2**70),
