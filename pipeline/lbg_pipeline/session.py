@@ -23,7 +23,9 @@ SHUFFLE_PARTITION_BYTES = 64 << 20
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS = (
-    f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Dlog4j.configurationFile={_LOGGING.as_uri()}"
+    f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Dlog4j.configurationFile={_LOGGING.as_uri()} "
+    # The work is done in Python: what the JVM would save by optimising more, it never earns back in a job of minutes.
+    "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
 )
 
 

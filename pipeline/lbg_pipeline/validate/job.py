@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pyspark import StorageLevel
@@ -55,20 +56,27 @@ def validate_journals(
 
 
 def _written(spark: SparkSession, output: Output, judged: Judgement) -> Report:
-    verdicts = sorted((row.asDict() for row in judged.verdicts.collect()), key=lambda row: row["group"])
-    broken_lines = judged.broken.count()
-    has_offences = any(row[kind] for row in verdicts for kind in (*KINDS, "uncertain"))
-    has_lost = any(row["lost"] for row in verdicts)
-    report = Report(
-        verdicts=verdicts,
-        broken_lines=broken_lines,
-        first_offences=first_rows(judged.offences, severity(), "group", "at_us") if has_offences else [],
-        first_lost=first_rows(judged.lost, "group", "publisher", "hash", "first") if has_lost else [],
-        first_broken_lines=first_rows(judged.broken, "file", "text") if broken_lines else [],
-    )
-    output.table("verdicts", spark.createDataFrame(verdicts, VERDICTS).coalesce(1))
-    for name in TABLES:
-        output.table(name, getattr(judged, name))
+    # Each of these is a small query, which keeps one core busy with being planned.
+    with ThreadPoolExecutor(spark.sparkContext.defaultParallelism) as pool:
+        asked = pool.submit(judged.verdicts.collect)
+        count = pool.submit(judged.broken.count)
+        tables = [pool.submit(output.table, name, getattr(judged, name)) for name in TABLES]
+        verdicts = sorted((row.asDict() for row in asked.result()), key=lambda row: row["group"])
+        tables.append(
+            pool.submit(output.table, "verdicts", spark.createDataFrame(verdicts, VERDICTS).coalesce(1))
+        )
+        broken_lines = count.result()
+        has_offences = any(row[kind] for row in verdicts for kind in (*KINDS, "uncertain"))
+        has_lost = any(row["lost"] for row in verdicts)
+        report = Report(
+            verdicts=verdicts,
+            broken_lines=broken_lines,
+            first_offences=first_rows(judged.offences, severity(), "group", "at_us") if has_offences else [],
+            first_lost=first_rows(judged.lost, "group", "publisher", "hash", "first") if has_lost else [],
+            first_broken_lines=first_rows(judged.broken, "file", "text") if broken_lines else [],
+        )
+        for table in tables:
+            table.result()
     output.text("report.json", json.dumps(report.as_json(), indent=2) + "\n")
     return report
 
