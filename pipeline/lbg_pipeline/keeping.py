@@ -82,6 +82,25 @@ def keep_journals(
     return Kept(pieces.persist())
 
 
+def tallied(
+    rows: pa.RecordBatch, by: Sequence[str], aggregates: dict[str, tuple[str, str]], schema: pa.Schema
+) -> pa.RecordBatch:
+    """For each of `by` what `aggregates` tell: a name, the column that it is of, and one of Arrow's functions."""
+    table = pa.Table.from_batches([rows]).group_by(list(by), use_threads=False)
+    found = table.aggregate(list(aggregates.values())).combine_chunks()
+    columns = {name: found[f"{column}_{how}"] for name, (column, how) in aggregates.items()}
+    columns |= {name: found[name] for name in by}
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.concat_arrays(columns[field.name].chunks).cast(field.type)
+            if columns[field.name].num_chunks
+            else pa.array([], field.type)
+            for field in schema
+        ],
+        schema=schema,
+    )
+
+
 def packed(part: int, rows: pa.RecordBatch) -> pa.RecordBatch:
     """A row of PIECES."""
     sink = pa.BufferOutputStream()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pyspark.sql import DataFrame, SparkSession
 
 from ..errors import ClusterRefused, ForecastRefused
+from ..together import together
 from ..writing import Output
 from . import job, telling
 from .manifest import patch_yaml
@@ -144,9 +146,12 @@ def _write(
     spark: SparkSession, output: Output, tables: job.Tables, planned: Sequence[Planned], request: Request
 ) -> None:
     settings = request.settings
-    output.table("forecast", job.with_replicas(spark, tables.forecast, planned))
-    output.table("backtest", tables.backtest)
-    output.table("schedule", job.schedule_table(spark, planned))
+    written = {
+        "forecast": job.with_replicas(spark, tables.forecast, planned),
+        "backtest": tables.backtest,
+        "schedule": job.schedule_table(spark, planned),
+    }
+    together(partial(output.table, name, table) for name, table in written.items())
     largest = sorted(planned, key=lambda one: -one.history.messages)[:DRAWN_GROUPS]
     drawables = job.drawables(tables, [one.group for one in largest], settings)
     drawn = [(one, drawables[one.group]) for one in largest]

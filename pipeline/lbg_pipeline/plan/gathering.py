@@ -10,17 +10,17 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from ..errors import PlanRefused
+from ..keeping import Kept
 from .demand import Demand
 from .hashes import loads
 from .observing import (
     MINUTE_US,
     WHOLE,
     busiest_minutes,
-    counted,
-    finished,
+    counted_delivered,
+    counted_published,
     keys,
     servable,
-    service_us,
     slices,
     totals,
     work,
@@ -68,27 +68,21 @@ class Observed:
 
 
 def observe(
-    published: DataFrame,
-    delivered: DataFrame,
+    kept: Kept,
     *,
     group: str | None = None,
     service_time_us: float | None = None,
 ) -> Observed:
     """Of `group`, or of the only one there is. What was worked off says what it cost; where nothing was, or
     `service_time_us` is given, that is what a message costs. Raises PlanRefused."""
-    unknown = F.lit(None).cast("long")
-    done = finished(_of(delivered, group))
-    sent = _of(published, group).withColumn("mode", F.lit(None).cast("string"))
-    for records, cost in (
-        (done, service_us() if service_time_us is None else unknown),
-        (sent, unknown),
-    ):
-        found = counted(records, cost).persist()
+    is_timed = service_time_us is None
+    for counted in (counted_delivered(kept, is_timed=is_timed), counted_published(kept)):
+        found = (counted if group is None else counted.where(F.col("group") == group)).persist()
         groups = totals(found).collect()
         if groups:
             break
         found.unpersist()
-    told = _only(groups, group, published, delivered)
+    told = _only(groups, group, kept)
     if service_time_us is None and told["timed"] == 0:
         found.unpersist()
         raise PlanRefused(
@@ -115,16 +109,14 @@ def observe(
     )
 
 
-def _of(records: DataFrame, group: str | None) -> DataFrame:
-    return records if group is None else records.where(F.col("group") == group)
-
-
-def _only(groups: Sequence[Row], group: str | None, published: DataFrame, delivered: DataFrame) -> Row:
+def _only(groups: Sequence[Row], group: str | None, kept: Kept) -> Row:
     if len(groups) == 1:
         return groups[0]
     if groups:
         raise PlanRefused(f"the journals have the groups {_listed(groups)}: name one of them with --group")
-    others = published.select("group").union(delivered.select("group")).distinct().collect()
+    others = [
+        one for each in (counted_published(kept), counted_delivered(kept)) for one in totals(each).collect()
+    ]
     if group is not None and others:
         raise PlanRefused(
             f"the journals have no messages of group {group}, but of {_listed(others)}: correct --group"
@@ -133,7 +125,7 @@ def _only(groups: Sequence[Row], group: str | None, published: DataFrame, delive
 
 
 def _listed(groups: Sequence[Row]) -> str:
-    names = sorted(row["group"] for row in groups)
+    names = sorted({row["group"] for row in groups})
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from ..reading import read_journals
+from ..keeping import keep_journals
 from ..reading.journals import DEFAULT_GROUP
+from ..together import together
 from ..writing import Output
 from .candidates import candidates_table
 from .gathering import observe
+from .hot_keys import HOT_KEYS
 from .manifest import Declared
 from .planning import Wishes, plan_for
 from .report_page import plan_page
 from .reporting import patch_yaml, plan_json, plan_lines
+
+_PUBLISHED = ("group", "key", "hash", "queue", "published_at_us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,27 +57,29 @@ def answer(
     declared = question.declared
     group = question.group or (None if declared is None else declared.group)
     default_group = question.default_group or group or DEFAULT_GROUP
-    journals = read_journals(spark, question.journals, default_group=default_group)
-    output = Output(spark, out)
-    says("counting the work of keys")
-    observed = observe(
-        journals.published, journals.delivered, group=group, service_time_us=question.service_time_us
+    journals = keep_journals(
+        spark,
+        question.journals,
+        published=_PUBLISHED,
+        delivered=(*_PUBLISHED, "mode", "verdict", "started_at_us", "finished_at_us"),
+        default_group=default_group,
     )
-    try:
+    output = Output(spark, out)
+    with ExitStack() as kept:
+        kept.callback(journals.release)
+        says("counting the work of keys")
+        observed = observe(journals, group=group, service_time_us=question.service_time_us)
+        kept.callback(observed.release)
         plan = plan_for(observed, question.wishes, declared, says=says)
         says("writing the plan")
         choice = plan.choice
-        output.table(
-            "candidates",
-            candidates_table(
-                spark, choice.candidates, recommended=choice.recommended, existing=choice.existing
-            ),
+        candidates = candidates_table(
+            spark, choice.candidates, recommended=choice.recommended, existing=choice.existing
         )
-        output.table("hot_keys", plan.hot_keys.coalesce(1))
-    finally:
-        observed.release()
-    output.table("broken", journals.broken)
-    broken = output.read("broken").count()
+        hottest = spark.createDataFrame(list(plan.hottest), HOT_KEYS).coalesce(1)
+        written = {"candidates": candidates, "hot_keys": hottest, "broken": journals.broken}
+        together(partial(output.table, name, table) for name, table in written.items())
+        broken = journals.broken.count()
     if plan.proposal.patch is None:
         output.without("patch.yaml")
     else:

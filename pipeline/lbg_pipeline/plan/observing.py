@@ -1,12 +1,18 @@
-"""From records to the work of the keys of a group. DataFrame -> DataFrame: nothing is read or counted here."""
+"""From records to the work of the keys of a group. Nothing is computed here: DataFrames, of what is kept."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from ..keeping import Kept, tallied
+from ..schemas import arrow_schema
 
 MINUTE_US = 60_000_000
 
@@ -58,34 +64,58 @@ SLICES = StructType(
 )
 
 
-def finished(delivered: DataFrame) -> DataFrame:
-    """The deliveries that an application has worked off. What a crash made it do twice was work twice."""
-    return delivered.where(F.col("verdict").isin("ack", "dead"))
+def counted_delivered(kept: Kept, *, is_timed: bool = True) -> DataFrame:
+    """COUNTED, of the deliveries that an application has worked off. What a crash made it do twice was work twice.
 
-
-def service_us() -> Column:
-    """Of a delivery; null where the journal does not have it. Clocks that are set back make it 0, not less."""
-    taken = F.col("finished_at_us") - F.col("started_at_us")
-    return F.when(taken < 0, 0).otherwise(taken)
-
-
-def counted(records: DataFrame, service_us: Column) -> DataFrame:
-    """COUNTED: of deliveries, or of published records. `service_us` is null where it is not known.
-
-    By the minute in which a message was published: what is demanded, also while members are too few and late.
+    A service time that the journal does not have is not known, and with `is_timed` false none is. Clocks that are set
+    back make it 0, not less.
     """
-    minute = F.floor(F.col("published_at_us") / MINUTE_US)
-    return (
-        records.withColumns({"minute": minute, "service_us": service_us})
-        .groupBy("group", "key", "minute")
-        .agg(
-            F.count("*").alias("messages"),
-            F.count("service_us").alias("timed"),
-            F.coalesce(F.sum("service_us"), F.lit(0)).cast("long").alias("busy_us"),
-            F.min("published_at_us").alias("first_us"),
-            F.max("published_at_us").alias("last_us"),
-            *(F.max(name).alias(name) for name in ("hash", "queue", "mode")),
+
+    def count(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        done = rows.filter(pc.is_in(rows["verdict"], pa.array(["ack", "dead"])))
+        taken = pc.subtract(done["finished_at_us"], done["started_at_us"])
+        known = (
+            pc.max_element_wise(taken, 0, skip_nulls=False) if is_timed else pa.nulls(len(taken), pa.int64())
         )
+        yield _counted(done.append_column("service_us", known))
+
+    return _together(kept.delivered(count, COUNTED))
+
+
+def counted_published(kept: Kept) -> DataFrame:
+    """COUNTED, of what was published: nothing is known of what it costs."""
+
+    def count(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        rows = rows.append_column("service_us", pa.nulls(rows.num_rows, pa.int64()))
+        yield _counted(rows.append_column("mode", pa.nulls(rows.num_rows, pa.string())))
+
+    return _together(kept.published(count, COUNTED))
+
+
+def _counted(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """By the minute in which a message was published: what is demanded, also while members are too few and late."""
+    minute = rows["published_at_us"].to_numpy() // MINUTE_US
+    rows = rows.append_column("minute", pa.array(minute))
+    rows = rows.append_column("known_us", pc.fill_null(rows["service_us"], 0))
+    told = {
+        "messages": ("published_at_us", "count"),
+        "timed": ("service_us", "count"),
+        "busy_us": ("known_us", "sum"),
+        "first_us": ("published_at_us", "min"),
+        "last_us": ("published_at_us", "max"),
+        "hash": ("hash", "max"),
+        "queue": ("queue", "max"),
+    }
+    return tallied(rows, ("group", "key", "minute", "mode"), told, arrow_schema(COUNTED))
+
+
+def _together(parts: DataFrame) -> DataFrame:
+    highest = (F.max(name).alias(name) for name in ("hash", "queue", "mode"))
+    return parts.groupBy("group", "key", "minute").agg(
+        *(F.sum(name).alias(name) for name in ("messages", "timed", "busy_us")),
+        F.min("first_us").alias("first_us"),
+        F.max("last_us").alias("last_us"),
+        *highest,
     )
 
 

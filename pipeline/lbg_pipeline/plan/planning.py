@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Row
 
 from lbg_broker.group import EXCLUSIVE, SESSIONS
 
@@ -56,7 +56,6 @@ class Plan:
     choice: Choice
     proposal: Proposal
     hottest: tuple[Row, ...]
-    hot_keys: DataFrame
 
 
 def plan_for(
@@ -124,7 +123,6 @@ def plan_for(
         choice=choice,
         proposal=propose(choice, subject, rules, service_time_us=observed.service_time_us),
         hottest=tuple(hot.collect()),
-        hot_keys=hot,
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,25 +47,6 @@ def start_of(time_us: str, every_us: int) -> Column:
 def minute_of(time_us: str) -> Column:
     """The minute that the time is in, as people read it."""
     return F.timestamp_micros(start_of(time_us, MINUTE_US))
-
-
-def tallied(
-    rows: pa.RecordBatch, by: Sequence[str], aggregates: dict[str, tuple[str, str]], schema: pa.Schema
-) -> pa.RecordBatch:
-    """For each of `by` what `aggregates` tell: a name, the column that it is of, and one of Arrow's functions."""
-    table = pa.Table.from_batches([rows]).group_by(list(by), use_threads=False)
-    found = table.aggregate(list(aggregates.values())).combine_chunks()
-    columns = {name: found[f"{column}_{how}"] for name, (column, how) in aggregates.items()}
-    columns |= {name: found[name] for name in by}
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.concat_arrays(columns[field.name].chunks).cast(field.type)
-            if columns[field.name].num_chunks
-            else pa.array([], field.type)
-            for field in schema
-        ],
-        schema=schema,
-    )
 
 
 def bytes_known() -> Column:

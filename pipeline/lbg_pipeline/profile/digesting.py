@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from ..together import together
 from . import picking
 from .columns import start_of
 from .histograms import CONFIRM
@@ -68,9 +69,13 @@ def digests(
         digest.first_us = min(one.first_us for one in totals)
         digest.last_us = max(one.last_us for one in totals)
     _tell_percentiles(profile, found)
-    for name, table in _tables(profile, interval_us).items():
+    tables = {
+        name: table.where(F.col("group").isin(*found))
+        for name, table in _tables(profile, interval_us).items()
+    }
+    collected = together(table.collect for table in tables.values())
+    for name, rows in zip(tables, collected, strict=True):
         order = _ORDERS.get(name, ())
-        rows = table.where(F.col("group").isin(*found)).collect()
         # Sorted here: there are few of them, and to Spark an order is a job of its own.
         for row in sorted(rows, key=lambda row: tuple(row[column] for column in order)):
             getattr(found[row.group], name).append(row)

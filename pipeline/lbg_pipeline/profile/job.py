@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from ..keeping import keep_journals
 from ..reading.journals import DEFAULT_GROUP
 from ..schemas import DELIVERED
+from ..together import together
 from ..writing import Output
 from .digesting import Digest, digests
 from .profiling import profile
@@ -65,17 +67,16 @@ def run(
             return table.persist()
 
         says("reading")
-        sent = _by_group(totals_published(journals))
-        got = _by_group(totals_delivered(journals))
+        sent, got = together(
+            partial(_by_group, total(journals)) for total in (totals_published, totals_delivered)
+        )
         interval = _interval([*sent.values(), *got.values()])
         made = profile(journals, interval)
         for table in made.used_often():
             keep(table)
-        for name, table in made.tables.named().items():
-            says(f"table {name}")
-            output.table(name, table)
-        says("table broken")
-        output.table("broken", journals.broken)
+        says("writing tables")
+        written = {**made.tables.named(), "broken": journals.broken}
+        together(partial(output.table, name, table) for name, table in written.items())
         broken = journals.broken.count()
         says("report")
         drawn = digests(made, interval, sent, got)

@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from ..keeping import Kept
+from ..keeping import Kept, tallied
 from ..schemas import arrow_schema
-from .columns import MINUTE_US, done, started, summed, tallied
+from .columns import MINUTE_US, done, started, summed
 
 _LOADS = {"messages": ("delivered_at_us", "count"), "busy_us": ("service_us", "sum")}
 _LOAD = [StructField("messages", LongType()), StructField("busy_us", LongType())]

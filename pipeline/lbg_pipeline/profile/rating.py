@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from ..keeping import Kept
+from ..keeping import Kept, tallied
 from ..schemas import arrow_schema
-from .columns import MINUTE_US, bytes_known, done, minute_of, started, summed, tallied
+from .columns import MINUTE_US, bytes_known, done, minute_of, started, summed
 
 PLACE = ("group", "queue", "member")
 _BYTES = [

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from ..keeping import Kept
+from ..keeping import Kept, tallied
 from ..schemas import arrow_schema
-from .columns import MINUTE_US, VERDICTS, summed, tallied, with_verdicts
+from .columns import MINUTE_US, VERDICTS, summed, with_verdicts
 
 PICTURED = 120
 """Intervals on the axis of time of a picture, at most: as many as can be told apart on a page."""

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from ..keeping import Kept
+from ..keeping import Kept, tallied
 from ..schemas import arrow_schema
-from .columns import VERDICTS, done, summed, tallied, with_verdicts
+from .columns import VERDICTS, done, summed, with_verdicts
 from .histograms import Ints
 
 RUN = ("group", "member", "member_name", "incarnation")

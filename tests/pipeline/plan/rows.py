@@ -9,6 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from lbg_pipeline.keeping import PIECES, Keeping, Kept
+from lbg_pipeline.reading import Parsed
 from lbg_pipeline.schemas import DELIVERED, PUBLISHED
 
 MINUTE = 28_333_333
@@ -23,7 +25,7 @@ def table(spark: SparkSession, schema: StructType, *rows: tuple[Any, ...]) -> Da
     return spark.createDataFrame(pa.Table.from_pylist(told, to_arrow_schema(schema)), schema)
 
 
-def delivered_rows(spark: SparkSession, *told: tuple[str | None, float, int, dict[str, Any]]) -> DataFrame:
+def delivered_rows(*told: tuple[str | None, float, int, dict[str, Any]]) -> pa.RecordBatch:
     """DELIVERED: key, seconds after the start, service time in microseconds, and what else differs."""
     rows = []
     for number, (key, second, service_us, others) in enumerate(told):
@@ -54,14 +56,30 @@ def delivered_rows(spark: SparkSession, *told: tuple[str | None, float, int, dic
             **others,
         }
         rows.append(tuple(row[name] for name in DELIVERED.names))
-    return table(spark, DELIVERED, *rows)
+    return _batch(DELIVERED, rows)
 
 
-def published_rows(spark: SparkSession, *told: tuple[str | None, float]) -> DataFrame:
+def published_rows(*told: tuple[str | None, float]) -> pa.RecordBatch:
     """PUBLISHED: key, and seconds after the start."""
     rows = [
         ("g", "p", key, 0, 0, number, 100, at_us, at_us + 1000, 0)
         for number, (key, second) in enumerate(told)
         for at_us in [START_US + int(second * 1e6)]
     ]
-    return table(spark, PUBLISHED, *rows)
+    return _batch(PUBLISHED, rows)
+
+
+def kept(
+    spark: SparkSession, *, sent: pa.RecordBatch | None = None, got: pa.RecordBatch | None = None
+) -> Kept:
+    """As if a journal had these."""
+    parsed = Parsed([] if sent is None else [sent], [] if got is None else [got], [])
+    keeping = Keeping(tuple(PUBLISHED.names), tuple(DELIVERED.names), ())
+    pieces = [tuple(row.values()) for batch in keeping(parsed) for row in batch.to_pylist()]
+    return Kept(spark.createDataFrame(pieces, PIECES))
+
+
+def _batch(schema: StructType, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(schema.names, row, strict=True)) for row in rows], to_arrow_schema(schema)
+    )

@@ -19,15 +19,13 @@ from lbg_pipeline.plan.observing import (
     SLICES,
     WORK,
     busiest_minutes,
-    counted,
+    counted_delivered,
     keys,
-    service_us,
     slices,
     work,
 )
-from lbg_pipeline.schemas import DELIVERED, PUBLISHED
 
-from .rows import MINUTE, delivered_rows, published_rows, table
+from .rows import MINUTE, delivered_rows, kept, published_rows, table
 
 pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
 
@@ -41,14 +39,13 @@ def as_sets(found: DataFrame) -> set[tuple[Any, ...]]:
 
 def test_work_is_counted_in_the_minute_of_publishing(spark: SparkSession) -> None:
     rows = delivered_rows(
-        spark,
         ("a", 0, 100, {}),
         ("a", 59, 200, {}),
         ("a", 60, 400, {}),
         ("b", 1, 800, {}),
         (None, 2, 50, {}),
     )
-    found = work(counted(rows, service_us()), untimed_us=0)
+    found = work(counted_delivered(kept(spark, got=rows)), untimed_us=0)
     assert [field.name for field in found.schema] == WORK.names
     first = MINUTE
     assert as_sets(found) == {
@@ -103,12 +100,11 @@ def test_loads_are_by_hash_for_each_count_and_slice(spark: SparkSession) -> None
 def test_demand_is_calls_at_once_and_keyless_messages_are_everywhere(spark: SparkSession) -> None:
     """Two minutes: key 0 is busy for 30 s of the first, key 1 for 6 s of the second, and 12 s belong to no key."""
     rows = delivered_rows(
-        spark,
         ("0", 0, 30_000_000, {}),
         (None, 1, 12_000_000, {}),
         ("1", 120, 6_000_000, {}),
     )
-    observed = observe(published_rows(spark), rows)
+    observed = observe(kept(spark, got=rows))
     assert (observed.messages, observed.keyless, observed.span_us) == (3, 1, 120_000_000)
     assert observed.service_time_us == 16_000_000
     (demand,) = demands(observed, [4], "modulo", growth=2.0)
@@ -122,10 +118,8 @@ def test_demand_is_calls_at_once_and_keyless_messages_are_everywhere(spark: Spar
 
 def test_a_key_that_is_too_hot_counts_as_one_call(spark: SparkSession) -> None:
     """Key 1 is asked for 90 s of work in 60 s, and 120 s in all of 240 s."""
-    rows = delivered_rows(
-        spark, ("1", 0, 90_000_000, {}), ("1", 240, 30_000_000, {}), (None, 1, 90_000_000, {})
-    )
-    observed = observe(published_rows(spark), rows)
+    rows = delivered_rows(("1", 0, 90_000_000, {}), ("1", 240, 30_000_000, {}), (None, 1, 90_000_000, {}))
+    observed = observe(kept(spark, got=rows))
     (one,) = demands(observed, [2], "modulo", growth=1.0)
     assert one.calls[:2].tolist() == [pytest.approx([0.1875, 0.6875]), pytest.approx([0.75, 1.75])]
     (freely,) = demands(observed, [2], "modulo", growth=1.0, has_order=False)
@@ -137,59 +131,56 @@ def test_a_key_that_is_too_hot_counts_as_one_call(spark: SparkSession) -> None:
 
 def test_what_was_released_or_repeated_is_no_work(spark: SparkSession) -> None:
     rows = delivered_rows(
-        spark,
         ("a", 0, 100, {"verdict": "ack"}),
         ("a", 1, 200, {"verdict": "dead"}),
         ("a", 2, 400, {"verdict": "released"}),
         ("a", 3, 0, {"verdict": "repeat", "started_at_us": None, "finished_at_us": None}),
     )
-    observed = observe(published_rows(spark), rows)
+    observed = observe(kept(spark, got=rows))
     assert (observed.messages, observed.service_time_us) == (2, 150)
     observed.release()
 
 
 def test_an_unknown_service_time_is_the_mean_of_the_others(spark: SparkSession) -> None:
-    rows = delivered_rows(spark, ("a", 0, 100, {}), ("a", 1, 300, {}), ("b", 1, 0, {"started_at_us": None}))
-    observed = observe(published_rows(spark), rows)
+    rows = delivered_rows(("a", 0, 100, {}), ("a", 1, 300, {}), ("b", 1, 0, {"started_at_us": None}))
+    observed = observe(kept(spark, got=rows))
     assert as_sets(observed.keys) == {("a", 2, 400, 2, 400), ("b", 1, 200, 1, 200)}
     observed.release()
 
 
 def test_published_records_need_a_service_time(spark: SparkSession) -> None:
-    journal, nothing = published_rows(spark, ("a", 0), ("a", 10)), table(spark, DELIVERED)
+    journal = kept(spark, sent=published_rows(("a", 0), ("a", 10)))
     with pytest.raises(PlanRefused, match=r"how long the application takes: .*--service-time"):
-        observe(journal, nothing)
-    observed = observe(journal, nothing, service_time_us=2_000_000)
+        observe(journal)
+    observed = observe(journal, service_time_us=2_000_000)
     assert as_sets(observed.keys) == {("a", 2, 4_000_000, 2, 4_000_000)}
     observed.release()
 
 
 def test_a_service_time_of_ones_own_wins(spark: SparkSession) -> None:
-    observed = observe(published_rows(spark), delivered_rows(spark, ("a", 0, 100, {})), service_time_us=7)
+    observed = observe(kept(spark, got=delivered_rows(("a", 0, 100, {}))), service_time_us=7)
     assert as_sets(observed.keys) == {("a", 1, 7, 1, 7)}
     observed.release()
 
 
 def test_empty_journals_are_refused(spark: SparkSession) -> None:
-    nothing = table(spark, PUBLISHED), table(spark, DELIVERED)
     with pytest.raises(PlanRefused, match="no messages to plan with"):
-        observe(*nothing, service_time_us=1)
+        observe(kept(spark), service_time_us=1)
 
 
 def test_one_group_is_planned_for(spark: SparkSession) -> None:
-    rows = delivered_rows(spark, ("a", 0, 100, {}), ("b", 0, 300, {"group": "h"}))
-    sent = published_rows(spark)
+    journal = kept(spark, got=delivered_rows(("a", 0, 100, {}), ("b", 0, 300, {"group": "h"})))
     with pytest.raises(PlanRefused, match="have the groups g, h: name one of them with --group"):
-        observe(sent, rows)
+        observe(journal)
     with pytest.raises(PlanRefused, match="no messages of group i, but of g, h: correct --group"):
-        observe(sent, rows, group="i")
-    observed = observe(sent, rows, group="h")
+        observe(journal, group="i")
+    observed = observe(journal, group="h")
     assert (observed.group, observed.messages, observed.service_time_us) == ("h", 1, 300)
     observed.release()
 
 
 def test_keys_that_a_function_cannot_take_are_refused(spark: SparkSession) -> None:
-    observed = observe(published_rows(spark), delivered_rows(spark, ("x", 0, 100, {})))
+    observed = observe(kept(spark, got=delivered_rows(("x", 0, 100, {}))))
     with pytest.raises(PlanRefused, match="--function modulo cannot take"):
         demands(observed, [4], "modulo", growth=1)
     observed.release()
