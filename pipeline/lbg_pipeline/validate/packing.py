@@ -6,11 +6,13 @@ the rest. Of a piece it looks at the bucket only.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from lbg_pipeline.reading import Parsed
@@ -29,6 +31,8 @@ _SCHEMA = pa.schema(
     [pa.field("bucket", pa.int32(), nullable=False), pa.field("rows", pa.binary(), nullable=False)]
 )
 
+_SAME = b"same"
+
 
 class PackingStep:
     """`lbg_pipeline.reading.Step`."""
@@ -42,16 +46,35 @@ class PackingStep:
         if not told:
             return
         evidence = pa.Table.from_batches(told)
-        names = [name for name in evidence.schema.names if evidence[name].null_count < evidence.num_rows]
         bucket = (evidence["lane"].to_numpy() % self._buckets).astype(np.int32)
         order = np.argsort(bucket, kind="stable")
-        evidence = evidence.select(names).take(pa.array(order)).combine_chunks()
+        evidence = _narrow(evidence).take(pa.array(order)).combine_chunks()
         there, starts = np.unique(bucket[order], return_index=True)
         ends = np.append(starts[1:], len(order))
         pieces = [
             _packed(evidence.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)
         ]
         yield pa.RecordBatch.from_arrays([pa.array(there), pa.array(pieces, pa.binary())], schema=_SCHEMA)
+
+
+def _narrow(evidence: pa.Table) -> pa.Table:
+    """Without columns that are null throughout, and without those that say the same in every row, or as lanes the same
+    as `hash`: these are told in the schema."""
+    names = [name for name in evidence.schema.names if evidence[name].null_count < evidence.num_rows]
+    same = {name: evidence[name][0].as_py() for name in names if _is_same(evidence[name])}
+    names = [name for name in names if name not in same]
+    if "lane" in names and evidence["lane"].equals(evidence["hash"].cast(pa.int64())):
+        names.remove("lane")
+    if not names:  # a table has rows by its columns
+        names = [next(iter(same))]
+        del same[names[0]]
+    return evidence.select(names).replace_schema_metadata({_SAME: json.dumps(same)})
+
+
+def _is_same(column: pa.ChunkedArray) -> bool:
+    if column.null_count or pa.types.is_nested(column.type) or column[0] != column[len(column) - 1]:
+        return False
+    return bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
 def _packed(rows: pa.Table) -> Any:
@@ -66,9 +89,18 @@ def unpacked(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in pieces:
         for piece in batch.column(1):
             for rows in pa.ipc.open_stream(piece.as_buffer()):
+                same = json.loads(rows.schema.metadata[_SAME])
                 there = set(rows.schema.names)
-                columns = [
-                    rows.column(field.name) if field.name in there else pa.nulls(rows.num_rows, field.type)
-                    for field in SCHEMA
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+                yield pa.RecordBatch.from_arrays(
+                    [_widened(rows, field, there, same) for field in SCHEMA], schema=SCHEMA
+                )
+
+
+def _widened(rows: pa.RecordBatch, field: pa.Field, there: set[str], same: dict[str, Any]) -> pa.Array:
+    if field.name in there:
+        return rows.column(field.name)
+    if field.name in same:
+        return pa.repeat(pa.scalar(same[field.name], field.type), rows.num_rows)
+    if field.name == "lane":
+        return rows.column("hash").cast(field.type)
+    return pa.nulls(rows.num_rows, field.type)

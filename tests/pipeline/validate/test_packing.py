@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
+import pytest
 
 from lbg_broker.group import encode
 from lbg_pipeline.reading.parsing import parse
@@ -17,10 +20,15 @@ RECORDS = [
 ]
 
 
-def test_pieces_hold_the_evidence_each_hash_in_one_bucket() -> None:
-    block = "".join(map(encode, RECORDS)).encode() + b"no record\n"
+@pytest.mark.parametrize("settle_s", [0, 1])
+@pytest.mark.parametrize(
+    "lines",
+    [RECORDS, [*RECORDS, "no record\n"], RECORDS[-27:], [delivered(0, hash_=hash_) for hash_ in range(9)]],
+)
+def test_pieces_hold_the_evidence_each_hash_in_one_bucket(lines: list[Any], settle_s: int) -> None:
+    block = "".join(line if isinstance(line, str) else encode(line) for line in lines).encode()
     parsed = parse(block, file_of=lambda _: "file", default_group="old")
-    step = EvidenceStep(ValidationSettings(settle_s=1))
+    step = EvidenceStep(ValidationSettings(settle_s=settle_s))
     evidence = pa.Table.from_batches(list(step(parsed)))
     [pieces] = PackingStep(step, buckets=4)(parsed)
     buckets = pieces["bucket"].to_pylist()
@@ -31,6 +39,14 @@ def test_pieces_hold_the_evidence_each_hash_in_one_bucket() -> None:
     assert sorted(map(str, pa.concat_tables(rows).to_pylist())) == sorted(map(str, evidence.to_pylist()))
     lanes = [set(one["lane"].to_pylist()) for one in rows]
     assert sum(map(len, lanes)) == len(set().union(*lanes)) == 9
+
+
+def test_a_piece_in_which_all_rows_are_the_same_has_them_all() -> None:
+    block = encode(delivered(0)).encode() * 3
+    step = EvidenceStep(ValidationSettings())
+    [pieces] = PackingStep(step, buckets=4)(parse(block, file_of=str, default_group="old"))
+    [rows] = unpacked([pieces])
+    assert [row["seq"] for row in rows.to_pylist()] == [0, 0, 0]
 
 
 def test_a_block_without_evidence_has_no_pieces() -> None:
