@@ -6,12 +6,26 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from ..errors import HistoryRefused
-from ..reading import read_journals
+from ..keeping import keep_journals
+from ..schemas import DELIVERED, PUBLISHED
 from .demand import arrived_of_delivered, arrived_of_minutes, arrived_of_published
 from .history import arrived_of_table, read_kept, read_table
 from .measuring import measured_of_delivered, measured_of_rates
+
+_PUBLISHED = StructType([PUBLISHED[name] for name in ("group", "published_at_us")])
+_DELIVERED = StructType(
+    [
+        DELIVERED[name]
+        for name in (
+            *("group", "member", "incarnation", "verdict"),
+            *("published_at_us", "started_at_us", "finished_at_us"),
+        )
+    ]
+)
+"""What of a delivery tells of demand, and of what a member can do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +73,21 @@ def sourced(
         measured = measured_of_rates(table)
     match source:
         case FromJournals(paths, default_group):
-            journals = read_journals(spark, paths, default_group=default_group)
-            published = journals.published
+            kept = keep_journals(
+                spark,
+                paths,
+                published=_PUBLISHED.names,
+                delivered=_DELIVERED.names,
+                default_group=default_group,
+            )
+            published = kept.published(lambda rows: [rows], _PUBLISHED)
+            delivered = kept.delivered(lambda rows: [rows], _DELIVERED)
             # Members' journals alone know of each message too, but only of what was consumed.
             arrived = (
-                arrived_of_delivered(journals.delivered)
-                if published.isEmpty()
-                else arrived_of_published(published)
+                arrived_of_delivered(delivered) if published.isEmpty() else arrived_of_published(published)
             )
-            measured = measured_of_delivered(journals.delivered)
-            broken = journals.broken
+            measured = measured_of_delivered(delivered)
+            broken = kept.broken
         case FromProfiles(paths):
             columns = ("group", "minute", "messages")
             minutes = read_kept(spark, paths, columns, "tables `demand` with --demand")
