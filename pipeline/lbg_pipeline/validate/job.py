@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from pyspark import StorageLevel
@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from lbg_pipeline.progress import Progress
 from lbg_pipeline.reading import scan_journals
+from lbg_pipeline.together import together
 from lbg_pipeline.writing import Output
 
 from .evidence import EvidenceStep
@@ -56,32 +57,33 @@ def validate_journals(
 
 
 def _written(spark: SparkSession, output: Output, judged: Judgement) -> Report:
-    # Each of these is a small query, which keeps one core busy with being planned.
-    with ThreadPoolExecutor(spark.sparkContext.defaultParallelism) as pool:
-        asked = pool.submit(judged.verdicts.collect)
-        count = pool.submit(judged.broken.count)
-        tables = [pool.submit(output.table, name, getattr(judged, name)) for name in TABLES]
-        verdicts = sorted((row.asDict() for row in asked.result()), key=lambda row: row["group"])
-        tables.append(
-            pool.submit(output.table, "verdicts", spark.createDataFrame(verdicts, VERDICTS).coalesce(1))
-        )
-        broken_lines = count.result()
-        has_offences = any(row[kind] for row in verdicts for kind in (*KINDS, "uncertain"))
-        has_lost = any(row["lost"] for row in verdicts)
-        report = Report(
-            verdicts=verdicts,
-            broken_lines=broken_lines,
-            first_offences=first_rows(judged.offences, severity(), "group", "at_us") if has_offences else [],
-            first_lost=first_rows(judged.lost, "group", "publisher", "hash", "first") if has_lost else [],
-            first_broken_lines=first_rows(judged.broken, "file", "text") if broken_lines else [],
-        )
-        for table in tables:
-            table.result()
+    jobs: list[Callable[[], Any]] = [judged.verdicts.collect, judged.broken.count]
+    jobs += [partial(output.table, name, getattr(judged, name)) for name in TABLES]
+    found, broken_lines, *_ = together(jobs)
+    verdicts = sorted((row.asDict() for row in found), key=lambda row: row["group"])
+    has_offences = any(row[kind] for row in verdicts for kind in (*KINDS, "uncertain"))
+    has_lost = any(row["lost"] for row in verdicts)
+    jobs = [
+        partial(first_rows, judged.offences if has_offences else None, severity(), "group", "at_us"),
+        partial(first_rows, judged.lost if has_lost else None, "group", "publisher", "hash", "first"),
+        partial(first_rows, judged.broken if broken_lines else None, "file", "text"),
+        partial(output.table, "verdicts", spark.createDataFrame(verdicts, VERDICTS).coalesce(1)),
+    ]
+    first_offences, first_lost, first_broken_lines, _ = together(jobs)
+    report = Report(
+        verdicts=verdicts,
+        broken_lines=broken_lines,
+        first_offences=first_offences,
+        first_lost=first_lost,
+        first_broken_lines=first_broken_lines,
+    )
     output.text("report.json", json.dumps(report.as_json(), indent=2) + "\n")
     return report
 
 
-def first_rows(table: DataFrame, *by: Column | str) -> list[dict[str, Any]]:
+def first_rows(table: DataFrame | None, *by: Column | str) -> list[dict[str, Any]]:
+    if table is None:
+        return []
     return [row.asDict() for row in table.orderBy(*by).limit(SHOWN).collect()]
 
 
