@@ -28,7 +28,6 @@ STRETCH_BYTES = 2 << 20
 """Of a block at once: what is made of it on the way stays near a core, and numpy's calls do not show."""
 
 TEXT_MAX_BYTES = 64
-DIGITS_MAX = 16
 
 _PAD = 2 * TEXT_MAX_BYTES
 """Zeros behind a block, for what is read beyond a line's end before that is seen."""
