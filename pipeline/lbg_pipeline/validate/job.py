@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lbg_pipeline.progress import Progress
 from lbg_pipeline.reading import scan_journals
+from lbg_pipeline.schemas import arrow_schema
 from lbg_pipeline.together import together
 from lbg_pipeline.writing import Output
 
@@ -63,11 +65,13 @@ def _written(spark: SparkSession, output: Output, judged: Judgement) -> Report:
     verdicts = sorted((row.asDict() for row in found), key=lambda row: row["group"])
     has_offences = any(row[kind] for row in verdicts for kind in (*KINDS, "uncertain"))
     has_lost = any(row["lost"] for row in verdicts)
+    # From Arrow: rows of Python's take Spark a worker to convert.
+    table = spark.createDataFrame(pa.Table.from_pylist(verdicts, arrow_schema(VERDICTS)), VERDICTS)
     jobs = [
         partial(first_rows, judged.offences if has_offences else None, severity(), "group", "at_us"),
         partial(first_rows, judged.lost if has_lost else None, "group", "publisher", "hash", "first"),
         partial(first_rows, judged.broken if broken_lines else None, "file", "text"),
-        partial(output.table, "verdicts", spark.createDataFrame(verdicts, VERDICTS).coalesce(1)),
+        partial(output.table, "verdicts", table.coalesce(1)),
     ]
     first_offences, first_lost, first_broken_lines, _ = together(jobs)
     report = Report(
