@@ -108,9 +108,10 @@ def test_on_a_full_disk_it_goes_on_publishing_and_its_log_says_that_records_are_
     for _ in range(5):
         sidecar.publish("full", 200)
     sidecar.until(lambda: sidecar.acked() == 1000)
-    of_publisher = re.findall(r"publishing to full: cannot write the journal .*", sidecar.text)
-    assert len(of_publisher) == 1, sidecar.text
-    assert "No space left on device" in of_publisher[0]
+    told = re.findall(r"publishing to full: .*(No space left on device|being written again)", sidecar.text)
+    # A short write may still find room behind a long one that did not. Once for each turn, not for each record.
+    assert told, sidecar.text
+    assert told == [("No space left on device", "being written again")[turn % 2] for turn in range(len(told))]
     for file in seen_by(sidecar.process.pid, disk / "journal").iterdir():
         whole = [decode(line) for line in file.read_bytes().splitlines(keepends=True)]
         assert whole, "what had room is whole"
