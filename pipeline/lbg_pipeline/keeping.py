@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from .arrow_bytes import to_bytes
 from .reading import Parsed, scan_journals
 from .schemas import BROKEN, arrow_schema
 from .session import fit_shuffles, size_bytes
@@ -103,10 +104,7 @@ def tallied(
 
 def packed(part: int, rows: pa.RecordBatch) -> pa.RecordBatch:
     """A row of PIECES."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_batch(rows)
-    columns = [pa.array([part], pa.int32()), pa.array([sink.getvalue().to_pybytes()], pa.binary())]
+    columns = [pa.array([part], pa.int32()), pa.array([to_bytes(rows)], pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=PIECES_IN_ARROW)
 
 

@@ -39,7 +39,7 @@ def hashes_of(key: Column, hash_counts: Sequence[int], function: str) -> Column:
         return keys.map(lambda key: _hashes(key, counts, function))
 
     udf = pandas_udf(hashed, ArrayType(IntegerType()))  # type: ignore[call-overload]  # pandas is not followed
-    return udf(key)  # type: ignore[no-any-return]
+    return udf(key)  # type: ignore[no-any-return]  # as above
 
 
 def _hashes(key: str | None, counts: Sequence[int], function: str) -> list[int | None]:

@@ -18,9 +18,10 @@ from pyspark.sql.types import (
 )
 
 from ..keeping import PIECES, packed, unpacked
+from ..numbering import Ints, dense, ints_of
 from .columns import MINUTE_US
-from .histograms import PERMILLES, Histogram, Ints, added_up, counted, densities, percentiles
-from .places import METRICS, NOBODY, OF_A_MINUTE, SCOPES, dense
+from .histograms import PERMILLES, Histogram, added_up, counted, densities, percentiles
+from .places import METRICS, NOBODY, OF_A_MINUTE, SCOPES
 
 PERCENTILES = ("messages", "least", "mean", *PERMILLES, "greatest")
 FOUND = StructType(
@@ -61,11 +62,11 @@ def of_minutes(pieces: Iterable[pa.RecordBatch], interval_us: int, lanes: int) -
     rows = pa.concat_tables(there, promote_options="default")
     groups = rows["group"].combine_chunks().dictionary_encode()
     names = groups.dictionary.to_pylist()
-    at_us = _ints(rows["at_us"])
+    at_us = ints_of(rows["at_us"])
     columns = {
-        "group": _ints(groups.indices),
-        "queue": _ints(rows["queue"]),
-        "member": _ints(rows["member"]),
+        "group": ints_of(groups.indices),
+        "queue": ints_of(rows["queue"]),
+        "member": ints_of(rows["member"]),
         "minute": at_us - at_us % MINUTE_US,
         "interval": at_us - at_us % interval_us,
     }
@@ -76,7 +77,7 @@ def of_minutes(pieces: Iterable[pa.RecordBatch], interval_us: int, lanes: int) -
         if metric not in rows.schema.names:
             continue
         is_known = rows[metric].is_valid().to_numpy()
-        every = counted(finest[is_known], _ints(rows[metric].drop_null()))
+        every = counted(finest[is_known], ints_of(rows[metric].drop_null()))
         for scope, (place, at) in scopes.items():
             # A confirm has no member: it is not part of what members did.
             is_in = columns["member"][every.place] != NOBODY if scope == "member" else slice(None)
@@ -97,7 +98,7 @@ def of_parts(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         there.setdefault((scope, group, metric), []).append(rows)
     for (scope, group, metric), parts in there.items():
         rows = pa.Table.from_batches(parts)
-        columns = {name: _ints(rows[name]) for name in ("queue", "member", "interval", *_VALUES)}
+        columns = {name: ints_of(rows[name]) for name in ("queue", "member", "interval", *_VALUES)}
         place, first = dense(*(columns[name] for name in SCOPES[scope] or ("interval",)))
         found = added_up(place, *(columns[name] for name in _VALUES))
         where = {name: columns[name][first] for name in ("queue", "member", "interval")}
@@ -150,12 +151,3 @@ def _filled(rows: pa.RecordBatch) -> pa.RecordBatch:
         ],
         schema=_FOUND,
     )
-
-
-def _ints(column: pa.ChunkedArray | pa.Array) -> Ints:
-    told: Ints = (
-        column.to_numpy(zero_copy_only=False).astype(np.int64)
-        if isinstance(column, pa.Array)
-        else column.to_numpy().astype(np.int64)
-    )
-    return told

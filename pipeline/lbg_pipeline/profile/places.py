@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ..keeping import packed
 from .columns import DONE, MINUTE_US
-from .histograms import AGE, CONFIRM, SERVICE, SETTLE, SIZE, WAIT, Ints
+from .histograms import AGE, CONFIRM, SERVICE, SETTLE, SIZE, WAIT
 
 SCOPES = {
     "group": (),
@@ -75,13 +75,3 @@ def by_minute(measured: pa.RecordBatch, lanes: int) -> Iterator[pa.RecordBatch]:
     sorted_ = measured.take(pa.array(order))
     for one, start, end in zip(there, starts, np.append(starts[1:], len(order)), strict=True):
         yield packed(int(one), sorted_.slice(start, end - start))
-
-
-def dense(*columns: Ints) -> tuple[Ints, Ints]:
-    """A number for each combination of values, 0, 1, 2 …, and a row that has it."""
-    code = np.zeros(len(columns[0]), np.int64)
-    first = code[:0]
-    for column in columns:
-        values, at = np.unique(column, return_inverse=True)
-        _, first, code = np.unique(code * len(values) + at, return_index=True, return_inverse=True)
-    return code, first

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from ..keeping import Kept, tallied
+from ..numbering import Ints, ints_of
 from ..schemas import arrow_schema
 from .columns import VERDICTS, done, summed, with_verdicts
-from .histograms import Ints
 
 RUN = ("group", "member", "member_name", "incarnation")
 _RUN = [
@@ -95,7 +95,7 @@ def _spans(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for name in RUN:
         column = work[name].dictionary_encode()
         run = run * max(len(column.dictionary), 1) + column.indices.to_numpy()
-    start, end = (_ints(work[name]) for name in ("started_at_us", "finished_at_us"))
+    start, end = (ints_of(work[name]) for name in ("started_at_us", "finished_at_us"))
     for one in np.unique(run):
         mine = np.flatnonzero(run == one)
         starts, ends = united(start[mine], end[mine])
@@ -111,8 +111,3 @@ def united(start: Ints, end: Ints) -> tuple[Ints, Ints]:
     start, reached = start[order], np.maximum.accumulate(end[order])
     first = np.flatnonzero(np.append(True, start[1:] > reached[:-1]))
     return start[first], reached[np.append(first[1:], len(start)) - 1]
-
-
-def _ints(column: pa.Array) -> Ints:
-    told: Ints = column.to_numpy(zero_copy_only=False).astype(np.int64)
-    return told

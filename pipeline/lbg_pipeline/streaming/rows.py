@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lbg_broker.group import SESSIONS
+from lbg_pipeline.arrow_bytes import to_bytes
 
 from .intervals import Ints
 
@@ -81,13 +82,6 @@ _TIMES = (
 )
 
 
-def packed(table: Any) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(table.combine_chunks())
-    return bytes(sink.getvalue())
-
-
 def unpacked(blob: bytes) -> Any:
     return pa.ipc.open_stream(blob).read_all()
 
@@ -102,7 +96,7 @@ def piece(bucket: int, kind: str, name: str, table: Any, **told: int) -> dict[st
         "latest_us": told.get("latest_us", 0),
         "until_us": told.get("until_us", NEVER),
         "rows": len(table),
-        "blob": packed(table),
+        "blob": to_bytes(table.combine_chunks(), compression="lz4"),
     }
 
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .deposition import Flags, Ints
+from lbg_pipeline.numbering import Ints
+
+from .deposition import Flags
 
 _LINE = 2.0**61
 """Longer lines would not be sure to fit 64 bits."""

@@ -13,19 +13,16 @@ import pyarrow.compute as pc
 
 from lbg_broker.group import SESSIONS
 from lbg_broker.group.journal import VERDICTS
+from lbg_pipeline.numbering import Ints, ints_of, joined
 
 from .evidence import JUDGED_MODES
 
-Ints = npt.NDArray[Any]
-"""Of int64."""
 Flags = npt.NDArray[Any]
 """Of bool."""
 
 ACK, DEAD, REPEAT, RELEASED = (VERDICTS.index(name) for name in ("ack", "dead", "repeat", "released"))
 NEVER = np.iinfo(np.int64).min
 """A time that there is not."""
-
-_MOST = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +43,9 @@ class Names:
         return self.told[code] if code < len(self.told) else None
 
 
-def dense(*columns: Ints) -> tuple[Ints, Ints]:
-    """A number from 0 for each different row of `columns`, and a row that has it, by number."""
-    packed = columns[0]
-    for column in columns[1:]:
-        packed = _packed(packed, column)
-    order = np.argsort(packed)
-    is_new = np.diff(packed[order], prepend=packed[order][:1] - 1) != 0
-    codes = np.empty(len(packed), np.int64)
-    codes[order] = np.cumsum(is_new) - 1
-    return codes, order[is_new]
-
-
-def _packed(major: Ints, minor: Ints) -> Ints:
-    if not len(major):
-        return major
-    low = int(minor.min())
-    span = int(minor.max()) - low + 1
-    if (int(major.max()) + 1) * span >= _MOST or int(major.min()) < 0:
-        _, major = np.unique(major, return_inverse=True)
-        _, minor = np.unique(minor, return_inverse=True)
-        low, span = 0, int(minor.max()) + 1
-    packed: Ints = major * span + (minor - low)
-    return packed
-
-
 def ordered(major: Ints, at: Ints, *ties: Ints) -> Ints:
     """The order by `major`, `at` and `ties`; as fast as one sort of numbers where there are few ties."""
-    packed = _packed(major, at)
+    packed = joined(major, at)
     order = np.argsort(packed)
     in_order = packed[order]
     same = np.concatenate((in_order[1:] == in_order[:-1], [False])) if len(order) else np.zeros(0, bool)
@@ -160,9 +132,3 @@ def _ints(column: pa.ChunkedArray) -> Ints:
     if column.null_count:
         column = pc.fill_null(column.cast(pa.int64()), NEVER)
     return ints_of(column)
-
-
-def ints_of(column: pa.ChunkedArray) -> Ints:
-    """Without nulls."""
-    found: Ints = column.combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    return found

@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lbg_pipeline.numbering import Ints, dense, ints_of
 from lbg_pipeline.schemas import arrow_schema
 
 from .completeness import Completeness, Deliveries, Ranges, completeness
-from .deposition import DEAD, NEVER, RELEASED, REPEAT, Deposition, Ints, dense, ints_of
+from .deposition import DEAD, NEVER, RELEASED, REPEAT, Deposition
 from .evidence import BROKEN_ROLE, CLOCK_ROLE, DELIVERED_ROLE, PUBLISHED_ROLE, SESSION_ROLE
 from .moving import moves
 from .ordering import out_of_order, repeated

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from lbg_broker.group import EXCLUSIVE, PARTITIONED
+from lbg_pipeline.numbering import Ints
 
-from .deposition import Deposition, Ints
+from .deposition import Deposition
 from .evidence import JUDGED_MODES
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .deposition import NEVER, Deposition, Flags, Ints
+from lbg_pipeline.numbering import Ints
+
+from .deposition import NEVER, Deposition, Flags
 
 DELIVERED_VIEW, ACKNOWLEDGED_VIEW = "delivered", "acknowledged"
 

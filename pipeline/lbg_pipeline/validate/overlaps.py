@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .deposition import NEVER, Deposition, Ints
+from lbg_pipeline.numbering import Ints
+
+from .deposition import NEVER, Deposition
 
 
 def overlaps(of: Deposition, key: Ints, skew_us: int) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from lbg_pipeline.arrow_bytes import to_bytes
 from lbg_pipeline.reading import Parsed
 
 from .evidence import SCHEMA, EvidenceStep
@@ -52,7 +53,7 @@ class PackingStep:
         there, starts = np.unique(bucket[order], return_index=True)
         ends = np.append(starts[1:], len(order))
         pieces = [
-            _packed(evidence.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)
+            to_bytes(evidence.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)
         ]
         yield pa.RecordBatch.from_arrays([pa.array(there), pa.array(pieces, pa.binary())], schema=_SCHEMA)
 
@@ -75,13 +76,6 @@ def _is_same(column: pa.ChunkedArray) -> bool:
     if column.null_count or pa.types.is_nested(column.type) or column[0] != column[len(column) - 1]:
         return False
     return bool(pc.all(pc.equal(column, column[0])).as_py())
-
-
-def _packed(rows: pa.Table) -> Any:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    return sink.getvalue().to_pybytes()
 
 
 def unpacked(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

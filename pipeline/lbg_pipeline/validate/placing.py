@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .deposition import NEVER, Deposition, Flags, Ints
+from lbg_pipeline.numbering import Ints
+
+from .deposition import NEVER, Deposition, Flags
 
 
 def misplaced(of: Deposition, one: Ints, other: Ints, judged: Flags) -> Iterator[dict[str, Any]]:

@@ -137,14 +137,17 @@ def test_fields_that_are_needed_have_to_be_there() -> None:
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 numbers = st.one_of(st.integers(0, 12), st.integers(0, 2**31 - 1), st.integers(0, 10**16))
 small = st.integers(0, 2**31 - 1)
+of_both = {
+    "publisher": texts,
+    "key": st.none() | texts,
+    "hash_": small,
+    "queue": small,
+    "seq": numbers,
+    "published_at_us": numbers,
+}
 publications = st.builds(
     PublishedRecord,
-    publisher=texts,
-    key=st.none() | texts,
-    hash_=small,
-    queue=small,
-    seq=numbers,
-    published_at_us=numbers,
+    **of_both,
     confirmed_at_us=numbers,
     resends=small,
     group=st.none() | texts,
@@ -152,12 +155,7 @@ publications = st.builds(
 )
 deliveries = st.builds(
     DeliveredRecord,
-    publisher=texts,
-    key=st.none() | texts,
-    hash_=small,
-    queue=small,
-    seq=numbers,
-    published_at_us=numbers,
+    **of_both,
     member=small,
     member_name=texts,
     incarnation=texts,
