@@ -90,6 +90,31 @@ def test_an_hour_that_comes_twice_is_in_force_both_times_and_without_a_gap() -> 
     assert floor(told, "2026-10-25T01:00:00Z") == (4, at("2026-10-25T01:45:00Z"))
 
 
+def test_a_weekly_day_that_ends_where_the_clock_is_put_back_to_ends_before_the_hour_that_comes_twice() -> (
+    None
+):
+    """New York, 2026-11-01: at 02:00 (06:00 UTC) the clock is put back to 01:00, so no minute after 05:00 UTC is
+    before 01:00."""
+    told = scaling(weekly(4, "01:00", "01:00", "Sat", zone="America/New_York"))
+    assert floor(told, "2026-11-01T04:00:00Z") == (4, at("2026-11-01T05:00:00Z"))
+    assert floor(told, "2026-11-01T05:00:00Z") == (2, at("2026-11-07T06:00:00Z"))
+
+
+def test_an_hour_before_the_one_that_comes_twice_lasts_an_hour_and_the_one_after_it_too() -> None:
+    told = scaling(weekly(4, "00:00", "01:00", "Sun", zone="America/New_York"))
+    assert floor(told, "2026-11-01T04:00:00Z") == (4, at("2026-11-01T05:00:00Z"))
+    told = scaling(weekly(4, "02:00", "03:00", "Sun", zone="America/New_York"))
+    assert floor(told, "2026-11-01T06:59:00Z") == (2, at("2026-11-01T07:00:00Z"))
+    assert floor(told, "2026-11-01T07:00:00Z") == (4, at("2026-11-01T08:00:00Z"))
+
+
+def test_a_change_on_a_day_that_the_clock_shows_and_leaves_again_is_seen_a_week_ahead() -> None:
+    """St. John's, 2010-11-07: at 00:01 of the Sunday (02:31 UTC) the clock is put back to 23:01 of the Saturday."""
+    told = scaling(weekly(4, "00:00", "00:01", "Sun", zone="America/St_Johns"))
+    assert floor(told, "2010-10-31T02:45:00Z") == (2, at("2010-11-07T02:30:00Z"))
+    assert floor(told, "2010-11-07T02:30:00Z") == (4, at("2010-11-07T03:31:00Z"))
+
+
 @pytest.mark.parametrize(
     ("begins", "ends", "span"),
     [

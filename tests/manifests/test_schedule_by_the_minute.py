@@ -6,10 +6,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,14 @@ TRANSITIONS = {
     "America/New_York": ("2026-03-08T07:00:00Z", "2026-11-01T06:00:00Z"),
     "Australia/Lord_Howe": ("2026-04-04T15:00:00Z", "2026-10-03T15:30:00Z"),  # half an hour
     "America/Nuuk": ("2026-03-29T01:00:00Z",),  # in the evening of the day before
+    "America/St_Johns": ("2010-03-14T03:31:00Z", "2010-11-07T02:31:00Z"),  # a minute after midnight
+    "Africa/Casablanca": ("2026-02-15T02:00:00Z", "2026-03-22T02:00:00Z"),  # winter in the month of Ramadan
     "Pacific/Apia": ("2011-12-30T10:00:00Z",),  # a whole day was left out
+    "Antarctica/Troll": ("2026-03-29T01:00:00Z", "2026-10-25T01:00:00Z"),  # two hours
+    "Pacific/Kwajalein": (
+        "1969-09-30T13:00:00Z",
+        "1993-08-21T12:00:00Z",
+    ),  # a day comes twice, and one is left out
     "UTC": ("2026-01-01T00:00:00Z",),
 }
 BEFORE, AFTER = 6 * DAY, 11 * DAY
@@ -38,6 +46,16 @@ def walls(zone: str, change: str) -> tuple[datetime, list[datetime], list[dateti
     minutes = range((BEFORE + AFTER) // MINUTE)
     shown = [(first + n * MINUTE).astimezone(ZoneInfo(zone)).replace(tzinfo=None) for n in minutes]
     return first, list(accumulate(shown, max)), list(accumulate(reversed(shown), min))[::-1]
+
+
+def clocks_around(zone: str, change: str) -> list[str]:
+    """What a manifest can name of the clock at a change: what it shows just before and after, the middle between, and
+    a minute more and less of each."""
+    moment, there = at(change), ZoneInfo(zone)
+    before = (moment - MINUTE).astimezone(there).replace(tzinfo=None) + MINUTE
+    after = moment.astimezone(there).replace(tzinfo=None)
+    edges = (before, after, before + (after - before) / 2)
+    return sorted({f"{edge + step:%H:%M}" for edge in edges for step in (-MINUTE, timedelta(0), MINUTE)})
 
 
 def brute_force(told: Sequence[Mapping[str, Any]], change: str, least: int) -> list[int]:
@@ -101,3 +119,24 @@ def test_it_is_what_looking_at_the_clock_every_minute_comes_to(
         changes = next((n for n in ahead if wanted[n] != wanted[minute]), None)
         assert found.min_replicas == wanted[minute], minute
         assert found.until == (None if changes is None else first + changes * MINUTE), minute
+
+
+@pytest.mark.parametrize(
+    ("zone", "change"), [(zone, change) for zone, all_ in TRANSITIONS.items() for change in all_]
+)
+def test_an_entry_may_begin_and_end_anywhere_around_a_change_of_the_clock(zone: str, change: str) -> None:
+    first = at(change) - BEFORE
+    start, end = (BEFORE - 2 * DAY) // MINUTE, (BEFORE + 3 * DAY) // MINUTE
+    days = sorted({f"{at(change).astimezone(ZoneInfo(zone)) + n * DAY:%a}" for n in (-2, -1, 0, 1)})
+    for begins, ends, day in product(clocks_around(zone, change), clocks_around(zone, change), days):
+        entry = weekly(4, begins, ends, day, zone=zone)
+        wanted = brute_force([entry], change, least=2)
+        told, minute = scaling(entry, least=2), start
+        while minute < end:
+            found = floor_at(told, first + minute * MINUTE, most=5)
+            changes = next((n for n in range(minute, len(wanted)) if wanted[n] != wanted[minute]), None)
+            assert found.min_replicas == wanted[minute], (begins, ends, day, minute)
+            if changes is None or changes > end:
+                break
+            assert found.until == first + changes * MINUTE, (begins, ends, day, minute)
+            minute = changes

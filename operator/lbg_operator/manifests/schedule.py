@@ -1,7 +1,8 @@
 """When there are to be more consumers than at least, as a manifest says it.
 
-Times by the clock on a wall follow its time zone. Where the clock is put back, an entry lasts from the first time that
-it shows the beginning to the last time that it shows the end; where it is put forward, from when it passes them.
+Times by the clock on a wall follow its time zone. An entry lasts from the first moment at which the clock shows its
+beginning or later, to the moment from which on the clock never again shows less than its end. So a minute of it that
+comes twice is in force both times, and a beginning or an end that is left out comes at the jump.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class Weekly:
     zone: ZoneInfo
 
     def spans(self, since: datetime, until: datetime) -> Iterator[Span]:
-        """The same. A day of this zone may be two days from one of UTC, with what began the day before."""
+        """The same. What is in force may have begun the day before, with a day between that was left out; and where the
+        clock is put back over midnight, it has shown the day after."""
         day = since.astimezone(self.zone).date() - 2 * _DAY
-        while day <= until.astimezone(self.zone).date():
+        while day <= until.astimezone(self.zone).date() + _DAY:
             if day.weekday() in self.days:
                 begins, ends = self._span(day)
                 if since < ends and begins <= until and begins < ends:
@@ -62,8 +64,8 @@ class Weekly:
     def _span(self, day: date) -> Span:
         last = day if self.begins < self.ends else day + _DAY
         return (
-            _shown(datetime.combine(day, self.begins), self.zone, fold=0),
-            _shown(datetime.combine(last, self.ends), self.zone, fold=1),
+            _reached(datetime.combine(day, self.begins), self.zone),
+            _passed(datetime.combine(last, self.ends), self.zone),
         )
 
 
@@ -125,15 +127,30 @@ def _zone(name: str, field: str) -> ZoneInfo:
         ) from None
 
 
-def _shown(wall: datetime, zone: ZoneInfo, *, fold: int) -> datetime:
-    """When the clock on the wall first (`fold` 0) or last (1) shows `wall`, or passes it on being put forward."""
+def _reached(wall: datetime, zone: ZoneInfo) -> datetime:
+    """The first moment at which the clock shows `wall` or later."""
+    return _shown(wall, zone)[0]
+
+
+def _passed(wall: datetime, zone: ZoneInfo) -> datetime:
+    """The moment from which on the clock never again shows less than `wall`.
+
+    That is the last at which it shows `wall`; where it is put back to just that, the first, as nothing less follows.
+    """
+    first, last = _shown(wall, zone)
+    return last if _wall(last - timedelta.resolution, zone) < wall else first
+
+
+def _shown(wall: datetime, zone: ZoneInfo) -> Span:
+    """When the clock shows `wall` for the first and for the last time, or is put forward past it."""
     first, last = (wall.replace(tzinfo=zone, fold=one).astimezone(UTC) for one in (0, 1))
     if _wall(first, zone) == wall:
-        return (first, last)[fold]
+        return first, last
     # It never shows that. By the former offset it would be after the jump, by the later one before it (PEP 495).
     seconds = range(int((first - last).total_seconds()) + 1)
-    jump = bisect_left(seconds, True, key=lambda s: _wall(last + timedelta(seconds=s), zone) >= wall)
-    return last + timedelta(seconds=jump)
+    after = bisect_left(seconds, True, key=lambda s: _wall(last + timedelta(seconds=s), zone) >= wall)
+    jump = last + timedelta(seconds=after)
+    return jump, jump
 
 
 def _wall(moment: datetime, zone: ZoneInfo) -> datetime:
