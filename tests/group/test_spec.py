@@ -258,6 +258,14 @@ def specs(draw: st.DrawFn) -> GroupSpec:
 def test_a_spec_survives_its_record(spec: GroupSpec) -> None:
     assert GroupSpec.from_record(spec.to_record(), name=spec.name) == spec
     assert GroupSpec.from_record(spec.to_record().encode(), name=spec.name) == spec
+    assert GroupSpec.from_record(spec.to_record(), name=spec.name).limits_clients == spec.limits_clients
+
+
+@given(specs())
+def test_an_altered_spec_keeps_all_else_and_whether_clients_are_limited(spec: GroupSpec) -> None:
+    assert spec.altered() == spec
+    assert spec.altered().limits_clients == spec.limits_clients
+    assert spec.altered(client_username="u").attributes() == {**spec.attributes(), "client_username": "u"}
 
 
 @given(specs())

@@ -14,17 +14,16 @@ from .modes import UNCOUNTED_MODES
 from .spec import REPARTITION_KEY, GroupSpec
 
 
-def recounted(spec: GroupSpec, queue_count: int) -> GroupSpec:
+def recounted(spec: GroupSpec, queue_count: int, *, max_clients: int | None = None) -> GroupSpec:
     """The same group with another number of queues; raises SpecError where it cannot have that many.
 
-    As many clients as queues stay so; any other limit of theirs has to fit: HC >= QC >= CC.
+    A limit of its clients stays, or becomes `max_clients`, and has to fit: HC >= QC >= CC. Without one there may be as
+    many as queues.
     """
     if spec.mode in UNCOUNTED_MODES:
         raise SpecError("mode", spec.mode, "has one queue for all members, and no partitions to count")
-    changed = {name: getattr(spec, name) for name in GroupSpec.__slots__} | {"queue_count": queue_count}
-    if spec.max_clients == spec.queue_count:
-        del changed["max_clients"]
-    return GroupSpec(**changed)
+    limit = {} if max_clients is None else {"max_clients": max_clients}
+    return spec.altered(queue_count=queue_count, **limit)
 
 
 def marked(spec: GroupSpec, queue_count: int) -> str:

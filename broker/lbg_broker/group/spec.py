@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from dataclasses import field as dataclass_field
 
 from .errors import SpecError
 from .hashing import HASH_FUNCTIONS
@@ -55,6 +56,8 @@ class GroupSpec:
     `queue_size_mb` is the spool limit of one queue in megabytes of 1,000,000 bytes. `max_clients` is CC of
     the document's HC >= QC >= CC; None stands for as many as there are queues. In modes MessageGroups and Sessions
     all members consume one queue: `queue_count` is 1, and None stands for as many clients as there are hashes.
+    `limits_clients`: `max_clients` was given, so it stays when the number of queues changes; two specs that differ in
+    nothing else are equal.
     `rebalance_delay_s` and `max_handoff_s` are of the partitions of mode Partitioned. There is no password in it.
     """
 
@@ -69,6 +72,7 @@ class GroupSpec:
     max_clients: int
     rebalance_delay_s: float
     max_handoff_s: float
+    limits_clients: bool = dataclass_field(init=False, compare=False)
 
     def __init__(
         self,
@@ -94,6 +98,7 @@ class GroupSpec:
         keep(self, "queue_size_mb", integer("queue_size_mb", queue_size_mb, QUEUE_SIZE_MAX_MB))
         keep(self, "client_username", username(client_username))
         keep(self, "hash_function", one_of("hash_function", hash_function, tuple(HASH_FUNCTIONS)))
+        keep(self, "limits_clients", max_clients is not None)
         if max_clients is None:
             max_clients = self._most_clients
         keep(self, "max_clients", integer("max_clients", max_clients, HASH_COUNT_MAX))
@@ -153,21 +158,35 @@ class GroupSpec:
         return cls.parse(given)
 
     def to_record(self) -> str:
-        """The document's compact JSON: HP, HC, QC, QS, CU, and HF, MD, CC, RD, MH where they are not the
-        default."""
+        """The document's compact JSON: HP, HC, QC, QS, CU, and HF, MD, RD, MH where they are not the default, and CC
+        where it was given."""
         record: dict[str, object] = {
             key: getattr(self, field) for key, field in list(_RECORD_FIELDS.items())[:5]
         }
         for key, default in (
             ("HF", "crc32"),
             ("MD", EXCLUSIVE),
-            ("CC", self._most_clients),
+            ("CC", None if self.limits_clients else self.max_clients),
             ("RD", REBALANCE_DELAY_S),
             ("MH", MAX_HANDOFF_S),
         ):
             if (value := getattr(self, _RECORD_FIELDS[key])) != default:
                 record[key] = value
         return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+
+    def altered(self, **changes: object) -> GroupSpec:
+        """The same group with other values of some attributes; a limit of clients that was not given is not given.
+
+        Raises SpecError.
+        """
+        given = self.attributes()
+        if not self.limits_clients:
+            given["max_clients"] = None
+        return GroupSpec(**given | changes)  # type: ignore[arg-type]  # checked in __init__
+
+    def attributes(self) -> dict[str, object]:
+        """Every attribute and its value."""
+        return {name: getattr(self, name) for name in _FIELDS}
 
     @property
     def queue_size_bytes(self) -> int:
@@ -178,7 +197,7 @@ class GroupSpec:
         return self.hash_count if self.mode in UNCOUNTED_MODES else self.queue_count
 
 
-_FIELDS = tuple(field.name for field in fields(GroupSpec))
+_FIELDS = tuple(one.name for one in fields(GroupSpec) if one.compare)
 _NUMBERS = frozenset(
     {"hash_count", "queue_count", "queue_size_mb", "max_clients", "rebalance_delay_s", "max_handoff_s"}
 )

@@ -206,7 +206,7 @@ def _poisoned(
 
 
 def _attributes(spec: GroupSpec | None) -> dict[str, Any] | None:
-    return None if spec is None else {name: getattr(spec, name) for name in GroupSpec.__slots__}
+    return None if spec is None else spec.attributes()
 
 
 def _plain(value: Any) -> Any:

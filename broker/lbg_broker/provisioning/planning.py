@@ -13,7 +13,9 @@ from lbg_broker.group import (
     Names,
     SpecError,
     Topology,
+    closed_record,
     differences,
+    is_closed_in,
     topology_of,
 )
 from lbg_broker.group.topology import Binding
@@ -174,11 +176,21 @@ def _creating(
         yield ActOnQueue(Names(spec.name).parent, "ingress", {"open": True})
     if user is not None:
         yield from _granting(spec, topology, observed, user)
-    if recorded(spec.name, observed) is None:
-        yield WriteRecord(spec.name, spec.to_record())
+    yield from _recording(spec, observed)
     if user is not None and user.is_to_be_set(observed.user(spec.client_username)):
         # Last: the password before this one cannot be put back.
         yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
+
+
+def _recording(spec: GroupSpec, observed: Observed) -> Iterator[Action]:
+    """A record where there is none, and a limit of clients where the group was made without and the number agrees."""
+    existing = recorded(spec.name, observed)
+    if existing is None:
+        yield WriteRecord(spec.name, spec.to_record())
+    elif spec.limits_clients and not existing.limits_clients:
+        assert isinstance(observed.record, str)
+        text = closed_record(spec) if is_closed_in(observed.record) else spec.to_record()
+        yield WriteRecord(spec.name, text, before=observed.record)
 
 
 def _granting(spec: GroupSpec, topology: Topology, observed: Observed, user: UserWish) -> Iterator[Action]:

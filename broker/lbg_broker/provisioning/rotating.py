@@ -66,9 +66,7 @@ def _record(wanted: GroupSpec, observed: Observed) -> WriteRecord:
 
 def replace_user(spec: GroupSpec, username: str) -> GroupSpec:
     """Raises SpecError for what cannot be a user's name."""
-    return GroupSpec.parse(
-        {name: getattr(spec, name) for name in GroupSpec.__slots__} | {"client_username": username}
-    )
+    return spec.altered(client_username=username)
 
 
 def _existing(group: str, observed: Observed) -> GroupSpec:

@@ -23,6 +23,13 @@ WAITING_TOLD_EVERY_S = 3.0
     "--queues", required=True, type=click.IntRange(min=1), metavar="N", help="How many there are to be."
 )
 @click.option(
+    "--max-clients",
+    type=click.IntRange(min=1),
+    metavar="N",
+    show_default="as the group has it",
+    help="Most members, where the limit that the group was given is to change as well.",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     default=300.0,
@@ -34,7 +41,9 @@ WAITING_TOLD_EVERY_S = 3.0
     "--discard", is_flag=True, help="Delete what is left in the queues that go, instead of waiting for it."
 )
 @broker_options(login=True, management=True)
-def repartition(name: str, address: BrokerAddress, queues: int, timeout: float, discard: bool) -> None:
+def repartition(
+    name: str, address: BrokerAddress, queues: int, max_clients: int | None, timeout: float, discard: bool
+) -> None:
     """Give group NAME another number of queues, while members stay and publishers wait.
 
     Ingress off, wait until everything is drained, change the number (the highest queue goes first), wait until members
@@ -49,7 +58,13 @@ def repartition(name: str, address: BrokerAddress, queues: int, timeout: float, 
         done = with_admin(
             address,
             lambda admin: repartition_group(
-                admin, name, queues, timeout_s=timeout, discard=discard, tell=steps.tell
+                admin,
+                name,
+                queues,
+                timeout_s=timeout,
+                max_clients=max_clients,
+                discard=discard,
+                tell=steps.tell,
             ),
         )
     finally:

@@ -64,11 +64,13 @@ async def repartition_group(
     queue_count: int,
     *,
     timeout_s: float,
+    max_clients: int | None = None,
     discard: bool = False,
     tell: Tell = lambda line: None,
 ) -> Repartitioned:
     """Give `group` so many queues, or partitions; go on where an interrupted run stopped.
 
+    `max_clients`: the limit of clients there is to be; None leaves the one that the group was given.
     `timeout_s` is for draining, and once more for members to be Ready. When it is not drained by then, or on the first
     interrupt, nothing is changed and ingress is open again. `discard`: what is left in queues that go is deleted, and
     not waited for. `tell` gets a line for each step, and for what is waited for.
@@ -80,8 +82,8 @@ async def repartition_group(
     async with admin.lock(group):
         observed = await admin.observe(group)
         spec = _existing(group, observed)
-        wanted = recounted(spec, queue_count)
-        if wanted == spec and observed.queue_count_to_be is None:
+        wanted = recounted(spec, queue_count, max_clients=max_clients)
+        if wanted.to_record() == spec.to_record() and observed.queue_count_to_be is None:
             return Repartitioned(spec.queue_count, queue_count, is_changed=False)
         refuse_unsupported(wanted, observed)
         manner = _manner_of(admin, management, names, spec, observed)
