@@ -31,10 +31,11 @@ BAD_ROWS_SHOWN = 10
 
 
 class PublishingProgress:
-    """Shows a publisher at work, its events and bad rows."""
+    """Shows a publisher at work, its events and bad rows. `nothing_read`: what an input without a row was read as."""
 
     def __init__(self) -> None:
         self.bad_rows = 0
+        self.nothing_read = ""
         self._console = Console(stderr=True, highlight=False)
         self._last_line = ""
 

@@ -148,6 +148,8 @@ def publish(
             done = publisher.report(bad_rows=progress.bad_rows)
             if done.published or sys.exception() is None:
                 click.echo(summary(done, group))
+            if progress.nothing_read:
+                click.echo(f"  nothing to publish: {progress.nothing_read}")
             if report is not None:
                 report.write_text(done.to_json())
             if state is not None and (done.confirmed < done.published or sys.exception() is not None):
@@ -163,7 +165,7 @@ async def _publish(
     skips_bad_rows: bool,
     rate: float | None,
 ) -> None:
-    from lbg_broker.publishing import open_source, publish_rows
+    from lbg_broker.publishing import open_source, publish_rows, without_rows
 
     task = asyncio.current_task()
     assert task is not None
@@ -183,6 +185,8 @@ async def _publish(
                     except asyncio.CancelledError:
                         await _settle(publisher)
                         raise
+                if not publisher.accepted_count and not progress.bad_rows:
+                    progress.nothing_read = without_rows(source)
     except asyncio.CancelledError:
         raise Failure("stopped by SIGTERM") from None
 

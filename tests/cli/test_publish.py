@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pika
 import pytest
 
 from lbg.publish import default_name
@@ -96,6 +97,44 @@ def test_a_bad_row_ends_with_one_line_or_is_skipped_and_counted(
     assert skipped.err.count("skipped: ") == 10
 
 
+def test_the_counts_at_a_bad_row_are_those_of_the_broker(
+    lbg: Lbg, broker: Where, group: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,n\n" + "".join(f"k{number % 50},{number}\n" for number in range(6000)) + "bad\n")
+    said = lbg("publish", "--group", group, "--key", "id", "--broker", broker.broker, str(path))
+    assert said.status == 1
+    assert said.last_line.startswith(f"lbg: error: {path}, row 6001")
+    assert f"6,000 of 6,000 messages confirmed by group {group}" in said.out
+    assert message_count(broker.broker, group) == 6000
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "format_", "words"),
+    [
+        ("notes.txt", "hello world\n", (), "as CSV (by its first character): a header row (hello world) and"),
+        ("notes.csv", "a,b\n", (), "as CSV: a header row (a, b) and no row behind it"),
+        ("notes.txt", "", ("--format", "jsonl"), "as JSON Lines: no line that is not blank"),
+    ],
+)
+def test_an_input_without_a_row_is_no_error_and_what_was_read_is_said(
+    lbg: Lbg,
+    broker: Where,
+    group: str,
+    tmp_path: Path,
+    name: str,
+    text: str,
+    format_: tuple[str, ...],
+    words: str,
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    said = lbg("publish", "--group", group, "--keyless", *format_, "--broker", broker.broker, str(path))
+    assert said.status == 0
+    assert "0 of 0 messages confirmed" in said.out
+    assert f"nothing to publish: {path} was read {words}" in said.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -126,6 +165,18 @@ def test_a_missing_group_and_a_missing_broker_are_said(lbg: Lbg, broker: Where, 
     assert said.status == 1
     assert "127.0.0.1:1" in said.last_line
     assert "secret" not in said.err
+
+
+def message_count(url: str, group: str) -> int:
+    """What the queues of the group hold, as a foreign client sees it."""
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    channel = connection.channel()
+    depths = [
+        channel.queue_declare(f"lbg.{group}.q.{number}", passive=True).method.message_count
+        for number in range(4)
+    ]
+    connection.close()
+    return sum(depths)
 
 
 def saved_position(state: Path) -> int:

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.group import GroupSpec
+from lbg_broker.client import connect
+from lbg_broker.group import GroupSpec, Names
 from lbg_broker.journal import JournalReader, JournalWriter
 from lbg_broker.publishing import (
     BadRow,
     GroupPublisher,
     Identity,
     InputChanged,
+    InputError,
     PublishingReport,
     PublishingSettings,
     RowOptions,
@@ -57,6 +59,12 @@ async def publish(url: str, path: Path, **options: object) -> PublishingReport:
         return publisher.report(bad_rows=bad_rows)
 
 
+async def publish_all(publisher: GroupPublisher, path: Path) -> None:
+    async with publisher:
+        with open_source(str(path)) as source:
+            await publish_rows(publisher, source, OPTIONS)
+
+
 async def test_every_row_of_a_file_becomes_a_message(url: str, tmp_path: Path) -> None:
     report = await publish(url, rows_file(tmp_path / "x.csv.gz", 3000))
     assert (report.confirmed, report.without_key, report.bad_rows) == (3000, 82, 0)
@@ -75,6 +83,36 @@ async def test_a_bad_row_stops_or_is_counted(url: str, tmp_path: Path) -> None:
     report = await publish(url, path, on_bad_row=lambda row: told.append(str(row)))
     assert (report.confirmed, report.bad_rows) == (2, 2)
     assert "row 3 (line 4): topic" in told[1]
+
+
+async def test_the_rows_before_a_bad_one_are_confirmed_before_it_is_raised(url: str, tmp_path: Path) -> None:
+    path = rows_file(tmp_path / "x.csv", 6000)
+    with path.open("a") as file:
+        file.write("no,row\n")
+    publisher = GroupPublisher(url, group="orders", identity=Identity("p"))
+    with pytest.raises(BadRow, match="row 6001"):
+        await publish_all(publisher, path)
+    report = publisher.report()
+    connection = await connect(url)
+    channel = await connection.open_channel()
+    depths = [
+        (await channel.queue_declare(Names("orders").queue(number), passive=True)).message_count
+        for number in range(SPEC.queue_count)
+    ]
+    await connection.close()
+    assert (report.published, report.confirmed, sum(depths)) == (6000, 6000, 6000)
+
+
+async def test_the_rows_before_a_damaged_part_are_confirmed_before_it_is_raised(
+    url: str, tmp_path: Path
+) -> None:
+    whole = rows_file(tmp_path / "x.csv.gz", 60_000)
+    whole.write_bytes(whole.read_bytes()[:-1000])
+    publisher = GroupPublisher(url, group="orders", identity=Identity("p"))
+    with pytest.raises(InputError, match="cut short"):
+        await publish_all(publisher, whole)
+    report = publisher.report()
+    assert report.confirmed == report.published > 10_000
 
 
 async def test_rows_of_a_pipe_are_published_as_they_come(url: str, tmp_path: Path) -> None:

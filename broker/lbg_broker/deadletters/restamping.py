@@ -18,6 +18,7 @@ from lbg_broker.group import (
     HEADER_QUEUE,
     HEADER_REASON,
     HEADER_SEQ,
+    IDENTITY_BYTES,
     GroupSpec,
 )
 
@@ -36,7 +37,7 @@ class Restamping:
     """
 
     def __init__(self, spec: GroupSpec, publisher: str | None = None) -> None:
-        self.publisher = publisher or f"dead-{secrets.token_hex(8)}"
+        self.publisher = publisher or f"dead-{secrets.token_hex(IDENTITY_BYTES)}"
         self._spec = spec
         self._next_seq: Counter[int] = Counter()
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.client import Channel, ConnectionSettings, NotFound, Publisher
-from lbg_broker.group import Engine, Names, SpecError
+from lbg_broker.group import IDENTITY_BYTES, Engine, Names, SpecError
 from lbg_broker.group.topology import Binding, Exchange, Queue
 
 from .amqp_link import AmqpLink
@@ -162,7 +162,7 @@ class AmqpSide:
 
     async def own_queue(self) -> str:
         """A new queue for this connection alone, which goes with it; no group's name begins as its name does."""
-        name = f"lbg._{secrets.token_hex(8)}"
+        name = f"lbg._{secrets.token_hex(IDENTITY_BYTES)}"
         async with self.link.channel() as channel:
             await channel.queue_declare(name, exclusive=True)
         return name

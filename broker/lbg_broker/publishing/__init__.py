@@ -23,6 +23,7 @@ from .feeding import publish_rows
 from .identity import Identity
 from .message import Extra
 from .publisher import GroupPublisher
+from .reading import without_rows
 from .report import PublishingReport
 from .rows import RowOptions
 from .settings import PublishingSettings
@@ -49,4 +50,5 @@ __all__ = [
     "events",
     "open_source",
     "publish_rows",
+    "without_rows",
 ]

@@ -26,7 +26,7 @@ def csv_rows(lines: Lines, options: RowOptions, *, is_tsv: bool = False) -> Iter
     name = lines.source.name
     texts = _Texts(lines)
     reader = csv.reader(texts, delimiter="\t" if is_tsv else ",", strict=True)
-    header = _header(reader, name)
+    lines.source.header_read = header = _header(reader, name)
     key_at = _place(header, options.key_field, name)
     topic_at = _place(header, options.topic_field, name)
     no_key, topic, width = options.no_key, options.topic, len(header)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 from lbg_broker.group import SpecError
 
-from .errors import BadRow
+from .errors import BadRow, InputError
 from .publisher import GroupPublisher
 from .reading import read_rows
 from .resuming import Resuming
@@ -29,20 +29,25 @@ async def publish_rows(
 ) -> int:
     """Publish every row of `source` and wait for the confirms; returns how many rows were no messages.
 
-    A bad row is raised, after those before it were accepted, unless `on_bad_row` takes it and goes on.
+    A bad row, and any other InputError, is raised after the broker has confirmed the rows before it; a bad row goes to
+    `on_bad_row` instead, where there is one, and the rows behind it are published too.
     `rate_per_s` holds the messages back to so many a second. With a state file, rows that were confirmed before
     are passed over, and nothing is sent before the input is seen to be the same as far as it was sent. Raises
     InputError, and what the publisher raises.
     """
     feed = _Feed(publisher, source.name, on_bad_row, rate_per_s)
     batches = read_rows(source, options)
-    if source.may_wait:
-        async for batch in _read_in_thread(batches):
-            await feed.take(batch)
-    else:
-        for batch in batches:
-            await feed.take(batch)
-    feed.end()
+    try:
+        if source.may_wait:
+            async for batch in _read_in_thread(batches):
+                await feed.take(batch)
+        else:
+            for batch in batches:
+                await feed.take(batch)
+        feed.end()
+    except InputError:
+        await publisher.flush()
+        raise
     await publisher.flush()
     return feed.bad_rows
 

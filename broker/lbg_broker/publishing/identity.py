@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from lbg_broker.group import GroupSpec
+from lbg_broker.group import IDENTITY_BYTES, GroupSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
 
@@ -23,7 +23,7 @@ class Identity:
     """
 
     name: str
-    incarnation: str = field(default_factory=lambda: secrets.token_hex(4))
+    incarnation: str = field(default_factory=lambda: secrets.token_hex(IDENTITY_BYTES))
     seed: int = field(default_factory=lambda: secrets.randbits(63))
     input: Mapping[str, object] = field(default_factory=dict)
 

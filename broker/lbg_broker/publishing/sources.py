@@ -10,7 +10,7 @@ import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Protocol, Self
 
@@ -33,6 +33,7 @@ class Source:
 
     `read_bytes` of `total_bytes` (None for a pipe) is how far it is, for a progress bar; both count what is
     on the disk, or what comes out where that is not known. `may_wait`: a read may wait for whoever writes it.
+    `format_read` and `header_read` are what it was taken for, once reading has begun; the header is a CSV's.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class Source:
         self.inner_name = inner_name
         self.total_bytes = total_bytes
         self.may_wait = may_wait
+        self.format_read = ""
+        self.header_read: Sequence[str] = ()
         self._stream = stream
         self._beneath = beneath
         self._tell = tell

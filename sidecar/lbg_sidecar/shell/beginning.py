@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from lbg_broker.client import ChannelClosed, ClientConnection, ConnectionLost
-from lbg_broker.group import PARTITIONED, SESSIONS, Engine, GroupSpec, is_native, stream_queues
+from lbg_broker.group import (
+    IDENTITY_BYTES,
+    PARTITIONED,
+    SESSIONS,
+    Engine,
+    GroupSpec,
+    is_native,
+    stream_queues,
+)
 from lbg_broker.provisioning import ProvisioningError, read_group
 
 from ..consuming.session import SessionPosition
@@ -85,7 +93,7 @@ def machine_of(
     rules = processing_rules(settings, spec, concurrency=concurrency)
 
     def incarnation() -> str:
-        return secrets.token_hex(8)
+        return secrets.token_hex(IDENTITY_BYTES)
 
     if not group.is_native:
         return MemberMachine(

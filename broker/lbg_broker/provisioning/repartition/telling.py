@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 
-from lbg_broker.group import TO_ALL, Names
+from lbg_broker.group import IDENTITY_BYTES, TO_ALL, Names
 
 from ..actions import Announce
 
@@ -31,7 +31,7 @@ def _told(names: Names, queue_count: int, *, is_done: bool) -> Announce:
         "type": "repartition",
         "index": 0,
         "name": SENDER,
-        "incarnation": secrets.token_hex(8),
+        "incarnation": secrets.token_hex(IDENTITY_BYTES),
         "queues": queue_count,
         "done": is_done,
     }
