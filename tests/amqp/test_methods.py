@@ -13,6 +13,7 @@ from lbg_broker.amqp.methods import (
     AccessRequest,
     BasicConsume,
     BasicPublish,
+    BasicRevoke,
     ConnectionSecureOk,
     ConnectionStartOk,
     ConnectionUpdateSecret,
@@ -58,8 +59,12 @@ def test_any_method_survives_encoding_and_decoding(method):
 def test_every_method_of_the_protocol_and_of_rabbitmq_is_there():
     ours = set(METHODS)
     assert ours >= set(commands.INDEX_MAPPING)
-    # basic.recover-ok is in pamqp; the obsolete access class is only here.
-    assert {number >> 16 for number in ours - set(commands.INDEX_MAPPING)} == {30}
+    # basic.recover-ok is in pamqp; the obsolete access class and our own extension are only here.
+    only_here = {METHODS[number].NAME for number in ours - set(commands.INDEX_MAPPING)}
+    assert {name for name in only_here if not name.startswith("access.")} == {
+        "basic.revoke",
+        "basic.revoke-ok",
+    }
 
 
 @pytest.mark.parametrize("cls", ALL_METHODS, ids=lambda cls: cls.NAME)
@@ -151,6 +156,18 @@ def test_a_method_cut_short_or_made_longer_is_an_error(method, data):
         decode_method(payload[:cut])
     with pytest.raises(DecodeError):
         decode_method(payload + b"\x00")
+
+
+def test_the_tags_of_a_revoke_are_64_bit_numbers_in_a_long_string():
+    payload = BasicRevoke("c", True, (1, 2**40)).encode()
+    assert payload == b"\x00\x3c\x01\x2c" + b"\x01c\x01" + b"\x00\x00\x00\x10" + (
+        (1).to_bytes(8, "big") + (2**40).to_bytes(8, "big")
+    )
+
+
+def test_a_piece_of_a_tag_is_an_error():
+    with pytest.raises(DecodeError, match="no whole number of delivery tags"):
+        decode_method(b"\x00\x3c\x01\x2d" + b"\x00" + b"\x00\x00\x00\x09" + b"\x00" * 9)
 
 
 def test_an_unknown_number_is_not_implemented():

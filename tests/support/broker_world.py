@@ -21,6 +21,7 @@ from lbg_broker.amqp.methods import (
     BasicNack,
     BasicQos,
     BasicReturn,
+    BasicRevoke,
     ChannelClose,
     ChannelOpen,
     ConfirmSelect,
@@ -42,7 +43,7 @@ from lbg_broker.server.core.commands import (
     Ticked,
 )
 from lbg_broker.server.core.connection import Peer
-from lbg_broker.server.core.effects import Deliver, Effect, Send, SendContent
+from lbg_broker.server.core.effects import Deliver, Effect, Revoke, Send, SendContent
 from lbg_broker.server.core.queue import Queue
 
 M = TypeVar("M", bound=Method)
@@ -148,6 +149,8 @@ class Client:
             match effect:
                 case Send(channel, method):
                     self.methods.append((channel, method))
+                case Revoke(channel, tag, taken, tags, is_told=True):
+                    self.methods.append((channel, BasicRevoke(tag, taken, tuple(tags))))
                 case SendContent(channel, BasicGetOk() as got, header, body):
                     self.methods.append((channel, got))
                     self.deliveries.append(

@@ -33,10 +33,16 @@ class PartitionedWorld(World):
     # --- consumers ---------------------------------------------------------------------------------------------
 
     def join(
-        self, name: str, *, claim: list[int] | None = None, prefetch: int = 0, no_ack: bool = False
+        self,
+        name: str,
+        *,
+        claim: list[int] | None = None,
+        prefetch: int = 0,
+        no_ack: bool = False,
+        revocable: bool = False,
     ) -> Client:
-        """A consumer with this tag; `claim`: the partitions it says it had."""
-        client = self.names[name] = self.client()
+        """A consumer with this tag; `claim`: the partitions it says it had; `revocable`: it knows basic.revoke."""
+        client = self.names[name] = self.client(lbg__revoke=revocable)
         arguments = {} if claim is None else {"x-partitions": claim}
         client.consume(tag=name, prefetch=prefetch, arguments=arguments, no_ack=no_ack)
         return client

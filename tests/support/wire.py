@@ -106,6 +106,7 @@ _WIRE_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "longstr": st.binary(max_size=400),
     "bit": st.booleans(),
     "table": tables,
+    "tags": st.lists(st.integers(0, 2**64 - 1), max_size=40).map(tuple),
 }
 
 

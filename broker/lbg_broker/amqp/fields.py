@@ -4,7 +4,7 @@ A method declares its arguments with these names, so the declaration is at once 
 type: ``queue: ShortStr = ""``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Annotated, Any, Final, TypeAlias
@@ -14,6 +14,7 @@ from lbg_broker.amqp.errors import DecodeError, EncodeError
 
 __all__ = [
     "BIT",
+    "TAG_BYTES",
     "Bit",
     "FieldType",
     "Long",
@@ -23,6 +24,7 @@ __all__ = [
     "Short",
     "ShortStr",
     "TableField",
+    "Tags",
 ]
 
 
@@ -78,6 +80,21 @@ def _read_longstr(data: bytes, position: int, _errors: str) -> tuple[bytes, int]
     return data[start:end], end
 
 
+TAG_BYTES: Final = 8
+
+
+def _write_tags(value: Sequence[int]) -> bytes:
+    return _write_longstr(Struct(f">{len(value)}Q").pack(*value))
+
+
+def _read_tags(data: bytes, position: int, errors: str) -> tuple[tuple[int, ...], int]:
+    packed, end = _read_longstr(data, position, errors)
+    count, rest = divmod(len(packed), TAG_BYTES)
+    if rest:
+        raise DecodeError(f"{len(packed)} bytes hold no whole number of delivery tags")
+    return Struct(f">{count}Q").unpack(packed), end
+
+
 def _no_bits(*_: object) -> Any:
     raise AssertionError("bits are packed by the method, eight to an octet")
 
@@ -94,3 +111,5 @@ Bit: TypeAlias = Annotated[bool, BIT]
 TableField: TypeAlias = Annotated[
     tables.Table, FieldType("table", tables.encode_table, tables.read_table, {})
 ]
+Tags: TypeAlias = Annotated[Sequence[int], FieldType("tags", _write_tags, _read_tags, ())]
+"""Delivery tags, in a long string of 64-bit numbers: no type of AMQP's, for LBG's own methods."""

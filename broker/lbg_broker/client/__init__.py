@@ -16,7 +16,7 @@ from lbg_broker.amqp import BasicProperties
 from lbg_broker.client.acking import AckBatcher
 from lbg_broker.client.addressing import BrokerAddress, split_urls
 from lbg_broker.client.backoff import Backoff
-from lbg_broker.client.channel import Channel, OnCancelled, OnConfirm, OnDeliveries, OnReturn
+from lbg_broker.client.channel import Channel, OnCancelled, OnConfirm, OnDeliveries, OnReturn, OnRevoked
 from lbg_broker.client.connecting import connect, connect_any
 from lbg_broker.client.connection import ClientConnection
 from lbg_broker.client.credentials import CredentialFiles, Credentials, CredentialsSource
@@ -74,6 +74,7 @@ __all__ = [
     "OnConfirm",
     "OnDeliveries",
     "OnReturn",
+    "OnRevoked",
     "PreconditionFailed",
     "Publisher",
     "QueueDown",

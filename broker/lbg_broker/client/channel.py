@@ -1,7 +1,7 @@
 """One channel: publishing, consuming and settling, on top of declaring."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,6 +18,8 @@ from lbg_broker.amqp.methods import (
     BasicQos,
     BasicQosOk,
     BasicReject,
+    BasicRevoke,
+    BasicRevokeOk,
     ChannelFlow,
     ChannelFlowOk,
     ConfirmSelect,
@@ -28,13 +30,17 @@ from lbg_broker.client.errors import ClientError
 from lbg_broker.client.messages import Delivery, GotMessage, Returned
 from lbg_broker.client.requests import REQUEST_BYTES, Carrier
 
-__all__ = ["Channel", "OnCancelled", "OnConfirm", "OnDeliveries", "OnReturn"]
+__all__ = ["Channel", "OnCancelled", "OnConfirm", "OnDeliveries", "OnReturn", "OnRevoked"]
 
 OnDeliveries: TypeAlias = Callable[[list[Delivery]], None]
 """Called once per read with everything that came for the consumer, in order."""
 
 OnCancelled: TypeAlias = Callable[[], None]
 """The broker ended the consumer: its queue is gone."""
+
+OnRevoked: TypeAlias = Callable[[Sequence[int], bool], None]
+"""Delivery tags that the broker takes back, and whether they are taken. If not, it asks: `nack` now what is not begun,
+start nothing more of it, and settle the rest soon. Taken: they are another consumer's; do not settle them any more."""
 
 OnConfirm: TypeAlias = Callable[[int, bool, bool], None]
 """Delivery tag, whether it stands for all up to it, whether the broker took them."""
@@ -49,6 +55,7 @@ ACK_FRAME_BYTES = 21
 class _Consumer:
     on_deliveries: OnDeliveries
     on_cancelled: OnCancelled | None
+    on_revoked: OnRevoked | None
 
 
 class Channel(DeclaringChannel):
@@ -133,10 +140,12 @@ class Channel(DeclaringChannel):
         no_ack: bool = False,
         arguments: Table | None = None,
         on_cancelled: OnCancelled | None = None,
+        on_revoked: OnRevoked | None = None,
     ) -> str:
         """Start a consumer; returns its tag. `prefetch_count` None leaves what `basic_qos` said.
 
-        Cancelling it on the way closes the channel.
+        Without `on_revoked` the embedded broker waits for what it wants back until its time for that is over, and the
+        consumer's late settling of it does nothing. Cancelling it on the way closes the channel.
         """
         if prefetch_count is not None:
             await self.basic_qos(prefetch_count)
@@ -146,7 +155,7 @@ class Channel(DeclaringChannel):
             raise ClientError(f"consumer tag {tag!r} is in use on this channel")
         request = BasicConsume(queue, tag, False, no_ack, exclusive, False, arguments or {})
         # Deliveries may come in the same read as the answer: the consumer is there before it.
-        self._consumers[tag] = _Consumer(on_deliveries, on_cancelled)
+        self._consumers[tag] = _Consumer(on_deliveries, on_cancelled, on_revoked)
         try:
             await self.call(request, BasicConsumeOk)
         except BaseException as error:
@@ -224,6 +233,8 @@ class Channel(DeclaringChannel):
                     self.on_confirm(method.delivery_tag, method.multiple, isinstance(method, BasicAck))
             case BasicCancel():
                 self._on_cancelled(method)
+            case BasicRevoke():
+                self._on_revoked(method)
             case ChannelFlow():
                 if self.is_open:
                     self._machine.send(self.number, ChannelFlowOk(method.active))
@@ -236,3 +247,14 @@ class Channel(DeclaringChannel):
             self._machine.send(self.number, BasicCancelOk(method.consumer_tag))
         if consumer is not None and consumer.on_cancelled is not None:
             consumer.on_cancelled()
+
+    def _on_revoked(self, method: BasicRevoke) -> None:
+        """The answer says that what the callback settled came before it. A consumer that is not told does not answer,
+        so that its late settling is still expected."""
+        consumer = self._consumers.get(method.consumer_tag)
+        if consumer is None or consumer.on_revoked is None or not self.is_open:
+            return
+        consumer.on_revoked(method.delivery_tags, method.taken)
+        if self.is_open:
+            self._machine.send(self.number, BasicRevokeOk(method.taken, method.delivery_tags))
+            self._carrier.wrote(REQUEST_BYTES)

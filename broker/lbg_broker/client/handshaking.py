@@ -37,6 +37,8 @@ def client_properties(name: str, more: Mapping[str, FieldValue] | None = None) -
             "publisher_confirms": True,
             # The embedded broker then refuses a queue's later messages too, until confirm.select comes again.
             "lbg.ordered_refusal": True,
+            # The embedded broker then sends basic.revoke before it gives deliveries to another consumer.
+            "lbg.revoke": True,
         },
     }
 

@@ -52,7 +52,7 @@ class Refused:
 
 
 def server_properties() -> dict[str, Any]:
-    """What the broker says of itself; the capabilities are RabbitMQ's, and one of ours."""
+    """What the broker says of itself; the capabilities are RabbitMQ's, and two of ours."""
     try:
         ours = version("lbg")
     except PackageNotFoundError:
@@ -74,6 +74,7 @@ def server_properties() -> dict[str, Any]:
             "direct_reply_to": False,
             "consumer_priorities": False,
             "lbg.ordered_refusal": True,
+            "lbg.revoke": True,
         },
     }
 

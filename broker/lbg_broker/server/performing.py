@@ -1,11 +1,17 @@
 """The core's effects as bytes: deliveries and methods in the output of one connection."""
 
+from typing import Final
+
 from lbg_broker.amqp import Connection as Wire
 from lbg_broker.amqp import LocalProtocolError
-from lbg_broker.amqp.methods import ChannelClose
-from lbg_broker.server.core.effects import Deliver, Send, SendContent
+from lbg_broker.amqp.fields import TAG_BYTES
+from lbg_broker.amqp.methods import BasicRevoke, ChannelClose
+from lbg_broker.server.core.effects import Deliver, Revoke, Send, SendContent
 
-__all__ = ["deliver", "send", "send_content"]
+__all__ = ["deliver", "revoke", "send", "send_content"]
+
+REVOKE_OVERHEAD_BYTES: Final = 512
+"""More than a basic.revoke takes beside its tags: the frame, the method, the longest consumer tag."""
 
 
 def send(wire: Wire, effect: Send) -> None:
@@ -41,3 +47,12 @@ def deliver(wire: Wire, effect: Deliver) -> None:
             message.body,
         )
         tag += 1
+
+
+def revoke(wire: Wire, effect: Revoke) -> None:
+    """Put basic.revoke in the output, in frames of what the peer takes. Raises `LocalProtocolError`."""
+    tags = effect.delivery_tags
+    count = (wire.frame_max_bytes - REVOKE_OVERHEAD_BYTES) // TAG_BYTES
+    for start in range(0, len(tags), count):
+        part = tags[start : start + count]
+        wire.send(effect.channel, BasicRevoke(effect.consumer_tag, effect.taken, part))

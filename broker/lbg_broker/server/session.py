@@ -24,10 +24,10 @@ from lbg_broker.amqp.methods import (
 )
 from lbg_broker.server.core.commands import ConnectionLost, ConnectionOpened, Paused, Received
 from lbg_broker.server.core.connection import Peer
-from lbg_broker.server.core.effects import Deliver, Effect, Send, SendContent
+from lbg_broker.server.core.effects import Deliver, Effect, Revoke, Send, SendContent
 from lbg_broker.server.handshaking import Admitted, Handshake, Refused
 from lbg_broker.server.listening import Listening
-from lbg_broker.server.performing import deliver, send, send_content
+from lbg_broker.server.performing import deliver, revoke, send, send_content
 
 if TYPE_CHECKING:
     from lbg_broker.server.serving import Server
@@ -129,6 +129,8 @@ class Session(asyncio.Protocol):
                     deliver(wire, effect)
                 elif type(effect) is SendContent:
                     send_content(wire, effect)
+                elif type(effect) is Revoke:
+                    self._revoke(effect)
                 elif type(effect) is Send:
                     if type(effect.method) is ConnectionClose:
                         self._closes(effect.method)
@@ -283,6 +285,16 @@ class Session(asyncio.Protocol):
     def _handshake_expired(self) -> None:
         log.warning("%s: no connection.open within the time limit", self.name)
         self.abort()
+
+    def _revoke(self, effect: Revoke) -> None:
+        if effect.is_told:
+            revoke(self._wire, effect)
+        if effect.taken:
+            log.warning(
+                "%s: took %d deliveries of queue '%s' from consumer '%s', which %s",
+                *(self.name, len(effect.delivery_tags), effect.queue, effect.consumer_tag),
+                "was told" if effect.is_told else "cannot be told and goes on with them",
+            )
 
     def _beat(self) -> None:
         loop = self._server.loop

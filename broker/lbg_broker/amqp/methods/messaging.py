@@ -2,7 +2,7 @@
 
 from dataclasses import field
 
-from lbg_broker.amqp.fields import Bit, Long, LongLong, Short, ShortStr, TableField
+from lbg_broker.amqp.fields import Bit, Long, LongLong, Short, ShortStr, TableField, Tags
 from lbg_broker.amqp.methods.base import Method, Role, method
 
 __all__ = [
@@ -24,6 +24,8 @@ __all__ = [
     "BasicRecoverOk",
     "BasicReject",
     "BasicReturn",
+    "BasicRevoke",
+    "BasicRevokeOk",
     "ConfirmSelect",
     "ConfirmSelectOk",
     "TxCommit",
@@ -155,6 +157,25 @@ class BasicNack(Method):
     delivery_tag: LongLong = 0
     multiple: Bit = False
     requeue: Bit = True
+
+
+@method(60, 300, "basic.revoke", SERVER)
+class BasicRevoke(Method):
+    """LBG's extension (docs/embedded-broker.md): the broker takes deliveries back from a consumer. Not `taken`: it
+    asks for those that the consumer has not begun. `taken`: they are the consumer's no longer. RabbitMQ's own methods
+    of this class end at 202."""
+
+    consumer_tag: ShortStr = ""
+    taken: Bit = False
+    delivery_tags: Tags = ()
+
+
+@method(60, 301, "basic.revoke-ok", CLIENT)
+class BasicRevokeOk(Method):
+    """The consumer has done what basic.revoke said of these deliveries; any verdict it had for them came before."""
+
+    taken: Bit = False
+    delivery_tags: Tags = ()
 
 
 @method(85, 10, "confirm.select", CLIENT)

@@ -27,6 +27,7 @@ class Channel:
     """
 
     __slots__ = (
+        "asked",
         "backlog",
         "closing",
         "confirmed",
@@ -66,6 +67,7 @@ class Channel:
         # deliveries
         self.next_tag = 1
         self.unsettled: dict[int, Unsettled] = {}
+        self.asked: dict[int, Consumer] = {}  # asked back with basic.revoke, and not answered yet
         self.revoked: dict[int, Consumer] = {}  # taken back for somebody else, and not yet acknowledged
         self.emptied = 1  # what was given out with tags below has left memory, as far as it can
         self.outstanding = 0  # of consumers; what basic.get fetched does not count against a limit

@@ -41,6 +41,7 @@ class Connection:
         "owned",
         "paused",
         "peer",
+        "revocable",
         "user",
         "vhost",
     )
@@ -53,6 +54,7 @@ class Connection:
         self.opened_at = opened_at
         self.ordered_refusal = peer.has("lbg.ordered_refusal")
         self.cancel_notify = peer.has("consumer_cancel_notify")
+        self.revocable = peer.has("lbg.revoke")
         self.channels: dict[int, Channel] = {}
         self.owned: set[Queue] = set()  # exclusive queues, which die with it
         self.paused = False

@@ -50,6 +50,10 @@ class Policy:
         """Share out what may be given out now."""
         raise NotImplementedError
 
+    def answered(self, consumer: Consumer) -> None:
+        """A consumer has given back what it had not begun of deliveries that were asked back (`revocation`): the queue
+        is dealt from after this."""
+
     def ring(self) -> None:
         """A time it asked for with `State.wake_at` has come, or may have: the queue is dealt from after this."""
 

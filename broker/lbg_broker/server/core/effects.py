@@ -1,11 +1,12 @@
 """What the core wants sent. Each connection's effects are carried out in order."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lbg_broker.amqp.methods import Method
 from lbg_broker.server.core.message import Message
 
-__all__ = ["Deliver", "Effect", "Send", "SendContent"]
+__all__ = ["Deliver", "Effect", "Revoke", "Send", "SendContent"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -40,4 +41,19 @@ class Deliver:
     messages: list[Message]
 
 
-Effect = Send | SendContent | Deliver
+@dataclass(slots=True, frozen=True)
+class Revoke:
+    """basic.revoke for deliveries of a queue, in as many frames as the tags need, which are in ascending order.
+
+    `is_told` False: the client does not know the word, so this is for the log only.
+    """
+
+    channel: int
+    consumer_tag: str
+    taken: bool
+    delivery_tags: Sequence[int]
+    queue: str
+    is_told: bool
+
+
+Effect = Revoke | Send | SendContent | Deliver

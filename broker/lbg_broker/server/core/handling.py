@@ -17,6 +17,7 @@ from lbg_broker.amqp.methods import (
     BasicRecover,
     BasicRecoverAsync,
     BasicReject,
+    BasicRevokeOk,
     ChannelFlow,
     ChannelFlowOk,
     ConfirmSelect,
@@ -32,7 +33,7 @@ from lbg_broker.amqp.methods import (
     QueuePurge,
     QueueUnbind,
 )
-from lbg_broker.server.core import consuming, queueing, settling, topology
+from lbg_broker.server.core import consuming, queueing, revocation, settling, topology
 from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.errors import ConnectionRefusal
 from lbg_broker.server.core.naming import Actor
@@ -102,6 +103,7 @@ _CHANNEL_METHODS: Final[dict[type[Method], Callable[[State, Channel, Any], None]
     BasicRecover: settling.recover,
     BasicRecoverAsync: settling.recover,
     BasicReject: settling.reject,
+    BasicRevokeOk: revocation.answered,
     ChannelFlow: _flow,
     ChannelFlowOk: _ignore,
     ConfirmSelect: _select_confirms,

@@ -1,6 +1,6 @@
 """basic.ack, basic.nack, basic.reject, basic.recover: the end of deliveries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lbg_broker.amqp import ReplyCode
 from lbg_broker.amqp.methods import BasicNack, BasicRecover, BasicRecoverAsync, BasicRecoverOk, BasicReject
@@ -12,7 +12,7 @@ from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.state import State
 
-__all__ = ["ack", "credit_settled", "nack", "recover", "reject", "requeue_all", "revoke", "unburden"]
+__all__ = ["ack", "credit_settled", "forget_revoked", "nack", "recover", "reject", "requeue_all", "unburden"]
 
 
 def ack(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> None:
@@ -38,7 +38,7 @@ def recover(state: State, channel: Channel, method: BasicRecover | BasicRecoverA
     if not method.requeue:
         raise ConnectionRefusal(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
     requeue_all(state, channel)
-    _return_revoked(state, channel, 0, channel.next_tag)
+    _forget_revoked_between(state, channel, 0, channel.next_tag)
     if isinstance(method, BasicRecover):
         state.send(channel, BasicRecoverOk())
 
@@ -49,21 +49,6 @@ def requeue_all(state: State, *channels: Channel) -> None:
     for channel in channels:
         channel.unsettled.clear()
     _give_back(state, held)
-
-
-def revoke(state: State, line: Spool, channel: Channel) -> int:
-    """Take back what a channel holds of a line, for somebody else, and say how many messages that is.
-
-    Its acknowledgements of them do nothing any more but make room: until then the client still has them.
-    """
-    held = [(tag, entry) for tag, entry in channel.unsettled.items() if entry[0] is line]
-    for tag, (_, _, consumer) in held:
-        del channel.unsettled[tag]
-        if consumer is not None:
-            channel.revoked[tag] = consumer
-    line.give_back([message for _, (_, message, _) in held])
-    state.make_due(line.queue)
-    return len(held)
 
 
 def unburden(state: State) -> None:
@@ -97,18 +82,18 @@ def _collect(state: State, channel: Channel, delivery_tag: int, multiple: bool) 
             return [entry]
         if delivery_tag not in revoked:
             raise _unknown(delivery_tag)
-        _return_revoked(state, channel, delivery_tag, delivery_tag)
+        forget_revoked(state, channel, (delivery_tag,))
         return []
     if delivery_tag == 0:
         entries = list(unsettled.values())
         unsettled.clear()
         if revoked:
-            _return_revoked(state, channel, 0, channel.next_tag)
+            _forget_revoked_between(state, channel, 0, channel.next_tag)
         return entries
     if delivery_tag not in unsettled and delivery_tag not in revoked:
         raise _unknown(delivery_tag)
     if revoked:
-        _return_revoked(state, channel, 0, delivery_tag)
+        _forget_revoked_between(state, channel, 0, delivery_tag)
     tags = []
     for tag in unsettled:
         if tag > delivery_tag:
@@ -117,13 +102,18 @@ def _collect(state: State, channel: Channel, delivery_tag: int, multiple: bool) 
     return [unsettled.pop(tag) for tag in tags]
 
 
-def _return_revoked(state: State, channel: Channel, first: int, last: int) -> None:
-    """The consumer is done with what was taken back from it: now it has room for as many more."""
-    for tag in [tag for tag in channel.revoked if first <= tag <= last]:
-        consumer = channel.revoked.pop(tag)
-        consumer.outstanding -= 1
-        channel.outstanding -= 1
-        state.make_due(consumer.queue)
+def _forget_revoked_between(state: State, channel: Channel, first: int, last: int) -> None:
+    forget_revoked(state, channel, [tag for tag in channel.revoked if first <= tag <= last])
+
+
+def forget_revoked(state: State, channel: Channel, tags: Iterable[int]) -> None:
+    """The client is done with what was taken back from it: now its consumers have room for as many more."""
+    for tag in tags:
+        consumer = channel.revoked.pop(tag, None)
+        if consumer is not None:
+            consumer.outstanding -= 1
+            channel.outstanding -= 1
+            state.make_due(consumer.queue)
     if channel.prefetch_total:
         _free_siblings(state, channel)
 

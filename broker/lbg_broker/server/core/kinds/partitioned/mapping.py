@@ -43,21 +43,30 @@ class Flow:
 
 @dataclass(slots=True)
 class _Handoff:
-    """A partition on its way: nothing of it is delivered before what was given out is settled, or until `deadline`."""
+    """A partition on its way: nothing of it is delivered before what was given out is settled, or until `deadline`.
+    `stays`: the successor is the owner, which was asked for what it holds and is to answer first."""
 
     successor: Flow
     deadline: float
+    stays: bool = False
 
 
 class Mapping:
-    """`is_held` says whether deliveries of a partition are given out and not settled.
+    """`is_held` says whether deliveries of a partition are given out and not settled, `is_asked` whether some of them
+    were asked back from the consumer that has them, and it has not answered yet.
 
     `total` and `forced` count handoffs: partitions that left a flow that was there, or were waited for, and those of
     them that hit the limit.
     """
 
     def __init__(
-        self, count: int, *, delay_s: float, handoff_s: float, is_held: Callable[[int], bool]
+        self,
+        count: int,
+        *,
+        delay_s: float,
+        handoff_s: float,
+        is_held: Callable[[int], bool],
+        is_asked: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self.owners: list[Flow | None] = [None] * count
         self.flows: list[Flow] = []
@@ -69,6 +78,7 @@ class Mapping:
         self._delay_s = delay_s
         self._handoff_s = handoff_s
         self._is_held = is_held
+        self._is_asked = is_asked
         self._away: list[Flow] = []
         self._handoffs: dict[int, _Handoff] = {}
 
@@ -142,7 +152,7 @@ class Mapping:
         flow.bound = False
         for partition, handoff in list(self._handoffs.items()):
             if handoff.successor is flow:
-                del self._handoffs[partition]
+                self._stay(partition, handoff)
             elif self.owners[partition] is flow:
                 self._assign(partition, handoff.successor)
         if flow.partitions:
@@ -153,6 +163,12 @@ class Mapping:
         """Everything given out of a partition that is waited for is settled."""
         self.total += 1
         self._assign(partition, self._handoffs.pop(partition).successor)
+
+    def answered(self) -> None:
+        """A consumer has given back what it had not begun: its own partitions need not wait for the rest."""
+        for partition, handoff in list(self._handoffs.items()):
+            if handoff.stays and not self._is_asked(partition):
+                self.drained(partition)
 
     def ring(self, now: float) -> list[int]:
         """Do what is due, and say which partitions are handed off though their former consumer still holds some of
@@ -225,7 +241,7 @@ class Mapping:
         owner, handoff = self.owners[partition], self._handoffs.get(partition)
         if owner is target:
             if handoff is not None and handoff.successor is not owner:
-                del self._handoffs[partition]  # it stays after all
+                self._stay(partition, handoff)
             return
         if self._is_held(partition):
             deadline = now + self._handoff_s if handoff is None else handoff.deadline
@@ -236,6 +252,15 @@ class Mapping:
             self.total += owner is not None
             self._assign(partition, target)
             self._handoffs.pop(partition, None)
+
+    def _stay(self, partition: int, handoff: _Handoff) -> None:
+        """A partition stays where it is after all. What comes back to its owner, who was asked for it, must not be
+        overtaken by what the owner gets next: so the answer is waited for."""
+        owner = self.owners[partition]
+        if owner is not None and owner.bound and self._is_asked(partition):
+            handoff.successor, handoff.stays = owner, True
+        else:
+            del self._handoffs[partition]
 
     def _assign(self, partition: int, flow: Flow | None) -> None:
         former = self.owners[partition]

@@ -15,7 +15,7 @@ from lbg_broker.server.core.kinds.partitioned.placing import placing
 from lbg_broker.server.core.kinds.partitioned.rules import PartitionedRules
 from lbg_broker.server.core.message import Origin
 from lbg_broker.server.core.reading_arguments import ArgumentReader
-from lbg_broker.server.core.settling import revoke
+from lbg_broker.server.core.revocation import ask_back, is_asked, tags_of, take_back
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.queue import Queue
@@ -58,6 +58,7 @@ class Partitioned(Policy):
             delay_s=rules.rebalance_delay_ms / 1000,
             handoff_s=rules.max_handoff_ms / 1000,
             is_held=lambda partition: self.lines[partition].outstanding > 0,
+            is_asked=self._is_asked,
         )
         self._flows: dict[Consumer, Flow] = {}
         self._turns: list[_Turn] = []
@@ -100,6 +101,10 @@ class Partitioned(Policy):
     def is_active(self, consumer: Consumer) -> bool:
         return bool(self._flows[consumer].partitions)
 
+    def answered(self, consumer: Consumer) -> None:
+        self.mapping.answered()
+        self.changed()
+
     def ring(self) -> None:
         self._alarm_at = None
         for partition in self.mapping.ring(self.state.now):
@@ -137,7 +142,7 @@ class Partitioned(Policy):
 
     def take_back(self, line: Partition) -> int:
         """Return to a partition what its former consumer holds of it, and say how many messages that is."""
-        return 0 if line.holder is None else revoke(self.state, line, line.holder.channel)
+        return 0 if line.holder is None else take_back(self.state, line, line.holder.channel)
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -154,7 +159,11 @@ class Partitioned(Policy):
         waiting_for = frozenset(mapping.waiting_for)
         self._hands_off = bool(waiting_for)
         for number, line in enumerate(self.lines):
-            line.on_drained = self._make_due if number in waiting_for else None
+            if number not in waiting_for:
+                line.on_drained = None
+            elif line.on_drained is None:
+                line.on_drained = self._make_due
+                self._ask_back(line)
         turns = [
             _Turn(consumer, [self.lines[partition] for partition in mapping.deliverable(flow)])
             for consumer, flow in self._flows.items()
@@ -169,6 +178,15 @@ class Partitioned(Policy):
             self._assigned = assigned
             state.redefine(queue)
         state.make_due(queue)
+
+    def _ask_back(self, line: Partition) -> None:
+        """A partition is paused: who holds messages of it is to start nothing more of them."""
+        if line.holder is not None:
+            ask_back(self.state, line.holder, tags_of(line.holder.channel, line))
+
+    def _is_asked(self, partition: int) -> bool:
+        line = self.lines[partition]
+        return line.holder is not None and is_asked(line.holder.channel, line)
 
     def _make_due(self) -> None:
         self.state.make_due(self.queue)
