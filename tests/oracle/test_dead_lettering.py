@@ -153,3 +153,66 @@ def test_purging_and_deleting_never_dead_letter(channel: BlockingChannel, names:
     channel.basic_publish("", queue, b"")
     channel.queue_delete(queue)
     assert drain(channel, dead) == []
+
+
+@pytest.fixture
+def by_key(channel: BlockingChannel, unique: str) -> tuple[str, dict[str, str]]:
+    """A direct dead-letter exchange, and the queues `own`, `copy`, `hidden` and `given` bound to it by those keys."""
+    exchange = f"{unique}.dlx"
+    channel.exchange_declare(exchange, "direct", auto_delete=True)
+    queues = {}
+    for key in ("own", "copy", "hidden", "given"):
+        queues[key] = f"{unique}.dead.{key}"
+        channel.queue_declare(queues[key], exclusive=True)
+        channel.queue_bind(queues[key], exchange, key)
+    return exchange, queues
+
+
+@pytest.mark.parametrize("given", [None, "given"])
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@pytest.mark.parametrize("reason", ["rejected", "maxlen"])
+def test_the_keys_in_cc_and_bcc_count_for_a_letter_whose_queue_gives_it_no_key(
+    channel: BlockingChannel,
+    by_key: tuple[str, dict[str, str]],
+    unique: str,
+    given: str | None,
+    kind: str,
+    reason: str,
+) -> None:
+    """«Sender-Selected Distribution», «Dead Letter Exchanges»: a letter has the keys that it was published with,
+    those of CC and BCC too; a key of the queue's own takes the place of all of them."""
+    exchange, dead = by_key
+    queue = f"{unique}.q"
+    arguments: dict[str, Any] = {"x-dead-letter-exchange": exchange, "x-queue-type": kind}
+    if given is not None:
+        arguments["x-dead-letter-routing-key"] = given
+    if reason == "maxlen":
+        arguments["x-max-length"] = 1
+    channel.queue_declare(queue, durable=kind == "quorum", exclusive=kind == "classic", arguments=arguments)
+    try:
+        channel.queue_bind(queue, "amq.direct", "own")
+        sent = pika.BasicProperties(headers={"CC": ["copy"], "BCC": ["hidden"], "mine": 1}, delivery_mode=2)
+        channel.confirm_delivery()
+        channel.basic_publish("amq.direct", "own", b"first", sent)
+        if reason == "maxlen":
+            channel.basic_publish("amq.direct", "own", b"second", pika.BasicProperties(delivery_mode=2))
+        else:
+            method, properties, _ = channel.basic_get(queue)
+            headers = {
+                name: value for name, value in properties.headers.items() if name != "x-delivery-count"
+            }
+            assert headers == {"CC": ["copy"], "mine": 1}
+            channel.basic_reject(method.delivery_tag, requeue=False)
+        keys = ["own", "copy", "hidden"] if given is None else ["given"]
+        for key in keys:
+            method, properties, body = get_dead(channel, dead[key])
+            assert (body, method.routing_key) == (b"first", "own" if given is None else "given")
+            (death,) = properties.headers["x-death"]
+            assert death["routing-keys"] == ["own", "copy"]
+            assert properties.headers.get("CC") == (["copy"] if given is None else None)
+            assert "BCC" not in properties.headers
+            assert properties.headers["mine"] == 1
+        for key in dead.keys() - set(keys):
+            assert channel.queue_declare(dead[key], passive=True).method.message_count == 0
+    finally:
+        channel.queue_delete(queue)

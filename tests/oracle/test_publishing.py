@@ -277,3 +277,14 @@ def test_many_channels_publish_at_once_and_each_keeps_its_order(engine: Engine, 
         for index in range(200):
             mine = [body for body in bodies if body.startswith(b"%d." % index)]
             assert mine == [b"%d.%d" % (index, number) for number in range(5)]
+
+
+def test_who_wants_direct_replies_and_does_not_consume_them_is_refused(
+    channel: BlockingChannel, unique: str
+) -> None:
+    """On the embedded broker nobody can consume them, and so everybody is."""
+    channel.queue_declare(unique, exclusive=True)
+    wants = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to", correlation_id="1")
+    channel.confirm_delivery()
+    refused = refusal(lambda: channel.basic_publish("", unique, b"request", wants))
+    assert refused == ("channel", 406, "PRECONDITION_FAILED")

@@ -109,3 +109,15 @@ def test_a_quorum_queue_without_a_delivery_limit_requeues_at_its_tail(
             found[engine.name] = inbox.bodies
             channel.queue_delete(unique)
     assert found == {"rabbitmq": [b"0", b"1", b"2", b"0"], "embedded": [b"0", b"0", b"1", b"2"]}
+
+
+def test_direct_reply_to_is_refused_in_words(rabbit_engine: Engine, embedded_engine: Engine) -> None:
+    with rabbit_engine.connected() as connection:
+        Inbox(connection.channel(), "amq.rabbitmq.reply-to", auto_ack=True)
+    with (
+        embedded_engine.connected() as connection,
+        pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused,
+    ):
+        Inbox(connection.channel(), "amq.rabbitmq.reply-to", auto_ack=True)
+    assert refused.value.reply_code == 406
+    assert "direct reply-to is not supported" in refused.value.reply_text

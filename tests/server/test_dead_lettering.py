@@ -147,3 +147,52 @@ def test_a_dead_letter_and_its_deletion_reach_the_disk_together() -> None:
         world.queue("q").spool.id,
         world.queue("dead").spool.id,
     }
+
+
+def keyed_world(**arguments: Any) -> tuple[World, Client]:
+    """As `world_with`, and `dlx` is direct: `copy` and `hidden` are queues bound to it by their names."""
+    world = World()
+    client = world.client()
+    client.ask(ExchangeDeclare("dlx", "direct", durable=True), ExchangeDeclareOk)
+    for name in ("q", "copy", "hidden"):
+        client.queue(name, arguments={"x-dead-letter-exchange": "dlx", **arguments} if name == "q" else {})
+        client.ask(QueueBind(name, "dlx", name), QueueBindOk)
+    client.ask(ExchangeDeclare("in", "direct", durable=True), ExchangeDeclareOk)
+    client.ask(QueueBind("q", "in", "q"), QueueBindOk)
+    return world, client
+
+
+def test_a_letter_goes_by_the_keys_of_cc_and_bcc_too_also_after_a_crash() -> None:
+    """In RabbitMQ too (tests/oracle/test_dead_lettering.py)."""
+    world, client = keyed_world()
+    header = BasicProperties(headers={"CC": ["copy"], "BCC": ["hidden"]}).encode()
+    client.publish(b"x", exchange="in", key="q", header=header)
+    world.commit()
+    world.crash()
+    client = world.client()
+    client.consume()
+    world.commit()
+    client.say(BasicReject(1, False))
+    for name in ("copy", "hidden"):
+        client.take()
+        client.consume(name, tag=name, no_ack=True)
+        (letter,) = client.take()
+        assert (letter.exchange, letter.routing_key) == ("dlx", "q")
+        assert letter.headers["CC"] == ["copy"]
+        assert letter.headers["x-death"][0]["routing-keys"] == ["q", "copy"]
+        assert "BCC" not in letter.headers
+
+
+def test_a_key_of_the_queues_own_takes_the_place_of_cc_and_bcc() -> None:
+    world, client = keyed_world(**{"x-dead-letter-routing-key": "copy"})
+    header = BasicProperties(headers={"CC": ["hidden"], "BCC": ["hidden"]}).encode()
+    client.publish(b"x", exchange="in", key="q", header=header)
+    client.consume()
+    client.say(BasicReject(1, False))
+    client.take()
+    client.consume("copy", tag="copy", no_ack=True)
+    (letter,) = client.take()
+    assert letter.routing_key == "copy"
+    assert "CC" not in letter.headers
+    assert letter.headers["x-death"][0]["routing-keys"] == ["q", "hidden"]
+    assert world.queue("hidden").messages_ready == 0

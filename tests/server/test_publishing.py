@@ -225,6 +225,26 @@ def test_the_sender_may_select_further_queues_and_hide_some() -> None:
 
 
 @pytest.mark.parametrize(
+    "properties",
+    [
+        BasicProperties(
+            reply_to="amq.rabbitmq.reply-to.g1h2AA"
+        ),  # given to a consumer by some broker: a name as others
+        BasicProperties(reply_to="replies", correlation_id="amq.rabbitmq.reply-to"),
+        BasicProperties(message_id="amq.rabbitmq.reply-to"),
+    ],
+)
+def test_any_other_queue_to_reply_to_is_the_applications_own_affair(properties: BasicProperties) -> None:
+    world = World()
+    client = world.client()
+    client.queue()
+    client.publish(b"x", header=properties.encode())
+    client.consume()
+    assert client.refusal is None
+    assert [delivery.header for delivery in client.take()] == [properties.encode()]
+
+
+@pytest.mark.parametrize(
     ("properties", "text"),
     [
         (BasicProperties(expiration="1000"), "PRECONDITION_FAILED - property 'expiration' is not supported"),
@@ -235,6 +255,15 @@ def test_the_sender_may_select_further_queues_and_hide_some() -> None:
         (
             BasicProperties(headers={"CC": "no list"}),
             "PRECONDITION_FAILED - header 'CC' is no list of routing keys",
+        ),
+        (
+            BasicProperties(headers={"BCC": ["x" * 256]}),
+            "PRECONDITION_FAILED - header 'BCC' is no list of routing keys",
+        ),
+        (
+            BasicProperties(reply_to="amq.rabbitmq.reply-to", correlation_id="1"),
+            "PRECONDITION_FAILED - direct reply-to is not supported: declare a queue for replies and name it in "
+            "place of 'amq.rabbitmq.reply-to'",
         ),
     ],
 )

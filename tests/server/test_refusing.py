@@ -48,6 +48,19 @@ def refused(world: World, method: Method, **capabilities: bool) -> tuple[int, st
         (QueuePurge("none"), 404, "NOT_FOUND - no queue 'none' in vhost '/'"),
         (BasicConsume("none"), 404, "NOT_FOUND - no queue 'none' in vhost '/'"),
         (BasicGet("none"), 404, "NOT_FOUND - no queue 'none' in vhost '/'"),
+        *(
+            (
+                method,
+                406,
+                "PRECONDITION_FAILED - direct reply-to is not supported: declare a queue for replies and name it in "
+                "place of 'amq.rabbitmq.reply-to'",
+            )
+            for method in (
+                BasicConsume("amq.rabbitmq.reply-to", no_ack=True),
+                BasicGet("amq.rabbitmq.reply-to"),
+                QueueDeclare("amq.rabbitmq.reply-to", True),
+            )
+        ),
         (QueueBind("none", "amq.topic"), 404, "NOT_FOUND - no queue 'none' in vhost '/'"),
         (QueueBind("q", "none"), 404, "NOT_FOUND - no exchange 'none' in vhost '/'"),
         (QueueBind(""), 404, "NOT_FOUND - no previously declared queue"),

@@ -19,7 +19,8 @@ def dead_letter(
 ) -> None:
     """Publish a message that leaves the queue to its dead-letter exchange, if it has one.
 
-    It is appended where it goes in the same batch that deletes it here. As with RabbitMQ's `at-most-once`
+    Without a routing key of the queue's own it goes by all that it was published with, those of CC and BCC too. It is
+    appended where it goes in the same batch that deletes it here. As with RabbitMQ's `at-most-once`
     nobody is asked twice: a full queue that refuses loses it.
     """
     if queue.rules.dead_letter_exchange is None:
@@ -28,23 +29,31 @@ def dead_letter(
     exchange = vhost.exchanges.get(queue.rules.dead_letter_exchange)
     if exchange is None:
         return
-    key = queue.rules.dead_letter_routing_key
-    route = vhost.route(exchange, origin.routing_key if key is None else key)
     properties = BasicProperties.decode(header)
     headers = dict(properties.headers or {})
+    copies = _copies_in(headers)
+    key = queue.rules.dead_letter_routing_key
+    if key is None:
+        letter = Origin.of(exchange.name, origin.routing_key, origin.hidden)
+        keys = [origin.routing_key, *copies, *origin.hidden]
+    else:
+        letter = Origin.of(exchange.name, key)
+        keys = [key]
+        headers.pop("CC", None)  # one key takes the place of all
+    routed = dict.fromkeys(target for key in keys for target in vhost.route(exchange, key).queues)
     deaths = _deaths_of(headers)
-    targets = [target for target in route.queues if not _circles(target, deaths, queue, reason)]
+    targets = [target for target in routed if not _circles(target, deaths, queue, reason)]
     if not targets:
         return
     state.counters.dead_lettered += 1
-    _bury(headers, deaths, queue=queue, origin=origin, reason=reason, now=state.now)
+    _bury(headers, deaths, queue=queue, origin=origin, copies=copies, reason=reason, now=state.now)
     properties.headers = headers
     properties.expiration = None
     new_header = properties.encode()
     for target in targets:
         if target.shut or (target.rules.overflow != "drop-head" and target.is_full_for(len(body))):
             continue
-        target.append(route.origin, new_header, body)
+        target.append(letter, new_header, body)
         state.make_due(target)
         if target.limited:
             enforce_limit(state, target)
@@ -63,6 +72,12 @@ def enforce_limit(state: State, queue: Queue) -> None:
             return
         state.counters.dropped += 1
         dead_letter(state, queue, message.origin, message.header, message.body, reason="maxlen")
+
+
+def _copies_in(headers: Mapping[str, FieldValue]) -> list[str]:
+    """The routing keys of the CC header («Sender-Selected Distribution»), which was checked when it was published."""
+    keys = headers.get("CC")
+    return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
 
 
 def _deaths_of(headers: Mapping[str, FieldValue]) -> list[dict[str, FieldValue]]:
@@ -85,6 +100,7 @@ def _bury(
     *,
     queue: Queue,
     origin: Origin,
+    copies: list[str],
     reason: Reason,
     now: float,
 ) -> None:
@@ -104,7 +120,7 @@ def _bury(
                 "queue": queue.name,
                 "time": datetime.fromtimestamp(int(now), UTC),
                 "exchange": origin.exchange,
-                "routing-keys": [origin.routing_key],
+                "routing-keys": [origin.routing_key, *copies],
             },
         )
     headers["x-death"] = deaths

@@ -11,22 +11,30 @@ __all__ = ["Message", "Origin"]
 class Origin:
     """The exchange and routing key of a publish, shared by all messages that have them.
 
-    `wire` is both as short strings one after the other: how they stand in basic.deliver, and in the store.
+    `hidden` are the keys of its BCC header, which no consumer sees and a dead letter is routed by. `wire` is all of
+    them as short strings one after the other: how they stand in the store.
     """
 
     exchange: str
     routing_key: str
     wire: bytes
+    hidden: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, exchange: str, routing_key: str) -> "Origin":
-        return cls(exchange, routing_key, write_shortstr(exchange) + write_shortstr(routing_key))
+    def of(cls, exchange: str, routing_key: str, hidden: tuple[str, ...] = ()) -> "Origin":
+        return cls(
+            exchange, routing_key, b"".join(map(write_shortstr, (exchange, routing_key, *hidden))), hidden
+        )
 
     @classmethod
     def from_wire(cls, wire: bytes) -> "Origin":
         exchange, end = read_shortstr(wire, 0, "surrogateescape")
-        routing_key, _ = read_shortstr(wire, end, "surrogateescape")
-        return cls(exchange, routing_key, wire)
+        routing_key, end = read_shortstr(wire, end, "surrogateescape")
+        hidden: list[str] = []
+        while end < len(wire):
+            key, end = read_shortstr(wire, end, "surrogateescape")
+            hidden.append(key)
+        return cls(exchange, routing_key, wire, tuple(hidden))
 
 
 class Message:

@@ -1,6 +1,6 @@
 """Resources by name: finding them, and who may use them."""
 
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from lbg_broker.amqp import ReplyCode
 from lbg_broker.server.core.authority import Permission
@@ -12,15 +12,22 @@ from lbg_broker.server.core.state import State
 from lbg_broker.server.core.vhost import Vhost
 
 __all__ = [
+    "DIRECT_REPLY_TO",
     "Actor",
     "check_not_default",
     "check_not_reserved",
     "check_owner",
     "find_exchange",
     "find_queue",
+    "no_direct_reply_to",
     "queue_name",
     "require",
 ]
+
+
+DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
+"""The queue that none is: RabbitMQ sends what is published with it as reply-to straight to the channel that consumes it
+(«Direct Reply-to»)."""
 
 
 class Actor(Protocol):
@@ -59,9 +66,11 @@ def queue_name(actor: Actor, name: str) -> str:
 
 
 def find_queue(actor: Actor, name: str) -> Queue:
-    """The queue of this name. Raises 404."""
+    """The queue of this name. Raises 404, and 406 for direct reply-to."""
     queue = actor.vhost.queues.get(name)
     if queue is None:
+        if name == DIRECT_REPLY_TO:
+            raise no_direct_reply_to()
         raise ChannelRefusal(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '{actor.vhost.name}'")
     return queue
 
@@ -72,6 +81,14 @@ def find_exchange(actor: Actor, name: str) -> Exchange:
     if exchange is None:
         raise ChannelRefusal(ReplyCode.NOT_FOUND, f"no exchange '{name}' in vhost '{actor.vhost.name}'")
     return exchange
+
+
+def no_direct_reply_to() -> ChannelRefusal:
+    """What is said to who asks for direct reply-to, in place of replies that never come."""
+    return ChannelRefusal(
+        ReplyCode.PRECONDITION_FAILED,
+        f"direct reply-to is not supported: declare a queue for replies and name it in place of '{DIRECT_REPLY_TO}'",
+    )
 
 
 def check_owner(actor: Actor, queue: Queue) -> None:

@@ -9,17 +9,20 @@ from lbg_broker.server.core.dead_lettering import dead_letter, enforce_limit
 from lbg_broker.server.core.effects import SendContent
 from lbg_broker.server.core.errors import ChannelRefusal, ConnectionRefusal
 from lbg_broker.server.core.message import Origin
-from lbg_broker.server.core.naming import find_exchange, require
+from lbg_broker.server.core.naming import DIRECT_REPLY_TO, find_exchange, no_direct_reply_to, require
 from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.core.state import State
 from lbg_broker.server.core.vhost import Route
 
 __all__ = ["confirm_instantly", "publish"]
 
-# Property flags that mean work (AMQP 0-9-1 section 4.2.6.1): the first octet's last bit is expiration, and in
-# the second octet user-id.
+# Property flags that mean work (AMQP 0-9-1 section 4.2.6.1): the first octet's last bits are reply-to and expiration,
+# and in the second octet user-id.
+REPLY_TO = 0x02
 EXPIRATION = 0x01
 USER_ID = 0x10
+
+_DIRECT_REPLY_TO = DIRECT_REPLY_TO.encode()
 
 
 def publish(state: State, channel: Channel, event: PublishEvent) -> None:
@@ -35,7 +38,12 @@ def publish(state: State, channel: Channel, event: PublishEvent) -> None:
     if route is None:
         route = _route(state, channel, event)
     header = event.header
-    if header[0] & EXPIRATION or header[1] & USER_ID or event.immediate:
+    if (
+        header[0] & EXPIRATION
+        or header[1] & USER_ID
+        or event.immediate
+        or (header[0] & REPLY_TO and _DIRECT_REPLY_TO in header)
+    ):
         _check(channel, event)
     if b"\x02CC" in header or b"\x03BCC" in header:
         route, header = _with_copies(channel, route, event)
@@ -106,6 +114,8 @@ def _check(channel: Channel, event: PublishEvent) -> None:
     properties = event.properties
     if properties.expiration is not None:
         raise ChannelRefusal(ReplyCode.PRECONDITION_FAILED, "property 'expiration' is not supported")
+    if properties.reply_to == DIRECT_REPLY_TO:
+        raise no_direct_reply_to()
     user = channel.connection.user
     if properties.user_id is not None and properties.user_id != user:
         raise ChannelRefusal(
@@ -120,16 +130,24 @@ def _with_copies(channel: Channel, route: Route, event: PublishEvent) -> tuple[R
     headers = dict(event.headers)
     exchange = channel.vhost.exchanges[event.exchange]
     queues = dict.fromkeys(route.queues)
+    hidden: tuple[str, ...] = ()
     for name in ("CC", "BCC"):
         keys = headers.get(name, [])
-        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        if not isinstance(keys, list) or not all(isinstance(key, str) and _fits(key) for key in keys):
             raise ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"header '{name}' is no list of routing keys")
+        hidden = tuple(keys)
         for key in keys:
             queues.update(dict.fromkeys(channel.vhost.route(exchange, key).queues))
-    header = event.header
+    origin, header = route.origin, event.header
     if headers.pop("BCC", None) is not None:
         header = replace(event.properties, headers=headers).encode()
-    return Route.to(route.origin, tuple(queues)), header
+        origin = Origin.of(origin.exchange, origin.routing_key, hidden)
+    return Route.to(origin, tuple(queues)), header
+
+
+def _fits(key: str) -> bool:
+    """Whether a routing key fits a short string."""
+    return len(key.encode("utf-8", "surrogateescape")) <= 255
 
 
 def _append_limited(state: State, channel: Channel, route: Route, header: bytes, body: bytes) -> bool:
