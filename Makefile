@@ -15,13 +15,14 @@ DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ
 	sh -c 'exec $(VENV)/bin/lbg demo --broker "$$LBG_BROKER" --management "$$LBG_MANAGEMENT" $(DEMO_ARGS)'
 AT_ONCE ?= -n auto --maxprocesses 4 --dist loadfile
 CHAOS_ARGS ?=
+PROMISES_ARGS ?=
 EXACTLY_ONCE_ARGS ?=
 SOAK_ARGS ?=
 PIPELINE_BENCH_ARGS ?=
 IMAGE_ARGS ?=
 E2E_ARGS ?=
 
-.PHONY: help install dev demo test test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak exactly-once images clean
+.PHONY: help install dev demo test test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +90,9 @@ chaos: dev  ## random faults on both engines (25 minutes); CHAOS_ARGS="--engine 
 
 soak: $(VENV)/.dev  ## the same for 30 minutes on the embedded broker; SOAK_ARGS="--minutes 5 --seed 7"
 	$(VENV)/bin/python -m bench.chaos --engine embedded --minutes 30 $(SOAK_ARGS)
+
+promises: dev  ## every mode x engine x planned move x handler time, judged from outside; PROMISES_ARGS="--full"
+	$(VENV)/bin/python -m bench.promises $(PROMISES_ARGS)
 
 exactly-once: dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--sessions application"
 	$(VENV)/bin/python -m bench.exactly_once $(EXACTLY_ONCE_ARGS)

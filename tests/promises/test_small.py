@@ -1,0 +1,31 @@
+"""A few cells of `make promises`, with every mode of the embedded broker and every channel, all at once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from bench.promises.matrix import Cell
+from bench.promises.processes import Brokers
+from bench.promises.results import Result
+from bench.promises.scenario import Scenario
+
+CELLS = [
+    Cell("Exclusive", "embedded", "join", 50, "callable"),
+    Cell("Partitioned", "embedded", "leave", 50, "command"),
+    Cell("MessageGroups", "embedded", "leave", 50, "http"),
+    Cell("Sessions", "embedded", "rolling", 50, "stream"),
+]
+
+
+@pytest.mark.timeout(300)
+async def test_a_few_cells_show_what_they_must(tmp_path: Path) -> None:
+    brokers = Brokers()
+
+    async def run(number: int, cell: Cell) -> Result:
+        return Result.of(cell, await Scenario(cell, brokers, tmp_path / str(number)).play(), 0.0)
+
+    results = await asyncio.gather(*(run(number, cell) for number, cell in enumerate(CELLS)))
+    assert [line for result in results for line in result.lines() if not result.is_as_expected] == []
+    assert all(result.messages >= 100 and len(result.by_process) >= 2 for result in results)
