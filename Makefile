@@ -46,6 +46,7 @@ $(VENV)/.bench: $(VENV)/.dev
 install: $(VENV)/.runtime  ## make .venv and leave .venv/bin/lbg in it
 dev: $(VENV)/.dev  ## install, and what tests, checks and benchmarks need
 	@.ci/debian-packages rabbitmq-server postgresql prometheus nodejs node-ws default-jre-headless
+	@.ci/npm-packages tests/clients
 
 demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq: on a RabbitMQ node of its own
 	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))
@@ -101,5 +102,5 @@ images:  ## container images of sidecar, broker and operator, by docker, podman 
 	@.ci/images $(IMAGE_ARGS)
 
 clean:  ## remove everything that make made
-	rm -rf --one-file-system $(VENV) .rabbitmq4 .rabbitmq4.part .rabbitmq4.log build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf --one-file-system $(VENV) .rabbitmq4 .rabbitmq4.part .rabbitmq4.log build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache tests/clients/node_modules *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

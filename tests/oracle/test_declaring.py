@@ -14,6 +14,7 @@ from support.engines import Engine, Inbox, cut, drain, eventually, refusal
 NOT_FOUND = ("channel", 404, "NOT_FOUND")
 LOCKED = ("channel", 405, "RESOURCE_LOCKED")
 DIFFERENT = ("channel", 406, "PRECONDITION_FAILED")
+TEN_YEARS_MS = 10 * 365 * 24 * 3600 * 1000
 
 
 def test_declaring_the_same_queue_again_counts_messages_and_consumers(
@@ -70,7 +71,9 @@ def test_an_exchange_declared_differently_is_refused(
         {"x-max-length": "many"},
         {"x-max-length-bytes": -1},
         {"x-message-ttl": -1},
+        {"x-message-ttl": TEN_YEARS_MS + 1},
         {"x-expires": 0},
+        {"x-expires": TEN_YEARS_MS + 1},
         {"x-overflow": "explode"},
         {"x-single-active-consumer": "yes"},
         {"x-dead-letter-routing-key": "key"},  # without x-dead-letter-exchange
@@ -84,7 +87,15 @@ def test_an_argument_of_the_wrong_kind_is_refused(
     assert refusal(lambda: channel.queue_declare(unique, arguments=arguments)) == DIFFERENT
 
 
-@pytest.mark.parametrize("same", [{"x-max-length": 10}, {"x-max-length-bytes": 1 << 40}])
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"x-max-length": 10},
+        {"x-max-length-bytes": 1 << 40},
+        {"x-expires": TEN_YEARS_MS},
+        {"x-message-ttl": 1 << 32},
+    ],
+)
 def test_integers_of_every_width_are_the_same_argument(
     channel: BlockingChannel, unique: str, same: dict[str, Any]
 ) -> None:

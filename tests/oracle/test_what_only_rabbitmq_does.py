@@ -34,8 +34,6 @@ def consume_with_priority(channel: BlockingChannel, name: str) -> None:
 
 
 ACTIONS: dict[str, tuple[Action, tuple[str, int, str]]] = {
-    "message time to live": (declare(x_message_ttl=1000), UNSUPPORTED),
-    "queue time to live": (declare(x_expires=1000), UNSUPPORTED),
     "message priorities": (declare(x_max_priority=5), UNSUPPORTED),
     "streams": (declare(x_queue_type="stream"), UNSUPPORTED),
     "an argument nobody knows": (declare(x_nobody_knows=1), UNSUPPORTED),

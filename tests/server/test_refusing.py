@@ -107,9 +107,9 @@ def refused(world: World, method: Method, **capabilities: bool) -> tuple[int, st
         (QueueDelete("q", if_empty=True), 406, "PRECONDITION_FAILED - queue 'q' in vhost '/' not empty"),
         (QueueDelete("q", if_unused=True), 406, "PRECONDITION_FAILED - queue 'q' in vhost '/' in use"),
         (
-            QueueDeclare("new", arguments={"x-message-ttl": 1}),
+            QueueDeclare("new", arguments={"x-max-priority": 1}),
             406,
-            "PRECONDITION_FAILED - arg 'x-message-ttl' for queue 'new' in vhost '/' is not supported",
+            "PRECONDITION_FAILED - arg 'x-max-priority' for queue 'new' in vhost '/' is not supported",
         ),
         (
             QueueDeclare("new", durable=True, arguments={"x-queue-type": "stream"}),

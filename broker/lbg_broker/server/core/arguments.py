@@ -19,10 +19,17 @@ __all__ = [
 QUEUE_TYPES: Final = ("classic", "quorum", "partitioned", "sessions")
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
 
+TIMER_MAX_MS: Final = 10 * 365 * 24 * 3600 * 1000
+"""RabbitMQ's: ten years."""
+
 
 @dataclass(slots=True, frozen=True)
 class QueueArguments:
-    """What a queue's x-arguments ask for. None: no limit, no dead-letter exchange, no special kind."""
+    """What a queue's x-arguments ask for. None: no limit, no dead-letter exchange, no special kind.
+
+    `message_ttl_s`: how long a message may wait before it expires; `expires_s`: how long the queue may be unused
+    before it is deleted.
+    """
 
     max_length: int | None = None
     max_length_bytes: int | None = None
@@ -32,6 +39,8 @@ class QueueArguments:
     single_active_consumer: bool = False
     queue_type: str = "classic"
     kind: KindRules | None = None
+    message_ttl_s: float | None = None
+    expires_s: float | None = None
 
     @classmethod
     def parse(cls, arguments: Mapping[str, object], *, where: str) -> "QueueArguments":
@@ -50,6 +59,8 @@ class QueueArguments:
             single_active_consumer=reader.flag("x-single-active-consumer"),
             queue_type=queue_type,
             kind=read_kind(reader, queue_type),
+            message_ttl_s=_seconds(reader.number("x-message-ttl", most=TIMER_MAX_MS)),
+            expires_s=_seconds(reader.number("x-expires", least=1, most=TIMER_MAX_MS)),
         )
         if reader.number("x-delivery-limit", least=-1) not in (None, -1):
             raise reader.unsupported("x-delivery-limit", "only -1, no limit, is")
@@ -75,6 +86,15 @@ def _check_special(reader: ArgumentReader, parsed: QueueArguments, kind: str) ->
         )
     if parsed.single_active_consumer:
         raise reader.invalid("x-single-active-consumer", f"a {kind} queue chooses its consumers itself")
+    for name, value in (("x-message-ttl", parsed.message_ttl_s), ("x-expires", parsed.expires_s)):
+        if value is not None:
+            raise reader.unsupported(
+                name, f"a {kind} queue and its messages stay until somebody deletes them"
+            )
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def check_exchange_arguments(arguments: Mapping[str, object], *, where: str) -> None:

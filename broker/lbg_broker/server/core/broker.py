@@ -1,5 +1,6 @@
 """The broker as one machine: a command goes in, effects come out."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,9 +37,11 @@ from lbg_broker.server.core.dead_lettering import enforce_limit
 from lbg_broker.server.core.definitions import define_queue, restore
 from lbg_broker.server.core.effects import Effect, Send
 from lbg_broker.server.core.errors import Refusal
+from lbg_broker.server.core.expiry import expire_messages, lease_ended
 from lbg_broker.server.core.handling import ADMINISTERED, handle
 from lbg_broker.server.core.naming import find_queue, require
 from lbg_broker.server.core.publishing import confirm_instantly, publish
+from lbg_broker.server.core.queueing import remove_queue
 from lbg_broker.server.core.settling import ack, credit_settled, unburden
 from lbg_broker.server.core.state import DEFAULT_MESSAGE_GROUP, Pending, State
 from lbg_broker.server.core.vhost import Vhost
@@ -82,8 +85,7 @@ class Broker:
     def apply(self, command: Command, now: float) -> Output:
         """Carry out a command. `now`: seconds since the epoch."""
         state = self.state
-        state.now = now
-        state.ring()
+        self._advance(now)
         match command:
             case Received():
                 connection = state.connections.get(command.connection)
@@ -113,8 +115,7 @@ class Broker:
         What it changed is durable after the next batch. Raises `Refusal`, and KeyError for an unknown vhost.
         """
         state = self.state
-        state.now = now
-        state.ring()
+        self._advance(now)
         answer = ADMINISTERED[type(method)](state, _Administrator(user, state.vhosts[vhost]), method)
         return answer, self._output()
 
@@ -126,8 +127,7 @@ class Broker:
         Raises `Refusal`, and KeyError for an unknown vhost.
         """
         state = self.state
-        state.now = now
-        state.ring()
+        self._advance(now)
         actor = _Administrator(user, state.vhosts[vhost])
         require(state, actor, "configure", "queue", queue)
         found = find_queue(actor, queue)
@@ -184,6 +184,16 @@ class Broker:
         batch, pending = state.batch, state.pending
         to_store = state.touched or state.redefined or batch.definitions or batch.dropped
         return bool(to_store or pending.replies or pending.confirms)
+
+    def _advance(self, now: float) -> None:
+        """Let time pass, and with it what has expired."""
+        state = self.state
+        state.now = now
+        for queue in state.ring():
+            queue.alarm_at = math.inf
+            expire_messages(state, queue)
+            if lease_ended(state, queue):
+                remove_queue(state, queue)
 
     def _output(self) -> Output:
         state = self.state
@@ -292,6 +302,7 @@ class Broker:
             if paged is not None:
                 paged.page_loaded(page)
                 state.make_due(paged.queue)
+                expire_messages(state, paged.queue)
                 enforce_limit(state, paged.queue)
         credit_settled(state, pending.credits)
         for channel, tag in pending.confirms.items():

@@ -16,6 +16,7 @@ from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.effects import SendContent
 from lbg_broker.server.core.errors import ChannelRefusal, ConnectionRefusal
+from lbg_broker.server.core.expiry import expire_messages, renew_lease
 from lbg_broker.server.core.naming import check_owner, find_queue, queue_name, require
 from lbg_broker.server.core.queueing import remove_queue
 from lbg_broker.server.core.reading_arguments import ArgumentReader
@@ -73,6 +74,8 @@ def remove_consumer(state: State, consumer: Consumer) -> None:
     queue.policy.remove(consumer)
     queue.attend()
     state.make_due(queue)
+    if not queue.policy.consumers:
+        renew_lease(state, queue)
     if queue.auto_delete and not queue.policy.consumers and not queue.spool.dropped:
         remove_queue(state, queue)
 
@@ -88,6 +91,8 @@ def get(state: State, channel: Channel, method: BasicGet) -> None:
         raise ConnectionRefusal(
             ReplyCode.NOT_IMPLEMENTED, f"basic.get not supported by {kind} queues {queue.where}"
         )
+    renew_lease(state, queue)
+    expire_messages(state, queue)
     messages, redelivered = queue.spool.take(1)
     if not messages:
         if queue.spool.awaits_store:

@@ -11,7 +11,7 @@ from lbg_broker.server.core.state import State
 
 __all__ = ["Reason", "dead_letter", "enforce_limit"]
 
-Reason = Literal["rejected", "maxlen"]
+Reason = Literal["rejected", "maxlen", "expired"]
 
 
 def dead_letter(

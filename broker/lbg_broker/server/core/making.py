@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from lbg_broker.amqp import Table
 from lbg_broker.server.core.arguments import QueueArguments
+from lbg_broker.server.core.expiry import TimeToLive
 from lbg_broker.server.core.kinds.choosing import kind_of
 from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.core.spool import Spool
@@ -43,4 +44,9 @@ def make_queue(
     )
     queue.policy = kind_of(rules).policy(state, queue, kept)
     vhost.queues[name] = queue
+    if rules.message_ttl_s is not None:
+        queue.append = TimeToLive(state, queue, rules.message_ttl_s).append
+    if rules.message_ttl_s is not None or rules.expires_s is not None:
+        queue.alarm_at = state.now  # what came back after a restart may have expired meanwhile
+        state.wake_at(queue, queue.alarm_at)
     return queue

@@ -1,24 +1,30 @@
 """A message and where it came from."""
 
+import struct
 from dataclasses import dataclass
+from typing import Final
 
 from lbg_broker.amqp.fields import read_shortstr, write_shortstr
 
 __all__ = ["Message", "Origin"]
 
+DEADLINE: Final = struct.Struct(">d")
+
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Origin:
-    """The exchange and routing key of a publish, shared by all messages that have them.
+    """The exchange and routing key of a publish, and its deadline, shared by all messages that have the same.
 
-    `hidden` are the keys of its BCC header, which no consumer sees and a dead letter is routed by. `wire` is all of
-    them as short strings one after the other: how they stand in the store.
+    `hidden` are the keys of its BCC header, which no consumer sees and a dead letter is routed by. `deadline` is in
+    seconds since the epoch, None where messages do not expire. `wire` is how all of it stands in the store: short
+    strings one after the other, and behind them the deadline in 8 bytes.
     """
 
     exchange: str
     routing_key: str
     wire: bytes
     hidden: tuple[str, ...] = ()
+    deadline: float | None = None
 
     @classmethod
     def of(cls, exchange: str, routing_key: str, hidden: tuple[str, ...] = ()) -> "Origin":
@@ -27,14 +33,22 @@ class Origin:
         )
 
     @classmethod
-    def from_wire(cls, wire: bytes) -> "Origin":
+    def from_wire(cls, wire: bytes, *, expires: bool = False) -> "Origin":
+        """`expires`: it has a deadline, as every message of its queue does."""
+        strings_end = len(wire) - DEADLINE.size if expires else len(wire)
         exchange, end = read_shortstr(wire, 0, "surrogateescape")
         routing_key, end = read_shortstr(wire, end, "surrogateescape")
         hidden: list[str] = []
-        while end < len(wire):
+        while end < strings_end:
             key, end = read_shortstr(wire, end, "surrogateescape")
             hidden.append(key)
-        return cls(exchange, routing_key, wire, tuple(hidden))
+        deadline = DEADLINE.unpack_from(wire, strings_end)[0] if expires else None
+        return cls(exchange, routing_key, wire, tuple(hidden), deadline)
+
+    def expiring(self, deadline: float) -> "Origin":
+        """The same with a deadline."""
+        wire = self.wire + DEADLINE.pack(deadline)
+        return Origin(self.exchange, self.routing_key, wire, self.hidden, deadline)
 
 
 class Message:

@@ -1,5 +1,6 @@
 """A queue: its name and rules, its lines of messages, and its consumers."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,7 @@ class Queue:
     __slots__ = (
         "_room_bytes",
         "_room_messages",
+        "alarm_at",
         "append",
         "arguments",
         "auto_delete",
@@ -47,6 +49,7 @@ class Queue:
         "rules",
         "shut",
         "spool",
+        "used_at",
         "vhost",
         "where",
     )
@@ -84,6 +87,10 @@ class Queue:
         self.policy: Policy
         self.bindings: dict[Binding, None] = {}
         self.due = False
+        self.alarm_at = math.inf
+        """When the alarm rings that looks for what has expired."""
+        self.used_at: float | None = None
+        """When it was last used, of a queue that expires; None: not since the broker's start."""
         self._room_messages = self._room_bytes = 0  # for so many more there is room for sure
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.server.core.arguments import QueueArguments, inequivalent, same_arguments
 from lbg_broker.server.core.definitions import define_queue
 from lbg_broker.server.core.errors import ChannelRefusal
+from lbg_broker.server.core.expiry import renew_lease
 from lbg_broker.server.core.kinds.choosing import kind_of
 from lbg_broker.server.core.kinds.grouped.rules import group_header
 from lbg_broker.server.core.kinds.partitioned.rules import ARGUMENTS as PARTITIONED
@@ -35,6 +36,8 @@ __all__ = ["declare_queue", "delete_queue", "purge_queue", "remove_queue"]
 
 COMPARED = (
     "x-single-active-consumer",
+    "x-message-ttl",
+    "x-expires",
     "x-max-length",
     "x-max-length-bytes",
     "x-overflow",
@@ -68,6 +71,7 @@ def declare_queue(state: State, actor: Actor, method: QueueDeclare) -> QueueDecl
         else:
             _check_equivalent(actor, existing, method)
             queue = existing
+    renew_lease(state, queue)
     actor.last_queue = queue.name
     return QueueDeclareOk(queue.name, queue.messages_ready, len(queue.policy.consumers))
 

@@ -45,8 +45,8 @@ class ArgumentReader:
             return value
         raise self.invalid(name, f"{described(value)} is no string")
 
-    def number(self, name: str, *, least: int = 0) -> int | None:
-        """An integer of at least `least`, or None."""
+    def number(self, name: str, *, least: int = 0, most: int | None = None) -> int | None:
+        """An integer of at least `least` and at most `most`, or None."""
         value = self._get(name)
         if value is None:
             return None
@@ -54,6 +54,8 @@ class ArgumentReader:
             raise self.invalid(name, f"{described(value)} is no number")
         if value < least:
             raise self.invalid(name, f"{value} is less than {least}")
+        if most is not None and value > most:
+            raise self.invalid(name, f"{value} is more than {most}")
         return value
 
     def numbers(self, name: str) -> list[int] | None:

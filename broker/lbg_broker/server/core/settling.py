@@ -8,6 +8,7 @@ from lbg_broker.server.core.channel import Channel, Unsettled
 from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.dead_lettering import dead_letter, enforce_limit
 from lbg_broker.server.core.errors import ChannelRefusal, ConnectionRefusal
+from lbg_broker.server.core.expiry import expire_messages
 from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.state import State
@@ -143,6 +144,7 @@ def _give_back(state: State, held: Sequence[tuple[Channel, Sequence[Unsettled]]]
     for line, messages in by_line.items():
         line.give_back(messages)
         state.make_due(line.queue)
+        expire_messages(state, line.queue)
         enforce_limit(state, line.queue)
     for channel, _ in held:
         if channel.prefetch_total:

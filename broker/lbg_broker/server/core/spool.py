@@ -212,6 +212,13 @@ class Spool:
             self.ready_bytes += size
             heapq.heappush(self._returned, (message.position, message))
 
+    @property
+    def first_deadline(self) -> float | None:
+        """When the first undelivered message expires; None when it never does, or is not in memory."""
+        if self._returned:
+            return self._returned[0][1].origin.deadline
+        return self._fresh[0].origin.deadline if self._fresh else None
+
     def drop_first(self) -> Message | None:
         """Remove the first undelivered message; None when there is none in memory (it is being read)."""
         if self._returned and self._returned[0][1].hollow:
@@ -271,11 +278,12 @@ class Spool:
                 if position in hollow:
                     hollow[position].fill(header, body)
             return
+        expires = self.queue.rules.message_ttl_s is not None
         origins: dict[bytes, Origin] = {}
         for position, wire, header, body in page.rows:
             origin = origins.get(wire)
             if origin is None:
-                origin = origins[wire] = Origin.from_wire(wire)
+                origin = origins[wire] = Origin.from_wire(wire, expires=expires)
             message = Message(position, origin, header, body, True)
             self._fresh.append(message)
             self._head_bytes += cost_of(message)

@@ -41,6 +41,7 @@ class Counters:
     settled: int = 0
     dead_lettered: int = 0
     dropped: int = 0
+    expired: int = 0
 
 
 @dataclass(slots=True)
@@ -172,13 +173,16 @@ class State:
         """Have the queue's policy ring at this time (seconds since the epoch), or soon after."""
         heapq.heappush(self.alarms, (at, next(self._alarm_numbers), queue))
 
-    def ring(self) -> None:
-        """Wake those whose time has come."""
+    def ring(self) -> list[Queue]:
+        """Wake the queues whose time has come, and say which."""
+        rung: dict[Queue, None] = {}
         while self.alarms and self.alarms[0][0] <= self.now:
             queue = heapq.heappop(self.alarms)[2]
             if not queue.spool.dropped:
                 queue.policy.ring()
                 self.make_due(queue)
+                rung[queue] = None
+        return list(rung)
 
     # --- queues ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,101 @@
+"""Celery, unmodified and with its defaults, on the embedded broker: tasks, results, remote control, events."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.command_line import clean_environment
+from support.embedded import EmbeddedBroker
+from support.engines import eventually
+
+TESTS = Path(__file__).resolve().parents[1]
+CELERY = ("celery", "-A", "support.celery_tasks")
+TASKS = 30
+
+
+def environment(broker: EmbeddedBroker, **settings: str) -> dict[str, str]:
+    return {
+        **clean_environment(),
+        "CELERY_BROKER_URL": broker.url,
+        "PYTHONPATH": str(TESTS),
+        "PYTHONUNBUFFERED": "1",
+        **settings,
+    }
+
+
+@contextmanager
+def running(
+    module: tuple[str, ...], broker: EmbeddedBroker, log: Path, *, until: bytes, **settings: str
+) -> Iterator[None]:
+    """A process of Celery's, from when its output says so until the end of the block."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module],
+            cwd=log.parent,
+            env=environment(broker, **settings),
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        assert eventually(lambda: until in log.read_bytes(), timeout_s=60), log.read_text()
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def worker(name: str) -> tuple[str, ...]:
+    return (*CELERY, "worker", "-n", f"{name}@here", "-c", "1", "--task-events", "--loglevel", "info")
+
+
+def ask(broker: EmbeddedBroker, tasks: int, **settings: str) -> dict[str, object]:
+    """Have tasks carried out, by a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from support.celery_tasks import main; main()", str(tasks)],
+        env=environment(broker, **settings),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.timeout(240)
+def test_workers_carry_out_tasks_and_are_controlled_and_watched(
+    own_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    one, two, events = (tmp_path / f"{name}.log" for name in ("one", "two", "events"))
+    with (
+        running(worker("one"), own_broker, one, until=b" ready."),
+        running(worker("two"), own_broker, two, until=b" ready."),
+        running((*CELERY, "events", "--dump"), own_broker, events, until=b" heartbeat: "),
+    ):
+        found = ask(own_broker, TASKS)
+        assert eventually(lambda: events.read_bytes().count(b"task succeeded") == TASKS + 1)
+    sums = [2 * number for number in range(TASKS)]
+    assert found == {"sums": sums, "retries": 2, "workers": ["one@here", "two@here"]}
+    assert b"PRECONDITION_FAILED" not in one.read_bytes() + two.read_bytes()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_a_worker_goes_on_after_the_broker_was_killed(
+    own_broker: EmbeddedBroker, tmp_path: Path, queue_type: str
+) -> None:
+    """With quorum queues a task that is to wait goes through queues of delays, whose messages expire."""
+    log, kind = tmp_path / "one.log", {"QUEUE_TYPE": queue_type}
+    with running(worker("one"), own_broker, log, until=b" ready.", **kind):
+        ask(own_broker, 1, **kind)
+        own_broker.kill()
+        own_broker.start()
+        assert ask(own_broker, 1, **kind)["sums"] == [0]

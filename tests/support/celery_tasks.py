@@ -1,0 +1,41 @@
+"""A Celery application as users write them, for the tests of tests/clients: nothing is set that has a default.
+
+The broker is in CELERY_BROKER_URL, which Celery itself reads; results come back over it (rpc).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from celery import Celery
+
+app = Celery("celery_tasks", backend="rpc://")
+app.conf.broker_connection_retry_on_startup = True
+app.conf.task_default_queue_type = os.environ.get("QUEUE_TYPE", "classic")
+
+
+@app.task(name="add")
+def add(one: int, two: int) -> int:
+    return one + two
+
+
+@app.task(name="third_time", bind=True, max_retries=3)
+def third_time(self: Any) -> int:
+    """Succeeds when it is tried for the third time."""
+    if self.request.retries < 2:
+        raise self.retry(countdown=0.1)
+    return int(self.request.retries)
+
+
+def main() -> None:
+    """Have workers carry out so many tasks as argv[1] says, and print what came of it as JSON."""
+    results = [add.delay(number, number) for number in range(int(sys.argv[1]))]
+    found = {
+        "sums": [result.get(timeout=60) for result in results],
+        "retries": third_time.delay().get(timeout=60),
+        "workers": sorted(name for answer in app.control.ping(timeout=3) for name in answer),
+    }
+    print(json.dumps(found))
