@@ -156,6 +156,51 @@ def test_closing_is_a_handshake_and_then_the_socket_goes(shared_broker: Embedded
         assert client.is_closed_within(2)
 
 
+def test_a_close_is_answered_though_the_client_has_more_under_way(
+    shared_broker: EmbeddedBroker, unique: str
+) -> None:
+    """AMQP 0-9-1, connection.close: what comes after it is discarded; amqplib has more there."""
+    with PlainClient(shared_broker.port) as client:
+        client.ask(QueueDeclare(unique), QueueDeclareOk)
+        client.publish(BIG, unique)
+        publish = client.wire.take_output()
+        client.wire.send(0, ConnectionClose(200, "bye", 0, 0))
+        client.socket.sendall(client.wire.take_output())
+        for _ in range(100):  # far more than all buffers between the two hold
+            client.socket.sendall(publish)
+        client.wait(ConnectionCloseOk)
+        assert client.socket.recv(1) == b""
+    with PlainClient(shared_broker.port) as client:
+        assert client.ask(QueueDelete(unique), QueueDeleteOk).message_count == 0
+
+
+def test_the_reason_of_a_close_reaches_a_client_that_goes_on_sending(
+    shared_broker: EmbeddedBroker, unique: str
+) -> None:
+    with PlainClient(shared_broker.port) as client:
+        client.publish(BIG, unique)
+        publish = client.wire.take_output()
+        client.socket.sendall(b"\x01\x00\x01\x00\x00\x00\x04\x00\x14\x00\x0a\xff")
+        for _ in range(100):
+            client.socket.sendall(publish)
+        assert client.wait(ConnectionClose).reply_code == 501
+        assert client.socket.recv(1) == b""
+
+
+def test_a_client_that_never_ends_its_side_is_dropped_after_a_while(shared_broker: EmbeddedBroker) -> None:
+    with PlainClient(shared_broker.port) as client:
+        client.wire.send(0, ConnectionClose(200, "bye", 0, 0))
+        client.flush()
+        client.wait(ConnectionCloseOk)
+        with pytest.raises(ConnectionError):
+            _send_for_ever(client)
+
+
+def _send_for_ever(client: PlainClient) -> None:
+    while True:
+        client.socket.sendall(BIG)
+
+
 def test_a_lost_socket_frees_exclusive_queues_and_unsettled_messages_at_once(
     shared_broker: EmbeddedBroker, unique: str
 ) -> None:

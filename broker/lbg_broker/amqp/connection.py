@@ -29,13 +29,13 @@ class Connection(ReceivingConversation):
     """The state machine of one end of a connection.
 
     A client calls `initiate`, then answers the events; a server waits for `HeaderEvent`. Nothing here reads a
-    clock or a socket: feed `receive_data`, write what `take_output` returns, call `pulse` by timer.
+    clock or a socket: feed `batches`, write what `take_output` returns, call `pulse` by timer.
 
     `frame_max_bytes`, `channel_max` and `heartbeat_s` are what this end wants until connection.tune-ok has
     passed, and what was agreed afterwards; a heartbeat of 0 is none. A message over `max_body_bytes` closes its
     channel (406).
 
-    Of a read that holds several events, each may make the next one void: ask `accepts` before handling an event
+    Of a list that holds several events, each may make the next one void: ask `accepts` before handling an event
     of a channel that an earlier event may have closed.
     """
 

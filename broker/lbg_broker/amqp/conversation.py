@@ -56,6 +56,7 @@ class Conversation(ABC):
         self._sendable: set[int] = set()  # channels on which one may be sent
         self._muted = False  # our close for the peer's error is the last we say
         self._greeting = b""
+        self._broken: PeerError | None = None  # what came after the last events is no frame
         self._proposed = ConnectionTune()
         self._heartbeats: Heartbeats | None = None
         self._writer = FrameWriter(frame_max_bytes=frame_max_bytes)
@@ -68,8 +69,8 @@ class Conversation(ABC):
         )
 
     @abstractmethod
-    def _on_frame(self, kind: int, channel: int, payload: bytes, events: list[Event]) -> None:
-        """A whole frame that the reader did not take in place."""
+    def _on_frame(self, kind: int, channel: int, payload: bytes, events: list[Event]) -> bool:
+        """A whole frame that the reader did not take in place; see `reading.OnFrame`."""
 
     def _adopt(self, answer: ConnectionTuneOk) -> None:
         self.frame_max_bytes = answer.frame_max or NO_LIMIT_BYTES

@@ -8,7 +8,7 @@
     └── PeerError             the peer broke the protocol; carries the AMQP reply code
         └── DecodeError       bytes that are no method, table or property list (502)
 
-`PeerError` never leaves `Connection.receive_data`: there it becomes an event and a close in the output.
+`PeerError` never leaves `Connection.batches`: there it becomes an event and a close in the output.
 `DecodeError` is also raised by the stand-alone decoders (`decode_table`, `BasicProperties.decode`, …).
 "Need more bytes" is no error: the connection keeps what it has and returns no event for it.
 """

@@ -1,4 +1,4 @@
-"""What `Connection.receive_data` returns.
+"""What `Connection.batches` and `receive_data` return.
 
 ::
 

@@ -17,8 +17,9 @@ from lbg_broker.amqp.replies import ReplyCode
 
 __all__ = ["FrameReader", "OnFrame"]
 
-OnFrame = Callable[[int, int, bytes, list[Event]], None]
-"""Frame type, channel, payload, and the events to add to. Must not raise for what the peer sent."""
+OnFrame = Callable[[int, int, bytes, list[Event]], bool]
+"""Frame type, channel, payload, and the events to add to; False when the frame is to be given again, after these events
+were handled. Must not raise for what the peer sent."""
 
 CACHE_MAX: Final = 4096
 """Names remembered per connection. A cache that is full is emptied: streams repeat few names, or none."""
@@ -46,25 +47,37 @@ class FrameReader(ABC):
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._needed_bytes = 0
+        self._halted = False
 
     def limit(self, frame_max_bytes: int) -> None:
         """Refuse larger frames from now on."""
         self._payload_max = frame_max_bytes - OVERHEAD_BYTES
         self._whole_body_max = min(self._payload_max, self._body_max_bytes)
 
-    def feed(self, data: bytes, events: list[Event]) -> None:
-        """Add the events of a read. Raises `PeerError` when the bytes are no frames."""
+    def feed(self, data: bytes, events: list[Event]) -> bool:
+        """Add the events of a read, up to where `halt` was called; returns whether it was. Raises `PeerError` when the
+        bytes are no frames."""
+        self._halted = False
         if self._held:
             self._held.append(data)
             self._held_bytes += len(data)
             if self._held_bytes < self._needed_bytes:
-                return
+                return False
             data = b"".join(self._held)
             self._held.clear()
         position = self._read(data, events)
         if position < len(data):
-            self._held.append(data[position:])
-            self._held_bytes = len(data) - position
+            self.hold(data[position:])
+        return self._halted
+
+    def hold(self, data: bytes) -> None:
+        """Keep bytes for the next `feed`."""
+        self._held.append(data)
+        self._held_bytes = len(data)
+
+    def halt(self) -> None:
+        """Leave what follows to the next `feed`."""
+        self._halted = True
 
     @abstractmethod
     def _read(self, data: bytes, events: list[Event]) -> int:
@@ -72,6 +85,9 @@ class FrameReader(ABC):
 
     def _read_frame(self, data: bytes, position: int, events: list[Event]) -> int:
         """Read the frame at `position`; return where the next begins, or -1 when this one is not whole."""
+        if self._halted:
+            self._needed_bytes = 0
+            return -1
         end = len(data)
         if end - position < _HEAD_BYTES:
             self._needed_bytes = _HEAD_BYTES
@@ -91,7 +107,10 @@ class FrameReader(ABC):
             return -1
         if data[stop] != FRAME_END:
             raise PeerError(ReplyCode.FRAME_ERROR, "a frame does not end in the octet 0xCE", in_step=False)
-        self._on_frame(kind, channel, data[start:stop], events)
+        if not self._on_frame(kind, channel, data[start:stop], events):
+            self._halted = True
+            self._needed_bytes = 0
+            return -1
         return stop + 1
 
 

@@ -1,5 +1,7 @@
 """The receiving half of a connection: frames in, events out, every broken rule answered with its code."""
 
+from collections.abc import Iterator
+
 from lbg_broker.amqp.channels import Channel
 from lbg_broker.amqp.conversation import Conversation
 from lbg_broker.amqp.errors import PeerError
@@ -9,6 +11,8 @@ from lbg_broker.amqp.methods import (
     BasicAck,
     ChannelClose,
     ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
     ConnectionClose,
     ConnectionCloseOk,
     ConnectionTuneOk,
@@ -33,20 +37,50 @@ __all__ = ["ReceivingConversation"]
 class ReceivingConversation(Conversation):
     """Takes bytes of the peer; never raises for what they hold."""
 
-    def receive_data(self, data: bytes) -> list[Event]:
-        """The events in what was read, in order. Never raises for what a peer sends."""
-        events: list[Event] = []
+    def batches(self, data: bytes) -> Iterator[list[Event]]:
+        """The events in what was read, in order, in lists that are to be handled one before the next is asked for.
+
+        A method that changes a state, and a broken rule, each has a list of its own: whoever answers the events of one
+        finds the states as they are for these events, though the peer did not wait for the answers (a whole handshake
+        in one read, a request with a close behind it). Never raises for what a peer sends.
+        """
         self.bytes_received += len(data)
+        is_more = True
+        while is_more:
+            events: list[Event] = []
+            is_more = self._receive(data, events)
+            data = b""
+            if events:
+                yield events
+
+    def receive_data(self, data: bytes) -> list[Event]:
+        """All events in what was read, for who answers none of them before it has seen the last; see `batches`."""
+        return [event for events in self.batches(data) for event in events]
+
+    def _receive(self, data: bytes, events: list[Event]) -> bool:
+        """Add events up to the next step; whether there may be more."""
+        if self._broken is not None:
+            error, self._broken = self._broken, None
+            if self.state is not ConnectionState.CLOSED:
+                self._fail_connection(error, events)
+            return False
         try:
             if self.state is ConnectionState.HEADER and self.role is Role.SERVER:
                 data = self._receive_header(data, events)
-            elif self.state is ConnectionState.STARTING and self.role is Role.CLIENT:
+                if data:
+                    self._reader.hold(data)
+                return bool(events)
+            if self.state is ConnectionState.STARTING and self.role is Role.CLIENT:
                 self._refuse_header(data)
-            if data and self.state is not ConnectionState.CLOSED:
-                self._reader.feed(data, events)
+            if self.state is ConnectionState.CLOSED:
+                return False
+            return self._reader.feed(data, events)
         except PeerError as error:
+            if events:
+                self._broken = error
+                return True
             self._fail_connection(error, events)
-        return events
+            return False
 
     def _receive_header(self, data: bytes, events: list[Event]) -> bytes:
         missing = len(PROTOCOL_HEADER) - len(self._greeting)
@@ -67,9 +101,12 @@ class ReceivingConversation(Conversation):
             text = f"the server speaks {data[:8]!r}, not AMQP 0-9-1"
             raise PeerError(ReplyCode.FRAME_ERROR, text, in_step=False)
 
-    def _on_frame(self, kind: int, channel: int, payload: bytes, events: list[Event]) -> None:
+    def _on_frame(self, kind: int, channel: int, payload: bytes, events: list[Event]) -> bool:
         if self.state in _DEAF or (self.state is ConnectionState.CLOSING and (channel or kind != METHOD)):
-            return
+            return True
+        is_step = kind == METHOD and payload[:4] in _STEPS
+        if is_step and events:
+            return False
         try:
             if kind == METHOD:
                 self._on_method(channel, payload, events)
@@ -80,10 +117,16 @@ class ReceivingConversation(Conversation):
             elif channel or payload:
                 raise PeerError(ReplyCode.FRAME_ERROR, "a heartbeat frame is empty and on channel 0")
         except PeerError as error:
+            if events:
+                return False  # nothing has changed yet, and the next time it is the same
+            is_step = True
             if error.channel is None:
                 self._fail_connection(error, events, payload if kind == METHOD else b"")
             else:
                 self._fail_channel(error.channel, error, events)
+        if is_step and events:
+            self._reader.halt()
+        return True
 
     def _on_method(self, number: int, payload: bytes, events: list[Event]) -> None:
         channel = self._channels.get(number)
@@ -167,6 +210,12 @@ _DEAF = frozenset((ConnectionState.PEER_CLOSED, ConnectionState.CLOSED))
 _CLOSES = frozenset(
     kind._PREFIX for kind in (ConnectionClose, ConnectionCloseOk, ChannelClose, ChannelCloseOk)
 )
+_STEPS = (
+    _CLOSES
+    | {kind._PREFIX for kind in (ChannelOpen, ChannelOpenOk)}
+    | {kind._PREFIX for (before, kind), after in CONNECTION.items() if after is not before}
+)
+"""Methods that change the state of the connection or of a channel."""
 
 
 def _ack_event(channel: int, method: BasicAck) -> AckEvent:
@@ -175,7 +224,3 @@ def _ack_event(channel: int, method: BasicAck) -> AckEvent:
     event.delivery_tag = method.delivery_tag
     event.multiple = method.multiple
     return event
-
-
-def _short(text: str) -> str:
-    return text.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")

@@ -170,13 +170,13 @@ class ClientConnection(asyncio.Protocol):
         self._outlet.flush()
 
     def data_received(self, data: bytes) -> None:
-        events = self._machine.receive_data(data)
         try:
-            if self.is_open and self._handshake.done:
-                self._channels.dispatch(events)
-            else:
-                for event in events:
-                    self._channels.on_event(event)
+            for events in self._machine.batches(data):
+                if self.is_open and self._handshake.done:
+                    self._channels.dispatch(events)
+                else:
+                    for event in events:
+                        self._channels.on_event(event)
         except Exception as error:
             lost = ConnectionLost(f"a callback failed: {error!r}")
             lost.__cause__ = error

@@ -13,13 +13,22 @@ class Listening:
         self._reasons: set[str] = set()
         self._lenient_until = 0.0
         self._unsent_bytes = 0
+        self._drops = False
 
     def begin(self, transport: asyncio.Transport) -> None:
         """The socket is there."""
         self._transport = transport
 
+    def drop(self) -> None:
+        """Read from now on whatever else there is a reason for: what comes is only dropped, up to the client's end."""
+        for reason in list(self._reasons):
+            self.resume(reason, lenient_until=0.0)
+        self._drops = True
+
     def pause(self, reason: str) -> None:
         """Take nothing more from this client for now."""
+        if self._drops:
+            return
         transport = self._transport
         if not self._reasons and transport is not None and not transport.is_closing():
             transport.pause_reading()

@@ -22,7 +22,7 @@ from lbg_broker.amqp.methods import (
     ConnectionUpdateSecret,
     ConnectionUpdateSecretOk,
 )
-from lbg_broker.server.core.commands import ConnectionLost, ConnectionOpened, Paused, Received
+from lbg_broker.server.core.commands import ConnectionLost, ConnectionOpened, Paused
 from lbg_broker.server.core.connection import Peer
 from lbg_broker.server.core.effects import Deliver, Effect, Revoke, Send, SendContent
 from lbg_broker.server.handshaking import Admitted, Handshake, Refused
@@ -59,6 +59,7 @@ class Session(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._listening = Listening()
+        self._lingers = False
 
     # --- asyncio's side ----------------------------------------------------------------------------------------
 
@@ -84,14 +85,19 @@ class Session(asyncio.Protocol):
         self._timer = loop.call_later(server.settings.handshake_timeout_s, self._handshake_expired)
 
     def data_received(self, data: bytes) -> None:
-        events = self._wire.receive_data(data)
+        if self._is_over():
+            return
+        size = len(data)
+        for events in self._wire.batches(data):
+            if self.admitted:
+                self._received(events, size)
+            else:
+                self._greeted(events)
+            size = 0
+            if self._is_over():
+                return
         if self._wire.has_output:
             self._server.flush_soon(self)
-        if events:
-            if self.admitted:
-                self._received(events, len(data))
-            else:
-                self._greeted(events, len(data))
 
     def eof_received(self) -> bool:
         return False
@@ -147,7 +153,7 @@ class Session(asyncio.Protocol):
         self._server.flush_soon(self)
 
     def flush(self) -> None:
-        """Write what there is, and close the socket when all is said."""
+        """Write what there is, and end our side of the socket when all is said."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -157,7 +163,7 @@ class Session(asyncio.Protocol):
             if transport.get_write_buffer_size() > self._server.settings.unsent_max_bytes:
                 self.pause_reading("output")
         if self._wire.state is ConnectionState.CLOSED:
-            transport.close()
+            self._linger()
 
     def pause_reading(self, reason: str) -> None:
         """Take nothing more from this client for now."""
@@ -174,9 +180,9 @@ class Session(asyncio.Protocol):
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _greeted(self, events: list[Event], size: int) -> None:
-        """Events before connection.open-ok; what follows it in the same read is for the core."""
-        for index, event in enumerate(events):
+    def _greeted(self, events: list[Event]) -> None:
+        """What comes before connection.open-ok, and after a close."""
+        for event in events:
             if isinstance(event, ConnectionFault):
                 log.warning("%s: %s", self.name, event.reply_text)
                 self._closing(event.await_close_ok)
@@ -193,12 +199,8 @@ class Session(asyncio.Protocol):
             if isinstance(verdict, Refused):
                 log.warning("%s: refused: %s", self.name, verdict.reason)
                 self._closing(verdict.told)
-                return
-            if isinstance(verdict, Admitted):
+            elif isinstance(verdict, Admitted):
                 self._enter(verdict)
-                if index + 1 < len(events):
-                    self._received(events[index + 1 :], size)
-                return
 
     def _enter(self, verdict: Admitted) -> None:
         assert self._transport is not None
@@ -220,22 +222,18 @@ class Session(asyncio.Protocol):
 
     def _received(self, events: list[Event], size: int) -> None:
         """Events of an open connection: channel 0 is ours, the rest the core's."""
-        if type(events[-1]) is ConnectionFault or any(
-            type(event) is MethodEvent and event.channel == 0 for event in events
-        ):
-            for index, event in enumerate(events):
-                if isinstance(event, ConnectionFault):
-                    self._server.apply(Received(self.number, events[:index]))
-                    log.warning("%s: %s", self.name, event.reply_text)
-                    self._lose(event.await_close_ok)
-                    return
+        first = events[0]
+        if isinstance(first, ConnectionFault):
+            log.warning("%s: %s", self.name, first.reply_text)
+            self._lose(first.await_close_ok)
+            return
+        if any(type(event) is MethodEvent and event.channel == 0 for event in events):
+            for event in events:
                 if isinstance(event, MethodEvent) and event.channel == 0:
-                    if index:
-                        self._server.apply(Received(self.number, events[:index]))
                     self._on_connection(event)
-                    if events[index + 1 :]:
-                        self._received(events[index + 1 :], 0)
-                    return
+            events = [
+                event for event in events if isinstance(event, ConnectionFault | HeaderEvent) or event.channel
+            ]
         self._server.received(self, events, size)
 
     def _on_connection(self, event: MethodEvent) -> None:
@@ -246,7 +244,7 @@ class Session(asyncio.Protocol):
                 self._server.flush_soon(self)
             case ConnectionCloseOk():
                 self._server.flush_soon(self)
-            case ConnectionUpdateSecret():
+            case ConnectionUpdateSecret() if self._wire.state is ConnectionState.OPEN:
                 self._wire.send(0, ConnectionUpdateSecretOk())
                 self._server.flush_soon(self)
 
@@ -258,16 +256,34 @@ class Session(asyncio.Protocol):
         self._closing(await_close_ok)
 
     def _closing(self, await_close_ok: bool) -> None:
+        """The socket ends when the close is answered, or in a while."""
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is None:
             return
-        loop = self._server.loop
-        if await_close_ok:
-            self._timer = loop.call_later(self._server.settings.close_timeout_s, self._transport.abort)
-        else:
+        loop, limit_s = self._server.loop, self._server.settings.close_timeout_s
+        self._timer = loop.call_later(limit_s, self._transport.abort)
+        self._listening.drop()
+        if not await_close_ok:
             self.flush()
-            self._transport.close()
+            self._linger()
+
+    def _is_over(self) -> bool:
+        """Whether all is said on our side."""
+        return self._lingers
+
+    def _linger(self) -> None:
+        """End our side, and drop what comes until the client ends its own or the time is over.
+
+        A socket that is closed while the client still sends is reset, and what was said last is lost with it: the
+        close-ok (AMQP 0-9-1, connection.close: what comes after it is discarded), or the reason of a close.
+        """
+        transport = self._transport
+        if self._lingers or transport is None:
+            return
+        self._lingers = True
+        if not transport.is_closing() and transport.can_write_eof():  # TLS has no end of one side
+            transport.write_eof()
 
     def _closes(self, method: ConnectionClose) -> None:
         """The core ends the connection."""

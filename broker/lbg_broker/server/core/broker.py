@@ -229,7 +229,7 @@ class Broker:
                     channel = channels[event.channel] = Channel(connection, event.channel)
                     state.send(channel, ChannelOpenOk())
                 continue
-            if channel.stalled:
+            if channel.stalled and not channel.closing:
                 channel.backlog.append(event)
                 continue
             try:
