@@ -140,13 +140,16 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """For the log: a handoff was given up because the queue did not drain in time; it is tried again later."""
+    """For the log: a handoff was put off because the queue did not drain within `after_s`, the `times`-th in a row. The
+    next may take `next_s`."""
 
     queue: int
     to: int | None
     why: str
     running: int
     after_s: float
+    times: int
+    next_s: float
 
 
 @dataclass(frozen=True, slots=True)

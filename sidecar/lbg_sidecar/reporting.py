@@ -39,6 +39,8 @@ def beat_content(machine: MemberMachine) -> BeatContent:
                 progress=Progress.STALLED if is_stalled else progress_of(binding),
                 poisoned=len(attachment.poisoned) if attachment is not None else 0,
                 poisoned_keys=poisoned_keys(binding),
+                put_off=binding.put_off,
+                next_drain_s=machine.handoffs.drain_s if binding.put_off else 0.0,
             )
         )
     return BeatContent(tuple(queues), machine.balancer.status, asdict(machine.consumption.counts))

@@ -43,7 +43,8 @@ class MemberSettings:
       Partitioned; else 5 s, which outlasts the restart of a process and is Solace's default.
     - `max_handoff_s`: how long a queue may stand still to drain before it is moved. None: the group's, in mode
       Partitioned; else 3 s, which is Solace's default. A queue that is not drained by then stays where it is and is
-      tried again later. A member that leaves waits longer: `shutdown_grace_s`.
+      tried again, each time with twice as long, up to this and `call_timeout_s`. A member that leaves waits longer:
+      `shutdown_grace_s`.
     - `release_interval_s`: how often a `static` member releases its secondary queues, spread by a tenth. 30 s
       is the document's.
     - `moves_at_once`: queues of this member that are on the move at the same time. 2 keeps the work of a move,

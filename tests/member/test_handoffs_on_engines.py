@@ -62,6 +62,29 @@ async def test_a_queue_that_does_not_drain_stays_and_moves_once_it_does(place: P
     assert not judge.repeats
 
 
+async def test_calls_that_outlast_the_handoff_time_starve_no_join_and_are_not_repeated(
+    place: Place, load: Load
+) -> None:
+    judge = Judge()
+
+    async def work(message: Message) -> None:
+        await asyncio.sleep(1.0)
+
+    settings = {"max_handoff_s": 0.1, "rebalance_delay_s": 0.2}
+    async with (
+        Member(place.settings("a", **settings), judge.handler("a", work)) as a,
+        under_load(load, rate_hz=14),
+    ):
+        await until(lambda: a.state()["lanes"]["running"] >= 8, what="calls in every queue")
+        async with Member(place.settings("b", **settings), judge.handler("b", work)) as b:
+            await until(lambda: in_balance(a, b), what="two members in balance", timeout_s=60)
+            assert a.state()["counts"]["forced"] == 0
+            assert not any(queue["put_off"] for queue in a.state()["queues"])
+            await until(lambda: "b" in judge.members(since=0), what="work at the member that joined")
+    assert not judge.inversions
+    assert not judge.repeats
+
+
 async def test_a_static_member_serves_its_own_queues_and_the_rest_wander(place: Place, load: Load) -> None:
     judge = Judge()
     static = {"assignment": Assignment.STATIC, "clients": 3, "release_interval_s": 0.4}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -131,6 +132,71 @@ def test_a_queue_that_does_not_drain_is_kept_and_moves_later() -> None:
     assert world.served_by() == balanced_primaries(2, {0, 1})
     fine(world)
     assert world.repeats == 0
+
+
+def slow_world(seconds: float, *, call_s: float, abortable: bool = True) -> World:
+    """A member whose two queues always have calls at work, begun at different times, that take longer than a handoff
+    may; one that joins it; and so many seconds."""
+    world = World(5, queue_count=2, hash_count=2, rules=Rules(concurrency=32))
+    if not abortable:  # as a handler in threads
+        world.application.aborts = lambda call: None  # type: ignore[method-assign]
+    world.chances = Chances(slow=1.0, slow_s=call_s)
+    world.join()
+    for number in range(round(seconds * 2)):
+        world.at(number / 2, lambda n=number: world.publish(f"key{n % 24}", hash_=n % 2))
+    world.run(20)
+    world.events.clear()
+    world.join()
+    world.run(seconds - 20)
+    return world
+
+
+@pytest.mark.parametrize("call_s", [3.5, 9.0, 25.0])
+def test_calls_longer_than_the_handoff_time_starve_no_join(call_s: float) -> None:
+    world = slow_world(20 + 10 * call_s, call_s=call_s)
+    assert world.served_by() == balanced_primaries(2, {0, 1})
+    assert [move.forced for move in events(world, Moved)] == [0]
+    fine(world, after_s=60)
+    assert world.repeats == 0
+
+
+def test_a_call_that_never_ends_starves_no_join_because_it_is_aborted_at_its_own_limit() -> None:
+    world = slow_world(250, call_s=600.0)
+    assert world.served_by() == balanced_primaries(2, {0, 1})
+    assert [move.forced for move in events(world, Moved)] == [0]
+
+
+def test_each_handoff_that_is_put_off_lets_the_next_take_twice_as_long_up_to_the_limit_of_a_call() -> None:
+    world = slow_world(300, call_s=600.0, abortable=False)
+    kept = events(world, Kept)
+    assert [round(event.after_s) for event in kept[:6]] == [3, 6, 12, 24, 33, 33]
+    assert [event.times for event in kept] == list(range(1, len(kept) + 1))
+    assert [round(event.next_s) for event in kept[:5]] == [6, 12, 24, 33, 33]
+    assert not events(world, Moved)
+
+
+def test_a_member_says_of_each_queue_how_often_its_handoff_was_put_off_until_it_has_moved() -> None:
+    world = slow_world(60, call_s=25.0)
+    told = beat_content(world.members[0].machine).queues
+    assert [(one.put_off, round(one.next_drain_s)) for one in told] == [(0, 0), (3, 24)]
+    world.run(60)
+    assert all(one.put_off == 0 for one in beat_content(world.members[0].machine).queues)
+
+
+def test_a_handoff_that_nobody_wants_any_more_was_never_put_off() -> None:
+    world = slow_world(60, call_s=600.0, abortable=False)
+    assert beat_content(world.members[0].machine).queues[1].put_off
+    world.kill(world.members[1])
+    world.run(20)
+    assert not beat_content(world.members[0].machine).queues[1].put_off
+
+
+def test_a_queue_works_as_long_as_it_stood_still_before_its_handoff_is_tried_again() -> None:
+    world = slow_world(250, call_s=600.0)
+    kept = [(at, event) for at, _, event in world.events if isinstance(event, Kept)]
+    assert len(kept) >= 3
+    for (at, event), (next_at, after) in pairwise(kept):
+        assert next_at - after.after_s - at >= 0.8 * max(event.after_s, 5.0)
 
 
 def test_a_member_that_leaves_cuts_off_what_does_not_drain_and_counts_it() -> None:

@@ -37,9 +37,18 @@ OTHER = Identity(1, "other", "1-1")
             {"from": 0, "to": None, "why": "leave", "delivered_again": 2},
         ),
         (
-            Kept(3, 1, "rebalance", 4, 3.0),
-            "me: queue 3 stays (rebalance): 4 calls did not end within 3.0 s",
-            {"event": "kept", "from": 0, "to": 1, "why": "rebalance", "running": 4},
+            Kept(3, 1, "rebalance", 4, 3.0, times=1, next_s=6.0),
+            "me: queue 3 stays (rebalance): 4 calls did not end within 3.0 s; the handoff is put off (1 in a row), the "
+            "next waits for up to 6.0 s",
+            {
+                "event": "kept",
+                "from": 0,
+                "to": 1,
+                "why": "rebalance",
+                "running": 4,
+                "times": 1,
+                "next_seconds": 6.0,
+            },
         ),
         (
             TakenOver(3, 1, "leave", planned=True, pause_s=0.004),

@@ -94,6 +94,21 @@ async def test_poisoned_messages_are_a_problem_that_names_their_keys() -> None:
     assert problem.endswith("keys: 'N14228', 'N1' and others")
 
 
+@pytest.mark.parametrize("put_off", [0, 1, 2, 5])
+async def test_a_queue_whose_handoff_is_put_off_again_and_again_is_a_problem_that_says_why(
+    put_off: int,
+) -> None:
+    admin = await made()
+    admin.queues["lbg.orders.q.1"] = replace(admin.queues["lbg.orders.q.1"], consumers=1)
+    slow = {**BEAT["queues"][1], "put_off": put_off, "next_drain_s": 24.0}
+    admin.beats = [{**BEAT, "queues": [slow]}]
+    expected = (
+        f"lbg.orders.q.1 should move and stays at m1: {put_off} handoffs in a row were put off because calls of the "
+        "application did not end; the next waits for up to 24 s"
+    )
+    assert (await show_group(admin, "orders")).to_json()["problems"] == ([expected] if put_off >= 2 else [])
+
+
 async def test_what_could_not_be_read_is_unknown_and_so_is_every_sum_with_it() -> None:
     admin = await made()
     admin.queues["lbg.orders.q.0"] = replace(admin.queues["lbg.orders.q.0"], ready=5)

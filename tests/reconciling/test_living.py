@@ -149,6 +149,27 @@ async def test_what_somebody_deletes_is_back_after_one_round(kind: Kind, name: s
 
 
 @in_virtual_time
+async def test_a_queue_whose_handoff_is_put_off_again_and_again_degrades_the_group_until_it_moves() -> None:
+    async with Place() as place:
+        await place.ready()
+        members = place.broker.members_of
+        place.broker.members_of = lambda group: [
+            {
+                **beat,
+                "queues": [{**one, "put_off": 3, "next_drain_s": 24.0} for one in beat["queues"][:1]]
+                + beat["queues"][1:],
+            }
+            for beat in members(group)
+        ]
+        await asyncio.sleep(45)
+        assert place.conditions()["Degraded"] == ("True", "HandoffsPutOff")
+        assert "queue 0: 3 handoffs in a row" in place.message("Degraded")
+        place.broker.members_of = members
+        await asyncio.sleep(45)
+        assert place.conditions()["Degraded"] == ("False", "AsExpected")
+
+
+@in_virtual_time
 async def test_queues_that_somebody_deletes_are_made_again() -> None:
     async with Place() as place:
         await place.ready()

@@ -20,6 +20,7 @@ STATE = {
             "in_flight": 3,
             "window": 12,
             "poisoned": 1,
+            "put_off": 2,
         },
         {
             "role": "secondary",
@@ -29,6 +30,7 @@ STATE = {
             "in_flight": 0,
             "window": 12,
             "poisoned": 0,
+            "put_off": 0,
         },
     ],
     "lanes": {"running": 2, "blocked": 1, "concurrency": 16},
@@ -80,6 +82,7 @@ def test_the_window_is_of_the_queues_that_are_served() -> None:
     assert told[("lbg_prefetch_window_messages", ())] == 12
     assert told[("lbg_prefetch_used_ratio", ())] == 0.25
     assert told[("lbg_messages_poisoned", ())] == 1
+    assert told[("lbg_queues_put_off", ())] == 1
 
 
 def test_the_lag_says_when_it_was_counted_and_the_broker_when_it_was_heard() -> None:

@@ -178,6 +178,7 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat] | Unknown)
     lines.sort(key=lambda line: -1 if line.number is None else line.number)
     members = UNKNOWN if beats is UNKNOWN else members_of(beats)
     problems += _poisoned(names, members, is_one_queue=bool(lines) and lines[0].number is None)
+    problems += _held_back(names, members)
     return Description(
         group=group,
         spec=spec,
@@ -202,6 +203,17 @@ def _poisoned(
                 yield (
                     f"{queue} has {one.poisoned} poisoned messages at {member.name}, which fail again and again and "
                     f"hold up what follows; keys: {keys}{more}"
+                )
+
+
+def _held_back(names: Names, members: tuple[MemberLine, ...] | Unknown) -> Iterator[str]:
+    for member in () if members is UNKNOWN else members:
+        for one in member.queues:
+            if one.is_held_back:
+                yield (
+                    f"{names.queue(one.queue)} should move and stays at {member.name}: {one.put_off} handoffs in a row "
+                    f"were put off because calls of the application did not end; the next waits for up to "
+                    f"{one.next_drain_s:g} s"
                 )
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from .admin import Beat
 
+HELD_BACK_FROM = 2
+"""Handoffs in a row that were put off: the first leaves the application the time that the group's setting says."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemberQueue:
@@ -20,6 +23,13 @@ class MemberQueue:
     progress: str = "Idle"
     poisoned: int = 0
     poisoned_keys: tuple[str, ...] = ()
+    put_off: int = 0
+    next_drain_s: float = 0.0
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it should be another member's, and calls that do not end keep it here."""
+        return self.put_off >= HELD_BACK_FROM
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,8 @@ def _member(beat: Beat) -> MemberLine:
                 progress=str(one.get("progress", "Idle")),
                 poisoned=int(one.get("poisoned", 0)),
                 poisoned_keys=tuple(map(str, one.get("poisoned_keys", ()))),
+                put_off=int(one.get("put_off", 0)),
+                next_drain_s=float(one.get("next_drain_s", 0.0)),
             )
             for one in beat["queues"]
         ),

@@ -153,6 +153,12 @@ class Reason(enum.Enum):
         "A message fails again and again and its key waits: mend the application, or set whenExhausted to DeadLetter.",
     )
     STALLED = (Type.DEGRADED, State.TRUE, "A queue has messages and gives none to its member.")
+    HANDOFFS_PUT_OFF = (
+        Type.DEGRADED,
+        State.TRUE,
+        "A queue should move and stays, because calls of the application do not end in time; it is tried again, each "
+        "time with more of it.",
+    )
     REPAIR_NEEDED = (Type.DEGRADED, State.TRUE, "Something of the group is missing or changed on the broker.")
     PODS_FAILING = (Type.DEGRADED, State.TRUE, "Consumer pods do not start or keep ending.")
     CLUSTER_REFUSES = (

@@ -182,6 +182,10 @@ def degraded(group: GroupManifest, facts: Facts) -> Condition:
     if poisoned:
         told = [f"queue {one.queue}: {', '.join(one.poisoned_keys) or 'no key'}" for one in poisoned]
         return Condition(Reason.POISONED, "; ".join(told[:QUEUES_NAMED_MAX]))
+    held_back = [one for member in description.members for one in member.queues if one.is_held_back]
+    if held_back:
+        told = [f"queue {one.queue}: {one.put_off} handoffs in a row" for one in held_back]
+        return Condition(Reason.HANDOFFS_PUT_OFF, "; ".join(told[:QUEUES_NAMED_MAX]))
     if stranded := stranded_of(description, facts.now_s):
         return Condition(Reason.SESSIONS_STRANDED, stranded)
     if description.problems:

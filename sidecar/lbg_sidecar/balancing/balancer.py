@@ -95,6 +95,10 @@ class Balancer:
     def _move(self, now: float) -> None:
         primaries = self._rules.primaries(self.holddown.settled)
         moves = self._handoffs.moves
+        me = self._roster.me
+        for binding in self._bindings.all:
+            if me is None or primaries[binding.queue] in (None, me.index):
+                binding.put_off = 0
         for binding, to in moves_wanted(self._bindings, self._roster, primaries, now):
             if len(moves) >= self._rules.moves_at_once:
                 break

@@ -33,7 +33,8 @@ class Binding:
     )
     attach_due: float = 0.0
     failures: int = 0
-    move_due: float = 0.0  # no handoff before this: an earlier one was given up
+    move_due: float = 0.0  # no handoff before this: an earlier one was put off
+    put_off: int = 0  # handoffs in a row that were put off, because the queue did not drain in time
     answers: list[tuple[int, str]] = field(
         default_factory=list
     )  # movers that wait for us to be out of the way

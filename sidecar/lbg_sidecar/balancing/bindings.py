@@ -164,6 +164,7 @@ class Bindings:
         binding.phase = Phase.UNBOUND
         binding.active = False
         binding.release_due = None
+        binding.put_off = 0
 
     def _prefetch(self) -> int:
         if self.rules.prefetch is not None:

@@ -19,6 +19,9 @@ from .binding import Binding, Phase
 from .bindings import Bindings
 from .handoff import Handoff, Stage
 
+DOUBLED_AT_MOST = 16
+"""Times: a handoff time of milliseconds is longer than any call by then."""
+
 
 class Handoffs:
     def __init__(
@@ -32,8 +35,8 @@ class Handoffs:
     ) -> None:
         self.moves: dict[int, Handoff] = {}
         self.gives_up = True
-        """A queue that does not drain within `max_handoff_s` stays where it is. Not so while the member gives all its
-        queues away: then it drains until `force`."""
+        """A queue that does not drain within `drain_s` stays where it is. Not so while the member gives all its queues
+        away: then it drains until `force`."""
         self._bindings = bindings
         self._rules = bindings.rules
         self._consumption = consumption
@@ -130,6 +133,14 @@ class Handoffs:
         )
 
     @property
+    def drain_s(self) -> float:
+        """How long the next handoff may wait for the application, of whichever queue: twice as long after each that was
+        put off in vain, until a call that began before would have been aborted (docs/adr/0044)."""
+        put_off = max(binding.put_off for binding in self._bindings.all)
+        longest_s = self._rules.max_handoff_s + self._consumption.rules.call_timeout_s
+        return min(self._rules.max_handoff_s * 2.0 ** min(put_off, DOUBLED_AT_MOST), longest_s)
+
+    @property
     def next_due(self) -> float:
         due = float("inf")
         for move in self.moves.values():
@@ -143,7 +154,7 @@ class Handoffs:
         attachment = self._attachment(handoff)
         handoff.stage = Stage.DRAINING
         handoff.frozen_at = now
-        handoff.deadline = now + self._rules.max_handoff_s
+        handoff.deadline = now + self.drain_s
         handoff.halt_at = now + self._rules.max_handoff_s / 2
         self._consumption.lanes.freeze(attachment)
         self._roster.changed(now)
@@ -165,10 +176,13 @@ class Handoffs:
     def _keep(self, handoff: Handoff, now: float) -> None:
         attachment = self._attachment(handoff)
         binding = self._bindings.all[handoff.queue]
-        after_s = self._rules.rebalance_delay_s * (0.8 + 0.4 * self._uniform())
-        binding.move_due = now + after_s
+        stood_s = now - handoff.frozen_at
+        binding.put_off += 1
+        # It works for as long as it stood still, so that a call that never ends costs it half of its time at most.
+        binding.move_due = now + max(self._rules.rebalance_delay_s, stood_s) * (0.8 + 0.4 * self._uniform())
+        running = len(attachment.running)
         self._effects.append(
-            Kept(handoff.queue, handoff.to, handoff.why, len(attachment.running), now - handoff.frozen_at)
+            Kept(handoff.queue, handoff.to, handoff.why, running, stood_s, binding.put_off, self.drain_s)
         )
         self._cancel(handoff)
 

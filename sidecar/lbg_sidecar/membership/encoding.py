@@ -146,6 +146,8 @@ def encode_content(content: BeatContent) -> dict[str, Any]:
                 "progress": state.progress.value,
                 "poisoned": state.poisoned,
                 "poisoned_keys": list(state.poisoned_keys),
+                "put_off": state.put_off,
+                **({"next_drain_s": round(state.next_drain_s, 3)} if state.put_off else {}),
             }
             for state in content.queues
         ],
@@ -167,6 +169,8 @@ def _decode_content(fields: dict[str, Any]) -> BeatContent:
             progress=Progress(state["progress"]),
             poisoned=_number(state.get("poisoned", 0)),
             poisoned_keys=tuple(map(str, state.get("poisoned_keys", ()))),
+            put_off=_number(state.get("put_off", 0)),
+            next_drain_s=float(state.get("next_drain_s", 0.0)),
         )
         for state in fields["queues"]
     )

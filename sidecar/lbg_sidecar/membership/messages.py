@@ -61,6 +61,8 @@ class QueueState:
     progress: Progress = Progress.IDLE
     poisoned: int = 0  # messages whose attempts are used up, and which are tried on
     poisoned_keys: tuple[str, ...] = ()  # of the oldest of them
+    put_off: int = 0  # handoffs in a row that its calls did not end in time for
+    next_drain_s: float = 0.0  # how long the next may wait for them, if one was put off
 
 
 @dataclass(frozen=True, slots=True)

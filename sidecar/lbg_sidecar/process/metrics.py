@@ -40,6 +40,9 @@ SERIES: Mapping[str, Series] = {
     "lbg_messages_in_flight": Series("gauge", "Delivered here and not acknowledged yet."),
     "lbg_prefetch_window_messages": Series("gauge", "What the queues served here may have in flight."),
     "lbg_prefetch_used_ratio": Series("gauge", "In flight by window, of the queue where that is most."),
+    "lbg_queues_put_off": Series(
+        "gauge", "Queues that should move and stay, as calls did not end within a handoff's time."
+    ),
     "lbg_messages_poisoned": Series("gauge", "Held here with their attempts used up; their keys wait."),
     "lbg_messages_lag": Series("gauge", "Ready and unacknowledged, in queues this member is primary of."),
     "lbg_messages_lag_timestamp_seconds": Series("gauge", "When the oldest count in the lag was made."),
@@ -56,7 +59,7 @@ SERIES: Mapping[str, Series] = {
     "lbg_messages_forced_total": Series("counter", "Messages at work when a close could not wait for them."),
     "lbg_stalls_total": Series("counter", "Queues attached to anew because they gave nothing."),
     "lbg_overlaps_total": Series("counter", "Queues that another member turned out to serve."),
-    "lbg_handoffs_total": Series("counter", "Queues moved: away, kept (given up), taken over.", ("result",)),
+    "lbg_handoffs_total": Series("counter", "Queues moved: away, kept (put off), taken over.", ("result",)),
     "lbg_handoff_pause_seconds": Series("histogram", "How long a queue handed over to here stood still."),
     "lbg_app_call_duration_seconds": Series("histogram", "The last call of each message processed."),
     "lbg_message_age_seconds": Series("histogram", "From publishing to the end of processing."),
@@ -153,6 +156,7 @@ def _queues(queues: list[Mapping[str, Any]]) -> Iterator[Metric]:
     progress = Counter(one["progress"] for one in queues if one["active"])
     yield _gauge("lbg_active_queues", {(str(one),): progress[str(one)] for one in Progress})
     yield _gauge("lbg_messages_in_flight", {(): sum(one["in_flight"] for one in queues)})
+    yield _gauge("lbg_queues_put_off", {(): sum(one["put_off"] > 0 for one in queues)})
     yield _gauge("lbg_messages_poisoned", {(): sum(one["poisoned"] for one in queues)})
     served = [one for one in queues if one["active"]]
     if served:

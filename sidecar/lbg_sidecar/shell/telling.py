@@ -26,11 +26,13 @@ def tell(name: str, me: int | None, effect: Effect) -> None:
                 *(name, queue, target, why, times, again),
                 extra=_fields("handed_over", name, queue, {"from": me, "to": to, "why": why, **times_s}),
             )
-        case Kept(queue, to, why, running, after_s):
+        case Kept(queue, to, why, running, after_s, times, next_s):
             kept = {"from": me, "to": to, "why": why, "running": running, "after_seconds": after_s}
+            kept |= {"times": times, "next_seconds": next_s}
             log.warning(
-                "%s: queue %d stays (%s): %d calls did not end within %.1f s; trying again later",
-                *(name, queue, why, running, after_s),
+                "%s: queue %d stays (%s): %d calls did not end within %.1f s; the handoff is put off (%d in a row), "
+                "the next waits for up to %.1f s",
+                *(name, queue, why, running, after_s, times, next_s),
                 extra=_fields("kept", name, queue, kept),
             )
         case TakenOver(queue, former, why, _, pause_s):
