@@ -36,6 +36,23 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Have the broker put these deliveries back in their places, for others."""
+
+    attachment: Attachment
+    tags: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The broker wants these calls' messages. Those that have not reached the application are to be reported as ended
+    now. `taken`: they are another member's, so stop the others, too."""
+
+    calls: tuple[Held, ...]
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Abort:
     """Stop these calls; each still has to be reported as ended, once it has."""
 
@@ -139,6 +156,25 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenBack:
+    """For the log: the broker moves partitions away (`queues`), and got back what was not begun; `at_work` messages are
+    finished here."""
+
+    queues: tuple[int, ...]
+    given_back: int
+    at_work: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """For the log: the broker's time for that ended, and it has given partitions (`queues`) to another member.
+    `at_work` messages were cut off at work: they are delivered again, and their verdicts do nothing."""
+
+    queues: tuple[int, ...]
+    at_work: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """For the log: a handoff was put off because the queue did not drain within `after_s`, the `times`-th in a row. The
     next may take `next_s`."""
@@ -220,6 +256,8 @@ Effect = (
     | Detach
     | Ack
     | Look
+    | GiveBack
+    | Withdraw
     | Abort
     | Done
     | DeadLetter
@@ -233,6 +271,8 @@ Effect = (
     | SessionForgotten
     | SessionEnded
     | Moved
+    | GivenBack
+    | Taken
     | Kept
     | TakenOver
     | Poisoned

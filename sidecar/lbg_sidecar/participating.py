@@ -9,7 +9,7 @@ application only while its attachment lives, one call at a time in a lane, and a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from .balancing.bindings import Bindings, NativeAttachments
@@ -18,7 +18,21 @@ from .consuming.acknowledging import Acknowledging
 from .consuming.consumption import Consumption, Next, Rules
 from .consuming.held import Attachment, Held
 from .consuming.positions import Processed
-from .effects import Abort, DeadLetter, Done, Effect, Exit, Poisoned, Republish, StoodDown, TimedOut
+from .effects import (
+    Abort,
+    DeadLetter,
+    Done,
+    Effect,
+    Exit,
+    GiveBack,
+    GivenBack,
+    Poisoned,
+    Republish,
+    StoodDown,
+    Taken,
+    TimedOut,
+    Withdraw,
+)
 from .membership.messages import BeatContent, Message
 from .membership.presence import Presence, Stage
 from .membership.roster import Post, Roster, Timings
@@ -139,6 +153,42 @@ class Participant(ABC):
     @abstractmethod
     def deliver(self, attachment: Attachment, arrivals: list[Held], now: float) -> None: ...
 
+    def revoked(self, attachment: Attachment, tags: Collection[int], now: float, *, taken: bool) -> None:
+        """The broker wants these deliveries for another member, or, `taken`, has given them to it. Nothing of them
+        starts here from now on. The answer goes out when the effects of this have been run."""
+        if attachment.closed:
+            return
+        if taken:
+            self._taken(attachment, tags)
+        else:
+            self._asked_back(attachment, tags, now)
+        self._after(now)
+
+    def _asked_back(self, attachment: Attachment, tags: Collection[int], now: float) -> None:
+        idle, others = self.consumption.ask_back(attachment, tags)
+        if idle:
+            self.effects.append(GiveBack(attachment, tuple(held.tag for held in idle)))
+            self.effects.append(Done(tuple(idle), settled=False))
+        self._acknowledging.settle_now(attachment, others, now)
+        at_work = [held for held in others if held.outcome is None]
+        self.effects.append(GivenBack(_queues_of((*idle, *others)), len(idle), len(at_work)))
+        running = tuple(held for held in at_work if held in attachment.running)
+        if running:
+            self.effects.append(Withdraw(running, taken=False))
+
+    def _taken(self, attachment: Attachment, tags: Collection[int]) -> None:
+        gone, at_work = self.consumption.take_back(attachment, tags)
+        running = tuple(held for held in at_work if held in attachment.running)
+        over = tuple(held for held in gone if held not in running)
+        if running:
+            self.effects.append(Withdraw(running, taken=True))
+        if over:
+            self.effects.append(
+                Done(over, settled=False)
+            )  # a call that still runs is journalled when it has ended
+        if gone:
+            self.effects.append(Taken(_queues_of(gone), len(at_work)))
+
     @abstractmethod
     def looked(self, queue: int, ready: int | None, now: float) -> None:
         """So many messages wait in the queue; None when the broker could not be asked."""
@@ -157,18 +207,21 @@ class Participant(ABC):
     def end(self, held: Held, verdict: Verdict, now: float) -> None:
         attachment = held.attachment
         what = self.consumption.end(held, verdict, now)
-        if attachment.closed:
+        if held.is_over:
             self.effects.append(Done((held,), settled=False))
-            return
-        if what is Next.DEAD_LETTER:
+        elif what is Next.GIVE_BACK:
+            self.effects += (GiveBack(attachment, (held.tag,)), Done((held,), settled=False))
+        elif what is Next.DEAD_LETTER:
             self.effects.append(DeadLetter(held))
         elif what is Next.REPUBLISH:
             self.effects.append(Republish(held))
         elif what is Next.WARN:
             self.effects.append(Poisoned(held.queue, held.key, held.identity, held.attempts, held.reason))
+        elif held.is_asked:
+            self._acknowledging.settle_now(attachment, (held,), now)
         elif not attachment.unacked_listed:
             self._acknowledging.settled(attachment)
-        if attachment.frozen:
+        if attachment.frozen and not attachment.closed:
             self._call_ended(attachment, now)
 
     def confirmed(self, held: Held, what: Next, now: float) -> None:
@@ -177,7 +230,10 @@ class Participant(ABC):
         if attachment.closed:
             return
         self.consumption.confirmed(held, what)
-        self._acknowledging.settled(attachment)
+        if held.is_asked and not held.is_taken:
+            self._acknowledging.settle_now(attachment, (held,), now)
+        else:
+            self._acknowledging.settled(attachment)
         if attachment.frozen:
             self._call_ended(attachment, now)
 
@@ -253,3 +309,7 @@ class Participant(ABC):
     def _gave_all_away(self) -> None:
         is_gone = self._presence.emptied() is Stage.GONE
         self.effects.append(Exit() if is_gone else StoodDown())
+
+
+def _queues_of(helds: Iterable[Held]) -> tuple[int, ...]:
+    return tuple(sorted({held.queue for held in helds}))

@@ -36,7 +36,7 @@ STATE = {
     "lanes": {"running": 2, "blocked": 1, "concurrency": 16},
     "counts": {
         **dict.fromkeys(("delivered", "acked", "dead_lettered", "repeats_dropped", "retried"), 5),
-        **dict.fromkeys(("timed_out", "aborted", "forced", "stalls", "overlaps"), 1),
+        **dict.fromkeys(("timed_out", "aborted", "given_back", "taken", "forced", "stalls", "overlaps"), 1),
     },
 }
 

@@ -21,6 +21,8 @@ class NativeMember:
 
     def __init__(self, *, session: SessionPosition | None = None, **rules: Any) -> None:
         ids = itertools.count()
+        self.attachment: Attachment
+        """The last one."""
         order = Order.KEY if session is None else Order.QUEUE
         self.machine = NativeMachine(
             "m",
@@ -53,6 +55,7 @@ class NativeMember:
     def attach(self, now: float = 0.0) -> Attachment:
         (asked,) = self.took(Attach)
         self.machine.attached(asked.attachment, now)
+        self.attachment = asked.attachment
         return asked.attachment
 
     def deliver(

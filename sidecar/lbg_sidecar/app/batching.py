@@ -99,6 +99,19 @@ class BatchChannel:
             elif request.limit is None:
                 request.limit = loop.call_later(self._settings.abort_wait_s, request.task.cancel)
 
+    def withdraw(self, messages: Collection[Message], *, taken: bool) -> None:
+        """What is gathered for a request has not begun. A request that holds others' messages is not closed: they would
+        be processed twice for it."""
+        for message in messages:
+            request = self._request_of.get(message.held)
+            if request is None:
+                if self._gathering.remove(message.held) is not None:
+                    self._end_interrupted(message)
+            elif taken:
+                request.aborted.add(message.held)
+                if len(request.aborted) == len(request.messages) and request.task is not None:
+                    request.task.cancel()
+
     async def stop(self, grace_s: float) -> None:
         self._calls = None
         for timer in (self._linger, self._looking, *(request.limit for request in self._requests)):

@@ -45,7 +45,8 @@ class Calls(Protocol):
 class AppChannel(Protocol):
     """One way to reach the application. All methods are called in the member's event loop.
 
-    A channel may have an attribute `concurrency`, see `concurrency_of`, and a method `ask_again`, see there.
+    A channel may have an attribute `concurrency`, see `concurrency_of`, and methods `ask_again` and `withdraw`, see the
+    functions of these names.
     """
 
     async def start(self, calls: Calls) -> None:
@@ -68,6 +69,18 @@ def concurrency_of(channel: AppChannel) -> int:
     """How many messages at a time the channel makes use of, where its user sets no number: batches can only fill up
     when there is room for them."""
     return getattr(channel, "concurrency", CONCURRENCY)
+
+
+def withdraw(channel: AppChannel, messages: Collection[Message], *, taken: bool) -> None:
+    """The broker wants these calls' messages for another member (`taken`: has given them to it). A channel that lets
+    taken calls wait before they reach the application has a method of this name: it ends those as `INTERRUPTED` at
+    once, and of calls that are `taken` stops what it can without harm to others. In any other channel a call that
+    was taken has begun: it ends as it will, and is aborted when it is `taken`."""
+    withdrawing = getattr(channel, "withdraw", None)
+    if withdrawing is not None:
+        withdrawing(messages, taken=taken)
+    elif taken:
+        channel.abort(messages)
 
 
 def ask_again(channel: AppChannel) -> bool:

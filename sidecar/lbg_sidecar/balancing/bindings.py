@@ -178,5 +178,5 @@ class Bindings:
 
 def _at_work(attachment: Attachment) -> int:
     """Called, on the way to a confirm, or done behind a message that is not."""
-    waiting = len(attachment.unconfirmed) + attachment.parked
+    waiting = len(attachment.unconfirmed) + len(attachment.parked)
     return len(attachment.running) + waiting + len(attachment.settling.scattered)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from ..effects import Ack, Done, Effect
-from .held import Attachment
+from .held import Attachment, Held
 
 SINGLE_ACK_AFTER_S = 0.25
 SINGLE_ACKS_AT_ONCE = 4
@@ -61,12 +61,24 @@ class Acknowledging:
         self._unacked = still
         return due
 
+    def settle_now(self, attachment: Attachment, wanted: Iterable[Held], now: float) -> None:
+        """Acknowledge what is done without waiting for more of it: in one frame as far as it can be, and of the rest
+        what is `wanted` back."""
+        settling = attachment.settling
+        done = settling.take()
+        if done:
+            self._effects.append(Ack(attachment, done[-1].tag))
+        self._sent(attachment, done, settling.take_these(wanted), now)
+
     def _ack(self, attachment: Attachment, now: float) -> None:
         settling = attachment.settling
         done = settling.take()
         if done:
             self._effects.append(Ack(attachment, done[-1].tag))
         singly = settling.take_scattered(SINGLE_ACKS_AT_ONCE, done_before=now - SINGLE_ACK_AFTER_S)
+        self._sent(attachment, done, singly, now)
+
+    def _sent(self, attachment: Attachment, done: list[Held], singly: list[Held], now: float) -> None:
         for held in singly:
             self._effects.append(Ack(attachment, held.tag, multiple=False))
         if done or singly:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from ..verdict import Kind, Verdict
@@ -40,6 +40,8 @@ class Rules:
 class Counts:
     """Since the member started.
 
+    `given_back`: messages that were not begun when the broker wanted them back for another member. `taken`: messages at
+    work when its time for that ended: they are delivered again.
     `forced`: messages at work (called, on the way to a confirm, or done and not to be acknowledged in time) when a
     close could not wait for them: they are delivered again. `aborted`: calls that ended without effect, their
     channel gone. `poisoned`: messages whose attempts were used up, and which are tried on.
@@ -55,6 +57,8 @@ class Counts:
     dead_lettered: int = 0
     timed_out: int = 0
     aborted: int = 0
+    given_back: int = 0
+    taken: int = 0
     forced: int = 0
     poisoned: int = 0
     stalls: int = 0
@@ -67,6 +71,8 @@ class Next(enum.Enum):
     NOTHING = enum.auto()
     DEAD_LETTER = enum.auto()
     REPUBLISH = enum.auto()
+    GIVE_BACK = enum.auto()
+    """The broker wants it back, and it is not done."""
     WARN = enum.auto()
     """Its attempts are used up as of now; it is tried on, and somebody should know."""
 
@@ -151,7 +157,7 @@ class Consumption:
         kind = verdict.kind
         if kind is Kind.ACK:
             return self._acked(held)
-        if held.attachment.closed:
+        if held.is_over:
             self.counts.aborted += 1
             self.lanes.finish(held)
             return Next.NOTHING
@@ -161,6 +167,8 @@ class Consumption:
         if kind is Kind.INTERRUPTED:
             if held.abort_reason is None:  # it fell with another's abort: not this message's failure
                 held.calls -= 1
+                if held.is_asked:
+                    return self._given_back(held)
                 self.lanes.delay(held, now)
                 self.lanes.wake(now)
                 return Next.NOTHING
@@ -177,6 +185,8 @@ class Consumption:
         held.reason = reason
         if held.identity is not None:
             self.processed.failed(held.identity, held.attempts)
+        if held.is_asked:
+            return self._given_back(held)
         self.lanes.delay(held, now + self._wait_s(held, after_s, is_exhausted=is_exhausted))
         poisoned = held.attachment.poisoned
         if not is_exhausted or held in poisoned:
@@ -184,6 +194,56 @@ class Consumption:
         poisoned[held] = now
         self.counts.poisoned += 1
         return Next.WARN
+
+    def _given_back(self, held: Held) -> Next:
+        """A call that has ended and is to be made again is another member's to make."""
+        self.lanes.finish(held)
+        self._release(held.attachment, [held])
+        return Next.GIVE_BACK
+
+    def _release(self, attachment: Attachment, released: list[Held]) -> None:
+        """They are the broker's again; this member has counted no verdict of them."""
+        attachment.settling.forget(frozenset(released))
+        for held in released:
+            if held.outcome is None:
+                held.outcome = Outcome.RELEASED
+            attachment.poisoned.pop(held, None)
+
+    def ask_back(self, attachment: Attachment, tags: Collection[int]) -> tuple[list[Held], list[Held]]:
+        """The broker wants these deliveries back. Returns those that were not begun, which are forgotten here, and
+        those that are at work or done, which are to be settled as soon as they can be."""
+        idle: list[Held] = []
+        others: list[Held] = []
+        for held in attachment.settling.of_tags(frozenset(tags)):
+            (others if self._is_at_work(held) or held.outcome is not None else idle).append(held)
+        self.lanes.withdraw(attachment, frozenset(idle))
+        self._release(attachment, idle)
+        for held in others:
+            held.is_asked = True
+        self.counts.given_back += len(idle)
+        return idle, others
+
+    def take_back(self, attachment: Attachment, tags: Collection[int]) -> tuple[list[Held], list[Held]]:
+        """The broker has given these deliveries to another consumer. Returns all that were not acknowledged, and those
+        of them that are at work."""
+        gone = attachment.settling.of_tags(frozenset(tags))
+        at_work = [held for held in gone if self._is_at_work(held)]
+        idle = frozenset(held for held in gone if held not in at_work and held.outcome is None)
+        self.lanes.withdraw(attachment, idle)
+        self._release(attachment, gone)
+        for held in gone:
+            held.is_taken = True
+            if held in attachment.unconfirmed:
+                del attachment.unconfirmed[held]
+                if held.identity is not None:
+                    del self._awaiting[held.identity]
+        self.counts.taken += len(at_work)
+        return gone, at_work
+
+    def _is_at_work(self, held: Held) -> bool:
+        """Inside the application, or on its way to a confirm."""
+        attachment = held.attachment
+        return held in attachment.running or held in attachment.parked or held in attachment.unconfirmed
 
     def _wait_s(self, held: Held, asked_s: float | None, *, is_exhausted: bool) -> float:
         """What the application asks for, else what the number of attempts asks for. A poisoned message waits for the
@@ -195,7 +255,7 @@ class Consumption:
 
     def _acked(self, held: Held) -> Next:
         attachment = held.attachment
-        if attachment.closed:
+        if held.is_over:
             # It was processed, even if nobody can be told any more: dropped when it comes again.
             if held.identity is not None and not self.rules.republish:
                 self.processed.add(held.identity)
@@ -221,7 +281,9 @@ class Consumption:
     def confirmed(self, held: Held, what: Next) -> None:
         """The broker has the dead letter, or the republished message: now it may be acked here."""
         attachment = held.attachment
-        if attachment.closed:
+        if held.is_over:
+            if what is Next.DEAD_LETTER:
+                self.lanes.unpark(held)
             return
         if what is Next.DEAD_LETTER:
             self._settle(held, Outcome.DEAD)
@@ -268,7 +330,7 @@ class Consumption:
         for held in self.running:  # in order of start
             if held.started_at > started_before:
                 break
-            if held.abort_reason is None and not held.attachment.closed:
+            if held.abort_reason is None and not held.is_over:
                 held.abort_reason = f"no verdict within {self.rules.call_timeout_s:g} s"
                 self.counts.timed_out += 1
                 late.append(held)

@@ -32,6 +32,7 @@ class Held:
     were made before, as far as is known. Times are the clock that the
     machine is driven with, in seconds: `started_at` of the last call, `first_started_at` of the first one
     through this attachment.
+    `is_asked`: the broker wants it back, and it was at work. `is_taken`: the broker has given it to another consumer.
     """
 
     __slots__ = (
@@ -44,6 +45,8 @@ class Held:
         "finished_at",
         "first_started_at",
         "identity",
+        "is_asked",
+        "is_taken",
         "key",
         "lane",
         "number",
@@ -75,6 +78,8 @@ class Held:
         self.sequence: int | None = None
         self.ends_session = False
         self.lane: Hashable = None
+        self.is_asked = False
+        self.is_taken = False
         self.calls = 0
         self.earlier = 0
         self.number = 0
@@ -98,6 +103,11 @@ class Held:
         if attachment.partitions == 1 or identity is None:
             return attachment.queue
         return identity[1] % attachment.partitions
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing that becomes of it here counts any more: its channel is gone, or it is another consumer's."""
+        return self.is_taken or self.attachment.closed
 
     def __repr__(self) -> str:
         return f"Held(q{self.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"
@@ -146,7 +156,9 @@ class Attachment:
         self.lanes: dict[Hashable, deque[Held] | None] = {}
         self.ready: deque[Held] = deque()
         self.running: dict[Held, None] = {}
-        self.parked = 0  # refused, waiting for the dead letter's confirm; the lane waits with them
+        self.parked: dict[
+            Held, None
+        ] = {}  # refused, waiting for the dead letter's confirm; the lane waits with them
         self.poisoned: dict[Held, float] = {}  # since when their attempts are used up, and they are tried on
         self.unconfirmed: dict[Held, None] = {}  # acked by the app and republished, waiting for that confirm
         self.delivered = 0

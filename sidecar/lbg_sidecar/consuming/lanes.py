@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 
 from .held import Attachment, Held
 
@@ -91,11 +91,11 @@ class Lanes:
         """The call ended; the lane waits until `unpark`. Frees the slot."""
         self._leave(held)
         if not held.attachment.closed:
-            held.attachment.parked += 1
+            held.attachment.parked[held] = None
 
     def unpark(self, held: Held) -> None:
         if not held.attachment.closed:
-            held.attachment.parked -= 1
+            del held.attachment.parked[held]
             self._advance(held)
 
     def freeze(self, attachment: Attachment) -> None:
@@ -138,6 +138,24 @@ class Lanes:
         attachment.shelved.clear()
         attachment.lanes.clear()
         return running
+
+    def withdraw(self, attachment: Attachment, gone: Collection[Held]) -> None:
+        """Forget messages of an open attachment of which no call runs and nothing is parked. What waited behind them,
+        and is not among them, goes on."""
+        heads = [held for held in (*attachment.ready, *attachment.shelved) if held in gone]
+        attachment.ready = deque(held for held in attachment.ready if held not in gone)
+        attachment.shelved = deque(held for held in attachment.shelved if held not in gone)
+        heads += [held for _, _, held in self._delayed if held in gone]
+        self._delayed = [entry for entry in self._delayed if entry[2] not in gone]
+        heapq.heapify(self._delayed)
+        for shelf in self._lingering.values():
+            heads += [held for held in shelf if held in gone]
+            shelf[:] = [held for held in shelf if held not in gone]
+        for lane, waiting in attachment.lanes.items():
+            if waiting is not None:
+                attachment.lanes[lane] = deque(held for held in waiting if held not in gone)
+        for held in heads:
+            self._advance(held)
 
     def wake(self, now: float) -> None:
         """Make ready what was delayed until `now`."""

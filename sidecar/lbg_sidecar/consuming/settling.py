@@ -9,8 +9,9 @@ nothing is: how far it is, is one number, and what was acknowledged beyond it wo
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,8 +43,37 @@ class Settling:
             self.scattered[held] = None
             return
         self.prefix.append(outstanding.popleft())
-        scattered, singly = self.scattered, self._singly
-        while scattered or singly:
+        if self.scattered or self._singly:
+            self._advance()
+
+    def of_tags(self, tags: Collection[int]) -> list[Held]:
+        """Those of these deliveries that are not acknowledged yet, in the order they were delivered."""
+        unacked = itertools.chain(self.prefix, self._outstanding)
+        return [held for held in unacked if held.tag in tags and held not in self._singly]
+
+    def forget(self, gone: Collection[Held]) -> None:
+        """These unacknowledged deliveries are the broker's again, and never acknowledged here."""
+        self.prefix = [held for held in self.prefix if held not in gone]
+        for held in gone:
+            self.scattered.pop(held, None)
+        self._singly.update(held for held in self._outstanding if held in gone)
+        self._advance()
+
+    def take_these(self, wanted: Iterable[Held]) -> list[Held]:
+        """Of these what is done, to acknowledge singly; it counts as acked from now on."""
+        taken = [] if self._in_order else [held for held in wanted if held in self.scattered]
+        self._acked_singly(taken)
+        return taken
+
+    def _acked_singly(self, taken: Iterable[Held]) -> None:
+        for held in taken:
+            del self.scattered[held]
+            self._singly.add(held)
+
+    def _advance(self) -> None:
+        """Let what is done, or not to be acknowledged any more, leave the front."""
+        outstanding, scattered, singly = self._outstanding, self.scattered, self._singly
+        while outstanding and (scattered or singly):
             held = outstanding[0]
             if held in scattered:
                 del scattered[held]
@@ -71,9 +101,7 @@ class Settling:
             if len(taken) == limit or (held.finished_at or 0.0) > done_before:
                 break
             taken.append(held)
-        for held in taken:
-            del self.scattered[held]
-            self._singly.add(held)
+        self._acked_singly(taken)
         return taken
 
     @property

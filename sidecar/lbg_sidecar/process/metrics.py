@@ -56,6 +56,10 @@ SERIES: Mapping[str, Series] = {
     "lbg_retries_total": Series("counter", "Calls that failed and are made again."),
     "lbg_calls_timed_out_total": Series("counter", "Calls without a verdict in time."),
     "lbg_calls_aborted_total": Series("counter", "Calls that ended without effect, their channel gone."),
+    "lbg_messages_given_back_total": Series(
+        "counter", "Messages that the broker moved before they began here."
+    ),
+    "lbg_messages_taken_total": Series("counter", "Messages at work here when the broker moved them."),
     "lbg_messages_forced_total": Series("counter", "Messages at work when a close could not wait for them."),
     "lbg_stalls_total": Series("counter", "Queues attached to anew because they gave nothing."),
     "lbg_overlaps_total": Series("counter", "Queues that another member turned out to serve."),
@@ -73,6 +77,8 @@ _COUNTS = {
     "lbg_retries_total": "retried",
     "lbg_calls_timed_out_total": "timed_out",
     "lbg_calls_aborted_total": "aborted",
+    "lbg_messages_given_back_total": "given_back",
+    "lbg_messages_taken_total": "taken",
     "lbg_messages_forced_total": "forced",
     "lbg_stalls_total": "stalls",
     "lbg_overlaps_total": "overlaps",

@@ -35,6 +35,7 @@ class QueueEvents(Protocol):
     def on_attached(self, attachment: Attachment) -> None: ...
     def on_refused(self, attachment: Attachment, code: int, why: str) -> bool: ...
     def on_cancelled(self, attachment: Attachment) -> bool: ...
+    def on_revoked(self, attachment: Attachment, tags: Sequence[int], taken: bool) -> None: ...
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None: ...
     def on_closed(self, attachment: Attachment) -> None: ...
 
@@ -83,6 +84,7 @@ class Attaching:
                 consumer_tag=self._tag,
                 arguments=dict(effect.arguments),
                 on_cancelled=partial(self._cancelled, attachment, events),
+                on_revoked=partial(events.on_revoked, attachment),
             )
             self._attached.add(attachment)
             events.on_attached(attachment)
@@ -117,6 +119,13 @@ class Attaching:
         if channel is not None:
             with suppress(ClientError):
                 channel.ack(tag, multiple=multiple)
+
+    def give_back(self, attachment: Attachment, tags: Sequence[int]) -> None:
+        channel = self._channels.get(attachment)
+        if channel is not None:
+            with suppress(ClientError):
+                for tag in tags:
+                    channel.nack(tag)
 
     def _close(self, attachment: Attachment) -> None:
         channel = self._channels.get(attachment)

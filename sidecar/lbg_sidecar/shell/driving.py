@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lbg_broker.client import Delivery
@@ -175,6 +175,11 @@ class Driver(AppWord):
 
     def on_cancelled(self, attachment: Attachment) -> bool:
         return self.machine.cancelled(attachment)
+
+    def on_revoked(self, attachment: Attachment, tags: Sequence[int], taken: bool) -> None:
+        """What is given back has gone out when this returns, and the answer follows it."""
+        self.machine.revoked(attachment, tags, self._loop.time(), taken=taken)
+        self._pump()
 
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None:
         self.machine.timed_out(attachment, timeout_s)

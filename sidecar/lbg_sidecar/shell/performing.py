@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from .. import effects as fx
-from ..app import AppChannel
+from ..app import AppChannel, withdraw
 from ..membership.messages import Identity
 from ..membership.roster import Post
 from ..message import Message
@@ -89,6 +89,8 @@ class Performing:
                 pass  # is recorded before anything else
             case fx.Abort(calls):
                 self._app.abort([Message(held, self._group) for held in calls])
+            case fx.Withdraw(calls, taken):
+                withdraw(self._app, [Message(held, self._group) for held in calls], taken=taken)
             case fx.Exit():
                 self._events.on_exit()
             case fx.StoodDown():
@@ -103,6 +105,8 @@ class Performing:
                 tell_of_session(self._machine.name, effect)
             case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():
                 tell(self._machine.name, self._index, effect)
+            case fx.GivenBack() | fx.Taken():
+                tell(self._machine.name, self._index, effect)
             case fx.Poisoned() | fx.Stalled() | fx.Superseded() | fx.TimedOut():
                 tell(self._machine.name, self._index, effect)
             case _ if link is None or outgoing is None:
@@ -111,6 +115,8 @@ class Performing:
                 link.post(effect)
             case fx.Ack(attachment, tag, multiple):
                 link.attaching.ack(attachment, tag, multiple=multiple)
+            case fx.GiveBack(attachment, tags):
+                link.attaching.give_back(attachment, tags)
             case fx.Attach():
                 link.attaching.attach(effect, self._events)
             case fx.Detach():

@@ -6,9 +6,21 @@ The same facts are fields of the record (`fields`), for logs that are read by ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from ..effects import Effect, Kept, LiveSet, Moved, Poisoned, Stalled, Superseded, TakenOver, TimedOut
+from ..effects import (
+    Effect,
+    GivenBack,
+    Kept,
+    LiveSet,
+    Moved,
+    Poisoned,
+    Stalled,
+    Superseded,
+    Taken,
+    TakenOver,
+    TimedOut,
+)
 
 log = logging.getLogger("lbg.member")
 
@@ -25,6 +37,19 @@ def tell(name: str, me: int | None, effect: Effect) -> None:
                 "%s: queue %d to %s (%s): %s%s",
                 *(name, queue, target, why, times, again),
                 extra=_fields("handed_over", name, queue, {"from": me, "to": to, "why": why, **times_s}),
+            )
+        case GivenBack(queues, given_back, at_work):
+            log.info(
+                "%s: the broker moves %s: gave back %d messages that were not begun, finishing %d",
+                *(name, _named(queues), given_back, at_work),
+                extra=_of_many("given_back", name, queues, {"given_back": given_back, "at_work": at_work}),
+            )
+        case Taken(queues, at_work):
+            log.warning(
+                "%s: the broker moved %s, as the handoff time ended: %d messages that were at work here are delivered "
+                "again, their verdicts do nothing",
+                *(name, _named(queues), at_work),
+                extra=_of_many("taken", name, queues, {"delivered_again": at_work}),
             )
         case Kept(queue, to, why, running, after_s, times, next_s):
             kept = {"from": me, "to": to, "why": why, "running": running, "after_seconds": after_s}
@@ -84,3 +109,11 @@ def tell(name: str, me: int | None, effect: Effect) -> None:
 
 def _fields(event: str, name: str, queue: int, more: Mapping[str, object]) -> dict[str, object]:
     return {"fields": {"event": event, "member": name, "queue": queue, **more}}
+
+
+def _of_many(event: str, name: str, queues: Sequence[int], more: Mapping[str, object]) -> dict[str, object]:
+    return {"fields": {"event": event, "member": name, "queues": list(queues), **more}}
+
+
+def _named(queues: Sequence[int]) -> str:
+    return f"queue{'s' if len(queues) > 1 else ''} {' '.join(map(str, queues))}"
