@@ -127,7 +127,7 @@ class PublisherSlot:
                 mark = unpacked_mark(file.read(MARK_BYTES))
         except FileNotFoundError:
             return 0
-        return mark[0] if mark is not None else 0
+        return mark.position if mark is not None else 0
 
     @property
     def is_done(self) -> bool:

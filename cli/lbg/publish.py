@@ -218,6 +218,8 @@ def default_name(file: str) -> str:
 
 def summary(report: PublishingReport, group: str) -> str:
     """What a person is told at the end."""
+    from lbg_broker.publishing.events import utc
+
     head = (
         f"{report.confirmed:,} of {report.published:,} messages confirmed by group {group}, "
         f"{report.published_in_this_run:,} in this run in {report.seconds:,.1f} s ({report.messages_per_s:,.0f}/s)"
@@ -231,4 +233,10 @@ def summary(report: PublishingReport, group: str) -> str:
         "of them out of order": report.inverted,
     }
     told = [f"{count:,} {what}" for what, count in counts.items() if count]
-    return "\n".join([head, *([f"  {', '.join(told)}"] if told else [])])
+    lines = [head, *([f"  {', '.join(told)}"] if told else [])]
+    if report.resumed_at_us is not None and report.new_epoch:
+        saved = f" saved at {utc(report.resumed_at_us)}" if report.resumed_at_us else ""
+        lines.append(
+            f"  {report.new_epoch:,} were new to the state{saved}: those that a run published after that are repeated"
+        )
+    return "\n".join(lines)

@@ -211,8 +211,10 @@ def test_sigterm_ends_it_in_order_and_the_state_goes_on(broker: Where, group: st
     command[command.index("--rate") : command.index("--rate") + 2] = []
     subprocess.run(command, env=environment, check=True, capture_output=True)
     again = json.loads(report_file.read_text())
-    assert (again["confirmed"], again["publisher"], again["runs"]) == (24_951, done["publisher"], 2)
-    assert again["maybe_twice"] == 0
+    assert (again["confirmed"], again["runs"], again["maybe_twice"]) == (24_951, 2, 0)
+    assert [epoch["publisher"] for epoch in again["epochs"]] == [done["publisher"], again["publisher"]]
+    assert again["epochs"][0]["next_seq"] == done["next_seq"]
+    assert sum(sum(epoch["next_seq"].values()) for epoch in again["epochs"]) == 24_951
 
 
 @pytest.mark.parametrize(

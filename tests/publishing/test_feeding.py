@@ -225,15 +225,19 @@ async def test_after_its_own_kill_9_a_publisher_goes_on_without_holes_or_other_b
     assert report["runs"] <= kills + 1, "a run that was killed before it was connected left nothing"
     assert drain.inversions() == []
     assert not drain.bodies_differ()
-    seqs: dict[int, set[int]] = {}
+    seqs: dict[tuple[str, int], set[int]] = {}
     for each in drain.seen:
-        seqs.setdefault(each.hash, set()).add(each.seq)
-    assert {str(hash_): len(there) for hash_, there in seqs.items()} == report["next_seq"]
+        seqs.setdefault((each.publisher, each.hash), set()).add(each.seq)
+    assert {stream: len(there) for stream, there in seqs.items()} == {
+        (epoch["publisher"], int(hash_)): next_seq
+        for epoch in report["epochs"]
+        for hash_, next_seq in epoch["next_seq"].items()
+    }
     assert all(there == set(range(len(there))) for there in seqs.values()), "a hole"
     window = PublishingSettings().window_messages * SPEC.queue_count
     repeated = len(drain.seen) - count
     assert repeated <= report["maybe_twice"] <= kills * 2 * window, "in flight, and since the last save"
     JournalWriter(journal, "recovering")
-    journaled = {(record.hash_, record.seq) for record in JournalReader(journal)}
-    assert journaled == {(hash_, seq) for hash_, there in seqs.items() for seq in there}
+    journaled = {(record.publisher, record.hash_, record.seq) for record in JournalReader(journal)}
+    assert journaled == {(*stream, seq) for stream, there in seqs.items() for seq in there}
     print(f"{kills} kills, {repeated} repeated of {report['maybe_twice']} that may be")

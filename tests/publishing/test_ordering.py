@@ -256,15 +256,41 @@ def test_messages_without_a_key_get_the_same_hashes_in_every_run() -> None:
 
 
 def test_a_resumed_run_skips_the_confirmed_and_counts_what_may_have_been_sent() -> None:
-    start = StartingPoint(position=3, digest=1, next_seq=[3], confirmed_seq=[5], sent_position=7)
+    start = StartingPoint(
+        position=3, digest=1, next_seq=[3], confirmed_seq=[5], sent_position=7, is_resumed=True
+    )
     machine = OrderedPublishing(ONE_QUEUE, start=start)
     machine.connected(fenced=True)
-    messages = accept(machine, 6)
-    assert seqs(messages) == [3, 4, 5, 6, 7, 8]
-    assert seqs(machine.step(0).sends) == [5, 6, 7, 8]
+    messages = accept(machine, 4)
+    assert seqs(messages) == [3, 4, 5, 6]
+    assert seqs(machine.step(0).sends) == [5, 6]
     assert machine.counts.skipped == 2
     assert machine.counts.maybe_twice == 2
     assert machine.floor.position == 5
+
+
+def test_a_new_epoch_begins_when_all_of_the_old_one_is_confirmed() -> None:
+    start = StartingPoint(
+        position=3, digest=1, next_seq=[3], confirmed_seq=[3], sent_position=4, is_resumed=True
+    )
+    machine = OrderedPublishing(ONE_QUEUE, start=start)
+    machine.connected(fenced=True)
+    accept(machine, 1)
+    assert not machine.has_room
+    with pytest.raises(RuntimeError, match="look at has_room first"):
+        accept(machine, 1)
+    machine.step(0)
+    assert not machine.has_room
+    machine.answered(1, multiple=False, ok=True, now=0)
+    assert machine.has_room
+    assert (machine.ended_epoch, machine.new_epoch_count) == (None, 0)
+    assert seqs(accept(machine, 2)) == [0, 1]
+    assert (machine.ended_epoch, machine.new_epoch_count) == ([4], 2)
+    assert machine.has_room
+    assert seqs(machine.step(0).sends) == [0, 1]
+    machine.answered(3, multiple=True, ok=True, now=0)
+    assert machine.floor.position == 6
+    assert machine.floor.next_seq == machine.confirmed_seq == [2]
 
 
 def test_what_was_accepted_behind_a_gap_does_not_make_the_gap_count_as_confirmed() -> None:

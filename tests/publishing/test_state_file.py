@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
-from lbg_broker.group import GroupSpec
+from lbg_broker.group import GroupSpec, epoch_of
 from lbg_broker.publishing import state_layout as layout
 from lbg_broker.publishing.errors import InputChanged, StateError
 from lbg_broker.publishing.identity import Identity
+from lbg_broker.publishing.message import Stamped
 from lbg_broker.publishing.ordering import OrderedPublishing
 from lbg_broker.publishing.resuming import Resuming
 from lbg_broker.publishing.rows import Row
+from lbg_broker.publishing.stamping import chained
 from lbg_broker.publishing.state_file import StateFile
 
 SPEC = GroupSpec("g", "g", hash_count=5, queue_count=2, queue_size_mb=1, client_username="u")
@@ -58,7 +62,40 @@ def test_a_new_state_starts_at_nothing_and_keeps_its_identity(tmp_path: Path) ->
     assert sorted(os.listdir(tmp_path)) == ["s"]
 
 
-def test_after_a_death_the_stamps_go_on_identically_and_only_the_unconfirmed_are_sent(tmp_path: Path) -> None:
+def confirm_all(machine: OrderedPublishing, state: StateFile) -> None:
+    """Send what may be sent, as the shell does it, until everything that was accepted is confirmed."""
+    while not machine.is_settled:
+        sends = machine.step(0).sends
+        assert sends
+        if machine.ended_epoch is not None and not state.has_next_epoch:
+            state.save(machine, at_once=True)
+        last = max(sends, key=lambda message: message.position)
+        if last.position >= state.sent_position:
+            state.note_sent(last.position + 1, last.digest)
+        machine.answered(0, multiple=True, ok=True, now=0)
+    state.save(machine, at_once=True)
+
+
+def run(path: Path, rows: list[Row]) -> tuple[StateFile, list[Stamped]]:
+    """A whole run of `rows`; what was stamped in it."""
+    stamped = []
+    with StateFile.open(path, IDENTITY, SPEC) as state:
+        machine = OrderedPublishing(SPEC, seed=state.identity.seed, start=state.start)
+        machine.connected(fenced=True)
+        check = resuming(state)
+        for row in rows:
+            for ready in check.take(row):
+                if not machine.has_room:
+                    confirm_all(machine, state)
+                stamped.append(machine.accept(ready.key, ready.topic, ready.body))
+        check.end()
+        confirm_all(machine, state)
+    return state, stamped
+
+
+def test_after_a_death_the_stamps_of_what_was_sent_stay_and_the_rest_is_of_a_new_epoch(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "s"
     first = interrupted(path)
     whole = OrderedPublishing(SPEC, seed=IDENTITY.seed)
@@ -72,16 +109,133 @@ def test_after_a_death_the_stamps_go_on_identically_and_only_the_unconfirmed_are
         check = resuming(state)
         machine = OrderedPublishing(SPEC, seed=state.identity.seed, start=state.start)
         machine.connected(fenced=True)
-        for row in ROWS:
+        for row in ROWS[:10]:
             for ready in check.take(row):
                 message = machine.accept(ready.key, ready.topic, ready.body)
                 assert (message.hash, message.seq) == expected[message.position]
-        check.end()
         assert machine.counts.maybe_twice + machine.counts.skipped == 6
         confirmed_in_order = first.counts.confirmed - 4
         assert machine.counts.skipped == confirmed_in_order
+        assert not machine.has_room, "nothing of a new epoch before all of the old one is confirmed"
+        confirm_all(machine, state)
+        fresh = [machine.accept(row.key, row.topic, row.body) for row in ROWS[10:]]
+        check.end()
         assert machine.stamper.digest == whole.stamper.digest
-        assert machine.stamper.next_seq == whole.stamper.next_seq
+        assert {message.hash: 0 for message in fresh} == {
+            hash_: min(message.seq for message in fresh if message.hash == hash_)
+            for hash_ in {message.hash for message in fresh}
+        }
+        assert state.identity == IDENTITY
+        confirm_all(machine, state)
+        assert state.identity == state.next_identity != IDENTITY
+
+
+def test_each_start_that_has_something_new_has_an_epoch_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    publishers = []
+    for count in (0, 5, 5, 10, 20):
+        state, stamped = run(path, ROWS[:count])
+        publishers.append((state.identity.publisher, len(stamped)))
+    assert [count for _, count in publishers] == [0, 5, 0, 5, 10]
+    (created, _), (first, _), (again, _), (second, _), (third, _) = publishers
+    assert created == IDENTITY.publisher
+    assert first == again
+    assert len({created, first, second, third}) == 4
+    assert [epoch_of(each).history for each in (created, first, second, third)] == ["p-0a"] * 4
+    began = [epoch_of(each).began_us for each in (created, first, second, third)]
+    assert began == sorted(set(began))
+    assert began[0] == 0
+
+
+def test_two_runs_from_copies_of_one_state_have_no_number_in_common(tmp_path: Path) -> None:
+    path, copy = tmp_path / "s", tmp_path / "copy"
+    run(path, ROWS[:10])
+    copy.write_bytes(path.read_bytes())
+    one, _ = run(path, ROWS)
+    other, _ = run(copy, ROWS)
+    assert one.identity.publisher != other.identity.publisher
+
+
+def test_a_mark_of_another_epoch_says_nothing_about_what_was_sent(tmp_path: Path) -> None:
+    """A file that is copied while it is written may have its parts from different moments."""
+    path = tmp_path / "s"
+    run(path, ROWS[:10])
+    earlier = path.read_bytes()
+    run(path, ROWS)
+    later = path.read_bytes()
+    path.write_bytes(later[: layout.SLOTS_AT] + earlier[layout.SLOTS_AT :])
+    with StateFile.open(path, IDENTITY, SPEC) as state:
+        assert (state.start.position, state.start.sent_position) == (10, 10)
+    path.write_bytes(earlier[: layout.SLOTS_AT] + later[layout.SLOTS_AT :])
+    with StateFile.open(path, IDENTITY, SPEC) as state:
+        assert (state.start.position, state.start.sent_position) == (20, 20)
+
+
+def test_a_clock_that_was_put_back_does_not_make_an_epoch_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    run(path, ROWS[:5])
+    before, _ = run(path, ROWS[:10])
+    monkeypatch.setattr("lbg_broker.publishing.state_file.time.time_ns", lambda: 1)
+    after, _ = run(path, ROWS)
+    assert epoch_of(after.identity.publisher) > epoch_of(before.identity.publisher)
+
+
+def test_what_ended_epochs_sent_is_kept_for_the_report_up_to_a_number_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "ENDED_KEPT", 3)
+    path = tmp_path / "s"
+    states = [run(path, ROWS[:count])[0] for count in (2, 4, 6, 8, 10, 12)]
+    with StateFile.open(path, IDENTITY, SPEC) as state:
+        assert [each.publisher for each in state.ended.kept] == [
+            each.identity.publisher for each in states[2:5]
+        ]
+        assert [sum(each.next_seq.values()) for each in state.ended.kept] == [2, 2, 2]
+        assert state.ended.left_out == 2
+
+
+def version_1(identity: Identity, position: int, next_seq: list[int], sent: tuple[int, int]) -> bytes:
+    """A state as LBG wrote it before there were epochs."""
+    text = identity.to_json(SPEC)
+    head = struct.pack("<22sII", b"LBG publisher state 1\n", len(text), crc32(text)) + text
+    mark = struct.pack("<QI", *sent)
+    digest = 0
+    for row in ROWS[:position]:
+        digest = chained(digest, row.key, row.topic, row.body)
+    numbers = struct.pack("<10Q", *next_seq, *next_seq)
+    slot = struct.pack("<QQI6Q", 6, position, digest, 2, 0, 0, 0, 0, 0) + numbers
+    parts = [
+        head.ljust(8192, b"\0"),
+        (mark + struct.pack("<I", crc32(mark))).ljust(4096, b"\0"),
+        (struct.pack("<I", crc32(slot)) + slot).ljust(4096, b"\0"),
+        bytes(4096),
+    ]
+    return b"".join(parts)
+
+
+def test_a_state_of_the_version_before_goes_on_with_its_numbers_and_then_in_an_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    before = OrderedPublishing(SPEC, seed=IDENTITY.seed)
+    stamped = [before.accept(row.key, row.topic, row.body) for row in ROWS[:10]]
+    next_seq = [0] * 5
+    for message in stamped[:4]:
+        next_seq[message.hash] = message.seq + 1
+    identity = Identity("p", "0a1b2c3d", 7, {"key": "id"})
+    path.write_bytes(version_1(identity, 4, next_seq, (10, stamped[9].digest)))
+    path.chmod(0o600)
+    state, again = run(path, ROWS)
+    numbers = [(message.hash, message.seq) for message in stamped[4:]]
+    assert [(message.hash, message.seq) for message in again[:6]] == numbers
+    assert {message.hash: message.seq for message in reversed(again[6:])} == {
+        message.hash: 0 for message in again[6:]
+    }
+    assert state.before.runs == 2
+    assert state.ended.kept[0].publisher == "p-0a1b2c3d"
+    assert epoch_of(state.identity.publisher).history == "p-0a1b2c3d"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["s"]
 
 
 def test_totals_add_up_over_runs(tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ class Choices:
 class ModelChannel:
     """What is on its way to the broker (None is confirm.select) and what the broker will answer."""
 
-    inbound: deque[tuple[int, int, tuple[int, int, bytes, str | None]] | None] = field(default_factory=deque)
+    inbound: deque[tuple[int, int, tuple[int, int, bytes, str | None], str] | None] = field(
+        default_factory=deque
+    )
     answers: dict[int, bool] = field(default_factory=dict)
     closed_to: set[int] = field(default_factory=set)
 
@@ -43,6 +45,8 @@ class ModelBroker:
         self.limit = limit
         self.fenced = fenced
         self.logs: list[list[tuple[int, int, bytes, str | None]]] = [[] for _ in range(queue_count)]
+        self.publishers: list[list[str]] = [[] for _ in range(queue_count)]
+        """Of each message in `logs`."""
         self.consumed = [0] * queue_count
         self.channel: ModelChannel | None = None
         self.lost: list[ModelChannel] = []
@@ -56,13 +60,13 @@ class ModelBroker:
         self.lost.append(self.channel)
         self.channel = None
 
-    def write(self, first_tag: int, sends: list[Stamped], *, barrier: bool) -> None:
+    def write(self, first_tag: int, sends: list[Stamped], *, barrier: bool, publisher: str = "") -> None:
         assert self.channel is not None
         if barrier:
             self.channel.inbound.append(None)
         for tag, message in enumerate(sends, first_tag):
             what = (message.hash, message.seq, message.body, message.key)
-            self.channel.inbound.append((tag, message.queue, what))
+            self.channel.inbound.append((tag, message.queue, what, publisher))
 
     def process(self, channel: ModelChannel) -> None:
         if not channel.inbound:
@@ -71,11 +75,12 @@ class ModelBroker:
         if command is None:
             channel.closed_to.clear()
             return
-        tag, queue, what = command
+        tag, queue, what, publisher = command
         is_full = len(self.logs[queue]) - self.consumed[queue] >= self.limit
         ok = not is_full and queue not in channel.closed_to
         if ok:
             self.logs[queue].append(what)
+            self.publishers[queue].append(publisher)
         elif self.fenced:
             channel.closed_to.add(queue)
         channel.answers[tag] = ok

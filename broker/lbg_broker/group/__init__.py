@@ -6,6 +6,7 @@ Pure: standard library only, no I/O, no clock, no threads; everything here is a 
 from .assignment import balanced_primaries, static_primaries
 from .ending import closed_record, is_closed_in
 from .engines import EMBEDDED, RABBITMQ, Engine
+from .epochs import Epoch, epoch_of, incarnation_of_epoch
 from .errors import GroupError, JournalError, SpecError
 from .hashing import HASH_FUNCTIONS, hash_of, queue_of
 from .journal import DeliveredRecord, PublishedRecord, decode, encode
@@ -74,6 +75,7 @@ __all__ = [
     "DeliveredRecord",
     "Difference",
     "Engine",
+    "Epoch",
     "GroupError",
     "GroupSpec",
     "JournalError",
@@ -92,7 +94,9 @@ __all__ = [
     "decode",
     "differences",
     "encode",
+    "epoch_of",
     "hash_of",
+    "incarnation_of_epoch",
     "is_closed_in",
     "is_native",
     "mailbox_of",

@@ -49,15 +49,17 @@ class Carrying:
         heading: Heading,
         *,
         hooks: Hooks,
+        next_epoch: str = "",
         state: StateFile | None = None,
         journal: JournalWriter | None = None,
     ) -> None:
         self.machine = machine
         self._names = names
         self._heading = heading
+        self._next_epoch = next_epoch
         self._hooks = hooks
         self._state = state
-        self._confirms = None if journal is None else ConfirmJournal(journal, heading.publisher)
+        self._confirms = None if journal is None else ConfirmJournal(journal)
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._step_handle: asyncio.Handle | None = None
@@ -69,6 +71,11 @@ class Carrying:
         self._is_one_queue = False
         self._notices = QueueNotices(self.named, hooks.tell)
         self._silence_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def publisher(self) -> str:
+        """The value of header `lbg-publisher` in the epoch of what was accepted last."""
+        return self._heading.publisher if self.machine.ended_epoch is None else self._next_epoch
 
     def attach(self, connection: ClientConnection, channel: Channel) -> None:
         """Go on with a channel in confirm mode."""
@@ -152,6 +159,10 @@ class Carrying:
                 self._state.close()
 
     def _send(self, channel: Channel, messages: list[Stamped]) -> None:
+        if self.publisher != self._heading.publisher:
+            self._heading = self._heading.of_epoch(self.publisher)
+            if self._state is not None:
+                self._state.save(self.machine, at_once=True)
         if self._state is not None:
             if self.machine.counts.maybe_twice != self._saved_maybe_twice:
                 # What is sent again is counted before it is sent, or a death in between would forget the count.
@@ -182,7 +193,7 @@ class Carrying:
     def _record(self, messages: list[Stamped]) -> None:
         assert self._confirms is not None
         try:
-            self._confirms.record(messages, self.machine.stamper.spec.name)
+            self._confirms.record(messages, publisher=self.publisher, group=self.machine.stamper.spec.name)
             if self.awaited:
                 # Whoever is told of a confirm, and tells others, has it in the journal through a kill -9 too.
                 self._confirms.journal.flush()

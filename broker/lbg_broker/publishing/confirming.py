@@ -12,18 +12,17 @@ from .message import Stamped
 
 
 class ConfirmJournal:
-    def __init__(self, journal: JournalWriter, publisher: str) -> None:
+    def __init__(self, journal: JournalWriter) -> None:
         self.journal = journal
-        self._publisher = publisher
 
-    def record(self, messages: Iterable[Stamped], group: str) -> None:
+    def record(self, messages: Iterable[Stamped], *, publisher: str, group: str) -> None:
         """They were confirmed now. Raises WriteFailed, if the journal's settings say so."""
         now_us = time.time_ns() // 1000
         append = self.journal.append
         for message in messages:
             append(
                 PublishedRecord(
-                    self._publisher,
+                    publisher,
                     message.key,
                     message.hash,
                     message.queue,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,28 @@ class IngressOpen:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """Publishing goes on from a state file that `run` runs have used, and that may be a copy of an earlier one.
+
+    `confirmed` rows are; as many as `unknown` behind them may have been sent. `saved_at_us`: 0 where it is not known.
+    """
+
+    path: str
+    run: int
+    saved_at_us: int
+    confirmed: int
+    unknown: int
+
+    def __str__(self) -> str:
+        at = f", saved at {utc(self.saved_at_us)}" if self.saved_at_us else ""
+        return (
+            f"going on from {self.path} (run {self.run}{at}): {self.confirmed:,} rows are confirmed, up to "
+            f"{self.unknown:,} are sent again with their numbers, and all that follow are new messages; those of them "
+            "that a run published after this state was saved are repeated"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class JournalTrouble:
     line: str
 
@@ -133,5 +156,11 @@ PublisherEvent = (
     | QueueTaking
     | IngressClosed
     | IngressOpen
+    | Resumed
     | JournalTrouble
 )
+
+
+def utc(at_us: int) -> str:
+    """Microseconds since the epoch for a person, to the second."""
+    return datetime.fromtimestamp(at_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

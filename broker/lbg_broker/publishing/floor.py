@@ -19,6 +19,10 @@ class Floor:
         self.next_seq = list(start.next_seq) or [0] * hash_count
         self.open: deque[Stamped] = deque()
 
+    def begin_epoch(self) -> None:
+        """With nothing open: the sequences of every hash begin at 0."""
+        self.next_seq = [0] * len(self.next_seq)
+
     def advance(self) -> None:
         waiting = self.open
         while waiting and waiting[0].confirmed:

@@ -20,6 +20,8 @@ _PERSISTENT = b"\x02"
 _LONG = Struct(">I").pack
 _SEQ_AND_TS = Struct(f">q{2 + len(HEADER_TS)}sq").pack
 
+# With hash and sequence it is a message id, which has 255 bytes (AMQP 0-9-1, section 4.2.5.3).
+_TEXT_MAX_BYTES = 180
 
 _OURS = frozenset({HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS})
 
@@ -38,8 +40,10 @@ class Heading:
 
     def __init__(self, publisher: str, content_type: str) -> None:
         texts = [text.encode() for text in (publisher, content_type)]
-        if any(len(text) > 180 for text in texts):
-            raise ValueError("a publisher's name and a content type take at most 180 bytes each")
+        if any(len(text) > _TEXT_MAX_BYTES for text in texts):
+            raise ValueError(
+                f"a publisher's name and a content type take at most {_TEXT_MAX_BYTES} bytes each"
+            )
         self.publisher = publisher
         self._content_type = content_type
         self._start = _start_with(texts[1])
@@ -50,6 +54,10 @@ class Heading:
         )
         self._ts = _name(HEADER_TS, b"l")
         self._fixed_bytes = len(self._middle) + 8 + len(self._ts) + 8
+
+    def of_epoch(self, publisher: str) -> Heading:
+        """The same for another epoch of the publisher."""
+        return Heading(publisher, self._content_type)
 
     def of(self, message: Stamped) -> bytes:
         """The header; `lbg-ts` is the time at which the message was first sent. Raises EncodeError for headers or a

@@ -6,9 +6,9 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
-from lbg_broker.group import IDENTITY_BYTES, GroupSpec
+from lbg_broker.group import IDENTITY_BYTES, GroupSpec, incarnation_of_epoch
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
 
@@ -17,9 +17,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
 class Identity:
     """A publisher's name and incarnation, and the seed of its hashes for messages without a key.
 
-    A new incarnation begins its sequences at 0; a publisher that goes on from a state file keeps its
-    incarnation. `name`: up to 101 letters, digits, dots, dashes and underscores, else ValueError. `input` says how
-    the input is read (fields, topic, format), as far as it decides keys, topics and bodies.
+    An incarnation begins its sequences at 0. A publisher that goes on from a state file has an incarnation of its
+    own for what it had not sent: the next epoch. `name`: up to 101 letters, digits, dots, dashes and underscores, else
+    ValueError. `input` says how the input is read (fields, topic, format), as far as it decides keys, topics and
+    bodies.
     """
 
     name: str
@@ -38,6 +39,10 @@ class Identity:
     def publisher(self) -> str:
         """The value of header `lbg-publisher`."""
         return f"{self.name}-{self.incarnation}"
+
+    def in_epoch(self, began_us: int, random: bytes) -> Identity:
+        """The same publisher in a later epoch; this is the first one."""
+        return replace(self, incarnation=incarnation_of_epoch(self.incarnation, began_us, random))
 
     def to_json(self, spec: GroupSpec) -> bytes:
         """The head of a state file."""

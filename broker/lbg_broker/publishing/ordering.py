@@ -79,14 +79,29 @@ class OrderedPublishing:
         self._is_connected = False
         self._is_blocked = False
         self._is_fenced = False
+        self.ended_epoch: list[int] | None = None
+        """Each hash's next sequence in the epoch that it started in, once a new one has begun."""
 
     @property
     def has_room(self) -> bool:
         """Whether one more message may be accepted."""
+        if self._is_at_epoch and self.floor.open:
+            return False
         return (
             self._unconfirmed_bytes < self.settings.read_ahead_bytes
             and len(self.floor.open) < self.settings.span_messages
         )
+
+    @property
+    def _is_at_epoch(self) -> bool:
+        """Whether the next message is the first of a new epoch."""
+        start = self._start
+        return start.is_resumed and self.ended_epoch is None and self.stamper.position >= start.sent_position
+
+    @property
+    def new_epoch_count(self) -> int:
+        """Messages accepted in the epoch that began in this run."""
+        return 0 if self.ended_epoch is None else self.stamper.position - self._start.sent_position
 
     @property
     def is_settled(self) -> bool:
@@ -103,8 +118,12 @@ class OrderedPublishing:
         Raises SpecError, and is as before, for a key that the hash function cannot take or a topic that is
         too long.
 
-        After a restart, a message that the state file knows to be confirmed is only stamped and counted.
+        After a restart, a message that the state file knows to be confirmed is only stamped and counted, and a new
+        epoch begins with the first that was not sent: when all before it is confirmed, so that nothing of the old epoch
+        comes behind anything of the new one.
         """
+        if self._is_at_epoch:
+            self._begin_epoch()
         message = self.stamper.stamp(key, topic, body)
         counts = self.counts
         counts.published += 1
@@ -206,6 +225,16 @@ class OrderedPublishing:
             return []
         self.floor.advance()
         return answered
+
+    def _begin_epoch(self) -> None:
+        if self.floor.open:
+            raise RuntimeError(
+                "a new epoch begins when all of the old one is confirmed: look at has_room first"
+            )
+        self.ended_epoch = self.stamper.next_seq
+        self.stamper.begin_epoch()
+        self.floor.begin_epoch()
+        self.confirmed_seq = [0] * len(self.confirmed_seq)
 
     def silent_queues(self, now: float, *, for_s: float) -> set[int]:
         """Queues that have been sent messages and have answered none of them for so long; none while the broker

@@ -31,7 +31,6 @@ from .progress import Progress
 from .report import PublishingReport
 from .settings import PublishingSettings
 from .state_file import StateFile
-from .state_layout import Totals
 from .waiting import read_spec
 
 # Accepted messages are sent in steps of this many, and the loop gets a turn in between, so that confirms are
@@ -53,7 +52,8 @@ class GroupPublisher:
     for records of what was confirmed. `on_event` is told of connections, full queues and the like.
 
     Every message is stamped with publisher, hash and the next sequence of both ("Achieving Exactly-Once Message
-    Delivery Guarantees with Sequence Numbers"), and keeps them however often it is sent.
+    Delivery Guarantees with Sequence Numbers"), and keeps them however often it is sent. With a state file, messages
+    that an earlier run did not send are of a new epoch: `publish` waits until those before them are confirmed.
 
     A lost connection, a full queue and a broker that blocks publishers are waited for. What cannot pass by
     itself is raised by whichever of `publish`, `flush` and the `async with` meets it: a PublishingError, a
@@ -220,10 +220,11 @@ class GroupPublisher:
 
     def report(self, *, bad_rows: int = 0) -> PublishingReport:
         """What was done so far."""
+        carrying = self._opened()
         return PublishingReport.of(
-            self.identity.publisher,
-            self._opened().machine,
-            before=self.state.before if self.state is not None else Totals(),
+            carrying.publisher,
+            carrying.machine,
+            state=self.state,
             bad_rows=bad_rows,
             seconds=self._loop.time() - self._began_at,
         )
@@ -280,10 +281,20 @@ class GroupPublisher:
         if self._state_path is not None:
             self.state = state = StateFile.open(self._state_path, identity, spec)
             self.identity = identity = state.identity
+            if state.start.is_resumed:
+                self._on_event(
+                    events.Resumed(
+                        str(state.path),
+                        run=state.before.runs,
+                        saved_at_us=state.saved_at_us,
+                        confirmed=state.start.position,
+                        unknown=state.sent_position - state.start.position,
+                    )
+                )
         if self._journal_directory is not None:
             journal = JournalWriter(
                 self._journal_directory,
-                f"published-{identity.publisher}",
+                f"published-{identity.publisher if state is None else state.first_identity.publisher}",
                 on_problem=lambda line: self._on_event(events.JournalTrouble(line)),
             )
             self._start(flush_regularly(journal))
@@ -293,6 +304,7 @@ class GroupPublisher:
             self._names,
             Heading(identity.publisher, self._content_type),
             hooks=Hooks(self._on_progress, self._progress.fail, self._on_event),
+            next_epoch=state.next_identity.publisher if state is not None and state.next_identity else "",
             state=state,
             journal=journal,
         )

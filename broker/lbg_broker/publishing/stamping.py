@@ -28,6 +28,9 @@ class StartingPoint:
     `position`, `digest`, `next_seq` describe the first message that was not confirmed (with all before it);
     `confirmed_seq[h]` is the next sequence of hash h whose message was not confirmed, which may lie further
     on; messages at positions below `sent_position` may have been sent.
+
+    `is_resumed`: it is an earlier run's, or a copy of an earlier run's. Its sequences are not used from `sent_position`
+    on, where a new epoch begins: other messages may have been given them since, and nothing here would show it.
     """
 
     position: int = 0
@@ -35,6 +38,7 @@ class StartingPoint:
     next_seq: Sequence[int] = ()
     confirmed_seq: Sequence[int] = ()
     sent_position: int = 0
+    is_resumed: bool = False
 
 
 @dataclass(slots=True)
@@ -73,6 +77,10 @@ class Stamper:
         self.position = position + 1
         self.digest = digest
         return Stamped(key, hash_, self._queues[hash_], seq, position, route, body, digest)
+
+    def begin_epoch(self) -> None:
+        """The sequences of every hash begin at 0."""
+        self.next_seq = [0] * self.spec.hash_count
 
     def repartition(self, spec: GroupSpec) -> None:
         """The same group with another number of queues."""
