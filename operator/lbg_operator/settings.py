@@ -19,6 +19,8 @@ BROKER_RESOURCES: Mapping[str, Any] = {
     "requests": {"cpu": "250m", "memory": "256Mi"},
     "limits": {"memory": "2Gi"},
 }
+PREFETCH_MAX = 65_535
+"""AMQP 0-9-1, basic.qos: a short."""
 METRICS = ("auto", "external", "keda", "none")
 LOG_FORMATS = ("json", "text")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -28,6 +30,7 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 class OperatorSettings:
     """- `sidecar_image`, `broker_image`: for whoever names none.
     - `sidecar_resources`, `broker_resources`: a ResourceRequirements, for whoever gives none.
+    - `prefetch`: the window of consumers whose group says none, in messages; None: each derives its own.
     - `namespace`, `service`: where the operator itself is, and its Service there; empty outside a cluster, and then
       there is no metrics API.
     - `watched`: the namespaces whose objects it looks after; empty: all.
@@ -41,6 +44,7 @@ class OperatorSettings:
     broker_image: str
     sidecar_resources: Mapping[str, Any] = field(default_factory=lambda: SIDECAR_RESOURCES, hash=False)
     broker_resources: Mapping[str, Any] = field(default_factory=lambda: BROKER_RESOURCES, hash=False)
+    prefetch: int | None = None
     namespace: str = ""
     service: str = ""
     watched: tuple[str, ...] = ()
@@ -58,6 +62,7 @@ class OperatorSettings:
             broker_image=_needed(told, "LBG_OPERATOR_BROKER_IMAGE"),
             sidecar_resources=_resources(told, "LBG_OPERATOR_SIDECAR_RESOURCES", SIDECAR_RESOURCES),
             broker_resources=_resources(told, "LBG_OPERATOR_BROKER_RESOURCES", BROKER_RESOURCES),
+            prefetch=_prefetch(told, "LBG_OPERATOR_PREFETCH"),
             namespace=told.get("LBG_OPERATOR_NAMESPACE", ""),
             service=told.get("LBG_OPERATOR_SERVICE", ""),
             watched=tuple(
@@ -83,6 +88,15 @@ def _one_of(told: Mapping[str, str], name: str, allowed: tuple[str, ...], *, def
     if value not in allowed:
         raise SettingError(name, f"{value!r} is none of {', '.join(allowed)}")
     return value
+
+
+def _prefetch(told: Mapping[str, str], name: str) -> int | None:
+    text = told.get(name, "")
+    if not text:
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= PREFETCH_MAX:
+        raise SettingError(name, f"{text!r} is no number from 1 to {PREFETCH_MAX}")
+    return int(text)
 
 
 def _resources(told: Mapping[str, str], name: str, default: Mapping[str, Any]) -> Mapping[str, Any]:

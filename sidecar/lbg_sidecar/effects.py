@@ -36,6 +36,14 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """Let the attachment hold so many unacknowledged messages from now on, of those that it was attached with."""
+
+    attachment: Attachment
+    prefetch: int
+
+
+@dataclass(frozen=True, slots=True)
 class GiveBack:
     """Have the broker put these deliveries back in their places, for others."""
 
@@ -256,6 +264,7 @@ Effect = (
     | Detach
     | Ack
     | Look
+    | Limit
     | GiveBack
     | Withdraw
     | Abort

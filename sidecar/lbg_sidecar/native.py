@@ -17,7 +17,7 @@ from .balancing.rules import BalancingRules
 from .consuming.consumption import Rules
 from .consuming.held import Attachment, Held
 from .consuming.session import SessionPosition
-from .effects import AskAgain, Fail, LiveSet, Reconnect, SessionEnded, SessionForgotten, SessionTaken
+from .effects import AskAgain, Fail, Limit, LiveSet, Reconnect, SessionEnded, SessionForgotten, SessionTaken
 from .errors import SessionRefused
 from .membership.messages import BeatContent, Message, Repartition
 from .membership.roster import Timings
@@ -36,7 +36,8 @@ SESSION_COMMITTED = "x-session-committed"
 
 
 class NativeMachine(Participant):
-    """`partitions`: how many the queue has, 1 where it has none. `session`: how far the member is in its own; None
+    """`partitions`: how many the queue has, 1 where it has none. `moves`: they go from one live member to another.
+    `session`: how far the member is in its own; None
     where there are no sessions."""
 
     def __init__(
@@ -49,6 +50,7 @@ class NativeMachine(Participant):
         uniform: Callable[[], float],
         incarnation: Callable[[], str],
         partitions: int = 1,
+        moves: bool = False,
         session: SessionPosition | None = None,
         former: Participant | None = None,
     ) -> None:
@@ -60,11 +62,15 @@ class NativeMachine(Participant):
             uniform=uniform,
             incarnation=incarnation,
             native=NativeAttachments(
-                partitions, self._arguments, session=session.name if session is not None else None
+                partitions,
+                self._arguments,
+                session=session.name if session is not None else None,
+                moves=moves,
             ),
             former=former,
         )
         self.session = self.consumption.session = session
+        self._moves = moves
         self._live: frozenset[int] = frozenset()
         self.is_session_taken = False
         """Another live consumer has it, as far as is known."""
@@ -169,6 +175,18 @@ class NativeMachine(Participant):
             self.effects.append(AskAgain())
         if self.roster.me is not None and self.leaving is None:
             self.bindings.attach_due(now)
+            if self._moves:
+                self._fit_window()
+
+    def _fit_window(self) -> None:
+        """Only where it is far off: a window that follows each measurement would never rest."""
+        binding, attachment = self.binding, self.binding.attachment
+        if attachment is None or binding.phase is not Phase.ATTACHED:
+            return
+        fitting = self.bindings.prefetch()
+        if fitting * 2 <= attachment.prefetch or fitting >= attachment.prefetch * 2:
+            attachment.prefetch = fitting
+            self.effects.append(Limit(attachment, fitting))
 
     # For a view, and for the others
 

@@ -91,6 +91,7 @@ def test_the_operator_takes_the_settings_that_it_is_given() -> None:
         broker_image="registry.example/lbg/lbg-broker:0.1.0",
         sidecar_resources={"requests": {"cpu": "50m"}},
         broker_resources={"limits": {"memory": "1Gi"}},
+        prefetch=64,
         namespace=NAMESPACE,
         service="lbg-operator",
         watched=("shop", "lbg-system"),

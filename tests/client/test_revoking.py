@@ -17,7 +17,7 @@ from lbg_broker.client import (
     connect,
 )
 from support.embedded import in_process
-from support.numbered import Collector, numbers
+from support.numbered import Collector, numbers, publish_numbers
 from support.waiting import until
 
 ARGUMENTS = {
@@ -130,3 +130,21 @@ async def test_more_tags_than_a_frame_takes_come_in_several(url: str) -> None:
     assert collector.bodies == numbers(0, 1000)
     for connection in (former, successor):
         await connection.close()
+
+
+async def test_a_channel_can_be_limited_while_it_consumes(url: str) -> None:
+    connection = await connect(url)
+    channel = await connection.open_channel()
+    await channel.queue_declare("q", durable=True)
+    await publish_numbers(connection, "q", 50)
+    collector = Collector()
+    await channel.consume("q", collector, prefetch_count=20)
+    await collector.reach(20)
+    await channel.limit(5)
+    channel.ack(16, multiple=True)
+    await collector.reach(21)
+    channel.ack(21, multiple=True)
+    await collector.reach(26)
+    await channel.queue_declare("q", passive=True)
+    assert collector.bodies == numbers(0, 26)
+    await connection.close()

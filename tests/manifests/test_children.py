@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import kubernetes_validate
@@ -192,6 +193,7 @@ def test_the_sidecar_understands_all_of_it() -> None:
         healthPath="/ready",
         positionsPath="/positions",
         order="Queue",
+        prefetch=40,
         callTimeoutSeconds=9,
         maxAttempts=4,
         whenExhausted="DeadLetter",
@@ -202,13 +204,20 @@ def test_the_sidecar_understands_all_of_it() -> None:
     assert (member.group, member.name) == ("shop-orders", "orders-6d5f-x2x9z")
     assert (member.assignment, member.clients) == ("static", 4)
     assert (member.rebalance_delay_s, member.max_handoff_s, member.release_interval_s) == (7, 2, 60)
-    assert (member.order, member.call_timeout_s) == ("queue", 9)
+    assert (member.order, member.prefetch, member.call_timeout_s) == ("queue", 40, 9)
     assert (member.max_attempts, member.when_exhausted) == (4, "dead-letter")
     assert (member.shutdown_grace_s, member.commits) == (20, None)
     assert (process.app, process.target) == ("http-batch", "http://127.0.0.1:8080/events")
     assert (process.health_path, process.positions_path) == ("/ready", "/positions")
     assert (process.batch_size, process.batch_linger_ms, process.batch_requests) == (50, 1, 3)
     assert process.log_format == "json"
+
+
+@pytest.mark.parametrize(("told", "window"), [({}, 64), ({"prefetch": 8}, 8)])
+def test_a_group_that_says_no_window_gets_the_operators(told: dict[str, int], window: int) -> None:
+    made = injected(group_of(**told), replace(SETTINGS, prefetch=64), has_ca=False)
+    environment = {one["name"]: one.get("value") for one in sidecar_of(made)["env"]}
+    assert environment["LBG_PREFETCH"] == str(window)
 
 
 @pytest.mark.parametrize("has_ca", [True, False])

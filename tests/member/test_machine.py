@@ -405,6 +405,18 @@ def test_a_whole_window_of_one_key_is_done_in_half_of_the_consumer_timeout(servi
     assert prefetch * service_time_s <= 900
 
 
+@pytest.mark.parametrize(("service_time_s", "window"), [(None, 256), (0.01, 256), (0.5, 96), (3.5, 32)])
+def test_what_a_broker_may_move_is_no_more_than_all_slots_do_in_the_time_of_a_handoff(
+    service_time_s: float | None, window: int
+) -> None:
+    assert (
+        derived_prefetch(
+            concurrency=16, service_time_s=service_time_s, consumer_timeout_s=1800, handoff_s=3.0
+        )
+        == window
+    )
+
+
 def test_nothing_is_handed_to_a_member_that_says_nothing_any_more() -> None:
     """Its mailbox may outlive it: in a cluster that of a node that stands still is there for a minute."""
     world, members = settled(3)

@@ -13,6 +13,7 @@ from lbg_sidecar.effects import (
     Done,
     GiveBack,
     GivenBack,
+    Limit,
     Republish,
     Taken,
     Withdraw,
@@ -262,6 +263,36 @@ class TestTaken:
         member.machine.tick(1000.0)
         assert member.machine.consumption.counts.timed_out == 0
         assert running.abort_reason is None
+
+
+class TestWindow:
+    """Of what may move away, no more is held than is done in the time of a handoff."""
+
+    def test_it_follows_the_measured_time_of_the_calls_where_it_is_far_off(self) -> None:
+        member = NativeMember(moves=True, prefetch=None)
+        attachment = member.join()
+        assert attachment.prefetch == 256
+        now = 0.0
+        for name in range(64):
+            member.deliver(attachment, name, now=now)
+            (held,) = member.take_all(now)
+            member.machine.end(held, ACK, now := now + 0.5)
+        member.machine.tick(now)
+        assert member.took(Limit) == [Limit(attachment, 24)]  # 4 slots, 3 s
+        assert attachment.prefetch == 24
+        member.machine.tick(now + 0.1)
+        assert member.took(Limit) == []
+
+    def test_one_that_is_set_stays(self) -> None:
+        member = NativeMember(moves=True)
+        attachment = member.join()
+        for name in range(64):
+            member.deliver(attachment, name)
+            (held,) = member.take_all()
+            member.machine.end(held, ACK, 100.0)
+        member.machine.tick(100.0)
+        assert member.took(Limit) == []
+        assert attachment.prefetch == 64
 
 
 def test_a_word_that_comes_when_the_channel_is_closing_means_nothing() -> None:

@@ -15,6 +15,8 @@ WRONG = [
     ({"LBG_OPERATOR_LOG_FORMAT": "xml"}, "LBG_OPERATOR_LOG_FORMAT 'xml' is none of json, text"),
     ({"LBG_OPERATOR_LOG_LEVEL": "LOUD"}, "LBG_OPERATOR_LOG_LEVEL 'LOUD' is none of DEBUG,"),
     ({"LBG_OPERATOR_SIDECAR_RESOURCES": "{"}, "LBG_OPERATOR_SIDECAR_RESOURCES is no JSON ("),
+    ({"LBG_OPERATOR_PREFETCH": "0"}, "LBG_OPERATOR_PREFETCH '0' is no number from 1 to 65535"),
+    ({"LBG_OPERATOR_PREFETCH": "many"}, "LBG_OPERATOR_PREFETCH 'many' is no number from 1 to 65535"),
     ({"LBG_OPERATOR_SIDECAR_RESOURCES": "[]"}, "LBG_OPERATOR_SIDECAR_RESOURCES is no JSON object"),
     ({"LBG_OPERATOR_BROKER_RESOURCES": '"2Gi"'}, "LBG_OPERATOR_BROKER_RESOURCES is no JSON object"),
 ]
@@ -37,6 +39,7 @@ def test_everything_can_be_told() -> None:
         "LBG_OPERATOR_LOG_LEVEL": "DEBUG",
         "LBG_OPERATOR_SIDECAR_RESOURCES": '{"limits": {"memory": "1Gi"}}',
         "LBG_OPERATOR_BROKER_RESOURCES": "{}",
+        "LBG_OPERATOR_PREFETCH": "64",
     }
     settings = OperatorSettings.from_environment(NEEDED | told)
     assert (settings.namespace, settings.service) == ("lbg", "lbg-operator")
@@ -44,6 +47,7 @@ def test_everything_can_be_told() -> None:
     assert (settings.metrics, settings.log_format, settings.log_level) == ("keda", "text", "DEBUG")
     assert settings.sidecar_resources == {"limits": {"memory": "1Gi"}}
     assert settings.broker_resources == {}
+    assert settings.prefetch == 64
 
 
 @pytest.mark.parametrize(("told", "line"), WRONG)

@@ -26,6 +26,7 @@ LARGE: Mapping[str, Any] = {
     "defaults": {
         "sidecarResources": {"requests": {"cpu": "50m"}},
         "brokerResources": {"limits": {"memory": "1Gi"}},
+        "prefetch": 64,
     },
     "broker": {"create": True, "storage": "1Gi", "allowedNamespaces": ["shop"]},
     "metrics": {"provider": "external"},

@@ -19,19 +19,27 @@ E = TypeVar("E")
 class NativeMember:
     """`told` are effects that were not looked at yet."""
 
-    def __init__(self, *, session: SessionPosition | None = None, **rules: Any) -> None:
+    def __init__(
+        self,
+        *,
+        session: SessionPosition | None = None,
+        moves: bool = False,
+        prefetch: int | None = 64,
+        **rules: Any,
+    ) -> None:
         ids = itertools.count()
         self.attachment: Attachment
         """The last one."""
         order = Order.KEY if session is None else Order.QUEUE
         self.machine = NativeMachine(
             "m",
-            balancing=BalancingRules(queue_count=1, client_count=4, prefetch=64),
+            balancing=BalancingRules(queue_count=1, client_count=4, prefetch=prefetch),
             rules=Rules(**{"concurrency": 4, "order": order, **rules}),
             timings=Timings(),
             uniform=lambda: 0.5,
             incarnation=lambda: f"m-{next(ids)}",
             partitions=1 if session is not None else 8,
+            moves=moves,
             session=session,
         )
         self.told: list[Effect] = []

@@ -129,6 +129,11 @@ class Channel(DeclaringChannel):
         await self.call(BasicQos(0, prefetch_count, False), BasicQosOk)
         self._prefetch_next = prefetch_count
 
+    async def limit(self, prefetch_count: int) -> None:
+        """How many unacknowledged messages all consumers of this channel may hold together, those that are there, too;
+        0: no limit but their own (RabbitMQ: basic.qos with global)."""
+        await self.call(BasicQos(0, prefetch_count, True), BasicQosOk)
+
     async def consume(
         self,
         queue: str,

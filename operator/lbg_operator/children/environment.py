@@ -21,8 +21,11 @@ _ORDERS = {"Key": "key", "Queue": "queue"}
 _WHEN_EXHAUSTED = {"Block": "block", "DeadLetter": "dead-letter"}
 
 
-def environment_of(group: GroupManifest, *, grace_s: int, has_ca: bool) -> list[dict[str, Any]]:
-    """The sidecar's variables, as a container's `env`. `grace_s` is what its handing over may take."""
+def environment_of(
+    group: GroupManifest, *, grace_s: int, has_ca: bool, prefetch: int | None = None
+) -> list[dict[str, Any]]:
+    """The sidecar's variables, as a container's `env`. `grace_s` is what its handing over may take, `prefetch` the
+    window of groups that say none."""
     assert group.consumer is not None
     app = group.consumer.app
     told: dict[str, object] = {
@@ -43,6 +46,7 @@ def environment_of(group: GroupManifest, *, grace_s: int, has_ca: bool) -> list[
         "LBG_LOG_FORMAT": group.consumer.sidecar.log_format.lower(),
         "LBG_REPUBLISH": "true" if group.consumer.sidecar.republish else None,
         **_of_app(app),
+        "LBG_PREFETCH": prefetch if app.prefetch is None else app.prefetch,
         # How far a session is, is one number.
         "LBG_ORDER": "queue" if group.has_sessions else _ORDERS[app.order],
     }

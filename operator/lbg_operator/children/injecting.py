@@ -117,7 +117,7 @@ def _sidecar(
     return {
         "name": SIDECAR,
         "image": told.image or settings.sidecar_image,
-        "env": environment_of(group, grace_s=grace_s, has_ca=has_ca),
+        "env": environment_of(group, grace_s=grace_s, has_ca=has_ca, prefetch=settings.prefetch),
         "ports": [{"name": "lbg-observed", "containerPort": OBSERVED_PORT, "protocol": "TCP"}],
         "resources": dict(told.resources if told.resources is not None else settings.sidecar_resources),
         "volumeMounts": mounts,

@@ -28,6 +28,7 @@ class App:
     positions_path: str | None
     order: str
     concurrency: int | None
+    prefetch: int | None
     call_timeout_s: int
     max_attempts: int
     when_exhausted: str
@@ -83,6 +84,7 @@ def consumer_of(told: Mapping[str, Any]) -> Consumer:
             positions_path=app.get("positionsPath"),
             order=app["order"],
             concurrency=app.get("concurrency"),
+            prefetch=app.get("prefetch"),
             call_timeout_s=app["callTimeoutSeconds"],
             max_attempts=app["maxAttempts"],
             when_exhausted=app["whenExhausted"],

@@ -23,11 +23,13 @@ SINGLE_ACKS_AT_CLOSE = 15
 class NativeAttachments:
     """To a queue that the embedded broker shares out among its consumers. `partitions` as many as it has (1 where it
     has none); `arguments` makes those of basic.consume, anew for each attachment; `session` is its name where it
-    shares out by sessions. Its closing channel carries out any number of acks."""
+    shares out by sessions. `moves`: parts of it go from one live consumer to another, and its window can change. Its
+    closing channel carries out any number of acks."""
 
     partitions: int
     arguments: Callable[[], Mapping[str, str | int]]
     session: str | None = None
+    moves: bool = False
 
 
 class Bindings:
@@ -78,7 +80,7 @@ class Bindings:
         binding.attachment = Attachment(
             binding.queue,
             binding.epoch,
-            prefetch=self._prefetch(),
+            prefetch=self._widest() if native is not None and native.moves else self.prefetch(),
             partitions=native.partitions if native is not None else 1,
             session=native.session if native is not None else None,
         )
@@ -166,13 +168,21 @@ class Bindings:
         binding.release_due = None
         binding.put_off = 0
 
-    def _prefetch(self) -> int:
+    def prefetch(self) -> int:
+        """The window of a queue, by what is known of the application now."""
+        return self._prefetch(self._consumption.service_time_s())
+
+    def _widest(self) -> int:
+        return self._prefetch(None)
+
+    def _prefetch(self, service_time_s: float | None) -> int:
         if self.rules.prefetch is not None:
             return self.rules.prefetch
         return derived_prefetch(
             concurrency=self._consumption.rules.concurrency,
-            service_time_s=self._consumption.service_time_s(),
+            service_time_s=service_time_s,
             consumer_timeout_s=self.consumer_timeout_s,
+            handoff_s=self.rules.max_handoff_s if self._native is not None and self._native.moves else None,
         )
 
 

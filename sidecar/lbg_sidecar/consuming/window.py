@@ -7,7 +7,13 @@ WINDOW_MAX = 256
 queue needs at that rate with acks 5 ms apart. More would only be memory, and more to requeue at a handoff."""
 
 
-def derived_prefetch(*, concurrency: int, service_time_s: float | None, consumer_timeout_s: float) -> int:
+def derived_prefetch(
+    *,
+    concurrency: int,
+    service_time_s: float | None,
+    consumer_timeout_s: float,
+    handoff_s: float | None = None,
+) -> int:
     """The default prefetch of one queue.
 
     RabbitMQ closes a channel that leaves a delivery unacknowledged for `consumer_timeout_s` (30 min by default).
@@ -19,8 +25,14 @@ def derived_prefetch(*, concurrency: int, service_time_s: float | None, consumer
 
     At least two messages per slot of `concurrency`, so that a slot has its next message at hand, unless the
     timeout forbids it; always at least 1.
+
+    `handoff_s`: the broker moves parts of the queue to others and waits for so long at most; None: it does not. The
+    window is then no more than all slots together do in that time.
     """
+    least, widest = 2 * concurrency, max(WINDOW_MAX, 2 * concurrency)
     if service_time_s is None or service_time_s <= 0:
-        return max(WINDOW_MAX, 2 * concurrency)
+        return widest
     safe = int(consumer_timeout_s / 2 / service_time_s)
-    return max(1, min(safe, max(WINDOW_MAX, 2 * concurrency)))
+    if handoff_s is not None:
+        widest = max(least, min(widest, int(concurrency * handoff_s / service_time_s)))
+    return max(1, min(safe, widest))

@@ -61,6 +61,7 @@ class Attaching:
         self._channels: dict[Attachment, Channel] = {}
         self._attaching: dict[Attachment, asyncio.Task[None]] = {}
         self._attached: set[Attachment] = set()
+        self._limiting: set[asyncio.Task[None]] = set()
 
     def attach(self, effect: Attach, events: QueueEvents) -> None:
         """Consume on a channel of its own, and tell what becomes of it."""
@@ -120,6 +121,13 @@ class Attaching:
             with suppress(ClientError):
                 channel.ack(tag, multiple=multiple)
 
+    def limit(self, attachment: Attachment, prefetch: int) -> None:
+        channel = self._channels.get(attachment)
+        if channel is not None:
+            task = asyncio.get_running_loop().create_task(_limit(channel, prefetch))
+            self._limiting.add(task)
+            task.add_done_callback(self._limiting.discard)
+
     def give_back(self, attachment: Attachment, tags: Sequence[int]) -> None:
         channel = self._channels.get(attachment)
         if channel is not None:
@@ -156,6 +164,11 @@ class Attaching:
         ):
             log.warning("queue %d: %s", attachment.queue, error)
         events.on_closed(attachment)
+
+
+async def _limit(channel: Channel, prefetch: int) -> None:
+    with suppress(ClientError):  # what ends the channel is told of elsewhere
+        await channel.limit(prefetch)
 
 
 def consumer_timeout_in(error: ClientError | None) -> float | None:

@@ -113,6 +113,7 @@ def machine_of(
         uniform=chance.random,
         incarnation=incarnation,
         partitions=spec.queue_count if spec.mode == PARTITIONED else 1,
+        moves=spec.mode == PARTITIONED,
         session=_session_of(settings, spec, former),
         former=former,
     )

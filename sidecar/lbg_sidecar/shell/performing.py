@@ -115,6 +115,8 @@ class Performing:
                 link.post(effect)
             case fx.Ack(attachment, tag, multiple):
                 link.attaching.ack(attachment, tag, multiple=multiple)
+            case fx.Limit(attachment, prefetch):
+                link.attaching.limit(attachment, prefetch)
             case fx.GiveBack(attachment, tags):
                 link.attaching.give_back(attachment, tags)
             case fx.Attach():
