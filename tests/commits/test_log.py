@@ -121,12 +121,12 @@ def test_a_record_never_speaks_for_another_name(tmp_path: Path) -> None:
     assert known(path) == {}
 
 
-def test_a_full_table_forgets_the_stream_that_was_opened_first(tmp_path: Path) -> None:
+def test_a_full_table_forgets_the_stream_that_was_idle_for_longest(tmp_path: Path) -> None:
     path = tmp_path / "m.commits"
     with CommitLog(path, streams_max=2) as log:
-        for publisher in "abc":
+        for publisher in "abac":
             log.write(publisher, 0, SequenceSet([(0, 4)]))
-    assert set(known(path, streams_max=2)) == {("b", 0), ("c", 0)}
+    assert set(known(path, streams_max=2)) == {("a", 0), ("c", 0)}
 
 
 def test_the_file_grows_past_its_first_slots(tmp_path: Path) -> None:

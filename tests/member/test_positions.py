@@ -38,13 +38,24 @@ def test_a_message_that_succeeds_is_no_longer_counted_as_failed() -> None:
     assert processed.attempts(("p", 0, 1)) == 0
 
 
-def test_the_oldest_stream_is_forgotten_first() -> None:
+def test_the_stream_that_was_idle_for_longest_is_forgotten_first() -> None:
     processed = Processed(queue_count=1, streams_max=2)
-    for publisher in "abc":
-        processed.add((publisher, 0, 0))
-    assert ("a", 0, 0) not in processed
-    assert ("b", 0, 0) in processed
-    assert ("c", 0, 0) in processed
+    for seq, publisher in enumerate("abac"):
+        processed.add((publisher, 0, seq))
+    assert ("b", 0, 1) not in processed
+    assert ("a", 0, 0) in processed
+    assert ("c", 0, 3) in processed
+
+
+def test_a_publisher_that_lives_is_remembered_past_any_number_of_short_epochs() -> None:
+    processed = Processed(queue_count=1, streams_max=8)
+    for epoch in range(1000):
+        processed.add(("lives", 0, epoch))
+        processed.add((f"short-{epoch}", 0, 0))
+    assert all(("lives", 0, seq) in processed for seq in range(1000))
+    assert sum((f"short-{epoch}", 0, 0) in processed for epoch in range(1000)) == 7
+    told = processed.of_queue(0, streams_max=2)
+    assert [publisher for publisher, _, _ in told.streams] == ["short-999", "lives"]
 
 
 @given(

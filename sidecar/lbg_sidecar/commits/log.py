@@ -17,6 +17,7 @@ import itertools
 import logging
 import mmap
 import os
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -40,7 +41,8 @@ class _Slot:
 
 
 class CommitLog:
-    """An open and locked commit log. `streams_max` streams take 1 KiB each; the first opened gives way first.
+    """An open and locked commit log. `streams_max` streams take 1 KiB each; the one that was idle for longest gives way
+    first, and before it those of them that were not written since the file was opened.
 
     Raises CommitsError for a file that is in use, of a newer version, or cannot be made.
     """
@@ -48,7 +50,7 @@ class CommitLog:
     def __init__(self, path: Path | str, *, streams_max: int = 65_536) -> None:
         self.path = Path(path)
         self._streams_max = streams_max
-        self._slots: dict[tuple[str, int], _Slot] = {}
+        self._slots: OrderedDict[tuple[str, int], _Slot] = OrderedDict()
         self._found: list[StreamRuns] = []
         self._is_disk_full = False
         try:
@@ -75,6 +77,8 @@ class CommitLog:
             slot = self._open_slot(publisher, hash_)
             if slot is None:
                 return
+        else:
+            self._slots.move_to_end((publisher, hash_))
         slot.generation += 1
         record = layout.packed_record(slot.name, slot.generation, numbers)
         at = slot.at + layout.NAME_BYTES + slot.generation % 2 * layout.RECORD_BYTES
@@ -200,7 +204,7 @@ class CommitLog:
                 return self._free.pop()
         if not self._slots:
             return None
-        return self._slots.pop(next(iter(self._slots))).at
+        return self._slots.popitem(last=False)[1].at
 
     def _add_slots(self) -> None:
         size = len(self._map)

@@ -7,6 +7,7 @@ here is ever marked as processed that was not.
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -29,7 +30,8 @@ class Processed:
     """Sequence numbers per (publisher, hash), bounded.
 
     At most `streams_max` streams of at most `runs_max` sparse runs each: 65,536 streams without holes take
-    about 20 MB. The stream that came first is forgotten first.
+    about 30 MB. The stream that was idle for longest is forgotten first: each start of a publisher may open streams
+    of its own, and they must not displace those of a publisher that lives.
     """
 
     def __init__(self, *, queue_count: int, streams_max: int = 65_536, runs_max: int = 64) -> None:
@@ -38,7 +40,7 @@ class Processed:
         self._queue_count = queue_count
         self._streams_max = streams_max
         self._runs_max = runs_max
-        self._streams: dict[tuple[str, int], SequenceSet] = {}
+        self._streams: OrderedDict[tuple[str, int], SequenceSet] = OrderedDict()  # the one used last is the last
         self._attempts: dict[Identity, int] = {}
         self._told: dict[Identity, int] = {}  # by the former consumer, and not looked at yet
 
@@ -55,6 +57,8 @@ class Processed:
         stream = self._streams.get(name)
         if stream is None:
             stream = self._open(name)
+        else:
+            self._streams.move_to_end(name)
         stream.add(identity[2])
         if stream.sparse_count > self._runs_max:
             stream.forget(self._runs_max)
@@ -79,7 +83,7 @@ class Processed:
         return self._told.pop(identity, 0) if self._told else 0
 
     def of_queue(self, queue: int, *, streams_max: int = 512, runs_max: int = 8) -> Positions:
-        """The newest positions of one queue, for its next consumer: at most about 100 kB as JSON."""
+        """The latest positions of one queue, for its next consumer: at most about 100 kB as JSON."""
         streams = (
             (publisher, hash_, tuple(stream.runs()[-runs_max:]))
             for (publisher, hash_), stream in reversed(self._streams.items())
@@ -101,6 +105,8 @@ class Processed:
             stream = self._streams.get(name)
             if stream is None:
                 stream = self._open(name)
+            else:
+                self._streams.move_to_end(name)
             for first, last in runs:
                 stream.add_run(first, last)
             stream.forget(self._runs_max)
@@ -109,7 +115,7 @@ class Processed:
 
     def _open(self, name: tuple[str, int]) -> SequenceSet:
         if len(self._streams) >= self._streams_max:
-            del self._streams[next(iter(self._streams))]
+            self._streams.popitem(last=False)
         stream = self._streams[name] = SequenceSet()
         return stream
 
