@@ -16,7 +16,7 @@ from lbg.moving import Holders, Pauses, QueueMoved
 from lbg.republished import Republished
 from lbg.validating_sessions import SessionError, Sessions
 from lbg_broker.group import EXCLUSIVE, PARTITIONED, SESSIONS, OrderJudge
-from lbg_broker.group.order import Kind, Lost
+from lbg_broker.group.order import Kind, Lost, Verdict
 
 KEPT_ERRORS = 1000
 """How many sequence errors and lost ranges a report lists; all are counted."""
@@ -26,7 +26,8 @@ KEPT_ERRORS = 1000
 class SequenceError:
     """A message out of sequence. `kind` is rewind (delivered again) or inversion (after a later one of its key).
 
-    `expected` is the lowest number of this key that would have been in order.
+    `expected` is the lowest number of this key that would have been in order, of the publisher's later epoch
+    `expected_of` where that is not None.
     """
 
     kind: str
@@ -40,10 +41,12 @@ class SequenceError:
     member_name: str
     redelivered: bool
     at_us: int
+    expected_of: str | None = None
 
     def __str__(self) -> str:
         return (
-            f"sequence error: {self.kind}: key {self.key!r} of hash {self.hash}: expected {self.expected}, received "
+            f"sequence error: {self.kind}: key {self.key!r} of hash {self.hash}: expected {self.expected}"
+            f"{f' of its later epoch {self.expected_of}' if self.expected_of else ''}, received "
             f"{self.received}{' (redelivered)' if self.redelivered else ''} :: queue {self.queue}, "
             f"member {self.member} {self.member_name}, publisher {self.publisher}"
         )
@@ -105,7 +108,7 @@ class Validation:
         self._count(message)
         findings: list[Finding] = []
         if verdict.kind is not Kind.OK:
-            findings.append(self._out_of_sequence(message, verdict.kind, verdict.expected))
+            findings.append(self._out_of_sequence(message, verdict))
         if self.mode == SESSIONS:
             error = self.sessions.observe(message, repeated=verdict.kind is Kind.REWIND)
             if error is not None:
@@ -199,7 +202,8 @@ class Validation:
         lowest, highest = self._bounds.get(stream, (message.seq, message.seq))
         self._bounds[stream] = min(lowest, message.seq), max(highest, message.seq)
 
-    def _out_of_sequence(self, message: Republished, kind: Kind, expected: int) -> SequenceError:
+    def _out_of_sequence(self, message: Republished, verdict: Verdict) -> SequenceError:
+        kind = verdict.kind
         if kind is Kind.REWIND:
             self.rewinds += 1
         else:
@@ -209,7 +213,8 @@ class Validation:
             publisher=message.publisher,
             key=message.key,
             hash=message.hash_,
-            expected=expected,
+            expected=verdict.expected,
+            expected_of=verdict.expected_of,
             received=message.seq,
             queue=message.queue,
             member=message.member,

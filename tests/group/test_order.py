@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.group import OrderJudge
-from lbg_broker.group.order import Kind, Lost, Move
+from lbg_broker.group import OrderJudge, incarnation_of_epoch
+from lbg_broker.group.order import Kind, Lost, Move, Verdict
 
 
 def kinds(judge: OrderJudge, *observed: tuple[str | None, int]) -> list[Kind]:
@@ -55,6 +55,34 @@ def test_messages_without_a_key_have_no_order_but_repeats_are_seen() -> None:
         Kind.REWIND,
     ]
     assert judge.lost({"p": {3: 3}}) == []
+
+
+EPOCHS = [f"p-{incarnation_of_epoch('0a1b2c3d' + 24 * '0', began, bytes(16))}" for began in (5, 6)]
+
+
+def in_epochs(*observed: tuple[str, int]) -> list[Verdict]:
+    """Verdicts on deliveries (publisher, sequence number) of one key and hash."""
+    judge = OrderJudge()
+    return [judge.observe(publisher, "a", 3, seq, 0, 1_000) for publisher, seq in observed]
+
+
+def test_a_later_epoch_goes_on_behind_the_one_before() -> None:
+    first = "p-0a1b2c3d" + 24 * "0"
+    found = in_epochs((first, 0), (first, 1), (EPOCHS[0], 0), (EPOCHS[0], 1), (EPOCHS[1], 0))
+    assert [each.kind for each in found] == [Kind.OK] * 5
+    assert [each.expected for each in found] == [0, 1, 0, 1, 0]
+
+
+def test_a_message_seen_first_after_one_of_a_later_epoch_is_an_inversion() -> None:
+    found = in_epochs((EPOCHS[0], 0), (EPOCHS[1], 4), (EPOCHS[0], 7), (EPOCHS[0], 0))
+    assert [each.kind for each in found] == [Kind.OK, Kind.OK, Kind.INVERSION, Kind.REWIND]
+    assert (found[2].expected, found[2].expected_of) == (5, EPOCHS[1])
+
+
+def test_what_was_sent_again_under_the_old_epoch_is_a_rewind() -> None:
+    """A killed publisher's last bytes may arrive behind the epoch of its next start."""
+    found = in_epochs(("p-0a1b2c3d", 0), ("p-0a1b2c3d", 1), (EPOCHS[0], 0), ("p-0a1b2c3d", 1))
+    assert [each.kind for each in found] == [Kind.OK, Kind.OK, Kind.OK, Kind.REWIND]
 
 
 def test_the_same_key_of_two_publishers_is_two_orders() -> None:

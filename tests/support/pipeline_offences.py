@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from lbg_broker.group import EXCLUSIVE, SESSIONS, DeliveredRecord, PublishedRecord
+from lbg_broker.group import EXCLUSIVE, SESSIONS, DeliveredRecord, PublishedRecord, epoch_of
 from support.pipeline_findings import Offence
 
 Message = tuple[str, int, int]
@@ -23,11 +23,12 @@ def message_of(record: PublishedRecord | DeliveredRecord) -> Message:
     return record.publisher, record.hash_, record.seq
 
 
-def _line_and_number(one: DeliveredRecord) -> tuple[tuple[Any, ...], int] | None:
-    """Within what its order is judged, and by which number; None if it has no order."""
+def _line_and_number(one: DeliveredRecord) -> tuple[tuple[Any, ...], tuple[int, int]] | None:
+    """Within what its order is judged, and by which epoch and number; None if it has no order."""
     if mode_of(one) == SESSIONS:
-        return None if one.session is None or one.sequence is None else ((one.session,), one.sequence)
-    return None if one.key is None else ((one.publisher, one.hash_, one.key), one.seq)
+        return None if one.session is None or one.sequence is None else ((one.session,), (0, one.sequence))
+    epoch = epoch_of(one.publisher)
+    return None if one.key is None else ((epoch.history, one.hash_, one.key), (epoch.began_us, one.seq))
 
 
 def mode_of(one: DeliveredRecord) -> str:
@@ -37,23 +38,25 @@ def mode_of(one: DeliveredRecord) -> str:
 
 def out_of_order(ordered: Sequence[DeliveredRecord], view: str, skew_us: int) -> Iterator[Offence]:
     at_name = "delivered_at_us" if view == DELIVERED_VIEW else "settled_at_us"
-    lines: dict[tuple[Any, ...], dict[int, list[DeliveredRecord]]] = defaultdict(lambda: defaultdict(list))
+    lines: dict[tuple[Any, ...], dict[tuple[int, int], list[DeliveredRecord]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for one in ordered:
         if (placed := _line_and_number(one)) is None:
             continue
         line, number = placed
         before = lines[line]
         at_us = getattr(one, at_name)
-        highest = max(before, default=number - 1)
+        highest = max(before, default=(-1, -1))
         if number in before:
-            yield _offence(one, "rewound", view, at_us, expected=highest + 1)
+            yield _offence(one, "rewound", view, at_us, expected=highest[1] + 1)
         elif number < highest:
             higher = [each for other, records in before.items() if other > number for each in records]
             certain = any(
                 each.incarnation == one.incarnation or at_us - getattr(each, at_name) > skew_us
                 for each in higher
             )
-            yield _offence(one, "inverted", view, at_us, expected=highest + 1, uncertain=not certain)
+            yield _offence(one, "inverted", view, at_us, expected=highest[1] + 1, uncertain=not certain)
         before[number].append(one)
 
 

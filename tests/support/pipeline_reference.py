@@ -3,7 +3,8 @@
 One message is (group, publisher, hash, seq). A delivery is *final* when its verdict is ack, dead or repeat, and an
 *acknowledgement* when it is ack or dead. Where docs/journal.md leaves room:
 
-* Order is judged within (group, publisher, hash, key): the numbers of two hashes have nothing to do with each other,
+* Order is judged within (group, publisher's history, hash, key), by epoch and then by number: the numbers of two
+  hashes have nothing to do with each other,
   and a key has two where its group's number of hashes has changed.
 * An inversion is certain if a higher number came before it on the same incarnation, or more than the clocks' skew
   earlier on another. Two incarnations at the same microsecond are therefore uncertain with no skew at all.

@@ -6,7 +6,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lbg_broker.group import EXCLUSIVE, MODES, SESSIONS, DeliveredRecord, PublishedRecord
+from lbg_broker.group import (
+    EXCLUSIVE,
+    MODES,
+    SESSIONS,
+    DeliveredRecord,
+    PublishedRecord,
+    incarnation_of_epoch,
+)
 from lbg_broker.group.journal import VERDICTS
 from support.journal_rows import delivered, published
 
@@ -14,8 +21,13 @@ HASH_OF_KEY = {"k0": 0, "k1": 1, "k2": 0, None: 2}
 RUNS = ((0, "i0"), (1, "i1"), (0, "i2"))
 """Members, one of which is started a second time."""
 
-_MESSAGE = st.tuples(st.sampled_from(["p", "q"]), st.sampled_from([*HASH_OF_KEY]), st.integers(0, 2))
-"""Publisher, key, and how often it is in the journal of its publisher."""
+FIRST_EPOCH = "p-0a1b2c3d" + 24 * "7"
+EPOCHS = (
+    FIRST_EPOCH,
+    *(f"p-{incarnation_of_epoch(FIRST_EPOCH[2:], began_us, bytes(16))}" for began_us in (5, 1 << 50)),
+    "q",
+)
+"""Three epochs of one publisher, and another publisher."""
 
 _FEW_US = st.integers(0, 6)
 _DELIVERY = st.tuples(
@@ -37,14 +49,17 @@ def journals(
     draw: st.DrawFn,
     *,
     modes: tuple[str, ...] = MODES,
+    publishers: tuple[str, ...] = ("p", "q"),
     groups: int = 2,
     messages: int = 8,
     deliveries: int = 12,
 ) -> list[PublishedRecord | DeliveredRecord]:
     """Records of up to `groups` groups, in no order. Within an incarnation times never go back, as deliveries count."""
     records: list[PublishedRecord | DeliveredRecord] = []
+    one = st.tuples(st.sampled_from(publishers), st.sampled_from([*HASH_OF_KEY]), st.integers(0, 2))
+    # The last: how often it is in the journal of its publisher.
     for number, mode in enumerate(draw(st.lists(st.sampled_from(modes), min_size=1, max_size=groups))):
-        sent = _numbered(draw(st.lists(_MESSAGE, min_size=1, max_size=messages)))
+        sent = _numbered(draw(st.lists(one, min_size=1, max_size=messages)))
         came = draw(st.lists(_DELIVERY, max_size=deliveries))
         group = f"g{number}"
         records += [

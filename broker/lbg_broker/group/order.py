@@ -1,4 +1,5 @@
-"""Judging deliveries: order per (publisher, key), completeness per (publisher, hash), shard moves."""
+"""Judging deliveries: order per (publisher, key) over the publisher's epochs, completeness per (publisher, hash), shard
+moves."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from .epochs import epoch_of
 from .sequences import SequenceSet
 
 
@@ -36,13 +38,15 @@ class Verdict:
     """What one observation says.
 
     `expected` is the lowest sequence number that would have been in order for this key: one more than the highest
-    seen. Other keys of the same hash have numbers in between, so a higher one is in order too.
+    seen. Other keys of the same hash have numbers in between, so a higher one is in order too. `expected_of`: the
+    publisher whose number that is, where a later epoch of the received one's has been seen; else None.
     """
 
     kind: Kind
     expected: int
     received: int
     move: Move | None = None
+    expected_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +59,22 @@ class Lost:
     last: int
 
 
+_NOTHING = (-1, -1)
+
+
 class _Stream:
-    """What was seen of one publisher and hash: every number, and the highest of each key."""
+    """What was seen of one publisher and hash: every number. And of all its epochs the latest message of each key, as
+    the beginning of its epoch and its number."""
 
-    __slots__ = ("highest", "seen")
+    __slots__ = ("began_us", "highest", "publishers", "seen")
 
-    def __init__(self) -> None:
+    def __init__(
+        self, began_us: int, highest: dict[str, tuple[int, int]], publishers: dict[int, str]
+    ) -> None:
         self.seen = SequenceSet()
-        self.highest: dict[str, int] = {}
+        self.began_us = began_us
+        self.highest = highest
+        self.publishers = publishers
 
 
 class OrderJudge:
@@ -77,6 +89,8 @@ class OrderJudge:
         self.inversions = 0
         self.moves = 0
         self._streams: dict[tuple[str, int], _Stream] = {}
+        self._histories: dict[tuple[str, int], tuple[dict[str, tuple[int, int]], dict[int, str]]] = {}
+        """By history and hash: the latest message of each key, and the publisher of each epoch."""
         self._shards: dict[int, list[int]] = {}
         """By hash: the member that had it last, and when."""
 
@@ -94,33 +108,44 @@ class OrderJudge:
         """Judge one delivery: `member` got it at `at_us`. A message without a key has no order to break. `is_placed`:
         it came to this member because of its hash, so that it says who has the shard."""
         self.observed += 1
-        stream = self._streams.get((publisher, hash_))
-        if stream is None:
-            stream = self._streams[publisher, hash_] = _Stream()
-        highest = -1 if key is None else stream.highest.get(key, -1)
+        stream = self._streams.get((publisher, hash_)) or self._open(publisher, hash_)
+        number = stream.began_us, seq
+        highest = _NOTHING if key is None else stream.highest.get(key, _NOTHING)
         if not stream.seen.add(seq):
             self.rewinds += 1
             kind = Kind.REWIND
-        elif seq < highest:
+        elif number < highest:
             self.inversions += 1
             kind = Kind.INVERSION
         else:
             kind = Kind.OK
             if key is not None:
-                stream.highest[key] = seq
+                stream.highest[key] = number
+        expected, expected_of = highest[1] + 1, None
+        if highest[0] > stream.began_us:
+            expected_of = stream.publishers[highest[0]]
+        elif highest[0] < stream.began_us:
+            expected = 0
         if not is_placed:
-            return Verdict(kind, highest + 1, seq)
+            return Verdict(kind, expected, seq, None, expected_of)
         shard = self._shards.get(hash_)
         if shard is None:
             self._shards[hash_] = [member, at_us]
-            return Verdict(kind, highest + 1, seq)
+            return Verdict(kind, expected, seq, None, expected_of)
         move = None
         if shard[0] != member:
             self.moves += 1
             move = Move(hash_, shard[0], member, at_us - shard[1], at_us)
             shard[0] = member
         shard[1] = at_us
-        return Verdict(kind, highest + 1, seq, move)
+        return Verdict(kind, expected, seq, move, expected_of)
+
+    def _open(self, publisher: str, hash_: int) -> _Stream:
+        history, began_us = epoch_of(publisher)
+        highest, publishers = self._histories.setdefault((history, hash_), ({}, {}))
+        publishers[began_us] = publisher
+        stream = self._streams[publisher, hash_] = _Stream(began_us, highest, publishers)
+        return stream
 
     @property
     def distinct(self) -> int:

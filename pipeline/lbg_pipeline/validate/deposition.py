@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_broker.group import SESSIONS
+from lbg_broker.group import SESSIONS, Epoch, epoch_of
 from lbg_broker.group.journal import VERDICTS
 from lbg_pipeline.numbering import Ints, ints_of, joined
 
@@ -88,6 +88,28 @@ class Deposition:
         places[sorted(range(len(told)), key=told.__getitem__)] = np.arange(len(told))
         places[len(told)] = len(told)
         return places[self.incarnation.codes]
+
+    @cached_property
+    def _epochs(self) -> list[Epoch]:
+        """Of each publisher in `publisher.told`."""
+        return [epoch_of(publisher) for publisher in self.publisher.told]
+
+    @cached_property
+    def has_epochs(self) -> bool:
+        """Whether a publisher was started again and went on from its state."""
+        return any(epoch.began_us for epoch in self._epochs)
+
+    @cached_property
+    def history(self) -> Ints:
+        """A number for each publisher, the same for all of its epochs."""
+        places: dict[str, int] = {}
+        numbers = [places.setdefault(epoch.history, len(places)) for epoch in self._epochs]
+        return np.array([*numbers, len(places)], np.int64)[self.publisher.codes]
+
+    @cached_property
+    def epoch(self) -> Ints:
+        """When the publisher's epoch began."""
+        return np.array([*(epoch.began_us for epoch in self._epochs), 0], np.int64)[self.publisher.codes]
 
     @cached_property
     def has_key(self) -> Flags:

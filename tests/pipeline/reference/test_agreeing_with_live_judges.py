@@ -12,7 +12,7 @@ from lbg_broker.group import EXCLUSIVE, MODES, SESSIONS, DeliveredRecord, OrderJ
 from lbg_broker.group.order import Kind, Lost
 from support.pipeline_offences import message_of, when
 from support.pipeline_reference import FINAL, Record, judge
-from support.random_journals import journals
+from support.random_journals import EPOCHS, journals
 
 NAMES = {Kind.REWIND: "rewound", Kind.INVERSION: "inverted"}
 
@@ -44,7 +44,7 @@ def live(records: Sequence[Record], mode: str) -> Validation:
     return validation
 
 
-@given(journals(modes=(EXCLUSIVE,), groups=1))
+@given(journals(modes=(EXCLUSIVE,), groups=1, publishers=EPOCHS))
 def test_order_and_moves_are_those_of_the_members_judge(records: list[Record]) -> None:
     live_judge = OrderJudge()
     offences, moves = [], []
