@@ -40,7 +40,8 @@ class Processed:
         self._queue_count = queue_count
         self._streams_max = streams_max
         self._runs_max = runs_max
-        self._streams: OrderedDict[tuple[str, int], SequenceSet] = OrderedDict()  # the one used last is the last
+        self._streams: OrderedDict[tuple[str, int], SequenceSet] = OrderedDict()
+        """The one used last is the last."""
         self._attempts: dict[Identity, int] = {}
         self._told: dict[Identity, int] = {}  # by the former consumer, and not looked at yet
 
