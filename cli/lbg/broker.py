@@ -68,6 +68,16 @@ def broker() -> None:
     show_envvar=True,
     help="The group of messages that name none, on queues of message groups.",
 )
+@click.option(
+    "--max-message-size",
+    metavar="BYTES",
+    type=click.IntRange(64 * 1024, 512 * 1024 * 1024),
+    default=16 * 1024 * 1024,
+    show_default=True,
+    envvar="LBG_MAX_MESSAGE_SIZE",
+    show_envvar=True,
+    help="The largest message; a larger one closes its channel (406). RabbitMQ's max_message_size.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Say where it listens as one line of JSON.")
 def serve(
     data_dir: Path,
@@ -80,6 +90,7 @@ def serve(
     admin_username_file: Path | None,
     admin_password_file: Path | None,
     default_message_group: str,
+    max_message_size: int,
     as_json: bool,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
@@ -121,6 +132,7 @@ def serve(
         tls=tls,
         administrator=administrator,
         default_message_group=default_message_group,
+        message_max_bytes=max_message_size,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     serve_broker(settings, on_ready=lambda server: _tell_ready(server, as_json=as_json))

@@ -80,6 +80,13 @@ SETTLE_S = 5.0
     "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write what was done here, as JSON."
 )
 @click.option(
+    "--max-message-size",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    show_default="what the broker announces",
+    help="A larger row is a bad row. RabbitMQ announces nothing; give what its max_message_size is there.",
+)
+@click.option(
     "--connect-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
@@ -105,6 +112,7 @@ def publish(
     strict_order: bool,
     journal: Path | None,
     report: Path | None,
+    max_message_size: int | None,
     connect_timeout: float,
 ) -> None:
     """Publish FILE (CSV or JSON Lines, also .gz or .zip; - is standard input) to a group, a message for each row.
@@ -134,7 +142,11 @@ def publish(
         address.spread_places(),
         group=group,
         identity=identity,
-        settings=PublishingSettings(one_per_key=strict_order, first_connection_s=connect_timeout),
+        settings=PublishingSettings(
+            one_per_key=strict_order,
+            first_connection_s=connect_timeout,
+            max_message_bytes=max_message_size,
+        ),
         content_type="application/json",
         state=state,
         journal=journal,

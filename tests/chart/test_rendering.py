@@ -199,6 +199,7 @@ def test_the_broker_to_begin_with_is_one_that_the_operator_can_follow() -> None:
     parsed = BrokerManifest.parse(broker)
     assert isinstance(parsed.engine, Embedded)
     assert parsed.engine.storage_bytes == 1 << 30
+    assert parsed.engine.max_message_bytes == 32 << 20
     assert parsed.allows("shop")
     assert not parsed.allows("elsewhere")
 

@@ -97,6 +97,35 @@ def test_a_bad_row_ends_with_one_line_or_is_skipped_and_counted(
     assert skipped.err.count("skipped: ") == 10
 
 
+def test_a_row_over_the_largest_message_is_a_bad_row(
+    lbg: Lbg, broker: Where, group: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "".join(json.dumps({"id": n, "text": "x" * size}) + "\n" for n, size in enumerate((10, 99, 20)))
+    )
+    command = (
+        "publish",
+        "--group",
+        group,
+        "--key",
+        "id",
+        "--broker",
+        broker.broker,
+        "--max-message-size",
+        "100",
+    )
+    stopped = lbg(*command, str(path))
+    assert stopped.status == 1
+    assert stopped.last_line == (
+        f"lbg: error: {path}, row 2: message size 120: must be at most 100, the broker's max_message_size"
+    )
+    skipped = lbg(*command, "--bad-rows", "skip", str(path))
+    assert skipped.status == 0
+    assert "2 of 2 messages confirmed" in skipped.out
+    assert "1 bad rows skipped" in skipped.out
+
+
 def test_the_counts_at_a_bad_row_are_those_of_the_broker(
     lbg: Lbg, broker: Where, group: str, tmp_path: Path
 ) -> None:

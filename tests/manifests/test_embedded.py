@@ -17,6 +17,7 @@ from lbg_operator.children.broker_secrets import certificate_in
 from lbg_operator.children.embedded import embedded_of, hosts_of, management_uris_of, uris_of
 from lbg_operator.children.network import network_policy_of
 from lbg_operator.cluster.kinds import kind_of
+from lbg_operator.errors import ManifestError
 from lbg_operator.manifests import BrokerManifest, GroupManifest, bytes_in, quantity_of
 from lbg_operator.settings import OperatorSettings
 from support.manifests import broker_manifest, consumer, group_manifest
@@ -51,6 +52,7 @@ FULL = {
     "image": "mine:2",
     "resources": {"limits": {"memory": "1Gi"}},
     "storage": {"size": "20Gi", "storageClassName": "fast"},
+    "maxMessageSize": "32Mi",
 }
 
 
@@ -100,6 +102,21 @@ def test_the_pod_keeps_to_the_restricted_profile() -> None:
     }
     assert {next(iter(set(one) - {"name"})) for one in pod["volumes"]} == {"persistentVolumeClaim", "secret"}
     assert pod["automountServiceAccountToken"] is False
+
+
+def test_the_largest_message_is_said_to_the_broker_where_the_manifest_says_it() -> None:
+    """An image of before the option is given none."""
+    (container,) = pod_of(broker_of())["containers"]
+    assert "--max-message-size" not in container["args"]
+    (container,) = pod_of(broker_of({"maxMessageSize": "64Mi"}))["containers"]
+    at = container["args"].index("--max-message-size")
+    assert container["args"][at + 1] == str(64 * 1024 * 1024)
+
+
+@pytest.mark.parametrize("size", ["1Gi", 1000, "63Ki"])
+def test_a_largest_message_that_the_broker_would_not_take_is_refused(size: str | int) -> None:
+    with pytest.raises(ManifestError, match=r"spec.embedded.maxMessageSize.* must be from 64Ki to 512Mi"):
+        broker_of({"maxMessageSize": size})
 
 
 def test_where_the_cluster_assigns_users_the_pod_names_neither_a_user_nor_a_group() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from support.embedded import EmbeddedBroker
 from support.engines import Engine, Inbox, drain, eventually, pump, refusal
+from support.rabbit_message_size import messages_of_at_most
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
@@ -288,3 +291,32 @@ def test_who_wants_direct_replies_and_does_not_consume_them_is_refused(
     channel.confirm_delivery()
     refused = refusal(lambda: channel.basic_publish("", unique, b"request", wants))
     assert refused == ("channel", 406, "PRECONDITION_FAILED")
+
+
+LIMIT = 70_000
+
+
+@pytest.fixture
+def limited(request: pytest.FixtureRequest, engine: Engine, tmp_path: Path) -> Iterator[Engine]:
+    """The engine with messages of at most `LIMIT` bytes."""
+    if engine.name == "embedded":
+        with EmbeddedBroker(tmp_path / "data", settings={"message_max_bytes": LIMIT}) as broker:
+            yield Engine("embedded", broker.port, broker.management_port, broker.start)
+        return
+    with messages_of_at_most(request.getfixturevalue("rabbitmq"), LIMIT):
+        yield engine
+
+
+def test_a_message_over_the_limit_closes_its_channel_with_the_sizes(limited: Engine, unique: str) -> None:
+    with limited.connected() as connection:
+        channel = connection.channel()
+        channel.queue_declare(unique, exclusive=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", unique, b"x" * LIMIT)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+            channel.basic_publish("", unique, b"x" * (LIMIT + 1))
+        assert refused.value.reply_code == 406
+        assert refused.value.reply_text == (
+            f"PRECONDITION_FAILED - message size {LIMIT + 1} is larger than configured max size {LIMIT}"
+        )
+        assert connection.channel().queue_declare(unique, passive=True).method.message_count == 1

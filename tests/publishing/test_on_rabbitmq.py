@@ -5,9 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from lbg_broker.group import GroupSpec
-from lbg_broker.publishing import GroupPublisher, PublisherEvent, PublishingReport, PublishingSettings, events
+from lbg_broker.publishing import (
+    GroupPublisher,
+    PublisherEvent,
+    PublishingReport,
+    PublishingSettings,
+    SizeRefused,
+    events,
+)
 from support.group_on_broker import Drain, declare_group
+from support.rabbit_message_size import messages_of_at_most
 from support.rabbitmq import RabbitNode
 
 
@@ -110,3 +120,21 @@ async def eventually(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("it did not come")
+
+
+async def test_a_message_over_the_nodes_limit_ends_the_publisher_with_the_sizes(
+    rabbitmq: RabbitNode, rabbit_vhost: str, unique: str
+) -> None:
+    await declare_group(rabbit_vhost, spec_of(unique))
+    with messages_of_at_most(rabbitmq, 70_000), pytest.raises(SizeRefused) as refused:
+        await publish_sizes(rabbit_vhost, unique, [70_000, 70_001])
+    assert "70001 bytes" in str(refused.value)
+    assert "its max_message_size is 70000" in str(refused.value)
+    assert (refused.value.size_bytes, refused.value.limit_bytes) == (70_001, 70_000)
+
+
+async def publish_sizes(url: str, group: str, sizes: list[int]) -> None:
+    async with GroupPublisher(url, group=group) as publisher:
+        for size in sizes:
+            await publisher.publish(key="k", body=b"a" * size)
+            await publisher.flush()

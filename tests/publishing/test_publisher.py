@@ -16,6 +16,7 @@ from lbg_broker.publishing import (
     GroupGone,
     GroupPublisher,
     Identity,
+    MessageTooLarge,
     PublisherClosed,
     PublishingSettings,
     Unroutable,
@@ -312,3 +313,32 @@ async def test_a_broker_that_falls_silent_is_left_and_its_late_work_reorders_not
     assert not drain.bodies_differ()
     assert 0 <= len(drain.seen) - 3000 <= report.maybe_twice
     print(f"{len(drain.seen) - 3000} repeated of {report.maybe_twice} that may be")
+
+
+async def test_a_message_over_the_brokers_limit_is_not_accepted_and_the_publisher_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with in_process(tmp_path / "broker", message_max_bytes=70_000) as server:
+        await declare_group(url_of(server), SPEC)
+        async with (
+            GroupPublisher(url_of(server), group="orders") as publisher,
+            Drain(url_of(server), SPEC) as drain,
+        ):
+            await publisher.publish(key="k", body=b"a" * 70_000)
+            with pytest.raises(
+                MessageTooLarge, match="message size 70001: must be at most 70000, the broker's"
+            ):
+                await publisher.publish(key="k", body=b"b" * 70_001)
+            await publisher.publish(key="k", body=b"c")
+            await publisher.flush()
+            assert publisher.report().confirmed == 2
+            await drain.until(lambda: len(drain.seen) == 2)
+
+
+async def test_a_limit_of_the_publishers_own_is_kept_too(url: str) -> None:
+    async with GroupPublisher(
+        url, group="orders", settings=PublishingSettings(max_message_bytes=10)
+    ) as publisher:
+        await publisher.publish(key="k", body=b"a" * 10)
+        with pytest.raises(MessageTooLarge, match="at most 10"):
+            await publisher.publish(key="k", body=b"a" * 11)

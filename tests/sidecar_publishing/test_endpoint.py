@@ -224,3 +224,18 @@ async def test_groups_beyond_the_limit_are_429_with_a_time_while_all_are_in_use(
         async with endpoint.session.post(f"{endpoint.url}/v1/publish/bills", data="x") as answer:
             assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
         broker.thaw()
+
+
+async def test_an_event_over_the_brokers_limit_is_refused_and_nothing_of_its_batch_is_published(
+    tmp_path: Path,
+) -> None:
+    with EmbeddedBroker(tmp_path / "limited", settings={"message_max_bytes": 70_000}) as broker:
+        await declare_group(broker.url, SPEC)
+        async with serving(broker.url) as endpoint:
+            status, problem = await endpoint.post(b"x" * 70_001)
+            assert (status, problem["title"]) == (413, "Request Entity Too Large")
+            assert "message size 70001 is larger than max size 70000" in problem["detail"]
+            status, problem = await endpoint.batch([event(1), event(2, data="x" * 70_001)])
+            assert (status, problem["index"]) == (413, 1)
+            assert (await endpoint.post(b"x" * 70_000))[0] == 200
+        assert [len(each.body) for each in await contents(broker.url)] == [70_000]

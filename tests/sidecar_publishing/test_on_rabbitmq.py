@@ -18,8 +18,9 @@ from lbg_broker.group import GroupSpec, Names
 from lbg_broker.group.names import binding_key
 from support.aside import aside
 from support.group_on_broker import declare_group
-from support.publish_endpoint import BATCH, Endpoint, serving
+from support.publish_endpoint import BATCH, Endpoint, event, serving
 from support.rabbit_alarm import alarm
+from support.rabbit_message_size import messages_of_at_most
 from support.rabbitmq import RabbitNode
 from support.waiting import until
 
@@ -145,3 +146,19 @@ async def test_an_event_whose_binding_is_missing_is_kept_with_the_unrouted(
     await connection.close()
     assert unrouted is not None
     assert bytes(unrouted.body) == b"y"
+
+
+async def test_an_event_over_the_nodes_limit_is_refused_and_the_next_ones_before_they_are_sent(
+    rabbitmq: RabbitNode, rabbit_vhost: str, spec: GroupSpec
+) -> None:
+    """RabbitMQ announces no limit: the first such event ends the channel, and what was under way is to be retried."""
+    with messages_of_at_most(rabbitmq, 70_000):
+        async with serving(rabbit_vhost) as endpoint:
+            assert (await endpoint.post(b"x" * 70_000))[0] == 200
+            status, problem = await endpoint.post(b"x" * 70_001)
+            assert status == 413
+            assert "message size 70001 is larger than max size 70000" in problem["detail"]
+            status, problem = await endpoint.batch([event(1), event(2, data="x" * 70_001)])
+            assert (status, problem["index"]) == (413, 1)
+            assert (await endpoint.post(b"y" * 70_000))[0] == 200
+    assert [len(each.body) for each in await consumed(rabbit_vhost, spec, 2)] == [70_000] * 2

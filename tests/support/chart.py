@@ -28,7 +28,12 @@ LARGE: Mapping[str, Any] = {
         "brokerResources": {"limits": {"memory": "1Gi"}},
         "prefetch": 64,
     },
-    "broker": {"create": True, "storage": "1Gi", "allowedNamespaces": ["shop"]},
+    "broker": {
+        "create": True,
+        "storage": "1Gi",
+        "maxMessageSize": "32Mi",
+        "allowedNamespaces": ["shop"],
+    },
     "metrics": {"provider": "external"},
     "monitoring": {"objects": "always", "labels": {"release": "prometheus"}},
     "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},

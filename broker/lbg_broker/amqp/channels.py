@@ -73,7 +73,7 @@ class Channel:
         if self._checks_headers:
             check_header(header)
         if size > self._body_max_bytes:
-            text = f"a message of {size} bytes exceeds the limit of {self._body_max_bytes}"
+            text = f"message size {size} is larger than configured max size {self._body_max_bytes}"
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text, channel=self.number)
         self._header = header
         self._left_bytes = size

@@ -23,8 +23,8 @@ FRAME_BEFORE_TUNE_BYTES: Final = 8192
 """What a server takes before the peer is known: twice the specification's minimum, because a start-ok may carry
 a token (RabbitMQ 4 does the same)."""
 
-BODY_MAX_BYTES: Final = 128 * 1024 * 1024
-"""RabbitMQ's default limit of a message."""
+BODY_MAX_BYTES: Final = 512 * 1024 * 1024
+"""The largest max_message_size that RabbitMQ can be given: a client takes whatever a broker may send."""
 
 
 class Conversation(ABC):
@@ -103,7 +103,8 @@ class Conversation(ABC):
         (self._sendable.add if sends else self._sendable.discard)(number)
 
     def _fail_channel(self, number: int, error: PeerError, events: list[Event]) -> None:
-        close = ChannelClose(error.reply_code, _reply_text(error), 60, 0)
+        publish_or_deliver = 40 if self.role is Role.SERVER else 60
+        close = ChannelClose(error.reply_code, _reply_text(error), 60, publish_or_deliver)
         self._writer.method(number, close.encode())
         self._step(number, ChannelState.CLOSING)
         self._channels[number].muted = True

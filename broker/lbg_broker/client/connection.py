@@ -71,6 +71,12 @@ class ClientConnection(asyncio.Protocol):
         return self._handshake.server_properties
 
     @property
+    def max_message_bytes(self) -> int | None:
+        """The largest message that the broker takes; None where it does not announce it, as RabbitMQ."""
+        announced = self.server_properties.get("max_message_size")
+        return announced if isinstance(announced, int) and announced > 0 else None
+
+    @property
     def settings(self) -> ConnectionSettings:
         return self._settings
 

@@ -4,17 +4,23 @@
     ├── Unroutable        the broker found no queue for a message and returned it
     ├── GroupGone         the group is not there any more, or its attributes changed under the publisher
     ├── GroupClosed       the group takes no more messages, for good
-    ├── BrokerRefused     the broker closed the channel for a reason that does not pass (permissions, size)
+    ├── BrokerRefused     the broker closed the channel for a reason that does not pass (permissions)
+    │   └── SizeRefused   … because a message is larger than it takes
     ├── PublisherClosed   publish() after close()
     ├── InputError        the input cannot be read
     │   ├── BadRow        one row of it is not a message (`--bad-rows skip` goes on past it)
     │   └── InputChanged  it is not the input that the state file speaks of
     └── StateError        the state file cannot be used: not one, damaged, in use, or of something else
 
+    SpecError
+    └── MessageTooLarge   a message is larger than the broker takes, and was not accepted
+
 None of them is retryable: what passes by itself (a lost connection, a full queue) is waited for, not raised.
 """
 
 from __future__ import annotations
+
+from lbg_broker.group import SpecError
 
 
 class PublishingError(Exception):
@@ -48,6 +54,33 @@ class GroupClosed(PublishingError):
 
 class BrokerRefused(PublishingError):
     """The broker closed the channel (AMQP 0-9-1, channel.close) for what does not pass: permissions, a size limit."""
+
+
+class SizeRefused(BrokerRefused):
+    """The broker was sent a message larger than it takes, and had not announced its limit (RabbitMQ's
+    `max_message_size`)."""
+
+    def __init__(self, group: str, size_bytes: int, limit_bytes: int, reply: str) -> None:
+        super().__init__(
+            f"the broker takes no message of {size_bytes} bytes for group {group!r}: its max_message_size is "
+            f"{limit_bytes} ({reply})"
+        )
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class MessageTooLarge(SpecError):
+    """A message is larger than the broker takes; it was not accepted, and the publisher goes on."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            "message size", size_bytes, f"must be at most {limit_bytes}, the broker's max_message_size"
+        )
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+    def __reduce__(self) -> tuple[type[MessageTooLarge], tuple[int, int]]:  # type: ignore[override]
+        return type(self), (self.size_bytes, self.limit_bytes)
 
 
 class PublisherClosed(PublishingError):

@@ -86,7 +86,7 @@ class _Feed:
                         await self._pace()
                     await self._publisher.publish(key=row.key, body=row.body, topic=row.topic)
                     continue
-                self._publisher.require_usable(row.key, row.topic)
+                self._publisher.require_usable(row.key, row.topic, row.body)
                 ready = self._resuming.take(row)
             except SpecError as error:
                 self._refuse(BadRow(self._name, row.number, str(error), line=row.line))

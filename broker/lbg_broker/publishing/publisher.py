@@ -118,8 +118,8 @@ class GroupPublisher:
     async def publish(self, *, key: str | None, body: bytes, topic: str = "") -> None:
         """Accept a message; waits while too much is unconfirmed. A message without a key gets a random hash.
 
-        Raises SpecError for a key or a topic that cannot be used (the message is then not accepted), and what
-        ended the publisher.
+        Raises SpecError for a key or a topic that cannot be used and MessageTooLarge for a body over the broker's
+        limit (the message is then not accepted), and what ended the publisher.
         """
         carrying = self._opened()
         machine = carrying.machine
@@ -164,9 +164,9 @@ class GroupPublisher:
         """Return what ended the publisher, when it has ended."""
         return await self._progress.failed()
 
-    def require_usable(self, key: str | None, topic: str) -> None:
-        """Raises SpecError for a key or a topic that `publish` would refuse."""
-        self._opened().machine.stamper.require_usable(key, topic)
+    def require_usable(self, key: str | None, topic: str, body: bytes) -> None:
+        """Raises SpecError for a key, a topic or a body that `publish` would refuse."""
+        self._opened().machine.stamper.require_usable(key, topic, body)
 
     async def flush(self) -> None:
         """Wait until everything accepted is confirmed (rabbitmq.com, "Publisher Confirms"). Raises what ended the
@@ -274,6 +274,8 @@ class GroupPublisher:
             self._outlasting = Outlasting(
                 carrying, self._names, on_attached=self._progress.made, tell=self._on_event
             )
+        limits = (self.settings.max_message_bytes, connection.max_message_bytes)
+        self._opened().machine.stamper.body_max_bytes = min(filter(None, limits), default=None)
         await self._outlasting.over(connection)
 
     def _open(self, spec: GroupSpec) -> Carrying:

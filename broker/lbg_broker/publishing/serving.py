@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
@@ -19,7 +20,7 @@ from lbg_broker.client import (
 from lbg_broker.group import Names
 
 from .carrying import Carrying, refuses_in_order
-from .errors import BrokerRefused, GroupGone
+from .errors import BrokerRefused, GroupGone, SizeRefused
 from .events import ChannelRenewed
 from .waiting import is_changing
 
@@ -34,6 +35,10 @@ RECORD_LOOK_S = 2.0
 # A quorum queue that has its majority back answers within 15 s what it was sent without one, or never.
 RENEW_AFTER_S = 20.0
 RENEW_AFTER_MAX_S = 160.0
+
+
+_SIZES = re.compile(r"message size (\d+) is larger than (?:configured )?max size (\d+)")
+"""What RabbitMQ says of a message over `max_message_size` (rabbit_channel:check_msg_size), and the embedded broker."""
 
 
 class Changing(Exception):
@@ -88,6 +93,8 @@ async def serve_channels(
     if isinstance(reason, AccessRefused):
         carrying.detach()
         raise Forbidden(f"the broker takes no more messages for group {names.group!r}: {reason}")
+    if isinstance(reason, ChannelClosed) and (sizes := _SIZES.search(reason.reply_text)) is not None:
+        raise SizeRefused(names.group, int(sizes[1]), int(sizes[2]), reason.reply_text)
     if isinstance(reason, ChannelClosed) and not reason.retryable:
         raise BrokerRefused(f"the broker takes no more messages for group {names.group!r}: {reason}")
     raise ConnectionLost(str(reason or "the connection was closed"))

@@ -20,6 +20,8 @@ class PublishingSettings:
     `one_per_key`: never two unconfirmed messages of one key. It makes an inversion impossible on a broker
         without ordered refusal (RabbitMQ), and costs throughput when few keys carry the load: about one
         message per key and round trip.
+    `max_message_bytes`: a larger body is not accepted; None: as large as the broker announces to take. RabbitMQ
+        announces nothing, and ends the publisher (SizeRefused) at a message over its own `max_message_size`.
     `first_connection_s`: how long a publisher waits for its first connection before it gives up; None: for
         ever. Later ones are always waited for.
     """
@@ -31,11 +33,14 @@ class PublishingSettings:
     backoff_first_s: float = 0.01
     backoff_max_s: float = 1.0
     one_per_key: bool = False
+    max_message_bytes: int | None = None
     first_connection_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("window_messages", "first_window_messages", "read_ahead_bytes", "span_messages"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.max_message_bytes is not None and self.max_message_bytes < 1:
+            raise ValueError(f"max_message_bytes must be at least 1, not {self.max_message_bytes}")
         if not 0 < self.backoff_first_s <= self.backoff_max_s:
             raise ValueError("0 < backoff_first_s <= backoff_max_s must hold")

@@ -12,6 +12,7 @@ from zlib import crc32
 
 from lbg_broker.group import GroupSpec, SpecError, hash_of, queue_of, routing_key
 
+from .errors import MessageTooLarge
 from .message import Stamped
 
 # All headers of a message have to fit in one frame, of 128 KiB as a rule (AMQP 0-9-1, section 4.2.6).
@@ -43,11 +44,15 @@ class StartingPoint:
 
 @dataclass(slots=True)
 class Stamper:
-    """Stamps messages of one publisher to one group. `seed` decides the hashes of messages without a key."""
+    """Stamps messages of one publisher to one group. `seed` decides the hashes of messages without a key.
+
+    `body_max_bytes`: the largest message that the broker takes, None where that is not known.
+    """
 
     spec: GroupSpec
     seed: int = 0
     start: StartingPoint = field(default_factory=StartingPoint)
+    body_max_bytes: int | None = None
     position: int = field(init=False)
     digest: int = field(init=False)
     next_seq: list[int] = field(init=False)
@@ -61,7 +66,9 @@ class Stamper:
         self._queues = [queue_of(hash_, self.spec.queue_count) for hash_ in range(self.spec.hash_count)]
 
     def stamp(self, key: str | None, topic: str, body: bytes) -> Stamped:
-        """The next message. Raises SpecError, and is as before, for a key or a topic that cannot be used."""
+        """The next message. Raises SpecError, and is as before, for a key, a topic or a size that cannot be used."""
+        if self.body_max_bytes is not None and len(body) > self.body_max_bytes:
+            raise MessageTooLarge(len(body), self.body_max_bytes)
         position = self.position
         if key:
             hash_ = self._hash(key)
@@ -90,8 +97,10 @@ class Stamper:
     def queue_of(self, hash_: int) -> int:
         return self._queues[hash_]
 
-    def require_usable(self, key: str | None, topic: str) -> None:
+    def require_usable(self, key: str | None, topic: str, body: bytes) -> None:
         """Raises SpecError for what `stamp` would refuse."""
+        if self.body_max_bytes is not None and len(body) > self.body_max_bytes:
+            raise MessageTooLarge(len(body), self.body_max_bytes)
         hash_ = self._hash(key) if key else 0
         if (hash_, topic) not in self._routing_keys:
             self._route(hash_, topic)

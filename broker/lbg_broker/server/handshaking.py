@@ -81,12 +81,16 @@ def server_properties() -> dict[str, Any]:
 
 _PROPERTIES: Final = server_properties()
 
+MAX_MESSAGE_SIZE: Final = "max_message_size"
+"""Beside them: the largest body in bytes, so that a publisher need not lose its channel to learn it."""
+
 
 class Handshake:
     """One connection's way in. Feed it the events of channel 0 until it returns a verdict."""
 
     def __init__(self, wire: Wire, users: Users, *, vhosts: Mapping[str, object], loopback: bool) -> None:
         self._wire = wire
+        self._properties = {**_PROPERTIES, MAX_MESSAGE_SIZE: wire.max_body_bytes}
         self._users = users
         self._vhosts = vhosts
         self._loopback = loopback
@@ -99,7 +103,7 @@ class Handshake:
             self._wire.send(
                 0,
                 ConnectionStart(
-                    server_properties=_PROPERTIES, mechanisms=b"PLAIN AMQPLAIN", locales=b"en_US"
+                    server_properties=self._properties, mechanisms=b"PLAIN AMQPLAIN", locales=b"en_US"
                 ),
             )
             return None

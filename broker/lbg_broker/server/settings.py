@@ -76,7 +76,8 @@ class ServerSettings:
     connections_max: int = 10_000
 
     message_max_bytes: int = 16 * 1024 * 1024
-    """The largest body. A message is held in memory whole, several times over while it passes through."""
+    """The largest body, RabbitMQ's `max_message_size` and its default since 4.0. A message is held in memory whole,
+    several times over while it passes through."""
 
     handshake_timeout_s: float = 10.0
     """From connecting to connection.open-ok."""

@@ -95,6 +95,7 @@ def _container(
     broker: BrokerManifest, settings: OperatorSettings, amqps_port: int, https_port: int
 ) -> dict[str, Any]:
     engine = broker.embedded
+    size = engine.max_message_bytes  # an image of before this option knows nothing of it
     return {
         "name": CONTAINER,
         "image": engine.image or settings.broker_image,
@@ -105,6 +106,7 @@ def _container(
             *("--certfile", f"{TLS}/tls.crt", "--keyfile", f"{TLS}/tls.key"),
             *("--admin-username-file", f"{ADMINISTRATOR}/username"),
             *("--admin-password-file", f"{ADMINISTRATOR}/password"),
+            *(() if size is None else ("--max-message-size", str(size))),
         ],
         "ports": [
             {"name": AMQPS, "containerPort": amqps_port, "protocol": "TCP"},

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import ManifestError
 from .metadata import Metadata
 from .quantities import bytes_in
 
 ANY_NAMESPACE = "*"
+
+MESSAGE_MIN_BYTES = 64 * 1024
+MESSAGE_MAX_BYTES = 512 * 1024 * 1024
+"""Of `lbg broker serve --max-message-size`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,7 @@ class Embedded:
     storage_bytes: int
     storage_class: str | None
     tls_secret: str | None
+    max_message_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,18 @@ def _embedded(told: Mapping[str, Any]) -> Embedded:
         storage_bytes=bytes_in("spec.embedded.storage.size", storage["size"]),
         storage_class=storage.get("storageClassName"),
         tls_secret=told.get("tlsSecretName"),
+        max_message_bytes=_message_bytes(told.get("maxMessageSize")),
     )
+
+
+def _message_bytes(quantity: str | int | None) -> int | None:
+    if quantity is None:
+        return None
+    field = "spec.embedded.maxMessageSize"
+    size_bytes = bytes_in(field, quantity)
+    if not MESSAGE_MIN_BYTES <= size_bytes <= MESSAGE_MAX_BYTES:
+        raise ManifestError(field, f"{quantity} must be from 64Ki to 512Mi")
+    return size_bytes
 
 
 def _rabbitmq(told: Mapping[str, Any]) -> RabbitMQ:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from lbg_broker.client import ClientError
 from lbg_broker.group import SpecError
 from lbg_broker.provisioning import ProvisioningError
-from lbg_broker.publishing import GroupPublisher, PublishingError
+from lbg_broker.publishing import GroupPublisher, MessageTooLarge, PublishingError
 
 from . import refusing
 from .errors import Refused
@@ -121,7 +121,7 @@ class Publishing:
         id_ = None if event.id is None else group.name.encode() + event.id
         if id_ is not None and (known := self._window.find(id_, event.content, now)) is not None:
             return known.value, True
-        publication = Publication(group.publisher.identity.publisher)
+        publication = Publication(group.publisher.identity.publisher, len(event.body))
         try:
             stamped = group.publisher.publish_soon(
                 key=event.key,
@@ -146,7 +146,7 @@ class Publishing:
 
     def _on_ended(self, group: OpenGroup, error: Exception) -> None:
         for publication in list(group.open):
-            publication.failure = refusing.ended_by(error)
+            publication.failure = refusing.ended_by(error, size_bytes=publication.size_bytes)
             self._end(group, publication)
 
     def _end(self, group: OpenGroup, publication: Publication) -> None:
@@ -178,7 +178,9 @@ class Publishing:
 def _topic(publisher: GroupPublisher, event: Event, at: int | None) -> str:
     """The topic part of the routing key. A subject that does not fit stays an attribute."""
     try:
-        publisher.require_usable(event.key, event.topic)
+        publisher.require_usable(event.key, event.topic, event.body)
+    except MessageTooLarge as error:
+        raise refusing.too_large(len(event.body), error.limit_bytes, at) from None
     except SpecError as error:
         if error.field == "topic" and not event.topic_is_asked:
             return ""

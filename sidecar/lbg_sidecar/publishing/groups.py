@@ -12,7 +12,7 @@ from lbg_broker.group import SpecError
 from lbg_broker.group.names import require_group_name
 from lbg_broker.journal import JournalingError
 from lbg_broker.provisioning import ProvisioningError
-from lbg_broker.publishing import GroupPublisher, Identity, PublishingError, PublishingSettings
+from lbg_broker.publishing import GroupPublisher, Identity, PublishingError, PublishingSettings, SizeRefused
 from lbg_broker.publishing.events import JournalTrouble, PublisherEvent
 
 from . import refusing
@@ -42,6 +42,9 @@ class OpenGroups:
         self._opening: dict[str, asyncio.Task[OpenGroup]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._is_stopping = False
+        self._max_message_bytes: int | None = (
+            None  # as the broker said when it refused one: RabbitMQ announces none
+        )
 
     @property
     def names(self) -> list[str]:
@@ -119,7 +122,9 @@ class OpenGroups:
 
     async def _open(self, name: str) -> OpenGroup:
         settings = PublishingSettings(
-            one_per_key=self._settings.strict_order, first_connection_s=self._settings.answer_within_s
+            one_per_key=self._settings.strict_order,
+            first_connection_s=self._settings.answer_within_s,
+            max_message_bytes=self._max_message_bytes,
         )
         publisher = GroupPublisher(
             self._settings.broker,
@@ -141,6 +146,8 @@ class OpenGroups:
 
     async def _watch(self, group: OpenGroup) -> None:
         error = await group.publisher.failed()
+        if isinstance(error, SizeRefused):
+            self._max_message_bytes = error.limit_bytes
         task = self._opening.get(group.name)
         if task is not None and _is_opened(task) and task.result() is group and not self._is_stopping:
             log.error("publishing to %s ended: %s", group.name, error)

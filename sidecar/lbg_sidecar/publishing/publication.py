@@ -16,6 +16,7 @@ class Publication:
     """One accepted event. `failure`: it will not be confirmed any more."""
 
     publisher: str
+    size_bytes: int = 0
     hash: int = 0
     seq: int = 0
     confirmed: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbg_broker.client import AccessRefused, AuthenticationError
 from lbg_broker.group import SpecError
 from lbg_broker.provisioning import GroupNotFound
-from lbg_broker.publishing import BrokerRefused, GroupClosed, GroupGone
+from lbg_broker.publishing import BrokerRefused, GroupClosed, GroupGone, SizeRefused
 
 from .errors import Refused
 
@@ -26,6 +26,15 @@ def no_room(in_flight: int) -> Refused:
 
 def too_many_events(count: int, limit: int) -> Refused:
     return Refused(413, f"{count} events in one request: at most {limit}")
+
+
+def too_large(size_bytes: int, limit_bytes: int, index: int | None = None) -> Refused:
+    return Refused(
+        413,
+        f"message size {size_bytes} is larger than max size {limit_bytes}, the broker's max_message_size: nothing was "
+        "published",
+        index=index,
+    )
 
 
 def too_many_groups(count: int, retry_after_s: int) -> Refused:
@@ -58,8 +67,14 @@ def late(missing: int, count: int, within_s: float) -> Refused:
     )
 
 
-def ended_by(error: Exception) -> Refused:
-    """What a group's publisher ended with, or could not begin for."""
+def ended_by(error: Exception, *, size_bytes: int = 0) -> Refused:
+    """What a group's publisher ended with, or could not begin for, as one event of this size has it."""
+    if isinstance(error, SizeRefused):
+        if size_bytes > error.limit_bytes:
+            return too_large(size_bytes, error.limit_bytes)
+        return Refused(
+            503, "not confirmed: another event was too large for the broker", retry_after_s=RETRY_AFTER_S
+        )
     if isinstance(error, GroupNotFound | GroupGone):
         return Refused(404, str(error))
     if isinstance(error, AuthenticationError | AccessRefused | BrokerRefused | GroupClosed):
