@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
 VENV := .venv
+# Tests are compiled with their assertions rewritten, which takes as long as to collect them: kept even where byte code is not.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 RABBITMQ4 ?= .rabbitmq4
 RABBITMQ_TESTS := $(addprefix tests/,rabbitmq oracle client provisioning publishing member cli)
@@ -18,11 +20,12 @@ CHAOS_ARGS ?=
 PROMISES_ARGS ?=
 EXACTLY_ONCE_ARGS ?=
 SOAK_ARGS ?=
+FUZZ_ARGS ?=
 PIPELINE_BENCH_ARGS ?=
 IMAGE_ARGS ?=
 E2E_ARGS ?=
 
-.PHONY: help install dev demo test test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises exactly-once images clean
+.PHONY: help install dev demo test fuzz test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,14 +55,17 @@ demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq:
 	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))
 
 test: dev  ## run every test but those of test-cluster
-	$(VENV)/bin/python -m pytest $(AT_ONCE) -m "not cluster"
+	$(PYTEST) $(AT_ONCE) -m "not cluster"
+
+fuzz: dev  ## run the random tests with other examples for 10 minutes; FUZZ_ARGS="--minutes 60 tests/member"
+	PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m support.exploration $(AT_ONCE) $(FUZZ_ARGS)
 
 test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majorities, partitions
-	$(VENV)/bin/python -m pytest -m cluster tests/rabbitmq
+	$(PYTEST) -m cluster tests/rabbitmq
 
 test-rabbitmq4: $(VENV)/.dev  ## run what touches RabbitMQ on 4.0.5 from Debian trixie, in a folder (as root)
 	@.ci/rabbitmq4 $(RABBITMQ4)
-	LBG_RABBITMQ_ROOT=$(RABBITMQ4) $(VENV)/bin/python -m pytest $(RABBITMQ_TESTS)
+	LBG_RABBITMQ_ROOT=$(RABBITMQ4) $(PYTEST) $(RABBITMQ_TESTS)
 
 e2e: $(VENV)/.dev  ## the whole on a cluster: KUBECONFIG's, or kind's where docker is; E2E_ARGS="-k rollout"
 	@.ci/e2e $(E2E_ARGS)

@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from support.command_line import end_started
 from support.embedded import EmbeddedBroker
+from support.exploration import load_profile
 from support.rabbit_installation import Installation, NodeFailedError
 from support.rabbitmq import RabbitNode
 
-# A machine that is slow for a moment proves nothing: no example is failed for its time.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+load_profile()
 
 
 def pytest_report_header() -> str:

@@ -31,6 +31,7 @@ from lbg_broker.amqp.methods import (
     ChannelOpen,
     ChannelOpenOk,
 )
+from support.growth import growth
 from support.wire import connected_pair, deliver_bytes, short_strings
 
 PERSISTENT = BasicProperties(delivery_mode=2, headers={"lbg-seq": 7}).encode()
@@ -141,12 +142,30 @@ def test_any_chunks_give_the_same_events(role, draws):
     assert events == expected
 
 
-def test_a_large_frame_in_tiny_reads_costs_no_quadratic_time():
+def in_reads(server, data, size_bytes):
+    reads = [data[place : place + size_bytes] for place in range(0, len(data), size_bytes)]
+    return [event for read in reads for event in server.receive_data(read)]
+
+
+def test_a_large_frame_may_come_byte_by_byte():
     client, server = connected_pair()
     client.publish(1, "e", "k", NO_PROPERTIES, b"x" * 100_000)
-    data = client.take_output()
-    events = [event for place in range(len(data)) for event in server.receive_data(data[place : place + 1])]
-    assert [len(event.body) for event in events] == [100_000]
+    assert [len(event.body) for event in in_reads(server, client.take_output(), 1)] == [100_000]
+
+
+async def test_the_time_for_a_large_frame_in_tiny_reads_grows_with_its_size_and_not_with_the_square():
+    def work(size_bytes):
+        client, server = connected_pair(frame_max_bytes=2 * 32 * 2**17)
+        client.publish(1, "e", "k", NO_PROPERTIES, b"x" * size_bytes)
+        data = client.take_output()
+        assert len(frames_of(data)) == 3
+
+        async def run():
+            assert [len(event.body) for event in in_reads(server, data, 64)] == [size_bytes]
+
+        return run
+
+    assert await growth(work, 2**17, 32) < 32 * 2
 
 
 def test_messages_on_different_channels_may_be_interleaved_frame_by_frame():

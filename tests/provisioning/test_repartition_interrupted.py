@@ -31,6 +31,7 @@ from lbg_broker.provisioning.repartition.procedure import repartition_group
 from lbg_broker.server import Address, ServerSettings, running
 from support.cut_admin import CutAdmin, KilledError
 from support.embedded import EmbeddedBroker
+from support.exploration import over_seeds
 from support.provisioning_place import Place
 
 MODES = ["Exclusive", "Partitioned"]
@@ -263,9 +264,9 @@ async def test_a_create_with_another_number_names_the_command(place: Place) -> N
     await admin.close()
 
 
-@pytest.mark.parametrize("at_s", [random.Random(seed).uniform(0.3, 1.6) for seed in range(3)])
+@over_seeds(3)
 async def test_a_process_that_is_killed_at_any_time_is_finished_by_the_next(
-    own_broker: EmbeddedBroker, at_s: float
+    own_broker: EmbeddedBroker, seed: int
 ) -> None:
     """SIGKILL of the command itself, at random moments of its life."""
     place = Place(
@@ -276,7 +277,7 @@ async def test_a_process_that_is_killed_at_any_time_is_finished_by_the_next(
     command = [sys.executable, "-m", "lbg", "group", "repartition", "orders", "--queues", "6"]
     where = ["--broker", own_broker.url, "--management", own_broker.management_url]
     process = await asyncio.create_subprocess_exec(*command, *where, stderr=asyncio.subprocess.DEVNULL)
-    await asyncio.sleep(at_s)
+    await asyncio.sleep(random.Random(seed).uniform(0.3, 1.6))
     with suppress(ProcessLookupError):
         process.kill()
     await process.wait()

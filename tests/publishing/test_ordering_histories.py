@@ -6,7 +6,6 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from lbg_broker.publishing.message import Stamped
 from lbg_broker.publishing.ordering import OrderedPublishing
 from lbg_broker.publishing.settings import PublishingSettings
 from lbg_broker.publishing.stamping import StartingPoint
+from support.exploration import over_seeds
 from support.model_broker import Choices, ModelBroker
 
 SPEC = GroupSpec("g", "g", hash_count=5, queue_count=2, queue_size_mb=1, client_username="u")
@@ -241,7 +241,7 @@ def test_one_per_key_keeps_order_on_a_broker_without_ordered_refusal(script: byt
     assert history.machine.counts.inverted == 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@over_seeds(3)
 def test_the_model_without_ordered_refusal_does_reorder(seed: int) -> None:
     """The model can show an inversion at all; else the tests above would prove nothing."""
     source = random.Random(seed)

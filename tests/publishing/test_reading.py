@@ -153,12 +153,14 @@ def test_a_bad_jsonl_row_is_one_line_with_file_row_and_reason_and_reading_goes_o
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("x.csv", b"", "is empty"),
-        ("x.csv", b"a,b,a\n", "has a more than once"),
-        ("x.csv", b"\xff\n", "header: byte 0xff"),
-        ("x.csv.gz", gzip.compress(CSV * 100)[:-20], "damaged or cut short"),
-        ("x.csv.gz", gzip.compress(CSV)[:-8] + bytes(8), "damaged or cut short"),
-        ("x.zip", b"PK\x03\x04nonsense", "no .zip that can be read"),
+        pytest.param("x.csv", b"", "is empty", id="empty"),
+        pytest.param("x.csv", b"a,b,a\n", "has a more than once", id="a column twice"),
+        pytest.param("x.csv", b"\xff\n", "header: byte 0xff", id="a header in another encoding"),
+        pytest.param("x.csv.gz", gzip.compress(CSV * 100)[:-20], "damaged or cut short", id="cut short"),
+        pytest.param(
+            "x.csv.gz", gzip.compress(CSV)[:-8] + bytes(8), "damaged or cut short", id="a wrong checksum"
+        ),
+        pytest.param("x.zip", b"PK\x03\x04nonsense", "no .zip that can be read", id="no archive"),
     ],
 )
 def test_an_input_that_cannot_be_read_past_is_an_error(

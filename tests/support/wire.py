@@ -35,7 +35,8 @@ def connected_pair(
     max_body_bytes: int = 128 * 1024 * 1024,
 ) -> tuple[Connection, Connection]:
     """A client and a server, open, with channels 1 to `channels` open."""
-    client = Connection(Role.CLIENT, heartbeat_s=10, max_body_bytes=max_body_bytes)
+    wanted = max(frame_max_bytes, 131072)
+    client = Connection(Role.CLIENT, heartbeat_s=10, frame_max_bytes=wanted, max_body_bytes=max_body_bytes)
     server = Connection(Role.SERVER, max_body_bytes=max_body_bytes)
     client.initiate()
     deliver_bytes(client, server)

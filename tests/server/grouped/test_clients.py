@@ -25,6 +25,7 @@ from pika.exceptions import AMQPError
 
 from support.embedded import EmbeddedBroker
 from support.engines import Inbox, cut, eventually, pump, refusal
+from support.exploration import over_seeds
 from support.waiting import until
 
 HEADER = "cart"
@@ -148,7 +149,7 @@ def publish(broker: EmbeddedBroker, messages: int, chance: random.Random) -> int
     return messages + 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@over_seeds(3)
 def test_pika_keeps_every_group_in_order_through_releases_losses_and_kills(
     broker: EmbeddedBroker, seed: int
 ) -> None:
