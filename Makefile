@@ -7,7 +7,8 @@ VENV := .venv
 # Tests are compiled with their assertions rewritten, which takes as long as to collect them: kept even where byte code is not.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
-RABBITMQ4 ?= .rabbitmq4
+RELEASE ?= trixie
+RABBITMQ4 ?= .rabbitmq4-$(RELEASE)
 RABBITMQ_TESTS := $(addprefix tests/,rabbitmq oracle client provisioning publishing member cli)
 DEMO_ARGS ?=
 ENGINE ?= embedded
@@ -63,8 +64,8 @@ fuzz: dev  ## run the random tests with other examples for 10 minutes; FUZZ_ARGS
 test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majorities, partitions
 	$(PYTEST) -m cluster tests/rabbitmq
 
-test-rabbitmq4: $(VENV)/.dev  ## run what touches RabbitMQ on 4.0.5 from Debian trixie, in a folder (as root)
-	@.ci/rabbitmq4 $(RABBITMQ4)
+test-rabbitmq4: $(VENV)/.dev  ## run what touches RabbitMQ on Debian trixie's, 4.0, in a folder (as root); RELEASE=sid: 4.3
+	@.ci/rabbitmq4 $(RELEASE) $(RABBITMQ4)
 	LBG_RABBITMQ_ROOT=$(RABBITMQ4) $(PYTEST) $(RABBITMQ_TESTS)
 
 e2e: $(VENV)/.dev  ## the whole on a cluster: KUBECONFIG's, or kind's where docker is; E2E_ARGS="-k rollout"
@@ -108,5 +109,5 @@ images:  ## container images of sidecar, broker and operator, by docker, podman 
 	@.ci/images $(IMAGE_ARGS)
 
 clean:  ## remove everything that make made
-	rm -rf --one-file-system $(VENV) .rabbitmq4 .rabbitmq4.part .rabbitmq4.log build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache tests/clients/node_modules *.egg-info
+	rm -rf --one-file-system $(VENV) .rabbitmq4* build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache tests/clients/node_modules *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
