@@ -22,8 +22,8 @@ from lbg_broker.client import ConnectionSettings, SettingsError, TlsSettings
         ("amqp://broker?heartbeat=7", ConnectionSettings("broker", heartbeat_s=7)),
         ("amqp://broker?heartbeat=0", ConnectionSettings("broker", heartbeat_s=0)),
         (
-            "amqp://broker/?connection_timeout=3&channel_max=9&frame_max=4096",
-            ConnectionSettings("broker", connect_timeout_s=3, channel_max=9, frame_max_bytes=4096),
+            "amqp://broker/?connection_timeout=3&channel_max=9&frame_max=8192",
+            ConnectionSettings("broker", connect_timeout_s=3, channel_max=9, frame_max_bytes=8192),
         ),
         ("amqps://broker", ConnectionSettings("broker", 5671, tls=TlsSettings())),
         (
@@ -60,6 +60,7 @@ def test_an_address_is_read(url, expected):
         ("amqp://user:s3cret@broker?heartbeat=-1", "heartbeat=-1"),
         ("amqp://user:s3cret@broker?heartbeat=70000", "heartbeat=70000"),
         ("amqp://user:s3cret@broker?frame_max=100", "frame_max=100"),
+        ("amqp://user:s3cret@broker?frame_max=8191", "frame_max=8191"),
         ("amqp://user:s3cret@broker?hearbeat=5", "'hearbeat'"),
         ("amqp://user:s3cret@broker?cafile=/ca", "amqps://"),
         ("amqps://user:s3cret@broker?verify=maybe", "verify=maybe"),

@@ -13,6 +13,9 @@ __all__ = ["ConnectionSettings", "TlsSettings"]
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 
+FRAME_MAX_LEAST_BYTES = 8192
+"""RabbitMQ from 4.1 on hangs up on a client that asks for less; AMQP 0-9-1 allows 4096 (section 4.2.3)."""
+
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
@@ -135,7 +138,7 @@ _NUMBERS = {
     "heartbeat": ("heartbeat_s", 0, 65535),
     "connection_timeout": ("connect_timeout_s", 1, 86400),
     "channel_max": ("channel_max", 1, 65535),
-    "frame_max": ("frame_max_bytes", 4096, 0x7FFFFFFF),
+    "frame_max": ("frame_max_bytes", FRAME_MAX_LEAST_BYTES, 0x7FFFFFFF),
 }
 _TLS_TEXTS = {
     "cafile": "cafile",
