@@ -16,9 +16,11 @@ from lbg_broker.client import (
     ConnectionSettings,
     connect,
 )
-from lbg_broker.group import GroupSpec, Names
+from lbg_broker.group import RABBITMQ, Engine, GroupSpec, Names, topology_of
+from lbg_broker.provisioning.actions import PutPermissions
 from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.management import ManagementApi, ManagementSettings, path
+from lbg_broker.provisioning.observed import UNKNOWN
 from lbg_broker.provisioning.provisioner import create_group, show_group
 from lbg_broker.publishing import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
@@ -130,7 +132,12 @@ REFUSED: dict[str, Callable[[Channel], Awaitable[object]]] = {
     "read the dead letters": lambda on: on.consume(OWN.dead, print),
     "read what no queue took": lambda on: on.basic_get(OWN.unrouted),
     "write the record": lambda on: publish(on, "", OWN.config),
-    "write among what no queue took": lambda on: publish(on, OWN.unrouted_exchange),
+    "delete the dead letters": lambda on: on.queue_delete(OWN.dead),
+    "have no dead letters come": lambda on: on.queue_unbind(OWN.dead, OWN.dlx, ""),
+    "read a dead letter": lambda on: on.basic_get(OWN.dead),
+    "have copies among the dead letters": lambda on: on.queue_bind(OWN.dead, OWN.exchange, "#"),
+    "purge what no queue took": lambda on: on.queue_purge(OWN.unrouted),
+    "delete what no queue took": lambda on: on.queue_delete(OWN.unrouted),
     "take a mailbox with a name that is none": lambda on: on.queue_declare(
         "lbg.orders.member.x", exclusive=True
     ),
@@ -176,3 +183,52 @@ async def test_the_groups_user_gets_into_no_other_virtual_host_and_not_into_the_
         await admin.close()
     told = [problem.partition(" (")[0] for problem in shown.problems]
     assert "users, permissions, bindings, policies, prefixes: unknown" in told
+    assert len(told) == 1
+    assert (shown.ready, shown.dead_letters, shown.unrouted) == (0, 0, 0)
+
+
+NEEDED_TO_COUNT_SINCE = (4, 3, 1)
+"""Before, anybody who may enter the virtual host counts any queue there."""
+
+
+async def test_a_group_with_the_permissions_of_before_shows_what_it_may_and_another_create_puts_them_right(
+    place: Place, rabbitmq: RabbitNode
+) -> None:
+    """Before, a group's user had no permission on the dead letters and on what no queue took."""
+    spec = (await show_group(place.admin, "orders")).spec
+    assert spec is not None
+    now = topology_of(spec, Engine(RABBITMQ, rabbitmq.version)).permissions
+    without = now.write.replace("|lbg\\.orders\\.dead|lbg\\.orders\\.unrouted", "")
+    before = replace(now, write=without)
+    assert before != now
+    await place.admin.perform(PutPermissions(spec.client_username, before, now))
+    as_user = LiveAdmin(place.login)
+    try:
+        shown = await show_group(as_user, "orders")
+        if rabbitmq.version >= NEEDED_TO_COUNT_SINCE:
+            assert (shown.dead_letters, shown.unrouted) == (UNKNOWN, UNKNOWN)
+            (told,) = [problem for problem in shown.problems if OWN.dead in problem]
+            assert told.startswith("lbg.orders.unrouted, lbg.orders.dead: unknown (RabbitMQ from 4.3 on")
+            assert "`lbg group create orders …` with an administrator's login" in told
+        else:
+            assert (shown.dead_letters, shown.unrouted) == (0, 0)
+        assert shown.ready == 0, "what it may consume it may count, everywhere"
+        assert any("other permissions" in one for one in (await show_group(place.admin, "orders")).problems)
+        await create_group(place.admin, spec)
+        shown = await show_group(as_user, "orders")
+        assert (shown.ready, shown.dead_letters, shown.unrouted) == (0, 0, 0)
+        assert not (await show_group(place.admin, "orders")).problems
+    finally:
+        await as_user.close()
+
+
+async def test_what_may_be_written_among_dead_and_unrouted_could_come_there_anyway(
+    place: Place, connection: ClientConnection
+) -> None:
+    """What the permission to count them lets in besides: publishing, which the group's exchanges lead there as well."""
+    channel = await connection.open_channel()
+    await publish(channel, OWN.unrouted_exchange)
+    await publish(channel, OWN.exchange, "nobody takes this")
+    await publish(channel, OWN.dlx)
+    shown = await show_group(place.admin, "orders")
+    assert (shown.ready, shown.unrouted, shown.dead_letters) == (0, 2, 1)

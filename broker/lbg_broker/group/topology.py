@@ -88,7 +88,7 @@ def topology_of(spec: GroupSpec, engine: Engine) -> Topology:
         exchanges_of(names),
         queues_of(spec, engine),
         bindings_of(spec, engine),
-        permissions_of(names, is_one_queue=is_native(spec, engine)),
+        permissions_of(names, engine, is_one_queue=is_native(spec, engine)),
     )
 
 
@@ -183,17 +183,20 @@ def mailbox_of(names: Names, index: int) -> tuple[Queue, tuple[Binding, ...]]:
     )
 
 
-def permissions_of(names: Names, *, is_one_queue: bool) -> Permissions:
+def permissions_of(names: Names, engine: Engine, *, is_one_queue: bool) -> Permissions:
     """What a member and a publisher need and no more.
 
-    A mailbox is declared (configure), bound (write on it, read on the exchange) and consumed from (read).
+    A mailbox is declared (configure), bound (write on it, read on the exchange) and consumed from (read). RabbitMQ from
+    4.3.1 on counts a queue for those alone who have any permission on it: for dead letters and unrouted messages
+    write, which lets in nothing that the group's exchanges do not (docs/adr/0050-what-rabbitmq-4-3-asks-of-a-group.md).
     """
     mailboxes = re.escape(names.mailbox(0)[:-1]) + "[0-9]+"
     queues = re.escape(names.parent) if is_one_queue else re.escape(names.queue(0)[:-1]) + "[0-9]+"
+    counted = (names.dead, names.unrouted) if engine.is_rabbitmq else ()
     return Permissions(
         configure=_anchored(mailboxes),
         write=_anchored(
-            mailboxes, *map(re.escape, (names.exchange, names.members, names.dlx, names.validate))
+            mailboxes, *map(re.escape, (names.exchange, names.members, names.dlx, names.validate, *counted))
         ),
         read=_anchored(mailboxes, queues, *map(re.escape, (names.members, names.config))),
     )

@@ -8,14 +8,14 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 
 from lbg_broker.amqp import BasicProperties
-from lbg_broker.client import Channel, ConnectionSettings, NotFound, Publisher
+from lbg_broker.client import AccessRefused, Channel, ConnectionSettings, NotFound, Publisher
 from lbg_broker.group import IDENTITY_BYTES, Engine, Names, SpecError
 from lbg_broker.group.topology import Binding, Exchange, Queue
 
 from .amqp_link import AmqpLink
 from .errors import GroupNotFound, Refused, StillInUse, Unsupported
 from .locking import Locks
-from .observed import QueueSeen
+from .observed import UNKNOWN, QueueSeen, Unknown
 from .reading import read_record
 
 # A look at an empty record queue should not take as long as a member's patient read of it.
@@ -46,13 +46,16 @@ class AmqpSide:
         except SpecError as error:
             raise Unsupported(f"the broker at {self.link.where} cannot carry a group: {error}") from error
 
-    async def counts(self, queue: str) -> QueueSeen | None:
-        """Ready messages and consumers of a queue as the broker counts them now; None when there is none."""
+    async def counts(self, queue: str) -> QueueSeen | Unknown | None:
+        """Ready messages and consumers of a queue as the broker counts them now; None when there is none.
+
+        UNKNOWN for a user who may do nothing with a queue of this name: RabbitMQ refuses that one from 4.3 on.
+        """
         return (await self.counts_of([queue]))[queue]
 
-    async def counts_of(self, queues: Sequence[str]) -> dict[str, QueueSeen | None]:
+    async def counts_of(self, queues: Sequence[str]) -> dict[str, QueueSeen | Unknown | None]:
         """As `counts`, asked for all at once."""
-        found: dict[str, QueueSeen | None] = {}
+        found: dict[str, QueueSeen | Unknown | None] = {}
         while len(found) < len(queues):
             rest = queues[len(found) :]
             try:
@@ -65,19 +68,16 @@ class AmqpSide:
                             raise answer
                         found[name] = QueueSeen(ready=answer.message_count, consumers=answer.consumer_count)
             except Refused as error:  # which closed the channel: the rest is asked for again
-                if not isinstance(error.__cause__, NotFound):
-                    raise
-                found[queues[len(found)]] = None
+                found[queues[len(found)]] = _not_seen(error)
         return found
 
-    async def has_exchange(self, name: str) -> bool:
+    async def has_exchange(self, name: str) -> bool | Unknown:
+        """UNKNOWN as in `counts`."""
         try:
             async with self.link.channel() as channel:
                 await channel.exchange_declare(name, passive=True)
         except Refused as error:
-            if isinstance(error.__cause__, NotFound):
-                return False
-            raise
+            return UNKNOWN if _not_seen(error) is UNKNOWN else False
         return True
 
     async def record(self, group: str) -> str | None:
@@ -132,6 +132,8 @@ class AmqpSide:
             seen = await self.counts(name)
             if seen is None:
                 return
+            if seen is UNKNOWN:
+                raise StillInUse(name.split(".")[1], [f"{name} could not be asked"])
             if (seen.ready and only_empty) or (seen.consumers and only_unused):
                 raise StillInUse(
                     name.split(".")[1], [f"{name} has {seen.ready} messages, {seen.consumers} consumers"]
@@ -211,3 +213,12 @@ class AmqpSide:
         except Refused as error:
             if not isinstance(error.__cause__, NotFound):
                 raise
+
+
+def _not_seen(error: Refused) -> Unknown | None:
+    """What the refusal of a look says of what was looked at: not there, or not for this user. Raises any other."""
+    if isinstance(error.__cause__, NotFound):
+        return None
+    if isinstance(error.__cause__, AccessRefused):
+        return UNKNOWN
+    raise error

@@ -99,7 +99,9 @@ class Lags:
             counted = await self._amqp.counts_of(queues)
             ready, consumers = 0, {}
             for number, seen_now in enumerate(counted.values()):
-                if seen_now is None or seen_now.ready is UNKNOWN or seen_now.consumers is UNKNOWN:
+                if seen_now is None or seen_now is UNKNOWN:
+                    return UNKNOWN
+                if seen_now.ready is UNKNOWN or seen_now.consumers is UNKNOWN:
                     return UNKNOWN
                 ready += seen_now.ready
                 consumers[number] = seen_now.consumers
@@ -155,8 +157,8 @@ def in_flight_of_one_queue(members: Sequence[MemberLine], consumers: int) -> Lag
     return sum(one.in_flight for member in members for one in member.queues)
 
 
-def _is_bare(seen_now: QueueSeen | None) -> bool:
-    return seen_now is not None and seen_now.ready == 0 and seen_now.consumers == 0
+def _is_bare(seen_now: QueueSeen | Unknown | None) -> bool:
+    return isinstance(seen_now, QueueSeen) and seen_now.ready == 0 and seen_now.consumers == 0
 
 
 async def _in_time(reading: Awaitable[Lag]) -> Lag:

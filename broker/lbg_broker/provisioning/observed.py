@@ -53,9 +53,11 @@ class QueueSeen:
     native: Native | Unknown | None = UNKNOWN
     is_down: bool = False
 
-    def counted(self, now: QueueSeen | None) -> QueueSeen:
+    def counted(self, now: QueueSeen | Unknown | None) -> QueueSeen:
         """With what AMQP counts `now`: nothing is known of a queue that is down, whatever is counted of it, nor of one
         that the management API lists and AMQP does not find, which is what it says when the leader's node is down."""
+        if now is UNKNOWN:
+            return replace(self, ready=UNKNOWN, consumers=UNKNOWN)
         if self.is_down or now is None:
             return replace(self, ready=UNKNOWN, unacked=UNKNOWN, consumers=UNKNOWN, is_down=True)
         return replace(self, ready=now.ready, consumers=now.consumers)

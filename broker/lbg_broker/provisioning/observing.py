@@ -47,14 +47,13 @@ class Observing:
         return seen
 
     async def _by_amqp(self, base: Observed, names: Names, topology: Topology | None) -> Observed:
-        exchanges = _exchange_names(names, topology)
-        return replace(
-            base,
-            exchanges={
-                name: ExchangeSeen() if await self._amqp.has_exchange(name) else None for name in exchanges
-            },
-            queues=await self._probed_queues(names, topology),
-        )
+        exchanges: dict[str, ExchangeSeen | Unknown | None] = {}
+        for name in _exchange_names(names, topology):
+            is_there = await self._amqp.has_exchange(name)
+            exchanges[name] = UNKNOWN if is_there is UNKNOWN else ExchangeSeen() if is_there else None
+        queues = await self._probed_queues(names, topology)
+        why = {**base.why, **_refused(names, {**exchanges, **queues})}
+        return replace(base, exchanges=exchanges, queues=queues, why=why)
 
     async def _by_both(
         self,
@@ -81,6 +80,7 @@ class Observing:
             "queues", _queues(management, base.engine, names, needed, is_plain=is_plain), why
         )
         counted = await self._counted_queues(names, topology, queues)
+        why |= _refused(names, counted)
         bindings = await or_unknown("bindings", management.bindings(present), why)
         permissions: Permissions | Unknown | None = None
         if spec is not None:
@@ -124,10 +124,10 @@ class Observing:
         if topology is None and found[names.parent] is None:
             del found[names.parent]
         number = sum(names.number_of(name) is not None for name in asked)
-        while (seen := await self._amqp.counts(names.queue(number))) is not None:
+        while isinstance(seen := await self._amqp.counts(names.queue(number)), QueueSeen):
             found[names.queue(number)] = seen
             number += 1
-        if (seen := await self._amqp.counts(names.validation)) is not None:
+        if isinstance(seen := await self._amqp.counts(names.validation), QueueSeen):
             found[names.validation] = seen
         return found
 
@@ -154,6 +154,23 @@ class Observing:
             why[what] = str(error)
             return None
         return self._management
+
+
+def _refused(names: Names, seen: Mapping[str, ExchangeSeen | QueueSeen | Unknown | None]) -> dict[str, str]:
+    """Why nothing is known of what AMQP refused to count, where it did."""
+    refused = [
+        name
+        for name, one in seen.items()
+        if one is UNKNOWN or (isinstance(one, QueueSeen) and one.ready is UNKNOWN and not one.is_down)
+    ]
+    if not refused:
+        return {}
+    return {
+        ", ".join(
+            refused
+        ): "RabbitMQ from 4.3 on counts a queue for those users alone who may do something with it: "
+        f"`lbg group create {names.group} …` with an administrator's login gives the group's user that permission"
+    }
 
 
 async def or_unknown(what: str, reading: Awaitable[T], why: dict[str, str]) -> T | Unknown:
