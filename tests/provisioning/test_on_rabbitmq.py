@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lbg_broker.client import ConnectionSettings
+from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.group import Engine, GroupSpec, topology_of
 from lbg_broker.group.topology import Binding
 from lbg_broker.provisioning.actions import Bind, DeclareQueue, DeleteQueue, Unbind
 from lbg_broker.provisioning.describing import Description
-from lbg_broker.provisioning.errors import AdminError, ApplyFailed, StillInUse, Taken, Unsupported
+from lbg_broker.provisioning.errors import (
+    AdminError,
+    ApplyFailed,
+    GroupNotFound,
+    StillInUse,
+    Taken,
+    Unsupported,
+)
 from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.management import ManagementApi, ManagementSettings, path
 from lbg_broker.provisioning.observed import UNKNOWN
@@ -57,7 +65,7 @@ async def test_a_queue_without_a_majority_has_no_count_rather_than_0(
         answer = await get(self, where)
         listed = answer.get("items", [answer]) if isinstance(answer, dict) else answer
         for one in listed:
-            if "online" in one:
+            if one.get("online"):
                 one["members"] = [*one["online"], "second", "third"]
         return answer
 
@@ -66,6 +74,36 @@ async def test_a_queue_without_a_majority_has_no_count_rather_than_0(
     found = (await survey(admin, {"it": orders}, listen_s=0.1))["it"]
     assert isinstance(found, Description)
     assert (found.ready, found.unacked, found.dead_letters) == (UNKNOWN, UNKNOWN, UNKNOWN)
+
+
+async def test_a_classic_queue_beside_a_groups_is_looked_at_like_the_others(
+    admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings
+) -> None:
+    """RabbitMQ from 4.3 on lists null where it listed nothing before: on which nodes a classic queue is."""
+    await create_group(admin, orders)
+    connection = await connect(settings)
+    await (await connection.open_channel()).queue_declare(
+        "lbg.orders.copies", durable=True, arguments={"x-queue-type": "classic"}
+    )
+    found = (await survey(admin, {"it": orders}, listen_s=0.1))["it"]
+    assert isinstance(found, Description)
+    assert (found.ready, found.dead_letters, found.problems) == (0, 0, ())
+    assert (await show_group(admin, "orders")).ready == 0
+    await connection.close()
+
+
+async def test_many_groups_with_long_names_are_looked_at_together(
+    admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    """RabbitMQ from 4.3 on refuses to choose by a pattern of more than 1,024 characters."""
+    await create_group(admin, orders)
+    absent = {f"{number}": replace(orders, name=f"{number:x<63}") for number in range(10, 29)}
+    found = await survey(admin, {"it": orders, **absent}, listen_s=0.1)
+    assert isinstance(found["it"], Description)
+    assert {type(one) for key, one in found.items() if key != "it"} == {GroupNotFound}
+    assert await lags(admin, {"it": orders, **absent}, max_age_s=0.0) == {"it": 0} | dict.fromkeys(
+        absent, UNKNOWN
+    )
 
 
 async def test_a_limit_of_the_virtual_host_in_the_middle_of_a_create_leaves_nothing_behind(

@@ -35,6 +35,9 @@ PAGE_SIZE = 500
 FEW = 20
 """Up to so many groups are chosen by name; of more, everything is listed in one answer."""
 
+PATTERN_MAX = 1024
+"""In characters; RabbitMQ from 4.3 on refuses to choose by a longer pattern (`rabbit_mgmt_util`, MAX_FILTER_LENGTH)."""
+
 
 class ManagementLists:
     """Of one virtual host."""
@@ -127,8 +130,9 @@ class ManagementLists:
         self, kind: str, groups: Sequence[str], rest: str, columns: str
     ) -> list[tuple[str, Mapping[str, Any]]]:
         """What has `rest` (a pattern) after the names of `groups`, each with its group."""
-        if len(groups) <= FEW:
-            listed = await self._chosen(kind, f"^lbg\\.({'|'.join(groups)}){rest}", columns)
+        pattern = f"^lbg\\.({'|'.join(groups)}){rest}"
+        if len(groups) <= FEW and len(pattern) <= PATTERN_MAX:
+            listed = await self._chosen(kind, pattern, columns)
         else:
             listed = await self._list(f"{path(kind, self._vhost)}?columns={columns}")
         asked = frozenset(groups)
@@ -191,8 +195,12 @@ def _counts(queue: Mapping[str, Any]) -> Counts:
 
 
 def _can_count(queue: Mapping[str, Any]) -> bool:
-    """Whether most of its nodes are up. RabbitMQ counts 0 of a quorum queue where they are not, at every door."""
-    return "online" not in queue or 2 * len(queue["online"]) > len(queue["members"])
+    """Whether most of its nodes are up. RabbitMQ counts 0 of a quorum queue where they are not, at every door.
+
+    Of a classic queue it lists none: `online` is missing, and from 4.3 on null.
+    """
+    online = queue.get("online")
+    return online is None or 2 * len(online) > len(queue["members"])
 
 
 def _count(value: object) -> int | Unknown:
