@@ -30,8 +30,11 @@ def processing_rules(settings: MemberSettings, spec: GroupSpec, *, concurrency: 
     )
 
 
-def balancing_rules(settings: MemberSettings, spec: GroupSpec, *, is_native: bool) -> BalancingRules:
-    """`is_native`: the broker itself shares the messages out, from one queue. Raises SettingsError."""
+def balancing_rules(
+    settings: MemberSettings, spec: GroupSpec, *, is_native: bool, sets_consumer_timeout: bool = False
+) -> BalancingRules:
+    """`is_native`: the broker itself shares the messages out, from one queue. `sets_consumer_timeout`: consumers
+    tell the broker its timeout, which one that does not know of it ignores. Raises SettingsError."""
     clients = settings.clients or spec.max_clients
     if clients > spec.queue_count and spec.mode not in UNCOUNTED_MODES:
         raise SettingsError("clients", clients, f"the group has {spec.queue_count} queues: QC >= CC")
@@ -49,6 +52,7 @@ def balancing_rules(settings: MemberSettings, spec: GroupSpec, *, is_native: boo
         moves_at_once=settings.moves_at_once,
         shutdown_grace_s=settings.shutdown_grace_s,
         consumer_timeout_s=settings.consumer_timeout_s,
+        sets_consumer_timeout=sets_consumer_timeout,
     )
 
 

@@ -80,8 +80,9 @@ class MemberSettings:
       finished by then is cut off, and counted, because it will be delivered again. 20 s and the
       `leaving.MARGIN_S` of all that comes after fit into the 30 s that Kubernetes gives by default.
 
-    - `consumer_timeout_s`: the broker's own consumer timeout (RabbitMQ: 30 min). A queue whose oldest message
-      has waited for half of it is given back, in order, before the broker closes the channel.
+    - `consumer_timeout_s`: how long the broker lets a consumer hold a message (RabbitMQ: `consumer_timeout`, 30 min).
+      RabbitMQ from 4.3 on is told, before it has to be no more than the broker's. A queue whose oldest message has
+      waited for half of it is given back, in order, before the broker does anything about it.
     """
 
     broker: Broker | Sequence[Broker] = field(default="amqp://guest:guest@127.0.0.1:5672/", repr=False)

@@ -8,7 +8,10 @@ import pytest
 
 from lbg_broker.group import GroupSpec
 from lbg_sidecar import MemberSettings, SettingsError
-from lbg_sidecar.consuming.consumption import Order
+from lbg_sidecar.balancing.bindings import Bindings
+from lbg_sidecar.consuming.consumption import Consumption, Order, Rules
+from lbg_sidecar.consuming.positions import Processed
+from lbg_sidecar.effects import Attach, Effect
 from lbg_sidecar.fitting import balancing_rules, processing_rules, require_fit
 
 
@@ -30,6 +33,18 @@ def test_the_times_of_a_rebalance_are_the_groups_where_the_member_is_not_told() 
     assert (rules.rebalance_delay_s, rules.max_handoff_s) == (0.0, 2.0)
     rules = balancing_rules(member(), spec(), is_native=False)
     assert (rules.rebalance_delay_s, rules.max_handoff_s) == (5.0, 3.0)
+
+
+@pytest.mark.parametrize("sets_it", [False, True])
+def test_where_consumers_tell_the_broker_its_timeout_each_attachment_does(sets_it: bool) -> None:
+    rules = balancing_rules(
+        member(consumer_timeout_s=7.5), spec(), is_native=False, sets_consumer_timeout=sets_it
+    )
+    effects: list[Effect] = []
+    consumption = Consumption(Rules(concurrency=1), Processed(queue_count=8), lambda: 0.5)
+    Bindings(rules, consumption, effects, uniform=lambda: 0.5).attach_due(0.0)
+    told = [effect.arguments for effect in effects if isinstance(effect, Attach)]
+    assert told == [{"x-consumer-timeout": 7500} if sets_it else {}] * 8
 
 
 def test_a_queue_that_the_broker_shares_out_is_one() -> None:

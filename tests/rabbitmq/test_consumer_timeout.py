@@ -1,7 +1,8 @@
-"""RabbitMQ closes a channel that leaves a delivery unacknowledged for longer than consumer_timeout (30 minutes).
+"""What RabbitMQ does when a delivery is left unacknowledged for longer than consumer_timeout (30 minutes).
 
-It looks every `channel_tick_interval` (60 s), so a channel lives up to that much longer. Both are short here; each
-channel reads them as it opens.
+Before 4.3 it closes the channel. It looks every `channel_tick_interval` (60 s), so a channel lives up to that much
+longer. Both are short here; each channel reads them as it opens. From 4.3 on the quorum queue looks itself, to the
+moment, takes back what was held for too long and cancels the consumer; and a consumer can say how long it may hold.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from lbg_broker.client import PreconditionFailed, connect
+from lbg_broker.client import PreconditionFailed
 from lbg_sidecar import Member, Message, Verdict, retry
 from lbg_sidecar.shell.attaching import consumer_timeout_in
 from support.group_load import Judge, Load
 from support.member_place import Place
 from support.rabbitmq import RabbitNode
+from support.tried_queue import of_a_group, queue_on
 from support.waiting import until
 
 TIMEOUT_S = 6.0
+BY_THE_QUEUE_SINCE = (4, 3, 0)
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +50,51 @@ def hanging_once(cancelled: list[str]) -> Callable[[Message], Awaitable[None]]:
     return hang_once
 
 
-async def test_what_the_broker_says_when_it_closes_the_channel_is_understood(
-    impatient: RabbitNode, place: Place, load: Load
+async def test_what_the_broker_says_when_a_delivery_was_held_for_too_long_is_understood(
+    impatient: RabbitNode, rabbit_vhost: str
 ) -> None:
-    await load.publish(40)
-    connection = await connect(place.url)
-    channel = await connection.open_channel()
-    await channel.consume(place.names.queue(0), lambda deliveries: None, prefetch_count=1)
-    async with asyncio.timeout(TIMEOUT_S + 5):
-        error = await asyncio.shield(channel.closed)
-    assert isinstance(error, PreconditionFailed)
-    assert consumer_timeout_in(error) == TIMEOUT_S
-    await connection.close()
+    async with queue_on(rabbit_vhost, of_a_group(impatient.version), holding=[0]) as queue:
+        holding = await queue.attach(prefetch=1)
+        async with asyncio.timeout(TIMEOUT_S + 5):
+            if impatient.version >= BY_THE_QUEUE_SINCE:
+                await holding.cancelled.wait()
+                assert holding.channel.is_open
+            else:
+                error = await asyncio.shield(holding.channel.closed)
+                assert isinstance(error, PreconditionFailed)
+                assert consumer_timeout_in(error) == TIMEOUT_S
+        assert await (await queue.attach()).wait(1) == [0]
+
+
+async def test_since_4_3_a_timeout_takes_back_what_was_held_for_too_long_and_the_next_goes_past_the_rest(
+    impatient: RabbitNode, rabbit_vhost: str
+) -> None:
+    """Before, the channel closes, and all comes back in order. So a timeout must never strike a member on 4.3."""
+    async with queue_on(rabbit_vhost, of_a_group(impatient.version), holding=[0]) as queue:
+        holding = await queue.attach(prefetch=3)
+        await holding.wait(1)
+        await asyncio.sleep(TIMEOUT_S / 2)  # so long 1 and 2 may be held when 0 was held for too long
+        waiting = await queue.attach()
+        await queue.publish(1, 2, 3)
+        await holding.wait(3)
+        expected = [0, 3, 1, 2] if impatient.version >= BY_THE_QUEUE_SINCE else [0, 1, 2, 3]
+        assert await waiting.wait(4, timeout_s=3 * TIMEOUT_S) == expected
+
+
+async def test_a_consumer_says_since_4_3_how_long_it_may_hold_whatever_the_nodes_timeout(
+    impatient: RabbitNode, rabbit_vhost: str
+) -> None:
+    async with queue_on(rabbit_vhost, of_a_group(impatient.version), holding=[0]) as queue:
+        holding = await queue.attach(prefetch=1, x_consumer_timeout=round(1000 * TIMEOUT_S / 3))
+        await holding.wait(1)
+        waiting = await queue.attach(prefetch=1, x_consumer_timeout=1_800_000)
+        if impatient.version >= BY_THE_QUEUE_SINCE:
+            await waiting.wait(1)
+            assert holding.cancelled.is_set()
+            return
+        async with asyncio.timeout(TIMEOUT_S + 5):
+            error = await asyncio.shield(holding.channel.closed)
+        assert consumer_timeout_in(error) == TIMEOUT_S, "the argument is taken for nothing"
 
 
 async def test_a_blocked_key_gives_its_queue_back_in_order_before_the_broker_closes_the_channel(
@@ -110,14 +146,29 @@ async def test_a_call_that_does_not_end_is_cut_off_before_the_broker_closes_the_
     assert not judge.inversions
 
 
-async def test_a_member_that_reckons_with_another_timeout_recovers_and_says_what_to_set(
+async def test_a_member_that_reckons_with_another_timeout_recovers_and_says_what_to_set_or_has_its_own(
     impatient: RabbitNode, place: Place, load: Load, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """From 4.3 on its own counts, and the node's strikes others only."""
     caplog.set_level(logging.INFO, "lbg.member")
     judge = Judge()
     cancelled: list[str] = []
 
-    async with Member(place.settings("a"), judge.handler("a", hanging_once(cancelled))) as member:
+    settings = place.settings("a", shutdown_grace_s=1)
+    async with Member(settings, judge.handler("a", hanging_once(cancelled))) as member:
+        if impatient.version >= BY_THE_QUEUE_SINCE:
+            await load.publish(200)
+            await until(lambda: len(judge.times) == 196, what="all but what waits behind the call that hangs")
+            vhost = impatient.new_vhost()
+            async with queue_on(vhost, of_a_group(impatient.version), holding=[0]) as queue:
+                other = await queue.attach()
+                async with asyncio.timeout(TIMEOUT_S + 5):
+                    await other.cancelled.wait()
+            assert sum(judge.times.values()) == 196
+            assert not cancelled
+            assert "consumer" not in caplog.text
+            assert not judge.inversions
+            return
         await load.publish(200)
         await until(lambda: cancelled, timeout_s=TIMEOUT_S + 5, what="the broker to close the channel")
         await load.all_seen(judge)

@@ -129,7 +129,7 @@ async def test_consumer_priority_counts_on_quorum_queues_since_4_0_and_waits_for
         assert queue.connection.server_properties["capabilities"]["consumer_priorities"] is True
         low = await queue.attach()
         await low.wait(1)
-        high = await queue.attach(priority=10)
+        high = await queue.attach(x_priority=10)
         await queue.publish(1)
         if counts:
             # The queue stands still until the first one has settled what it holds.

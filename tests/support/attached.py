@@ -10,11 +10,15 @@ from lbg_broker.client import Channel, ClientConnection, Delivery
 
 
 class Attached:
-    """One consumer of one queue; `got` is what it was handed, in the order it came."""
+    """One consumer of one queue; `got` is what it was handed, in the order it came.
+
+    `cancelled` is set when the broker ends it.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.got: list[Delivery] = []
+        self.cancelled = asyncio.Event()
         self._news = asyncio.Event()
 
     @classmethod
@@ -22,7 +26,13 @@ class Attached:
         cls, connection: ClientConnection, queue: str, *, prefetch: int, arguments: Table | None = None
     ) -> Self:
         attached = cls(await connection.open_channel())
-        await attached.channel.consume(queue, attached._take, prefetch_count=prefetch, arguments=arguments)
+        await attached.channel.consume(
+            queue,
+            attached._take,
+            prefetch_count=prefetch,
+            arguments=arguments,
+            on_cancelled=attached.cancelled.set,
+        )
         return attached
 
     @property

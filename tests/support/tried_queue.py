@@ -37,10 +37,10 @@ class TriedQueue:
         """In order; returns when all are confirmed."""
         await asyncio.gather(*(self._publisher.publish("", self.name, b"%d" % number) for number in numbers))
 
-    async def attach(self, *, prefetch: int = 100, priority: int | None = None) -> Attached:
-        """One more consumer, behind those that are there."""
-        arguments = None if priority is None else {"x-priority": priority}
-        return await Attached.to(self.connection, self.name, prefetch=prefetch, arguments=arguments)
+    async def attach(self, *, prefetch: int = 100, **arguments: int) -> Attached:
+        """One more consumer, behind those that are there; `arguments` are those of basic.consume, x_priority=1."""
+        named = {name.replace("_", "-"): value for name, value in arguments.items()}
+        return await Attached.to(self.connection, self.name, prefetch=prefetch, arguments=named)
 
     async def left(self) -> list[int]:
         """What the queue holds, as a new consumer is given it. Use it when all others are gone."""

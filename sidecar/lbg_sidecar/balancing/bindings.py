@@ -15,6 +15,11 @@ from .rules import BalancingRules
 
 ATTACH_BACKOFF = Backoff(first_s=0.2, max_s=10.0)
 
+CONSUMER_TIMEOUT = "x-consumer-timeout"
+"""Of basic.consume, in ms; RabbitMQ before 4.3 ignores it. From then on a timeout takes back what was held for too long
+and leaves the rest to the consumer, while the next one goes past it: it must not strike before this member gives the
+queue back (docs/rabbitmq.md). Sent to every version, because a node may be upgraded under a member."""
+
 SINGLE_ACKS_AT_CLOSE = 15
 """With the cumulative one 16 frames: a closing channel of a quorum queue carries those out (DESIGN.md)."""
 
@@ -84,7 +89,7 @@ class Bindings:
             partitions=native.partitions if native is not None else 1,
             session=native.session if native is not None else None,
         )
-        arguments = native.arguments() if native is not None else {}
+        arguments = native.arguments() if native is not None else self._arguments()
         self._effects.append(Attach(binding.attachment, arguments))
 
     def attached(self, attachment: Attachment) -> Binding | None:
@@ -167,6 +172,11 @@ class Bindings:
         binding.active = False
         binding.release_due = None
         binding.put_off = 0
+
+    def _arguments(self) -> Mapping[str, str | int]:
+        if not self.rules.sets_consumer_timeout:
+            return {}
+        return {CONSUMER_TIMEOUT: round(self.consumer_timeout_s * 1000)}
 
     def prefetch(self) -> int:
         """The window of a queue, by what is known of the application now."""

@@ -89,7 +89,12 @@ def machine_of(
     group do not fit together."""
     spec = group.spec
     require_fit(settings, spec, is_native=group.is_native)
-    balancing = balancing_rules(settings, spec, is_native=group.is_native)
+    balancing = balancing_rules(
+        settings,
+        spec,
+        is_native=group.is_native,
+        sets_consumer_timeout=group.engine.is_rabbitmq,
+    )
     rules = processing_rules(settings, spec, concurrency=concurrency)
 
     def incarnation() -> str:
