@@ -33,7 +33,9 @@ QUEUES: dict[str, dict[str, Any]] = {
 }
 EXCHANGES = {"x0": "topic", "x1": "fanout"}
 """`x1` only carries the dead letters of `dropping` to `dead`, and nobody consumes from these two: RabbitMQ's queues
-hear of a closed channel one after another, so what falls from one into another on that occasion may be marked."""
+hear of a closed channel one after another, so what falls from one into another on that occasion may be marked. From 4.3
+on a dead letter of RabbitMQ's is marked where it was delivered before it died (test_dead_lettering.py): marks there are
+not compared."""
 KEYS = ["a", "a.b", "b.a.c", "", "a.b.c"]
 PATTERNS = ["a", "a.*", "#", "*.a.#", "b"]
 
@@ -95,7 +97,8 @@ def links(
 @given(story=st.lists(steps, min_size=50, max_size=90))
 def test_both_brokers_tell_the_same_story(links: Links, story: list[tuple[Any, ...]]) -> None:
     prefix = f"s{secrets.token_hex(4)}."
-    sides = [Side(engine, connections, prefix) for engine, connections in links]
+    unmarked = frozenset({"dead"} if links[0][0].is_4_3 else set())
+    sides = [Side(engine, connections, prefix, unmarked=unmarked) for engine, connections in links]
     for exchange, kind in EXCHANGES.items():
         both(sides, "declare_exchange", exchange, kind, None)
     for queue, arguments in QUEUES.items():

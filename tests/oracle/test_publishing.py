@@ -254,11 +254,26 @@ def test_a_user_id_that_is_not_the_publishers_is_refused(channel: BlockingChanne
     )
 
 
-@pytest.mark.parametrize("size", [0, 1, 4087, 4088, 4089, 131064, 131065, 5_000_000])
-@pytest.mark.parametrize("frame_max", [4096, 131072])
+SINCE_4_1 = (4, 1, 0)
+"""RabbitMQ hangs up on a client that wants frames of less than 8192 bytes from here on."""
+
+
+def test_a_client_that_wants_small_frames_is_hung_up_on_by_rabbitmq_since_4_1(engine: Engine) -> None:
+    least = 8192 if engine.version >= SINCE_4_1 else 4096
+    with engine.connected(frame_max=least) as connection:
+        assert connection.channel().is_open
+    for too_small in {4096, least - 1} - {least, 4095}:  # pika itself asks for no less than 4096
+        with pytest.raises(pika.exceptions.AMQPConnectionError), engine.connected(frame_max=too_small):
+            pass
+
+
+@pytest.mark.parametrize("size", [0, 1, 4087, 4088, 4089, 8183, 8184, 8185, 131064, 131065, 5_000_000])
+@pytest.mark.parametrize("frame_max", ["least", 131072])
 def test_bodies_of_every_size_pass_frames_of_every_size(
-    engine: Engine, unique: str, size: int, frame_max: int
+    engine: Engine, unique: str, size: int, frame_max: int | str
 ) -> None:
+    if frame_max == "least":
+        frame_max = 8192 if engine.version >= SINCE_4_1 else 4096
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     with engine.connected(frame_max=frame_max) as connection:
         channel = connection.channel()

@@ -11,6 +11,7 @@ from support.rabbitmq import RabbitNode
 from support.tried_queue import CLASSIC, QUORUM, Arguments, of_a_group, queue_on
 
 SINCE_4 = (4, 0, 0)
+SINCE_4_3 = (4, 3, 0)
 
 
 async def counts_of(url: str, arguments: Arguments, *, returns: int) -> list[int]:
@@ -53,15 +54,17 @@ async def test_the_queue_of_a_group_keeps_what_is_returned_for_ever(
 
 
 @pytest.mark.parametrize("limit", [None, 5, -1])
-async def test_a_nack_requeues_in_front_where_there_is_a_delivery_limit_and_at_the_tail_where_there_is_none(
+async def test_a_nack_requeues_in_front_where_there_is_a_delivery_limit_and_at_the_tail_where_there_is_none_before_4_3(
     rabbitmq: RabbitNode, rabbit_vhost: str, limit: int | None
 ) -> None:
-    """The limit of 20 that 4.0 sets by itself counts as one. -1 drops on 3.10, as a return by a close does."""
-    is_4 = rabbitmq.version >= SINCE_4
+    """The limit of 20 that 4.0 sets by itself counts as one. -1 drops on 3.10, as a return by a close does. From 4.3 on
+    a nack requeues in front whatever the limit."""
+    is_4, is_4_3 = rabbitmq.version >= SINCE_4, rabbitmq.version >= SINCE_4_3
+    in_front, at_tail = [0, 0, 1, 2], [0, 1, 2, 0]
     expected = {
-        None: [0, 0, 1, 2] if is_4 else [0, 1, 2, 0],
-        5: [0, 0, 1, 2],
-        -1: [0, 1, 2, 0] if is_4 else [0, 1, 2],
+        None: in_front if is_4 else at_tail,
+        5: in_front,
+        -1: in_front if is_4_3 else at_tail if is_4 else [0, 1, 2],
     }
     arguments = QUORUM | ({} if limit is None else {"x-delivery-limit": limit})
     async with queue_on(rabbit_vhost, arguments, holding=range(3)) as queue:

@@ -35,6 +35,10 @@ class Engine:
     def is_4(self) -> bool:
         return self.version >= (4, 0, 0)
 
+    @property
+    def is_4_3(self) -> bool:
+        return self.version >= (4, 3, 0)
+
     def parameters(
         self, login: tuple[str, str] = GUEST, vhost: str = "/", **settings: Any
     ) -> pika.ConnectionParameters:

@@ -29,10 +29,7 @@ _LOOK_UP = """
 """
 _WHOLE = """
     Nodes = [{nodes}],
-    Sees = fun(Node) ->
-        lists:sort(rpc:call(Node, rabbit_mnesia, cluster_nodes, [running], 5000)) =:= lists:sort(Nodes)
-            andalso rpc:call(Node, rabbit_node_monitor, partitions, [], 5000) =:= []
-    end,
+    Sees = fun(Node) -> {sees} end,
     Serves = fun(Q) ->
         {{ok, Servers, _}} = ra:members(amqqueue:get_pid(Q)),
         lists:all(fun({{Name, Node}}) -> is_pid(rpc:call(Node, erlang, whereis, [Name], 5000)) end, Servers)
@@ -40,6 +37,12 @@ _WHOLE = """
     lists:all(Sees, Nodes) andalso
         lists:all(Serves, [Q || Q <- rabbit_amqqueue:list(), amqqueue:get_type(Q) =:= rabbit_quorum_queue])
 """
+_SEES = """
+    lists:sort(rpc:call(Node, rabbit_mnesia, cluster_nodes, [running], 5000)) =:= lists:sort(Nodes)
+        andalso rpc:call(Node, rabbit_node_monitor, partitions, [], 5000) =:= []
+"""
+_SEES_SINCE_4_3 = "lists:sort(rpc:call(Node, rabbit_nodes, list_running, [], 5000)) =:= lists:sort(Nodes)"
+"""There are no partitions any more: what is parted agrees again by itself (Raft), and Mnesia is gone."""
 
 
 class RabbitCluster:
@@ -143,7 +146,8 @@ class RabbitCluster:
         Raises `NodeFailedError` when that takes too long.
         """
         names = ", ".join(f"'{node.name}'" for node in self.nodes)
-        whole = _WHOLE.format(nodes=names)
+        sees = _SEES_SINCE_4_3 if self.nodes[0].version >= (4, 3, 0) else _SEES
+        whole = _WHOLE.format(nodes=names, sees=sees)
 
         def is_whole() -> bool:
             if not all(node.answers() for node in self.nodes):

@@ -18,11 +18,20 @@ CHANNELS = 3
 class Side:
     """Two connections with three channels to consume from, and one to publish and look with.
 
-    `prefix` is put before every name, so that stories told to one broker do not meet.
+    `prefix` is put before every name, so that stories told to one broker do not meet. What is in an `unmarked` queue
+    counts as never redelivered.
     """
 
-    def __init__(self, engine: Engine, links: list[pika.BlockingConnection], prefix: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        links: list[pika.BlockingConnection],
+        prefix: str,
+        *,
+        unmarked: frozenset[str] = frozenset(),
+    ) -> None:
         self.engine = engine
+        self._unmarked = unmarked
         self.prefix = prefix
         self._links = links
         self._speaker = self._open_speaker()
@@ -99,7 +108,7 @@ class Side:
             return None
         if not auto_ack:
             self.out[index][body] = method.delivery_tag
-        return body, method.redelivered, method.message_count
+        return body, self._mark(queue, method.redelivered), method.message_count
 
     def consume(self, index: int, queue: str, tag: str, prefetch: int) -> Outcome:
         channel = self._channels[index]
@@ -172,7 +181,7 @@ class Side:
             found: list[tuple[bytes, bool]] = []
             try:
                 while (got := self._speaker.basic_get(self.prefix + queue, auto_ack=True))[0] is not None:
-                    found.append((got[2], got[0].redelivered))
+                    found.append((got[2], self._mark(queue, got[0].redelivered)))
                 self._speaker.queue_delete(self.prefix + queue)
             except ChannelClosedByBroker:
                 self._speaker = self._open_speaker()
@@ -184,6 +193,9 @@ class Side:
         return left
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _mark(self, queue: str, redelivered: bool) -> bool:
+        return redelivered and queue not in self._unmarked
 
     def _tried(self, action: Callable[[], Any]) -> Outcome:
         try:

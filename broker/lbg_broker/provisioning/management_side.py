@@ -27,7 +27,8 @@ class ManagementSide(ManagementLists):
         await self._api.get(path("whoami"))
 
     async def alarms(self) -> tuple[str, ...]:
-        """What is wrong with the broker's nodes, as sentences: short of memory or of disk, or down."""
+        """What is wrong with the broker's nodes, as sentences: short of memory or of disk, or down. RabbitMQ tells what
+        it sampled up to 5 s ago."""
         columns = "name,running,mem_alarm,disk_free_alarm"
         nodes = await self._list(path("nodes") + f"?columns={columns}")
         return tuple(f"{node['name']} {what}" for node in nodes for what in _wrong_with(node))
