@@ -8,7 +8,7 @@ import pytest
 
 from lbg_broker.group import Engine, GroupSpec, topology_of
 from lbg_broker.provisioning.observed import UNKNOWN, Observed, Policy, QueueSeen
-from lbg_broker.provisioning.policies import in_force, losses, narrowings
+from lbg_broker.provisioning.policies import in_force, losses, narrowings, reorderings
 
 V3, V4 = Engine.parse("RabbitMQ", "3.10.8"), Engine.parse("RabbitMQ", "4.0.5")
 ORDERS = GroupSpec("orders", "o", hash_count=2, queue_count=2, queue_size_mb=10, client_username="o")
@@ -143,6 +143,20 @@ def test_a_group_made_before_an_upgrade_to_4_needs_a_policy_against_the_new_defa
     ]
     unlimited = Policy("unlimited", r"^lbg\.", "quorum_queues", 0, {"delivery-limit": -1})
     assert seen(V4, unlimited, **made_on_3) == []
+
+
+@pytest.mark.parametrize("kind", ["all", "failed", "returned"])
+def test_a_policy_that_delays_what_comes_back_is_named_as_one_that_reorders(kind: str) -> None:
+    delaying = {"delayed-retry-type": kind, "delayed-retry-min": 1000}
+    policy = Policy("p", r"\.q\.", "queues", 0, delaying)
+    engine = Engine.parse("RabbitMQ", "4.3.6")
+    topology = topology_of(ORDERS, engine)
+    assert reorderings(topology, Observed(engine, policies=(policy,))) == [
+        f"policy 'p' sets delayed-retry-type {kind} on queue lbg.orders.q.0 and 1 more"
+    ]
+    assert losses(topology, Observed(engine, policies=(policy,))) == []
+    policy = Policy("p", r"\.q\.", "queues", 0, delaying | {"delayed-retry-type": "disabled"})
+    assert reorderings(topology, Observed(engine, policies=(policy,))) == []
 
 
 def test_on_a_broker_without_policies_there_is_nothing_to_find() -> None:

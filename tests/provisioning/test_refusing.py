@@ -134,6 +134,14 @@ async def test_a_rabbitmq_that_is_too_old_is_refused_and_nothing_is_made(version
     assert admin.holds_nothing()
 
 
+async def test_a_rabbitmq_on_which_members_could_not_count_their_queues_is_refused() -> None:
+    admin = FakeAdmin(engine=Engine.parse("RabbitMQ", "4.3.0"))
+    with pytest.raises(Unsupported, match=r"on RabbitMQ 4\.3\.0: .*4\.3\.1 or later is needed"):
+        await create_group(admin, ORDERS)
+    assert admin.holds_nothing()
+    assert (await create_group(FakeAdmin(engine=Engine.parse("RabbitMQ", "4.3.1")), ORDERS)).changes
+
+
 async def test_the_oldest_rabbitmq_that_is_tested_carries_a_group() -> None:
     created = await create_group(FakeAdmin(engine=Engine.parse("RabbitMQ", "3.10.0")), ORDERS)
     assert created.changes
@@ -146,19 +154,24 @@ async def test_the_oldest_rabbitmq_that_is_tested_carries_a_group() -> None:
         (Policy("limit", "^lbg\\.", "quorum_queues", 0, {"delivery-limit": 20}), True),
         (Policy("ttl", ".*", "all", 0, {"message-ttl": 1000}), True),
         (Policy("by-op", ".*", "queues", 0, {"expires": 1000}, True), True),
+        (Policy("retry", "^lbg\\.", "queues", 0, {"delayed-retry-type": "all"}), True),
         (Policy("odd", "(?<erlang", "queues", 0, {"delivery-limit": 5}), True),
         (Policy("other", "^billing", "queues", 0, {"delivery-limit": 20}), False),
         (Policy("exchanges", ".*", "exchanges", 0, {"delivery-limit": 20}), False),
         (Policy("harmless", ".*", "all", 0, {"ha-mode": "all"}), False),
     ],
 )
-async def test_a_policy_in_force_that_loses_messages_is_refused(policy: Policy, is_refused: bool) -> None:
+async def test_a_policy_in_force_that_loses_or_reorders_messages_is_refused(
+    policy: Policy, is_refused: bool
+) -> None:
     admin = FakeAdmin(engine=RABBIT)
     admin.policies = (policy,)
     if not is_refused:
         await create_group(admin, ORDERS)
         return
-    with pytest.raises(Unsupported, match=f"would lose messages.*{policy.name}"):
+    with pytest.raises(
+        Unsupported, match=f"would (lose messages|have them out of order) here.*{policy.name}"
+    ):
         await create_group(admin, ORDERS)
     assert admin.holds_nothing()
 

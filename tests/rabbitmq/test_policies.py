@@ -20,6 +20,7 @@ from lbg_sidecar import Member
 from support.aside import aside
 from support.group_load import Judge, Load
 from support.member_place import Place
+from support.rabbit_installation import NodeFailedError
 from support.rabbitmq import RabbitNode
 from support.waiting import until
 
@@ -141,3 +142,33 @@ async def test_a_delivery_limit_policy_loses_what_was_handed_over_more_often(
         assert handovers == 4, "given back four times, and then gone"
     assert await place.count(place.names.dead) == 0
     await connection.close()
+
+
+DELAYS_SINCE = (4, 3, 1)
+"""4.3.0 has it for queues that declare it, and not for policies."""
+
+
+async def test_since_4_3_a_delayed_retry_policy_lets_go_first_what_stands_behind_what_came_back(
+    rabbitmq: RabbitNode, place: Place, load: Load
+) -> None:
+    """So it is on the list of those to refuse. Before, there is none such."""
+    if rabbitmq.version < DELAYS_SINCE:
+        with pytest.raises(NodeFailedError, match="answered 400"):
+            async with policy(rabbitmq, place, delayed_retry_type="all"):
+                pass
+        return
+    await load.publish(40)
+    await load._publisher.flush()
+    count = await place.count(place.names.queue(0))
+    assert count > 2
+    async with policy(rabbitmq, place, delayed_retry_type="all", delayed_retry_min=2000):
+        connection = await connect(place.url)
+        channel, before = await connection.open_channel(), list[Delivery]()
+        await channel.consume(place.names.queue(0), before.extend, prefetch_count=1)
+        await until(lambda: before, what="the first delivery")
+        await channel.close()
+        channel, after = await connection.open_channel(), list[Delivery]()
+        await channel.consume(place.names.queue(0), after.extend, prefetch_count=count)
+        await until(lambda: len(after) == count, what="all of them")
+        assert [bytes(one.body) for one in after].index(bytes(before[0].body)) == count - 1
+        await connection.close()

@@ -47,5 +47,10 @@ class Engine:
         """Whether no new group should be made there."""
         return self.is_rabbitmq and self.version[:2] < OLDEST_RABBITMQ
 
+    @property
+    def counts_for_owners_only(self) -> bool:
+        """Whether a passive declare needs the permission to configure, as in one release (rabbitmq-server#16085)."""
+        return self.is_rabbitmq and self.version == (4, 3, 0)
+
     def __str__(self) -> str:
         return f"{self.product} {'.'.join(map(str, self.version))}"

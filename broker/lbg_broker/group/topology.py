@@ -187,7 +187,7 @@ def permissions_of(names: Names, engine: Engine, *, is_one_queue: bool) -> Permi
     """What a member and a publisher need and no more.
 
     A mailbox is declared (configure), bound (write on it, read on the exchange) and consumed from (read). RabbitMQ from
-    4.3.1 on counts a queue for those alone who have any permission on it: for dead letters and unrouted messages
+    4.3.1 on counts a queue for those alone who have any permission on it. For dead letters and unrouted messages it is
     write, which lets in nothing that the group's exchanges do not (docs/adr/0050-what-rabbitmq-4-3-asks-of-a-group.md).
     """
     mailboxes = re.escape(names.mailbox(0)[:-1]) + "[0-9]+"

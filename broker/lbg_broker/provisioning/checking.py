@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from lbg_broker.group import GroupSpec, Names, Topology, topology_of
 
 from .observed import UNKNOWN, Observed
-from .policies import losses, narrowings
+from .policies import losses, narrowings, reorderings
 
 
 def deviations(topology: Topology, observed: Observed) -> Iterator[str]:
@@ -45,6 +45,8 @@ def problems(spec: GroupSpec, observed: Observed) -> Iterator[str]:
     topology = topology_of(spec, observed.engine)
     for line in losses(topology, observed):
         yield f"messages can be lost: {line}"
+    for line in reorderings(topology, observed):
+        yield f"messages can come out of order: {line}"
     for line in narrowings(topology, observed):
         yield f"queues refuse earlier than the group says: {line}"
     for line in deviations(topology, observed):

@@ -95,11 +95,16 @@ class Unsupported(ProvisioningError):
     pass
 
 
-def would_lose(group: str, losing: Sequence[str]) -> Unsupported:
-    """The refusal for policies in force, one line for each in `losing`."""
+def would_break(group: str, losing: Sequence[str], reordering: Sequence[str]) -> Unsupported:
+    """The refusal for policies in force, one line for each that loses messages and each that reorders them."""
+    what = " and ".join(
+        f"{harm} here: {'; '.join(lines)}"
+        for harm, lines in (("lose messages", losing), ("have them out of order", reordering))
+        if lines
+    )
     return Unsupported(
-        f"group {group!r} would lose messages here: {'; '.join(losing)}; change that policy, or put one of a higher "
-        f"priority that loses nothing on ^lbg\\.{group}\\."
+        f"group {group!r} would {what}; change that policy, or put one of a higher priority without it on "
+        f"^lbg\\.{group}\\."
     )
 
 

@@ -28,7 +28,7 @@ from .actions import (
 )
 from .admin import Beat
 from .amqp_side import AmqpSide
-from .errors import Denied, Refused, StillInUse, Unreachable, Unsupported, would_lose
+from .errors import Denied, Refused, StillInUse, Unreachable, Unsupported, would_break
 from .hearing import listen_to
 from .lagging import Lags
 from .management import ManagementApi
@@ -36,7 +36,7 @@ from .management_side import ManagementSide
 from .observed import Observed, Unknown
 from .observing import NO_API, Observing
 from .observing_many import observe_many
-from .policies import losses
+from .policies import losses, reorderings
 from .repartition.ingress import restore_permissions
 
 
@@ -153,8 +153,9 @@ class LiveAdmin:
         engine = await self.amqp.engine()
         queues = await management.queues_of([group], is_sampled=engine.is_rabbitmq)
         seen = Observed(engine, queues=queues[group], policies=policies)
-        if losing := losses(topology, seen):
-            raise would_lose(group, losing)
+        losing, reordering = losses(topology, seen), reorderings(topology, seen)
+        if losing or reordering:
+            raise would_break(group, losing, reordering)
 
     async def _require_answers(self, queue: str) -> None:
         """Raise StillInUse for a queue that is down: it counts 0, and may hold anything. An API that cannot be asked is

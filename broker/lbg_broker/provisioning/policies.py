@@ -1,4 +1,4 @@
-"""What is in force on a group's queues, arguments and policies taken together, and what of it loses messages.
+"""What is in force on a group's queues, arguments and policies taken together, and what of it loses or reorders.
 
 RabbitMQ combines them per kind of queue: `rabbit_quorum_queue:ra_machine_config/1` for quorum queues,
 `rabbit_amqqueue_process:process_args_policy/1` for classic ones. The smaller number wins, except that on 4.x a
@@ -21,6 +21,8 @@ from .observed import UNKNOWN, Observed, Policy, QueueSeen, Unknown
 DEFAULT_DELIVERY_LIMIT = 20
 """Of a quorum queue since 4.0, where neither an argument nor a policy sets one."""
 
+DELAYED_RETRY = "delayed-retry-type"
+
 # The first is one of quorum queues only.
 _SETTINGS = ("delivery-limit", "message-ttl", "expires", "max-length", "max-length-bytes", "overflow")
 # A policy that sets anything else is not applied to a quorum queue at all: the next one that matches is
@@ -30,7 +32,8 @@ _FOR_QUORUM_QUEUES = frozenset(
         *_SETTINGS,
         *("max-in-memory-length", "max-in-memory-bytes", "dead-letter-exchange", "dead-letter-routing-key"),
         *("dead-letter-strategy", "queue-leader-locator", "queue-master-locator", "initial-cluster-size"),
-        *("target-group-size", "consumer-timeout"),
+        *("target-group-size", "consumer-timeout", "consumer-disconnected-timeout"),
+        *("delayed-retry-type", "delayed-retry-min", "delayed-retry-max"),
     }
 )
 _FOR_QUEUES = frozenset({"queues", "all", "quorum_queues", "classic_queues"})
@@ -50,6 +53,16 @@ def losses(topology: Topology, observed: Observed) -> list[str]:
         (next((over.named[one] for one in by if one in over.named), None), words, queue.name)
         for queue, settings, over in _all_in_force(topology, observed)
         for by, words in _losing(queue, settings, observed.engine)
+    )
+
+
+def reorderings(topology: Topology, observed: Observed) -> list[str]:
+    """One line for each setting in force under which queues give messages back out of order: since 4.3 a queue may keep
+    what came back for a while, and deliver what stands behind it."""
+    return _lines(
+        (over.named[DELAYED_RETRY], f"{DELAYED_RETRY} {over.definition[DELAYED_RETRY]}", queue.name)
+        for queue, _, over in _all_in_force(topology, observed)
+        if over.definition.get(DELAYED_RETRY, "disabled") != "disabled"
     )
 
 

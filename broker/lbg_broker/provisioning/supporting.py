@@ -6,9 +6,9 @@ from lbg_broker.amqp import ReplyCode
 from lbg_broker.group import MESSAGE_GROUPS, SESSIONS, Engine, GroupSpec, Names, is_native, topology_of
 from lbg_broker.group.engines import OLDEST_RABBITMQ
 
-from .errors import ApplyFailed, Refused, Unsupported, would_lose
+from .errors import ApplyFailed, Refused, Unsupported, would_break
 from .observed import Observed
-from .policies import losses
+from .policies import losses, reorderings
 
 _NOT_ON_RABBITMQ = {
     MESSAGE_GROUPS: (
@@ -26,14 +26,18 @@ def refuse_unsupported(spec: GroupSpec, observed: Observed) -> None:
     """Raises Unsupported."""
     if reason := why_unsupported(spec, observed.engine):
         raise Unsupported(f"group {spec.name!r} cannot be created on {observed.engine}: {reason}")
-    if losing := losses(topology_of(spec, observed.engine), observed):
-        raise would_lose(spec.name, losing)
+    topology = topology_of(spec, observed.engine)
+    losing, reordering = losses(topology, observed), reorderings(topology, observed)
+    if losing or reordering:
+        raise would_break(spec.name, losing, reordering)
 
 
 def why_unsupported(spec: GroupSpec, engine: Engine) -> str | None:
     """None for what the engine can do."""
     if engine.is_too_old:
         return f"RabbitMQ {'.'.join(map(str, OLDEST_RABBITMQ))} or later is needed"
+    if engine.counts_for_owners_only:
+        return "it counts a queue for nobody but who may delete it, so members could not: 4.3.1 or later is needed"
     if engine.is_rabbitmq and (lacking := _NOT_ON_RABBITMQ.get(spec.mode)):
         return f"it has no mode {spec.mode}: {lacking}, and the embedded broker has mode {spec.mode} itself"
     return None
