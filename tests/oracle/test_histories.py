@@ -173,7 +173,7 @@ def both(sides: list[Side], action: str, *arguments: Any) -> None:
     assert answer == expected, (action, *arguments)
 
 
-def agree(sides: list[Side], step: tuple[Any, ...], *, within_s: float = 2) -> None:
+def agree(sides: list[Side], step: tuple[Any, ...], *, within_s: float = 20) -> None:
     """Wait until both have delivered the same and hold the same: RabbitMQ's queues and channels run side by side."""
     deadline = time.monotonic() + within_s
     while True:
