@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lbg.failing import Failure
+from lbg.overlaps import Overlaps
 from lbg.republished import NotRepublished, Republished
 from lbg.validating import Finding, Validation
 from lbg_broker.amqp import Table
@@ -50,6 +51,7 @@ class CollectingSettings:
     expect: tuple[Path, ...] = ()
     idle_timeout_s: float | None = None
     keep_queue: bool = False
+    clock_skew_s: float = 0.0
 
 
 class Collecting:
@@ -66,7 +68,7 @@ class Collecting:
         on_notice: Callable[[str], None] = lambda line: None,
         on_listening: Callable[[], None] = lambda: None,
     ) -> None:
-        self.validation = Validation()
+        self.validation = Validation(overlaps=Overlaps(round(settings.clock_skew_s * 1e6)))
         self.expected: Expected | None = None
         self._settings = settings
         self._names = Names(settings.group)

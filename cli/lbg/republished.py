@@ -8,16 +8,20 @@ from typing import Any
 
 from lbg_broker.group import (
     HEADER_DELIVERED_AT,
+    HEADER_FINISHED_AT,
     HEADER_HASH,
+    HEADER_INCARNATION,
     HEADER_KEY,
     HEADER_MEMBER,
     HEADER_MEMBER_NAME,
     HEADER_PUBLISHER,
     HEADER_QUEUE,
     HEADER_REDELIVERED,
+    HEADER_RELEASED,
     HEADER_SEQ,
     HEADER_SESSION,
     HEADER_SESSION_SEQ,
+    HEADER_STARTED_AT,
     HEADER_TS,
 )
 
@@ -28,7 +32,11 @@ class NotRepublished(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Republished:
-    """What a republished message says of itself; times are microseconds since the epoch."""
+    """What a republished message says of itself; times are microseconds since the epoch.
+
+    `started_at_us` to `finished_at_us` is the time in which the application had it, over all attempts; both None where
+    a member of an older LBG does not say. `is_released`: it says that alone, of a message that is delivered again.
+    """
 
     publisher: str
     key: str | None
@@ -43,6 +51,10 @@ class Republished:
     is_dead_letter: bool = False
     session: str | None = None
     sequence: int | None = None
+    incarnation: str = ""
+    started_at_us: int | None = None
+    finished_at_us: int | None = None
+    is_released: bool = False
 
     @classmethod
     def of_dead_letter(cls, headers: Mapping[str, Any], routing_key: str, now_us: int) -> Republished:
@@ -58,6 +70,7 @@ class Republished:
     def parse(cls, headers: Mapping[str, Any]) -> Republished:
         """From a message's headers; raises NotRepublished."""
         key, stamped = headers.get(HEADER_KEY), headers.get(HEADER_TS)
+        started, finished = headers.get(HEADER_STARTED_AT), headers.get(HEADER_FINISHED_AT)
         session, sequence = headers.get(HEADER_SESSION), headers.get(HEADER_SESSION_SEQ)
         return cls(
             publisher=_text(headers, HEADER_PUBLISHER),
@@ -72,6 +85,10 @@ class Republished:
             published_at_us=stamped if isinstance(stamped, int) else None,
             session=session if isinstance(session, str) else None,
             sequence=sequence if isinstance(sequence, int) else None,
+            incarnation=str(headers.get(HEADER_INCARNATION) or ""),
+            started_at_us=started if isinstance(started, int) else None,
+            finished_at_us=finished if isinstance(finished, int) else None,
+            is_released=bool(headers.get(HEADER_RELEASED)),
         )
 
 

@@ -45,6 +45,14 @@ PROGRESS_EVERY_TICKS = 20
     is_flag=True,
     help="One JSON object a line; the last is the report.",
 )
+@click.option(
+    "--clock-skew",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="By how much the clocks of two members may differ. An overlap that this explains is uncertain and no failure.",
+)
 @click.option("--shards/--no-shards", default=True, show_default=True, help="Tell of every shard that moved.")
 @click.option(
     "--keep-queue", is_flag=True, help="Leave the queue lbg.NAME.validation for the next validator."
@@ -55,6 +63,7 @@ def validate(
     expect: tuple[Path, ...],
     idle_timeout: float | None,
     as_json: bool,
+    clock_skew: float,
     shards: bool,
     keep_queue: bool,
     address: BrokerAddress,
@@ -63,15 +72,17 @@ def validate(
 
     Members must run with --republish, and start after this: then nothing is missed. Tells of every message out
     of sequence, with the sequence number expected and the one received: a rewind is a message delivered again, as
-    after a crash; an inversion comes after a later one of its key. Tells when a shard moves from member to
-    member, and how long the pause was. In mode Sessions order is that of each session's own numbers, and a message
+    after a crash; an inversion comes after a later one of its key. Tells of every message that the application of
+    a member got while another's had one of its key. Tells when a shard moves from member to member, and how long
+    the pause was. In mode Sessions order is that of each session's own numbers, and a message
     that is in two sessions, or twice in one, is an error.
 
-    Ctrl-C ends it with its report. The exit status is 1 if anything was lost or inverted.
+    Ctrl-C ends it with its report. The exit status is 1 if anything was lost or inverted, or a key was with two
+    members at once.
     """
     from lbg.collecting import CollectingSettings
 
-    settings = CollectingSettings(group, expect, idle_timeout, keep_queue)
+    settings = CollectingSettings(group, expect, idle_timeout, keep_queue, clock_skew)
     report = asyncio.run(_run(address.places(), settings, as_json=as_json, shards=shards))
     if as_json:
         click.echo(json.dumps({"event": "report", **report}))
@@ -118,6 +129,7 @@ def _findings_as_text(shards: bool) -> Callable[[Sequence[Finding]], None]:
 
 def _findings_as_json(shards: bool) -> Callable[[Sequence[Finding]], None]:
     from lbg.moving import QueueMoved
+    from lbg.overlaps import KeyOverlap
     from lbg.validating import SequenceError, ShardMoved
     from lbg.validating_sessions import SessionError
 
@@ -126,6 +138,7 @@ def _findings_as_json(shards: bool) -> Callable[[Sequence[Finding]], None]:
         ShardMoved: "shard_moved",
         QueueMoved: "queue_moved",
         SessionError: "session_error",
+        KeyOverlap: "overlap",
     }
 
     def tell(findings: Sequence[Finding]) -> None:
@@ -149,6 +162,7 @@ def _progress_as_text() -> Callable[[Validation], None]:
         if ticks % PROGRESS_EVERY_TICKS == 0:
             click.echo(
                 f"{validation.delivered} delivered, {validation.rewinds} again, {validation.inversions} inverted, "
+                f"{validation.overlaps.count} overlapping, "
                 f"{len(validation.holders.moves)} queue moves",
                 err=True,
             )

@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lbg.moving import Holders, Pauses, QueueMoved
+from lbg.overlaps import KeyOverlap, Overlaps
 from lbg.republished import Republished
 from lbg.validating_sessions import SessionError, Sessions
 from lbg_broker.group import EXCLUSIVE, PARTITIONED, SESSIONS, OrderJudge
 from lbg_broker.group.order import Kind, Lost, Verdict
 
 KEPT_ERRORS = 1000
-"""How many sequence errors and lost ranges a report lists; all are counted."""
+"""How many sequence errors, overlaps and lost ranges a report lists; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class ShardMoved:
         )
 
 
-Finding = SequenceError | ShardMoved | QueueMoved | SessionError
+Finding = SequenceError | ShardMoved | QueueMoved | SessionError | KeyOverlap
 
 
 @dataclass(slots=True)
@@ -88,12 +89,21 @@ class Validation:
     errors: list[SequenceError] = field(default_factory=list)
     sessions: Sessions = field(default_factory=Sessions)
     holders: Holders = field(default_factory=Holders)
+    overlaps: Overlaps = field(default_factory=Overlaps)
+    overlapping: list[KeyOverlap] = field(default_factory=list)
     per_queue: dict[int, int] = field(default_factory=dict)
     per_member: dict[str, int] = field(default_factory=dict)
     _bounds: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def observe(self, message: Republished, *, seen_before: bool = False) -> list[Finding]:
         """Judge one message. `seen_before`: the broker gave it to the validator before, so a repeat is our own."""
+        overlaps = [] if self.mode == SESSIONS or seen_before else self.overlaps.observe(message)
+        self.overlapping += overlaps[: KEPT_ERRORS - len(self.overlapping)]
+        if message.is_released:
+            return [*overlaps]
+        return [*overlaps, *self._judge(message, seen_before=seen_before)]
+
+    def _judge(self, message: Republished, *, seen_before: bool) -> list[Finding]:
         verdict = self.judge.observe(
             message.publisher,
             None if self.mode == SESSIONS else message.key,
@@ -153,6 +163,7 @@ class Validation:
             "delivered": self.delivered,
             "rewinds": self.rewinds,
             "inversions": self.inversions,
+            "overlaps": self.overlaps.count,
             "redelivered": self.redelivered,
             "dead_lettered": self.dead_lettered,
             "shard_moves": self.shard_moves,
@@ -163,7 +174,7 @@ class Validation:
         }
 
     def report(self, group: str, expected: Mapping[str, Mapping[int, int]] | None) -> dict[str, Any]:
-        """The final word, ready for JSON. `ok`: nothing lost and nothing inverted."""
+        """The final word, ready for JSON. `ok`: nothing lost, nothing inverted, and no key at two members at once."""
         lost = self.lost(expected)
         progress = self.progress()
         duplicated, order_errors = progress.pop("rewinds"), progress.pop("inversions")
@@ -171,12 +182,14 @@ class Validation:
         return {
             "group": group,
             "mode": self.mode,
-            "ok": not lost and not self.inversions and self.sessions.are_sound,
+            "ok": not (lost or self.inversions or self.overlaps.count) and self.sessions.are_sound,
             "judged_against": "publishers' reports" if expected is not None else "what arrived",
             "distinct": self.delivered - self.rewinds,
             "lost": lost_count,
             "duplicated": duplicated,
             "order_errors": order_errors,
+            "uncertain_overlaps": self.overlaps.uncertain,
+            "untimed": self.overlaps.untimed,
             **progress,
             "unexpected_streams": self.unexpected(expected),
             "unreadable": self.unreadable,
@@ -185,6 +198,7 @@ class Validation:
             "moves": [asdict(move) for move in self.holders.moves],
             "lost_ranges": [asdict(one) for one in lost[:KEPT_ERRORS]],
             "sequence_errors": [asdict(error) for error in self.errors],
+            "overlapping": [asdict(overlap) for overlap in self.overlapping],
             **({"sessions": self.sessions.report()} if self.mode == SESSIONS else {}),
         }
 

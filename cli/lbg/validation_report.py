@@ -8,11 +8,18 @@ from typing import Any
 
 def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """What `lbg validate` says at its end."""
-    verdict = "nothing lost, nothing out of order" if report["ok"] else "FAILED"
+    verdict = (
+        "nothing lost, nothing out of order, no key at two members at once" if report["ok"] else "FAILED"
+    )
     yield f"group {report['group']}: {verdict} (judged against {report['judged_against']})"
     yield f"  delivered {report['delivered']:>10}   {report['distinct']} different messages"
     yield f"  lost {report['lost']:>15}"
     yield f"  order errors {report['order_errors']:>7}"
+    yield f"  overlaps {report['overlaps']:>11}   deliveries that began while another member had their key"
+    if report["uncertain_overlaps"]:
+        yield f"  uncertain {report['uncertain_overlaps']:>10}   overlaps that the skew of their clocks may explain"
+    if report["untimed"]:
+        yield f"  untimed {report['untimed']:>12}   of members that do not say when: of these no overlap is known"
     yield f"  duplicated {report['duplicated']:>9}   {report['redelivered']} were marked redelivered by the broker"
     if (sessions := report.get("sessions")) is not None:
         yield f"  sessions {len(sessions['last_numbers']):>11}   {_counts(sessions['last_numbers'])}"

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -42,8 +42,13 @@ class Validator:
         return self._process.returncode, [json.loads(line) for line in out.splitlines()]
 
 
-def republish(broker: Where, group: str, messages: Iterable[tuple[int, int, bool]]) -> None:
-    """(sequence number, member, redelivered) of key `a`, hash 5, queue 1; whatever else a message has."""
+def republish(
+    broker: Where,
+    group: str,
+    messages: Iterable[tuple[int, int, bool]],
+    more: Mapping[str, object] | None = None,
+) -> None:
+    """(sequence number, member, redelivered) of key `a`, hash 5, queue 1; `more` headers of all."""
 
     async def run() -> None:
         connection = await connect(broker.broker, name="a member")
@@ -62,6 +67,7 @@ def republish(broker: Where, group: str, messages: Iterable[tuple[int, int, bool
                 "lbg-member-name": f"m{member}",
                 "lbg-redelivered": redelivered,
                 "lbg-delivered-at": time.time_ns() // 1000,
+                **(more or {}),
             }
             properties = BasicProperties(headers=headers, delivery_mode=2)
             await publisher.publish(Names(group).validate, "", b"{}", properties=properties, mandatory=True)
@@ -106,6 +112,24 @@ def test_a_crash_is_a_move_with_rewinds_and_no_failure(broker: Where, group: str
     assert kinds == ["sequence_error", "shard_moved", "queue_moved", "report"]
     (move,) = events[-1]["moves"]
     assert (move["was_name"], move["now_name"], move["redelivered"], move["repeated"]) == ("m0", "m1", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "ok"), [((), False), (("--clock-skew", "0.002"), False), (("--clock-skew", "0.004"), True)]
+)
+def test_a_key_at_two_members_at_once_fails_unless_their_clocks_explain_it(
+    broker: Where, group: str, tmp_path: Path, options: tuple[str, ...], ok: bool
+) -> None:
+    validator = Validator(broker, group, "--expect", str(expectation(tmp_path, 2)), *options)
+    times = [{"lbg-started-at": at, "lbg-finished-at": at + 10_000} for at in (1_000_000, 1_007_000)]
+    for member, of in enumerate(times):
+        republish(broker, group, [(member, member, False)], {**of, "lbg-incarnation": f"i{member}"})
+    status, events = validator.end()
+    report = events[-1]
+    assert (report["ok"], status) == (ok, int(not ok))
+    assert (report["overlaps"], report["uncertain_overlaps"]) == ((0, 1) if ok else (1, 0))
+    (told,) = (event for event in events if event["event"] == "overlap")
+    assert (told["seq"], told["member"], told["other_member"], told["uncertain"]) == (1, 1, 0, ok)
 
 
 def test_ctrl_c_ends_it_with_its_report(broker: Where, group: str) -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from lbg.moving import Pauses, QueueMoved
+from lbg.overlaps import LATE_US, SPANS_OF_A_KEY, Overlaps
 from lbg.republished import NotRepublished, Republished
 from lbg.validating import SequenceError, ShardMoved, Validation
 from lbg.validating_sessions import SessionError
@@ -249,3 +250,91 @@ def test_moves_are_told_where_a_queue_has_one_consumer(mode: str, moves: int) ->
     validation.observe(message(4))
     validation.observe(message(3))
     assert validation.inversions == 1
+
+
+# A key at two members at once
+
+
+def spanned(seq: int, start_ms: int, end_ms: int, *, member: int, **more: object) -> Republished:
+    times = {"started_at_us": start_ms * 1000, "finished_at_us": end_ms * 1000, "incarnation": f"i{member}"}
+    return message(seq, member=member, at_ms=start_ms, **{**times, **more})
+
+
+def overlapping(*messages: Republished, **options: int) -> Overlaps:
+    overlaps = Overlaps(**options)
+    for one in messages:
+        overlaps.observe(one)
+    return overlaps
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_delivery_that_began_while_another_member_had_its_key_overlaps_whichever_is_heard_of_first(
+    turned: bool,
+) -> None:
+    pair = [spanned(0, 0, 100, member=0), spanned(1, 50, 60, member=1)]
+    overlaps = Overlaps()
+    (found,) = [each for one in (reversed(pair) if turned else pair) for each in overlaps.observe(one)]
+    assert (found.seq, found.member, found.other_member) == (1, 1, 0)
+    assert "key 'a' of hash 5: 1 of publisher p began at member 1 m1" in str(found)
+
+
+def test_touching_spans_other_keys_and_one_run_of_a_member_overlap_nothing() -> None:
+    first = spanned(0, 0, 100, member=0)
+    for other in (
+        spanned(1, 100, 120, member=1),
+        spanned(1, 50, 60, member=1, key="b"),
+        spanned(1, 50, 60, member=1, key=None),
+        spanned(1, 50, 60, member=0),
+        spanned(1, 50, 50, member=1),
+    ):
+        assert overlapping(first, other).count == 0
+    assert overlapping(first, spanned(1, 50, 60, member=0, incarnation="later")).count == 1
+
+
+def test_an_overlap_is_told_once_of_each_delivery() -> None:
+    spans = [spanned(0, 0, 100, member=0), spanned(1, 10, 90, member=1), spanned(2, 20, 30, member=2)]
+    assert overlapping(*spans).count == 2
+
+
+def test_an_overlap_that_the_clocks_explain_is_uncertain_until_one_is_found_that_they_do_not() -> None:
+    later, near, far = (
+        spanned(2, 95, 200, member=2),
+        spanned(0, 0, 100, member=0),
+        spanned(1, 0, 180, member=1),
+    )
+    found = overlapping(near, later, skew_us=10_000)
+    assert (found.count, found.uncertain) == (0, 1)
+    found.observe(far)
+    assert (found.count, found.uncertain) == (2, 0), (
+        "of the later one, and of one of the two that began at once"
+    )
+
+
+def test_what_was_given_back_counts_for_overlaps_only() -> None:
+    validation = judged(spanned(0, 0, 100, member=0, is_released=True), spanned(0, 50, 60, member=1))
+    report = validation.report("g", {"p": {5: 1}})
+    assert (report["delivered"], report["duplicated"], report["overlaps"], report["ok"]) == (1, 0, 1, False)
+    assert "FAILED" in next(iter(report_lines(report)))
+
+
+def test_sessions_may_have_a_key_in_several_places() -> None:
+    validation = Validation(mode="Sessions")
+    for one in (
+        spanned(0, 0, 100, member=0, session="a", sequence=1),
+        spanned(1, 50, 60, member=1, session="b", sequence=1),
+    ):
+        validation.observe(one)
+    assert validation.overlaps.count == 0
+
+
+def test_members_that_do_not_say_when_are_counted_and_told() -> None:
+    report = judged(message(0), message(1)).report("g", {"p": {5: 2}})
+    assert (report["ok"], report["untimed"]) == (True, 2)
+    assert any("untimed" in line for line in report_lines(report))
+
+
+def test_what_is_remembered_of_a_key_is_bounded() -> None:
+    overlaps = overlapping(*(spanned(seq, seq * 10, seq * 10 + 5, member=0) for seq in range(3000)))
+    assert len(overlaps._spans["a"]) <= SPANS_OF_A_KEY
+    overlaps.observe(spanned(3000, LATE_US, LATE_US + 1, member=1))
+    assert len(overlaps._spans["a"]) == 1

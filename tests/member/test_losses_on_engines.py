@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
+from lbg.collecting import Collecting, CollectingSettings
+from lbg_broker.client import ConnectionSettings
 from lbg_broker.journal import JournalReader
 from lbg_sidecar import Member, Message
 from support.balance import active, in_balance
 from support.group_load import Judge, Load, under_load
 from support.member_place import Place
 from support.member_process import MemberProcess
+from support.pipeline_reference import judge as judge_journal
 from support.waiting import until
 
 
@@ -46,6 +50,45 @@ async def test_a_lost_connection_aborts_calls_and_the_member_comes_back_with_its
         await until(lambda: member.state()["counts"]["acked"] == 1)
         assert member.index == 0
         assert member.state()["incarnation"] != before
+
+
+async def test_a_call_that_goes_on_after_a_lost_connection_is_an_overlap_for_both_validators(
+    place: Place, load: Load, tmp_path: Path
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    begun: list[str] = []
+
+    def cannot_be_aborted(message: Message) -> None:
+        began.set()
+        go_on.wait(30)
+
+    async def note(message: Message) -> None:
+        begun.append(message.id)
+
+    watched = {"republish": True, "journal": tmp_path}
+    collecting = Collecting(CollectingSettings(place.spec.name), on_findings=lambda found: None)
+    validating = asyncio.create_task(collecting.run([ConnectionSettings.parse(place.url)]))
+    async with Member(place.settings("a", **watched), cannot_be_aborted) as a:
+        await load.publish(1)
+        await until(began.is_set)
+        async with Member(place.settings("b", **watched), note) as b:
+            await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1])
+            assert a._driver is not None
+            assert a._driver.link is not None
+            a._driver.link.work.abort()
+            await until(lambda: begun, what="the message at the other member")
+            await until(lambda: a.state()["connected"], what="the first member back")
+            go_on.set()
+            await until(lambda: collecting.validation.overlaps.count, what="the overlap")
+    collecting.stop()
+    await validating
+    report = collecting.validation.report(place.spec.name, None)
+    assert (report["overlaps"], report["delivered"], report["ok"]) == (1, 1, False)
+    records = list(JournalReader(tmp_path))
+    (judged,) = judge_journal(records).values()
+    (told,) = [one for one in judged.offences if one.kind == "overlap"]
+    (overlap,) = report["overlapping"]
+    assert (told.publisher, told.hash, told.seq) == (overlap["publisher"], overlap["hash"], overlap["seq"])
 
 
 async def test_a_killed_member_is_missed_by_all_within_a_second_and_its_queues_go_on(

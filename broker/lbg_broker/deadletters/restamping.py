@@ -10,6 +10,8 @@ from typing import TypeVar
 from lbg_broker.client import BasicProperties, Delivery
 from lbg_broker.group import (
     HEADER_ATTEMPTS,
+    HEADER_FINISHED_AT,
+    HEADER_INCARNATION,
     HEADER_MEMBER,
     HEADER_MEMBER_NAME,
     HEADER_ORIGINAL_PUBLISHER,
@@ -18,6 +20,7 @@ from lbg_broker.group import (
     HEADER_QUEUE,
     HEADER_REASON,
     HEADER_SEQ,
+    HEADER_STARTED_AT,
     IDENTITY_BYTES,
     GroupSpec,
 )
@@ -27,7 +30,16 @@ from .letter import DeadLetter, hash_in
 
 T = TypeVar("T")
 
-OF_DEAD_LETTERS = (HEADER_REASON, HEADER_ATTEMPTS, HEADER_QUEUE, HEADER_MEMBER, HEADER_MEMBER_NAME)
+OF_DEAD_LETTERS = (
+    HEADER_REASON,
+    HEADER_ATTEMPTS,
+    HEADER_QUEUE,
+    HEADER_MEMBER,
+    HEADER_MEMBER_NAME,
+    HEADER_INCARNATION,
+    HEADER_STARTED_AT,
+    HEADER_FINISHED_AT,
+)
 
 
 class Restamping:

@@ -21,6 +21,13 @@ HEADER_MEMBER_NAME = "lbg-member-name"
 HEADER_REDELIVERED = "lbg-redelivered"
 HEADER_DELIVERED_AT = "lbg-delivered-at"
 """Integer microseconds since the epoch."""
+HEADER_INCARNATION = "lbg-incarnation"
+"""Of the member: another one with each connection."""
+HEADER_STARTED_AT = "lbg-started-at"
+HEADER_FINISHED_AT = "lbg-finished-at"
+"""The time in which the application had it, over all attempts: integer microseconds since the epoch."""
+HEADER_RELEASED = "lbg-released"
+"""The application had it, and what it said came too late: the message was given back, and is delivered again."""
 
 # A message's number in its session, from 1, and that it is the session's last: the embedded broker's own.
 HEADER_SESSION_SEQ = "x-session-seq"
@@ -28,7 +35,7 @@ HEADER_SESSION_END = "x-session-end"
 # Added by a member that republishes what it received in mode Sessions.
 HEADER_SESSION = "lbg-session"
 
-# Added by a member that makes a message a dead letter, with its queue and member as above.
+# Added by a member that makes a message a dead letter, with its queue, its member and the application's time as above.
 HEADER_REASON = "lbg-reason"
 HEADER_ATTEMPTS = "lbg-attempts"
 

@@ -22,6 +22,7 @@ from lbg_broker.group import (
 from ..consuming.held import Held
 from ..membership.messages import Identity
 from ..patience import LOOKS_PER_PATIENCE, Patience
+from .republishing import WallClock, application_time
 
 log = logging.getLogger("lbg.member")
 
@@ -48,6 +49,7 @@ class Burying:
         link: DeadPublishers,
         *,
         on_buried: Callable[[Held], None],
+        wall_us: WallClock,
         patience: Patience,
     ) -> None:
         self._names = names
@@ -56,6 +58,7 @@ class Burying:
         self._publisher = link.dead
         self._renewal = asyncio.Lock()
         self._on_buried = on_buried
+        self._wall_us = wall_us
         self._patience = patience
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -79,6 +82,7 @@ class Burying:
             HEADER_QUEUE: held.queue,
             HEADER_MEMBER: self._me.index,
             HEADER_MEMBER_NAME: self._me.name,
+            **application_time(held, self._me, self._wall_us),
         }
         if (session := held.attachment.session) is not None:
             properties.headers[HEADER_SESSION] = session

@@ -40,6 +40,7 @@ class Outgoing:
             me,
             link,
             on_buried=lambda held: on_confirmed(held, Next.DEAD_LETTER),
+            wall_us=wall_us,
             patience=patience,
         )
         self._to_validator = ToValidator(
@@ -56,6 +57,9 @@ class Outgoing:
 
     def republish(self, held: Held) -> None:
         self._to_validator.republish(held)
+
+    def released(self, held: Held) -> None:
+        self._to_validator.released(held)
 
     def close(self) -> None:
         """The connection is gone, or about to be."""

@@ -85,8 +85,11 @@ class Performing:
     def _run(self, effect: fx.Effect) -> None:
         link, outgoing = self.link, self._outgoing
         match effect:
-            case fx.Done():
-                pass  # is recorded before anything else
+            case fx.Done(deliveries, settled):  # is in the journal already
+                if outgoing is not None and not settled and self._machine.consumption.rules.republish:
+                    for held in deliveries:
+                        if held.finished_at is not None:
+                            outgoing.released(held)
             case fx.Abort(calls):
                 self._app.abort([Message(held, self._group) for held in calls])
             case fx.Withdraw(calls, taken):

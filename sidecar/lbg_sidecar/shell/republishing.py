@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from lbg_broker.client import BasicProperties, Channel, ClientError, Returned
 from lbg_broker.group import (
     HEADER_DELIVERED_AT,
+    HEADER_FINISHED_AT,
     HEADER_HASH,
+    HEADER_INCARNATION,
     HEADER_KEY,
     HEADER_MEMBER,
     HEADER_MEMBER_NAME,
     HEADER_PUBLISHER,
     HEADER_QUEUE,
     HEADER_REDELIVERED,
+    HEADER_RELEASED,
     HEADER_SEQ,
     HEADER_SESSION,
     HEADER_SESSION_SEQ,
+    HEADER_STARTED_AT,
     HEADER_TS,
     Names,
 )
@@ -32,6 +37,15 @@ from ..republishing import Republishing
 log = logging.getLogger("lbg.member")
 
 WallClock = Callable[[float], int]  # the loop's time -> microseconds since the epoch
+
+
+def application_time(held: Held, me: Identity, wall_us: WallClock) -> dict[str, str | int]:
+    """Headers that say who had a message, and when its application did."""
+    headers: dict[str, str | int] = {HEADER_INCARNATION: me.incarnation}
+    if held.first_started_at is not None and held.finished_at is not None:
+        headers[HEADER_STARTED_AT] = wall_us(held.first_started_at)
+        headers[HEADER_FINISHED_AT] = wall_us(held.finished_at)
+    return headers
 
 
 class RepublishedChannels(Protocol):
@@ -74,6 +88,17 @@ class ToValidator:
     def republish(self, held: Held) -> None:
         self._republishing.offer(held)
         self._send()
+
+    def released(self, held: Held) -> None:
+        """Says when the application had a message that is delivered again. The broker's answer is not waited for: it is
+        no delivery, and counts for what overlapped only."""
+        properties = self._stamped(held)
+        properties.headers = {**(properties.headers or {}), HEADER_RELEASED: True}
+        with suppress(ClientError):
+            self._channel.publish(
+                self._names.validate, held.delivery.routing_key, b"", properties=properties, mandatory=False
+            )
+            self._sent += 1
 
     def close(self) -> None:
         """The connection is gone, or about to be."""
@@ -153,6 +178,7 @@ class ToValidator:
                 HEADER_MEMBER_NAME: self._me.name,
                 HEADER_REDELIVERED: held.delivery.redelivered,
                 HEADER_DELIVERED_AT: self._wall_us(held.started_at),
+                **application_time(held, self._me, self._wall_us),
                 **_session_of(held),
             },
             delivery_mode=2,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
+from lbg.overlaps import Overlaps
 from lbg.republished import Republished
 from lbg.validating import Validation
 from lbg_broker.group import EXCLUSIVE, MODES, SESSIONS, DeliveredRecord, OrderJudge, PublishedRecord
 from lbg_broker.group.order import Kind, Lost
 from support.pipeline_offences import message_of, when
 from support.pipeline_reference import FINAL, Record, judge
+from support.planted_journal import plant
 from support.random_journals import EPOCHS, journals
 
 NAMES = {Kind.REWIND: "rewound", Kind.INVERSION: "inverted"}
@@ -22,26 +27,32 @@ def deliveries(records: Sequence[Record]) -> list[DeliveredRecord]:
     return sorted(found, key=when("delivered_at_us"))
 
 
-def live(records: Sequence[Record], mode: str) -> Validation:
-    validation = Validation(mode=mode)
+def live(records: Sequence[Record], mode: str, *, skew_us: int = 0) -> Validation:
+    validation = Validation(mode=mode, overlaps=Overlaps(skew_us))
     for one in deliveries(records):
-        validation.observe(
-            Republished(
-                publisher=one.publisher,
-                key=one.key,
-                hash_=one.hash_,
-                seq=one.seq,
-                queue=one.queue,
-                member=one.member,
-                member_name=one.member_name,
-                redelivered=one.redelivered,
-                delivered_at_us=one.delivered_at_us,
-                published_at_us=one.published_at_us,
-                session=one.session,
-                sequence=one.sequence,
-            )
-        )
+        validation.observe(republished(one))
     return validation
+
+
+def republished(one: DeliveredRecord) -> Republished:
+    """What its member says of it, as a record says it."""
+    return Republished(
+        publisher=one.publisher,
+        key=one.key,
+        hash_=one.hash_,
+        seq=one.seq,
+        queue=one.queue,
+        member=one.member,
+        member_name=one.member_name,
+        redelivered=one.redelivered,
+        delivered_at_us=one.delivered_at_us,
+        published_at_us=one.published_at_us,
+        session=one.session,
+        sequence=one.sequence,
+        incarnation=one.incarnation,
+        started_at_us=one.started_at_us,
+        finished_at_us=one.finished_at_us,
+    )
 
 
 @given(journals(modes=(EXCLUSIVE,), groups=1, publishers=EPOCHS))
@@ -109,3 +120,35 @@ def test_sessions_that_the_live_validator_finds_wrong_are_broken(records: list[R
         misplaced = found.count("misplaced") > 0
         assert is_wrong <= (inverted or misplaced)
         assert inverted <= is_wrong, "it lets a message pass that comes again under the number of another"
+
+
+@given(journals(modes=tuple(MODES), groups=1), st.sampled_from([0, 500, 5000]))
+def test_overlaps_are_those_of_the_live_validator(records: list[Record], skew_us: int) -> None:
+    for found in judge(records, clock_skew_s=skew_us / 1e6).values():
+        mode = next((one.mode for one in records if isinstance(one, DeliveredRecord)), None)
+        overlaps = [one for one in found.offences if one.kind == "overlap"]
+        validation = live(records, mode or EXCLUSIVE, skew_us=skew_us)
+        assert validation.overlaps.count == sum(not one.uncertain for one in overlaps)
+        assert validation.overlaps.uncertain == sum(one.uncertain for one in overlaps)
+        told = {(one.publisher, one.hash, one.seq, one.at_us) for one in validation.overlapping}
+        assert told == {(one.publisher, one.hash, one.seq, one.at_us) for one in overlaps}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_overlaps_of_a_planted_journal_are_those_that_the_pipeline_finds(
+    tmp_path: Path, reverse: bool
+) -> None:
+    """The pipeline's own tests hold it to the same list (tests/pipeline/validate)."""
+    planted = plant(tmp_path / "journal")
+    for group, verdict in planted.verdicts.items():
+        records = [one for one in planted.records if isinstance(one, DeliveredRecord) and one.group == group]
+        if not records:
+            continue
+        validation = Validation(mode=records[0].mode or EXCLUSIVE)
+        for one in sorted(records, key=when("delivered_at_us"), reverse=reverse):
+            validation.overlaps.observe(republished(one))
+        expected = [told for told in planted.offences[group] if told[0] == "overlap"]
+        assert validation.overlaps.count == len(expected)
+        assert validation.report(group, None)["ok"] == (not expected)
+        assert not expected or verdict == "broken"
+    assert any(told[0] == "overlap" for told in planted.offences["faulty"])
