@@ -21,7 +21,7 @@ from bench.promises.scenario import Scenario
 WEIGHTS = {0: 3, 10: 3, 50: 2, 500: 1, 3500: 1}
 """What a cell takes of the machine, by handler time: one whose handlers sleep leaves it to others."""
 
-ROOM = 8
+ROOM = 10
 """Of all cells that run at once, for two cores."""
 
 FULL_RESULTS = Path("promises-results.jsonl")

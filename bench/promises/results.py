@@ -43,7 +43,7 @@ class Result:
             round(played.moved_s, 1),
             round(took_s, 1),
             found.by_process,
-            differences(expected_of(cell), found.counts, problems=played.problems),
+            differences(expected_of(cell), found.counts, moved_s=played.moved_s, problems=played.problems),
             {name: getattr(found, name)[:SHOWN_OFFENCES] for name in OFFENCES if getattr(found, name)},
             list(played.notes),
         )

@@ -99,6 +99,12 @@ def test_what_may_be_cut_off_may_not_be_more() -> None:
     assert differences(Expected(cut_off=2), {"cut_off": 3}) == ["3 cut off, expected 2"]
 
 
+def test_a_move_that_takes_longer_than_it_may_is_a_difference() -> None:
+    assert differences(Expected(within_s=20.0), {}, moved_s=20.0) == []
+    (told,) = differences(Expected(within_s=20.0), {}, moved_s=20.1)
+    assert told == "the move took 20.1 s, expected 20 s at most"
+
+
 def test_a_move_that_does_not_complete_is_a_difference() -> None:
     assert differences(Expected(), {}, problems=("joiner.0 had no call",)) == ["joiner.0 had no call"]
 

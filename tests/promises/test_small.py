@@ -13,7 +13,7 @@ from bench.promises.scenario import Scenario
 
 CELLS = [
     Cell("Exclusive", "embedded", "join", 50, "callable"),
-    Cell("Partitioned", "embedded", "leave", 50, "command"),
+    Cell("Partitioned", "embedded", "join", 50, "command"),
     Cell("MessageGroups", "embedded", "leave", 50, "http"),
     Cell("Sessions", "embedded", "rolling", 50, "stream"),
 ]
