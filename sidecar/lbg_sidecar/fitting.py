@@ -31,10 +31,10 @@ def processing_rules(settings: MemberSettings, spec: GroupSpec, *, concurrency: 
 
 
 def balancing_rules(
-    settings: MemberSettings, spec: GroupSpec, *, is_native: bool, sets_consumer_timeout: bool = False
+    settings: MemberSettings, spec: GroupSpec, *, is_native: bool, on_rabbitmq: bool = False
 ) -> BalancingRules:
-    """`is_native`: the broker itself shares the messages out, from one queue. `sets_consumer_timeout`: consumers
-    tell the broker its timeout, which one that does not know of it ignores. Raises SettingsError."""
+    """`is_native`: the broker itself shares the messages out, from one queue. `on_rabbitmq`: each is a quorum queue.
+    Raises SettingsError."""
     clients = settings.clients or spec.max_clients
     if clients > spec.queue_count and spec.mode not in UNCOUNTED_MODES:
         raise SettingsError("clients", clients, f"the group has {spec.queue_count} queues: QC >= CC")
@@ -52,7 +52,7 @@ def balancing_rules(
         moves_at_once=settings.moves_at_once,
         shutdown_grace_s=settings.shutdown_grace_s,
         consumer_timeout_s=settings.consumer_timeout_s,
-        sets_consumer_timeout=sets_consumer_timeout,
+        on_rabbitmq=on_rabbitmq,
     )
 
 

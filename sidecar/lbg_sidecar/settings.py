@@ -58,7 +58,7 @@ class MemberSettings:
     - `order`: `key` or `queue`: what is processed one at a time. None: `key`, but in mode Sessions `queue`, because how
       far a session is, is one number.
     - `prefetch`: unacknowledged messages a queue may give to this member; None derives it, see
-      `consuming.window.derived_prefetch`.
+      `consuming.window.derived_prefetch`. On RabbitMQ the same for all members of a group (docs/rabbitmq.md, "Facts").
     - `call_timeout_s`: a call without a verdict for this long is aborted and counts as a failed attempt. 30 s
       is what HTTP clients commonly use.
     - `max_attempts`: after so many failed attempts, counted over handoffs, `when_exhausted` says what becomes of a

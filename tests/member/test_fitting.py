@@ -37,14 +37,23 @@ def test_the_times_of_a_rebalance_are_the_groups_where_the_member_is_not_told() 
 
 @pytest.mark.parametrize("sets_it", [False, True])
 def test_where_consumers_tell_the_broker_its_timeout_each_attachment_does(sets_it: bool) -> None:
-    rules = balancing_rules(
-        member(consumer_timeout_s=7.5), spec(), is_native=False, sets_consumer_timeout=sets_it
-    )
+    rules = balancing_rules(member(consumer_timeout_s=7.5), spec(), is_native=False, on_rabbitmq=sets_it)
     effects: list[Effect] = []
     consumption = Consumption(Rules(concurrency=1), Processed(queue_count=8), lambda: 0.5)
     Bindings(rules, consumption, effects, uniform=lambda: 0.5).attach_due(0.0)
     told = [effect.arguments for effect in effects if isinstance(effect, Attach)]
     assert told == [{"x-consumer-timeout": 7500} if sets_it else {}] * 8
+
+
+@pytest.mark.parametrize("on_rabbitmq", [False, True])
+def test_on_rabbitmq_a_slow_application_does_not_narrow_the_window(on_rabbitmq: bool) -> None:
+    rules = balancing_rules(member(), spec(), is_native=False, on_rabbitmq=on_rabbitmq)
+    effects: list[Effect] = []
+    consumption = Consumption(Rules(concurrency=1), Processed(queue_count=8), lambda: 0.5)
+    consumption._durations.extend([10.0] * 256)
+    Bindings(rules, consumption, effects, uniform=lambda: 0.5).attach_due(0.0)
+    windows = {effect.attachment.prefetch for effect in effects if isinstance(effect, Attach)}
+    assert windows == {256 if on_rabbitmq else 90}
 
 
 def test_a_queue_that_the_broker_shares_out_is_one() -> None:

@@ -73,7 +73,7 @@ def test_another_node_leads_when_the_leader_is_killed_and_the_cluster_is_whole_w
     assert [holds(node, queue) for node in cluster.nodes] == [1, 1, 1]
 
 
-def test_a_node_that_is_cut_off_pauses_while_the_others_serve_and_comes_back_when_healed(
+def test_a_node_that_is_cut_off_pauses_before_4_3_while_the_others_serve_and_comes_back_when_healed(
     cluster: RabbitCluster, queue: str
 ) -> None:
     cut = cluster.leader_of(queue)
@@ -82,7 +82,8 @@ def test_a_node_that_is_cut_off_pauses_while_the_others_serve_and_comes_back_whe
         assert new_leader(cluster, queue) is not cut
         assert [holds(node, queue) for node in cluster.nodes if node is not cut] == [1, 1]
         assert cut.runs
-        assert cut.evaluate("rabbit:is_running()").strip() == "false"
+        pauses = cut.version < (4, 3, 0)  # from there on cluster_partition_handling counts no more
+        assert cut.evaluate("rabbit:is_running()").strip() == ("false" if pauses else "true")
         with pytest.raises(NodeFailedError):
             cluster.wait_whole(timeout_s=1)
     finally:

@@ -45,6 +45,24 @@ async def queue(
 # How a queue changes hands
 
 
+@pytest.mark.parametrize("window", [4, 10, 30])
+async def test_a_quorum_queue_puts_what_a_narrower_window_gives_back_behind_what_came_back_before(
+    queue: TriedQueue, window: int, request: pytest.FixtureRequest
+) -> None:
+    """So the windows of a group's members are the same. One that is wider does no harm."""
+    await queue.publish(*range(20))
+    first = await queue.attach(prefetch=10)
+    await first.wait(10)
+    narrower = await queue.attach(prefetch=window)
+    await first.release()
+    await narrower.wait(min(window, 20))
+    await narrower.release()
+    is_quorum = "quorum" in request.node.callspec.id
+    in_order = list(range(20))
+    expected = [*range(window, 10), *range(window), *range(10, 20)] if is_quorum and window < 10 else in_order
+    assert await queue.left() == expected
+
+
 @pytest.mark.parametrize(("moves", "is_loaded"), [(120, False), (300, True)], ids=["idle", "loaded"])
 async def test_closing_gives_the_rest_back_in_order_and_activates_the_next(
     queue: TriedQueue, moves: int, is_loaded: bool

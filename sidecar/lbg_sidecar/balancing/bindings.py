@@ -85,7 +85,7 @@ class Bindings:
         binding.attachment = Attachment(
             binding.queue,
             binding.epoch,
-            prefetch=self._widest() if native is not None and native.moves else self.prefetch(),
+            prefetch=self._widest() if self._has_one_window else self.prefetch(),
             partitions=native.partitions if native is not None else 1,
             session=native.session if native is not None else None,
         )
@@ -174,13 +174,24 @@ class Bindings:
         binding.put_off = 0
 
     def _arguments(self) -> Mapping[str, str | int]:
-        if not self.rules.sets_consumer_timeout:
+        if not self.rules.on_rabbitmq:
             return {}
         return {CONSUMER_TIMEOUT: round(self.consumer_timeout_s * 1000)}
 
     def prefetch(self) -> int:
         """The window of a queue, by what is known of the application now."""
         return self._prefetch(self._consumption.service_time_s())
+
+    @property
+    def _has_one_window(self) -> bool:
+        """Whether the window of an attachment is the widest, whatever the application has shown.
+
+        A broker that moves parts of its queue takes back what a narrower one would not have asked for. And a quorum
+        queue puts what comes back behind what came back before: who was given less than its predecessor gave back, and
+        gives that back, has it delivered after the rest. So all windows are the same (docs/rabbitmq.md).
+        """
+        native = self._native
+        return self.rules.on_rabbitmq if native is None else native.moves
 
     def _widest(self) -> int:
         return self._prefetch(None)

@@ -30,7 +30,7 @@ class BalancingRules:
     shutdown_grace_s: float = 20.0
     ack_interval_s: float = 0.005
     consumer_timeout_s: float = 1800.0
-    sets_consumer_timeout: bool = False
+    on_rabbitmq: bool = False
 
     def primaries(self, live: frozenset[int]) -> dict[int, int | None]:
         """Which index should serve each queue; None when nobody should in particular."""

@@ -93,7 +93,7 @@ def machine_of(
         settings,
         spec,
         is_native=group.is_native,
-        sets_consumer_timeout=group.engine.is_rabbitmq,
+        on_rabbitmq=group.engine.is_rabbitmq,
     )
     rules = processing_rules(settings, spec, concurrency=concurrency)
 
