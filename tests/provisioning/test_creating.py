@@ -19,12 +19,15 @@ from lbg_broker.provisioning.actions import (
 )
 from lbg_broker.provisioning.errors import (
     ApplyFailed,
+    GroupUnfinished,
     Refused,
+    StillInUse,
     Taken,
     Unreachable,
 )
 from lbg_broker.provisioning.observed import QueueSeen, UserSeen
 from lbg_broker.provisioning.provisioner import create_group
+from lbg_broker.provisioning.reading import spec_in
 from support.fake_admin import FakeAdmin
 
 ORDERS = GroupSpec(
@@ -131,15 +134,84 @@ async def test_permissions_that_somebody_widened_are_put_back() -> None:
     assert admin.permissions["orders-app"] == topology_of(ORDERS, admin.engine).permissions
 
 
-@pytest.mark.parametrize("left", range(1, 21))
-async def test_what_an_interrupted_create_left_is_finished_by_who_owns_the_name(left: int) -> None:
+@pytest.mark.parametrize("amqp_only", [False, True])
+@pytest.mark.parametrize("left", range(1, 22))
+async def test_what_an_interrupted_create_left_is_finished_by_the_next(left: int, amqp_only: bool) -> None:
+    admin = FakeAdmin(amqp_only=amqp_only)
+    await create_group(admin, ORDERS, with_user=not amqp_only)
+    actions = tuple(admin.performed)
+    interrupted = FakeAdmin(amqp_only=amqp_only)
+    for action in actions[: min(left, len(actions) - 1)]:
+        await interrupted.perform(action)
+    created = await create_group(interrupted, ORDERS, with_user=not amqp_only)
+    assert created.was_begun
+    assert not created.was_there
+    assert amqp_only or created.password == interrupted.passwords["orders-app"]
+    for what in ("exchanges", "queues", "bindings", "permissions", "records"):
+        assert getattr(interrupted, what) == getattr(admin, what), what
+
+
+@pytest.mark.parametrize("left", range(2, 22))
+async def test_what_an_interrupted_create_with_other_attributes_left_is_deleted_first(left: int) -> None:
+    other = GroupSpec("orders", "o", hash_count=6, queue_count=6, queue_size_mb=20, client_username="other")
     admin = FakeAdmin()
-    await create_group(admin, ORDERS)
+    await create_group(admin, other)
     actions = tuple(admin.performed)
     interrupted = FakeAdmin()
-    for action in actions[:left]:
+    for action in actions[: min(left, len(actions) - 1)]:
         await interrupted.perform(action)
-    if any(isinstance(action, Bind) for action in actions[left:]):
+    created = await create_group(interrupted, ORDERS)
+    assert "queue_count: 6 -> 4" in created.undone
+    assert not created.was_there
+    assert not created.was_begun
+    fresh = FakeAdmin()
+    await create_group(fresh, ORDERS)
+    for what in ("exchanges", "queues", "bindings", "permissions", "records"):
+        assert getattr(interrupted, what) == getattr(fresh, what), what
+    assert interrupted.users.keys() == fresh.users.keys()
+
+
+async def test_attributes_that_no_queue_shows_are_known_of_an_interrupted_create_too() -> None:
+    admin = FakeAdmin()
+    await create_group(admin, ORDERS.altered(hash_function="java"))
+    interrupted = FakeAdmin()
+    for action in admin.performed[:-1]:
+        await interrupted.perform(action)
+    created = await create_group(interrupted, ORDERS)
+    assert created.undone == ("hash_function: java -> crc32",)
+    assert interrupted.records == {"orders": ORDERS.to_record()}
+
+
+async def test_messages_in_what_another_create_left_are_not_deleted() -> None:
+    admin = FakeAdmin()
+    await create_group(admin, ORDERS.altered(hash_function="java"))
+    interrupted = FakeAdmin()
+    for action in admin.performed[:-1]:
+        await interrupted.perform(action)
+    queue = interrupted.queues["lbg.orders.q.0"]
+    interrupted.queues["lbg.orders.q.0"] = replace(queue, ready=1)
+    with pytest.raises(StillInUse, match="1 message"):
+        await create_group(interrupted, ORDERS)
+    assert (await create_group(interrupted, ORDERS.altered(hash_function="java"))).was_begun
+
+
+async def test_a_group_that_is_being_made_is_none_for_who_wants_to_use_it() -> None:
+    text = ORDERS.to_unfinished()
+    with pytest.raises(GroupUnfinished, match="`lbg group create orders …` again finishes it"):
+        spec_in(text, "orders")
+    assert GroupSpec.from_unfinished(text, name="orders") == ORDERS
+    assert GroupSpec.from_unfinished(ORDERS.to_record(), name="orders") is None
+
+
+@pytest.mark.parametrize("left", range(2, 20))
+async def test_parts_without_a_record_are_finished_by_who_owns_the_name(left: int) -> None:
+    admin = FakeAdmin()
+    await create_group(admin, ORDERS)
+    parts = [one for one in admin.performed if not isinstance(one, WriteRecord)]
+    interrupted = FakeAdmin()
+    for action in parts[:left]:
+        await interrupted.perform(action)
+    if any(isinstance(action, Bind) for action in parts[left:]):
         with pytest.raises(Taken):
             await create_group(interrupted, ORDERS)
     created = await create_group(interrupted, ORDERS, finish=True)
@@ -179,7 +251,7 @@ async def test_what_cannot_be_taken_back_is_named() -> None:
     admin = FakeAdmin()
 
     def fail(action: Action) -> Exception | None:
-        if isinstance(action, WriteRecord):
+        if isinstance(action, WriteRecord) and action.is_final:
             return Unreachable("connection lost")
         if action == DeleteQueue("lbg.orders.q.1"):
             return Unreachable("still lost")
@@ -198,7 +270,7 @@ async def test_a_cancelled_create_is_taken_back() -> None:
     reached_the_last_step = asyncio.Event()
 
     async def perform_slowly(action: Action) -> None:
-        if isinstance(action, WriteRecord):
+        if isinstance(action, WriteRecord) and action.is_final:
             reached_the_last_step.set()
             await asyncio.get_running_loop().create_future()
         await perform(action)

@@ -27,6 +27,7 @@ from lbg_broker.provisioning.actions import (
 from lbg_broker.provisioning.admin import Beat
 from lbg_broker.provisioning.errors import Busy
 from lbg_broker.provisioning.observed import UNKNOWN, ExchangeSeen, Observed, Policy, QueueSeen, UserSeen
+from lbg_broker.provisioning.prefixes import recorded
 
 EMBEDDED_ENGINE = Engine.parse("LBG", "0.1.0")
 
@@ -68,7 +69,7 @@ class FakeAdmin:
     async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Observed:
         names = Names(group)
         text = self.records.get(group)
-        spec = wanted or (GroupSpec.from_record(text, name=group) if text else None)
+        spec = wanted or recorded(text, group)
         mine = [name for name in (*self.exchanges, *self.queues) if name.startswith(f"{names.exchange}.")]
         asked = topology_of(spec, self.engine) if spec else None
         exchanges = dict.fromkeys(
@@ -88,9 +89,9 @@ class FakeAdmin:
             permissions=self.permissions.get(spec.client_username) if spec else None,
             policies=self.policies,
             prefixes={
-                name: GroupSpec.from_record(record, name=name).hash_prefix
+                name: other.hash_prefix
                 for name, record in self.records.items()
-                if name != group
+                if name != group and (other := recorded(record, name)) is not None
             },
         )
         return _amqp_only(observed) if self.amqp_only else observed

@@ -46,7 +46,8 @@ _PASSWORDS = frozenset({"CP", "client_password"})
 
 REPARTITION_KEY = "RP"
 CLOSED_KEY = "CL"
-"""In a record, and no attributes: see `recounting` and `ending`."""
+UNFINISHED_KEY = "UF"
+"""In a record, and no attributes: see `recounting`, `ending` and `GroupSpec.from_unfinished`."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -152,10 +153,32 @@ class GroupSpec:
         for key, value in record.items():
             if key in _PASSWORDS or key in (REPARTITION_KEY, CLOSED_KEY):
                 continue
+            if key == UNFINISHED_KEY:
+                raise SpecError("key", key, "is of a group whose create was not finished")
             if key not in _RECORD_FIELDS:
                 raise SpecError("key", key, f"is none of a record's: {', '.join(_RECORD_FIELDS)}")
             given[_RECORD_FIELDS[key]] = value
         return cls.parse(given)
+
+    @classmethod
+    def from_unfinished(cls, text: str | bytes, *, name: str) -> GroupSpec | None:
+        """The spec of group `name` whose create was not finished; None where the record is not one of such a group."""
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(record, dict) or record.pop(UNFINISHED_KEY, None) is not True:
+            return None
+        try:
+            return cls.from_record(json.dumps(record), name=name)
+        except SpecError:
+            return None
+
+    def to_unfinished(self) -> str:
+        """The record of the group while it is being made: nobody takes it for a group's, but the next create."""
+        return json.dumps(
+            {**json.loads(self.to_record()), UNFINISHED_KEY: True}, separators=(",", ":"), ensure_ascii=False
+        )
 
     def to_record(self) -> str:
         """The document's compact JSON: HP, HC, QC, QS, CU, and HF, MD, RD, MH where they are not the default, and CC

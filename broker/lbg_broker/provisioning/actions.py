@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lbg_broker.group import Permissions
+from lbg_broker.group import GroupSpec, Permissions
 from lbg_broker.group.topology import Binding, Exchange, Queue, Topology
 
 
@@ -99,14 +99,17 @@ class RevokePermissions:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """`before` is the record that this one takes the place of, None for none worth keeping."""
+    """`before` is the record that this one takes the place of, None for none worth keeping. `is_final` False: it says
+    that the group is being made."""
 
     group: str
     text: str
     before: str | None = None
+    is_final: bool = True
 
     def __str__(self) -> str:
-        return f"write the record of group {self.group}"
+        what = "write the record of" if self.is_final else "note the attributes of the unfinished"
+        return f"{what} group {self.group}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,6 @@ def undo_of(action: Action) -> Action | None:
         case PutPermissions(user, now, before=before) if before is not None:
             return PutPermissions(user, before, now)
         case WriteRecord(group, _, before=before) if before is not None:
-            return WriteRecord(group, before)
+            return WriteRecord(group, before, is_final=GroupSpec.from_unfinished(before, name=group) is None)
         case _:
             return None

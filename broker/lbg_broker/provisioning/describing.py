@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lbg_broker.group import PARTITIONED, GroupSpec, Names, SpecError
+from lbg_broker.group import PARTITIONED, GroupSpec, Names
 
 from .admin import Beat
 from .checking import problems as found_problems
-from .errors import UnderWay
+from .errors import GroupUnfinished, RecordUnreadable, UnderWay
 from .members import MemberLine, member_json, members_of
 from .native import Native, PartitionsSeen, native_json
 from .observed import UNKNOWN, Observed, QueueSeen, Unknown
+from .reading import spec_in
 from .statuses import partitions_of, rebalance_of
 
 Count = int | Unknown
@@ -158,9 +159,11 @@ def describe(group: str, observed: Observed, *, beats: Iterable[Beat] | Unknown)
         problems.append("the group's record is missing: `lbg group create` with its attributes repairs it")
     elif observed.record is not UNKNOWN:
         try:
-            spec = GroupSpec.from_record(observed.record, name=group)
-        except SpecError as error:
-            problems.append(f"the group's record is not one: {error}")
+            spec = spec_in(observed.record, group)
+        except GroupUnfinished as error:
+            problems.append(str(error))
+        except RecordUnreadable as error:
+            problems.append(f"the group's record is not one: {error.__cause__}")
     if spec is not None:
         if observed.queue_count_to_be is None:
             problems += found_problems(spec, observed)

@@ -2,6 +2,7 @@
 
     ProvisioningError
     ├── GroupNotFound        no such group on this broker
+    │   └── GroupUnfinished  it is being made, or its create was interrupted
     ├── SessionNotFound      the group has no session of this name
     ├── RecordUnavailable    the node of the group's record is down, or too few of its nodes are up
     ├── RecordUnreadable     the group's record is empty, or not one
@@ -35,6 +36,18 @@ class ProvisioningError(Exception):
 class GroupNotFound(ProvisioningError):
     def __init__(self, group: str) -> None:
         super().__init__(f"there is no group {group!r} on this broker: `lbg group create {group} …` makes it")
+        self.group = group
+
+
+class GroupUnfinished(GroupNotFound):
+    """What is there is no group yet: its create runs still, or was killed, and the next one finishes it."""
+
+    def __init__(self, group: str) -> None:
+        ProvisioningError.__init__(
+            self,
+            f"group {group!r} is not made to its end: its create runs, or was interrupted, and `lbg group create "
+            f"{group} …` again finishes it",
+        )
         self.group = group
 
 

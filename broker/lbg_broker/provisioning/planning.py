@@ -38,9 +38,17 @@ from .actions import (
 )
 from .checking import deviations
 from .errors import GroupDiffers, GroupNotFound, StillInUse, Taken, UnderWay, Unsupported
-from .observed import UNKNOWN, Observed, Unknown, UserSeen
+from .observed import UNKNOWN, Observed, QueueSeen, Unknown, UserSeen
 from .supporting import refuse_unsupported
-from .taking import contents_of, is_left_over, lacks_only_its_record, taken_names, taken_prefix, taken_user
+from .taking import (
+    contents_of,
+    is_left_over,
+    is_only_a_record_queue,
+    lacks_only_its_record,
+    taken_names,
+    taken_prefix,
+    taken_user,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +70,9 @@ def plan_create(
 ) -> tuple[Action, ...]:
     """The actions that make what is there into `spec`; none when it is all there. `user` None: make no user.
 
-    `finish`: parts without a record that are as wanted, hold nothing and are used by nobody are what an interrupted
-    create or delete left, and are made whole; otherwise they are taken.
+    What an interrupted create with the same attributes left is made whole, as its record says what it is. `finish`:
+    parts without a record that are as wanted, hold nothing and are used by nobody are made whole too; otherwise they
+    are taken.
 
     Raises Unsupported, GroupDiffers (a group of this name has other attributes) and Taken (something else has
     a name or the prefix that the group needs).
@@ -72,26 +81,37 @@ def plan_create(
     if user is not None:
         require_users(observed, "made")
     topology = topology_of(spec, observed.engine)
-    existing = recorded(spec.name, observed)
+    existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
+    if begun is not None and (diff := differences(begun, spec)):
+        raise GroupDiffers(
+            spec.name,
+            [str(one) for one in diff],
+            remedy=f"; a create of it was interrupted: `lbg group delete {spec.name}` takes back what that made",
+        )
     if existing is not None:
         refuse_under_way(existing, observed)
         if diff := differences(existing, spec):
             raise GroupDiffers(spec.name, [str(one) for one in diff], remedy=_remedy(spec, diff))
     differing = list(deviations(topology, observed))
-    is_there = existing is not None or (
-        not observed.is_empty and lacks_only_its_record(Names(spec.name).config, topology, observed)
-    )
+    record_queue = Names(spec.name).config
+    is_whole = not observed.is_empty and lacks_only_its_record(record_queue, topology, observed)
+    is_there = existing is not None or begun is not None or is_whole
     if is_there and differing:
         raise GroupDiffers(spec.name, differing)
     taken: list[str] = []
     if not is_there:
-        may_finish = finish and not differing and is_left_over(topology, observed)
-        taken = [*(() if may_finish else taken_names(observed)), *taken_prefix(spec, observed)]
+        is_ours = is_only_a_record_queue(record_queue, observed) or (
+            finish and is_left_over(topology, observed)
+        )
+        taken += () if is_ours and not differing else taken_names(observed)
+    if existing is None and not is_whole:
+        taken += taken_prefix(spec, observed)
     if user is not None:
         taken += taken_user(spec, observed)
     if taken:
         raise Taken(spec.name, taken)
-    return tuple(_creating(spec, topology, observed, user))
+    is_new = existing is None and begun is None and not is_whole
+    return tuple(_creating(spec, topology, observed, user, is_new=is_new))
 
 
 def plan_delete(group: str, observed: Observed, *, force: bool, with_user: bool = True) -> tuple[Action, ...]:
@@ -154,9 +174,24 @@ def recorded(group: str, observed: Observed) -> GroupSpec | None:
         return None
 
 
+def unfinished(group: str, observed: Observed) -> GroupSpec | None:
+    """What the group was to be, where its record says that its create was not finished."""
+    if not isinstance(observed.record, str):
+        return None
+    return GroupSpec.from_unfinished(observed.record, name=group)
+
+
 def _creating(
-    spec: GroupSpec, topology: Topology, observed: Observed, user: UserWish | None
+    spec: GroupSpec, topology: Topology, observed: Observed, user: UserWish | None, *, is_new: bool
 ) -> Iterator[Action]:
+    """A new group's record comes first, and says that the group is being made: what a killed create leaves is known by
+    it, with its attributes. It comes last once more, and says that the group is there."""
+    record_queue = Names(spec.name).config
+    if is_new:
+        for queue in topology.queues:
+            if queue.name == record_queue and _is_to_be_declared(observed.queues.get(queue.name)):
+                yield DeclareQueue(queue, is_new=observed.queues.get(queue.name) is None)
+        yield WriteRecord(spec.name, spec.to_unfinished(), is_final=False)
     # What is there and not known in full is declared all the same: a broker refuses a declaration that differs.
     for exchange in topology.exchanges:
         seen = observed.exchanges.get(exchange.name)
@@ -164,7 +199,7 @@ def _creating(
             yield DeclareExchange(exchange, is_new=seen is None)
     for queue in topology.queues:
         there = observed.queues.get(queue.name)
-        if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
+        if _is_to_be_declared(there) and not (is_new and queue.name == record_queue):
             yield DeclareQueue(queue, is_new=there is None)
     if observed.engine.is_rabbitmq and observed.policies is not UNKNOWN and None in observed.queues.values():
         yield CheckPolicies(spec.name, topology)
@@ -174,28 +209,39 @@ def _creating(
         yield Bind(queue_name, tuple(of_queue), is_new=observed.bindings is not UNKNOWN)
     if observed.takes_nothing(spec.name):
         yield ActOnQueue(Names(spec.name).parent, "ingress", {"open": True})
+    begun = unfinished(spec.name, observed)
     if user is not None:
-        yield from _granting(spec, topology, observed, user)
+        yield from _granting(spec, topology, observed, user, begun=begun is not None)
     yield from _recording(spec, observed)
-    if user is not None and user.is_to_be_set(observed.user(spec.client_username)):
+    if user is not None and begun is None and user.is_to_be_set(observed.user(spec.client_username)):
         # Last: the password before this one cannot be put back.
         yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
+
+
+def _is_to_be_declared(seen: QueueSeen | Unknown | None) -> bool:
+    return seen is None or seen is UNKNOWN or seen.arguments is UNKNOWN
 
 
 def _recording(spec: GroupSpec, observed: Observed) -> Iterator[Action]:
     """A record where there is none, and a limit of clients where the group was made without and the number agrees."""
     existing = recorded(spec.name, observed)
     if existing is None:
-        yield WriteRecord(spec.name, spec.to_record())
+        begun = unfinished(spec.name, observed)  # the note of a new group goes with its queue
+        yield WriteRecord(
+            spec.name, spec.to_record(), before=None if begun is None else begun.to_unfinished()
+        )
     elif spec.limits_clients and not existing.limits_clients:
         assert isinstance(observed.record, str)
         text = closed_record(spec) if is_closed_in(observed.record) else spec.to_record()
         yield WriteRecord(spec.name, text, before=observed.record)
 
 
-def _granting(spec: GroupSpec, topology: Topology, observed: Observed, user: UserWish) -> Iterator[Action]:
-    if observed.user(spec.client_username) is None:
-        yield PutUser(spec.client_username, user.password, spec.name)
+def _granting(
+    spec: GroupSpec, topology: Topology, observed: Observed, user: UserWish, *, begun: bool
+) -> Iterator[Action]:
+    is_new = observed.user(spec.client_username) is None
+    if is_new or begun:  # nobody was told the password that an interrupted create gave it
+        yield PutUser(spec.client_username, user.password, spec.name, is_new=is_new)
     if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
         before = None if observed.permissions is UNKNOWN else observed.permissions
         yield PutPermissions(spec.client_username, topology.permissions, before)

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from lbg_broker.group import GroupSpec, Names
+from lbg_broker.group import Difference, GroupSpec, Names, differences
 
 from .actions import Action, CheckPolicies, PutUser
 from .admin import BrokerAdmin
@@ -15,9 +15,10 @@ from .closing import plan_close
 from .describing import Description, describe
 from .errors import ApplyFailed, GroupNotFound, Refused
 from .observed import UNKNOWN
-from .planning import UserWish, plan_create, plan_delete
+from .planning import UserWish, plan_create, plan_delete, unfinished
 from .rotating import plan_finish, plan_rotate
-from .supporting import is_older_than_mode, too_old
+from .supporting import is_older_than_mode, refuse_unsupported, too_old
+from .taking import is_only_a_record_queue
 
 GENERATED_PASSWORD_BYTES = 24
 # Members send a beat every second; a little longer hears each of them once.
@@ -26,12 +27,16 @@ LISTEN_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """`changes` is empty when the group was there and whole. `unchecked` holds a line for each thing that could not be
-    looked at. `password` is one that was generated, else None."""
+    """`changes` is empty when the group was there and whole. `was_begun`: an interrupted create had made parts of it,
+    which are the group's now. `undone`: such a create had other attributes, a line for each (`field: its -> ours`),
+    and what it had made was deleted. `unchecked` holds a line for each thing that could not be looked at. `password` is
+    one that was generated, else None."""
 
     spec: GroupSpec
     changes: tuple[Action, ...]
     was_there: bool
+    was_begun: bool = False
+    undone: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     password: str | None = field(default=None, repr=False)
 
@@ -46,8 +51,9 @@ async def create_group(
 ) -> Created:
     """Have `spec` on the broker, all of it or nothing; a group that is there is repaired.
 
-    `finish`: go on from what an interrupted create or delete left, which otherwise is refused as taken. For who knows
-    that the name is its own. A user's password is `password`, or generated where the user is new.
+    What an interrupted create left is finished, or deleted where that had other attributes: StillInUse is raised when
+    it holds messages or is used. `finish`: go on from parts without a record too, which otherwise are refused as
+    taken. For who knows that the name is its own. A user's password is `password`, or generated where the user is new.
 
     Raises ProvisioningError.
     """
@@ -55,6 +61,14 @@ async def create_group(
     wish = UserWish(password or generated, given=password is not None) if with_user else None
     async with admin.lock(spec.name):
         observed = await admin.observe(spec.name, wanted=spec)
+        begun = unfinished(spec.name, observed)
+        was_begun = begun is not None or is_only_a_record_queue(Names(spec.name).config, observed)
+        undone: tuple[Difference, ...] = ()
+        if begun is not None and (undone := differences(begun, spec)):
+            refuse_unsupported(spec, observed)
+            left = await admin.observe(spec.name)
+            await apply_all(admin, plan_delete(spec.name, left, force=False, with_user=with_user))
+            observed, was_begun = await admin.observe(spec.name, wanted=spec), False
         actions = plan_create(spec, observed, user=wish, finish=finish)
         try:
             await apply(admin, actions)
@@ -65,7 +79,15 @@ async def create_group(
     is_generated = password is None and any(isinstance(action, PutUser) for action in actions)
     changes = tuple(action for action in actions if not isinstance(action, CheckPolicies))
     unchecked = tuple(f"{what} ({why})" for what, why in observed.why.items())
-    return Created(spec, changes, not observed.is_empty, unchecked, generated if is_generated else None)
+    return Created(
+        spec,
+        changes,
+        was_there=not observed.is_empty and not was_begun,
+        was_begun=was_begun,
+        undone=tuple(map(str, undone)),
+        unchecked=unchecked,
+        password=generated if is_generated else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

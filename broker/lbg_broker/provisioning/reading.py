@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lbg_broker.client import NotFound, QueueDown
 from lbg_broker.group import GroupSpec, Names, SpecError
 
-from .errors import GroupNotFound, RecordUnavailable, RecordUnreadable
+from .errors import GroupNotFound, GroupUnfinished, RecordUnavailable, RecordUnreadable
 
 if TYPE_CHECKING:
     from lbg_broker.client import Channel
@@ -26,8 +26,8 @@ async def read_group(channel: Channel, group: str) -> GroupSpec:
     """The attributes of `group` as its record states them.
 
     Raises GroupNotFound (the broker has then closed `channel`: AMQP 0-9-1, queue.get on a missing queue is a
-    channel error), RecordUnavailable when its nodes are down, RecordUnreadable when the queue stays empty or
-    holds no valid record, and ClientError.
+    channel error), its kind GroupUnfinished (`channel` is open), RecordUnavailable when its nodes are down,
+    RecordUnreadable when the queue stays empty or holds no valid record, and ClientError.
     """
     text = await read_record(channel, group)
     if text is None:
@@ -36,7 +36,9 @@ async def read_group(channel: Channel, group: str) -> GroupSpec:
 
 
 def spec_in(text: str, group: str) -> GroupSpec:
-    """The attributes that a record's text states. Raises RecordUnreadable."""
+    """The attributes that a record's text states. Raises RecordUnreadable, GroupUnfinished."""
+    if GroupSpec.from_unfinished(text, name=group) is not None:
+        raise GroupUnfinished(group)
     try:
         return GroupSpec.from_record(text, name=group)
     except SpecError as error:

@@ -36,6 +36,13 @@ def is_left_over(topology: Topology, observed: Observed) -> bool:
     )
 
 
+def is_only_a_record_queue(record: str, observed: Observed) -> bool:
+    """Whether nothing is there but a queue for the record, without one: a create was killed after its first step."""
+    there = [one for one in (*observed.exchanges.values(), *observed.queues.values()) if one is not None]
+    queue = observed.queues.get(record)
+    return observed.record is None and isinstance(queue, QueueSeen) and there == [queue] and _is_idle(queue)
+
+
 def _is_idle(seen: QueueSeen) -> bool:
     return seen.ready == 0 and seen.consumers == 0 and seen.unacked in (0, UNKNOWN)
 

@@ -87,7 +87,8 @@ def create(
     """Create group NAME: its exchange, queues, bindings, user and record; all of it or nothing.
 
     HASH COUNT >= QUEUE COUNT >= MAX CLIENTS. A group that is there with the same attributes is checked and
-    repaired; one with other attributes is refused, with the difference.
+    repaired; one with other attributes is refused, with the difference. What an interrupted create left is
+    finished, or deleted first where it had other attributes.
     """
     from lbg_broker.group import UNCOUNTED_MODES, GroupSpec
     from lbg_broker.provisioning.provisioner import create_group
@@ -122,7 +123,14 @@ def _parts(spec: GroupSpec) -> str:
 def _tell_created(created: Created) -> None:
     spec = created.spec
     attributes = f"{_parts(spec)}, {spec.hash_count} hashes, prefix {spec.hash_prefix!r}"
-    if not created.was_there:
+    if created.undone:
+        others = "; ".join(created.undone)
+        click.echo(
+            f"what an interrupted create of {spec.name} with other attributes made is deleted: {others}"
+        )
+    if created.was_begun:
+        click.echo(f"group {spec.name} created, from where an interrupted create stopped: {attributes}")
+    elif not created.was_there:
         click.echo(f"group {spec.name} created: {attributes}")
     elif created.changes:
         click.echo(f"group {spec.name} was there and is repaired: {attributes}")
