@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import helm_python as helm
 import pytest
 import yaml
 
 from lbg.pipeline import COMMANDS
 from support.chart import CHART, LARGE, Object, of_kind, rendered
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global helm
+    import helm_python as helm
+
 
 PLACES = {"enabled": True, "journals": {"claim": "journals"}, "out": {"claim": "reports"}}
 

@@ -11,8 +11,14 @@ from click.testing import CliRunner
 from lbg.__main__ import cli
 from lbg_operator.cluster.kinds import DEPLOYMENT, GROUP, POD, Kind
 from lbg_operator.cluster.seam import ClusterError, Object
-from lbg_operator.process.releasing import PAUSES, release_all, stop
 from lbg_operator.reconciling.finalizing import FINALIZER
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global PAUSES, release_all, stop
+    from lbg_operator.process.releasing import PAUSES, release_all, stop
 
 
 class OperatorsEnd:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import helm_python as helm
 import kubernetes_validate
 import pytest
 import yaml
@@ -16,6 +15,14 @@ from lbg_operator.manifests import BrokerManifest, Embedded
 from lbg_operator.settings import OperatorSettings
 from support.chart import CHART, LARGE, NAMESPACE, NONE, of_kind, pods_of, rendered
 from support.manifests import CRDS, fill_in, schema_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global helm
+    import helm_python as helm
+
 
 KUBERNETES = ("1.29", kubernetes_validate.latest_version().removesuffix(".0"))
 """The oldest that the chart says it is for, and the newest that is known."""

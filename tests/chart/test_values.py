@@ -6,11 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import helm_python as helm
 import pytest
 import yaml
 
 from support.chart import CHART, Object, rendered
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global helm
+    import helm_python as helm
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import helm_python as helm
 import kubernetes_validate
+import pytest
 import yaml
 
 from lbg_operator.children.workload import deployment_of
@@ -21,6 +21,14 @@ from lbg_operator.settings import OperatorSettings
 from support.chart import of_kind, rendered
 from support.manifests import fill_in, schema_of
 from support.ports import free_port
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global helm
+    import helm_python as helm
+
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()

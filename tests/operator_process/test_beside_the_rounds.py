@@ -12,7 +12,6 @@ import aiohttp
 import pytest
 
 from lbg_operator.cluster.kinds import GROUP
-from lbg_operator.process import running
 from lbg_operator.process.watching import SELECTORS
 from lbg_operator.settings import OperatorSettings
 from support.fake_cluster import FakeCluster
@@ -20,6 +19,14 @@ from support.manifests import group_manifest
 from support.ports import free_port
 from support.served_cluster import ServedCluster
 from support.waiting import until
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global running
+    from lbg_operator.process import running
+
 
 SETTINGS = OperatorSettings(sidecar_image="s:1", broker_image="b:1")
 

@@ -11,17 +11,25 @@ from typing import Any
 
 import pytest
 from kmock import RawHandler
-from kubernetes.aio.client import ApiClient, Configuration
 
-from lbg_operator.cluster import live
 from lbg_operator.cluster.kinds import CONFIG_MAP, EVENT, GROUP, POD, SECRET
-from lbg_operator.cluster.live import LiveCluster
 from lbg_operator.cluster.seam import ClusterError, Forbidden, Invalid
-from lbg_operator.process.running import suited
 from lbg_operator.settings import OperatorSettings
 from support.fake_cluster import FakeCluster
 from support.ports import free_port
 from support.served_cluster import TOKEN, ServedCluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global ApiClient, Configuration, LiveCluster, live, suited
+    from kubernetes.aio.client import ApiClient, Configuration
+
+    from lbg_operator.cluster import live
+    from lbg_operator.cluster.live import LiveCluster
+    from lbg_operator.process.running import suited
+
 
 CONFIG = {
     "apiVersion": "v1",

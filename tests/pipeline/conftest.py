@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
-from lbg_pipeline.session import spark_session
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +17,8 @@ def spark() -> Iterator[SparkSession]:
 
     A test has a few rows: planning anew after each stage, and compiling what then runs once, would be most of its time.
     """
+    from lbg_pipeline.session import spark_session  # takes long to load: not when the tests are collected
+
     session = spark_session(
         "tests",
         master="local[2]",

@@ -7,14 +7,21 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import LongType, StructField, StructType
 
-from lbg_pipeline.keeping import Kept, Step, keep_journals
 from support.journal_rows import delivered, published, write_journal, write_lines
-from support.journal_tables import rows
 
-COUNT = StructType([StructField("count", LongType())])
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global COUNT, DataFrame, Kept, LongType, SparkSession, Step, StructField, StructType, keep_journals, rows
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from lbg_pipeline.keeping import Kept, Step, keep_journals
+    from support.journal_tables import rows
+
+    COUNT = StructType([StructField("count", LongType())])
 
 
 def counting() -> Step:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import io
 
-from lbg_pipeline.progress import Progress, Tasks
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Progress, Tasks
+    from lbg_pipeline.progress import Progress, Tasks
 
 
 class Terminal(io.StringIO):

@@ -6,11 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import SparkConf
-from pyspark.sql import SparkSession
 
 from lbg_pipeline.errors import SparkUnusable
-from lbg_pipeline.session import fit_shuffles, size_bytes, spark_session
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global SparkConf, SparkSession, fit_shuffles, size_bytes, spark_session
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    from lbg_pipeline.session import fit_shuffles, size_bytes, spark_session
 
 
 def test_times_are_utc_and_nothing_listens_beyond_this_machine(spark: SparkSession) -> None:

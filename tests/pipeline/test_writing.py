@@ -5,10 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lbg_pipeline.errors import OutputRefused
-from lbg_pipeline.writing import Output
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Output, SparkSession
+    from pyspark.sql import SparkSession
+
+    from lbg_pipeline.writing import Output
 
 
 def test_tables_and_texts_appear_whole_under_their_names(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the tests are is the same in every collection."""
+"""What the tests are is the same in every collection, and collecting them loads nothing large."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+LARGE = {"helm_python", "matplotlib", "pandas", "pyspark"}
+"""Each takes longer to load than the tests of a whole folder: a fixture does, when the first test needs it."""
 
 PLUGIN = """
-import json, os, time
+import json, os, sys, time
 real, real_ns, shift_s = time.time, time.time_ns, int(os.environ["SHIFT_S"])
 time.time = lambda: real() + shift_s
 time.time_ns = lambda: real_ns() + shift_s * 10**9
 
 def pytest_collection_finish(session):
     with open(os.environ["FOUND"], "w") as file:
-        json.dump([item.nodeid for item in session.items], file)
+        json.dump([[item.nodeid for item in session.items], sorted(sys.modules)], file)
 """
 
 
-def collected(path: Path, paths: list[str], *, hash_seed: int, shift_s: int) -> list[str]:
-    """What a fresh interpreter collects under this clock: the ids in their order."""
+def collected(path: Path, paths: list[str], *, hash_seed: int, shift_s: int) -> tuple[list[str], list[str]]:
+    """What a fresh interpreter collects under this clock: the ids in their order, and the modules it loaded."""
     (path / "observer.py").write_text(PLUGIN)
     found = path / f"found-{hash_seed}.json"
     environment = {
@@ -39,18 +41,20 @@ def collected(path: Path, paths: list[str], *, hash_seed: int, shift_s: int) -> 
     command = [sys.executable, "-m", "pytest", *options, *paths]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    return json.loads(found.read_text())
+    ids, modules = json.loads(found.read_text())
+    return ids, modules
 
 
 @pytest.mark.timeout(600)
-def test_the_tests_are_the_same_whenever_they_are_collected(tmp_path: Path) -> None:
-    first = collected(tmp_path, [], hash_seed=1, shift_s=0)
-    again = collected(tmp_path, [], hash_seed=2, shift_s=400 * 24 * 3600)
+def test_the_tests_are_the_same_whenever_they_are_collected_and_load_nothing_large(tmp_path: Path) -> None:
+    first, loaded = collected(tmp_path, [], hash_seed=1, shift_s=0)
+    again, _ = collected(tmp_path, [], hash_seed=2, shift_s=400 * 24 * 3600)
     assert len(first) > 1000
     different = [pair for pair in zip(first, again, strict=False) if pair[0] != pair[1]]
     assert different[:5] == []
     assert len(first) == len(again)
     assert len(set(first)) == len(first)
+    assert LARGE & set(loaded) == set()
 
 
 @pytest.mark.parametrize(
@@ -62,5 +66,5 @@ def test_an_id_that_depends_on_time_order_or_chance_is_found(tmp_path: Path, val
     test.write_text(
         f"import gzip, secrets, time\nimport pytest\n@pytest.mark.parametrize('x', {values})\ndef test_one(x): ...\n"
     )
-    first = collected(tmp_path, [str(test)], hash_seed=1, shift_s=0)
-    assert first != collected(tmp_path, [str(test)], hash_seed=2, shift_s=1000)
+    first, _ = collected(tmp_path, [str(test)], hash_seed=1, shift_s=0)
+    assert first != collected(tmp_path, [str(test)], hash_seed=2, shift_s=1000)[0]

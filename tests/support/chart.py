@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import helm_python as helm
 import yaml
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "lbg"
@@ -69,6 +68,8 @@ def rendered(
     values: Mapping[str, Any] | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE
 ) -> list[Object]:
     """Every object that an install would send, hooks and tests too. Raises helm.HelmError."""
+    import helm_python as helm  # takes long to load: not when the tests are collected
+
     with helm.Chart.load(CHART) as chart:
         texts = chart.render(copy.deepcopy(dict(values or {})), name=release, namespace=namespace)
     return [one for path, text in sorted(texts.items()) if "NOTES" not in path for one in documents(text)]

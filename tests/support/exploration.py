@@ -112,7 +112,8 @@ def explore(minutes: float, first_seed: int, told: list[str]) -> int:
     while True:
         print(f"{SEED}={seed}", flush=True)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "support.exploration", "-m"]
-        command += ["(hypothesis or seeded) and not cluster", f"--explore-until={until}", *told]
+        command += ["(hypothesis or seeded) and not cluster", "--no-loadscope-reorder"]
+        command += [f"--explore-until={until}", *told]
         code = subprocess.run(command, env={**os.environ, SEED: str(seed)}, check=False).returncode
         new = {path: changed for path, changed in found().items() if before.get(path) != changed}
         if new:

@@ -16,7 +16,6 @@ import yaml
 from aiohttp import web
 
 from lbg_operator.cluster.kinds import KINDS, Kind
-from lbg_operator.cluster.live import APPLY
 from lbg_operator.cluster.seam import ClusterError, Object
 from support.discovery import discovered
 from support.fake_cluster import FakeCluster, matches
@@ -97,6 +96,8 @@ class ServedCluster:
     async def _done(
         self, request: web.Request, kind: Kind, namespace: str | None, name: str, subresource: str
     ) -> web.Response:
+        from lbg_operator.cluster.live import APPLY  # takes long to load: not when the tests are collected
+
         cluster, media = self.cluster, request.headers.get("Content-Type", "")
         body = await request.json() if request.can_read_body else {}
         found: Object | None

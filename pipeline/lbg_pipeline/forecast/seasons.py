@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from .settings import DAY_S, SECOND_US, WEEK_S
@@ -61,6 +60,8 @@ class History:
 
 def wall_s(starts_us: Ints, time_zone: str) -> Ints:
     """What the clocks of the zone show, in seconds since they showed Monday the 5th of January 1970, 0:00."""
+    import pandas as pd  # takes longer to load than all else here, for the one use
+
     shown = (
         pd.DatetimeIndex(pd.to_datetime(starts_us, unit="us", utc=True))
         .tz_convert(time_zone)

@@ -13,14 +13,22 @@ import pytest_asyncio
 from lbg_operator.cluster.kinds import GROUP, Kind
 from lbg_operator.cluster.seam import ClusterError
 from lbg_pipeline.errors import ClusterRefused
-from lbg_pipeline.forecast import applying
-from lbg_pipeline.forecast.applying import Cluster, Target
 from support.fake_cluster import FakeCluster
 from support.served_cluster import ServedCluster
 
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Cluster, ORDERS, Target, applying
+    from lbg_pipeline.forecast import applying
+    from lbg_pipeline.forecast.applying import Cluster, Target
+
+    ORDERS = Target("shop", "orders", 10)
+
+
 T = TypeVar("T")
 ENTRY = {"minReplicas": 6, "from": "2026-11-27T16:55:00Z", "until": "2026-11-27T19:00:00Z"}
-ORDERS = Target("shop", "orders", 10)
 
 
 def group(name: str, *, namespace: str = "shop", **spec: object) -> dict:

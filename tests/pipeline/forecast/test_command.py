@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from lbg_pipeline.commands.forecast import forecast
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global forecast
+    from lbg_pipeline.commands.forecast import forecast
+
 
 TABLE = ["--history", "t.csv", "--time", "at", "--group", "g"]
 

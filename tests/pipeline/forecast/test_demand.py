@@ -5,19 +5,28 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
 
-from lbg_pipeline.forecast.demand import (
-    ARRIVED,
-    arrived_of_delivered,
-    arrived_of_minutes,
-    arrived_of_published,
-    counted,
-    demand,
-)
-from lbg_pipeline.forecast.modelling import history_of
 from lbg_pipeline.forecast.settings import ForecastSettings
 from support.demand_series import HOUR_US
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global ARRIVED, DataFrame, Row, SparkSession, arrived_of_delivered, arrived_of_minutes
+    global arrived_of_published, counted, demand, history_of
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from lbg_pipeline.forecast.demand import (
+        ARRIVED,
+        arrived_of_delivered,
+        arrived_of_minutes,
+        arrived_of_published,
+        counted,
+        demand,
+    )
+    from lbg_pipeline.forecast.modelling import history_of
+
 
 NOW = ForecastSettings(now_us=100 * HOUR_US)
 MINUTE_US = HOUR_US // 60

@@ -5,18 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql import Row, SparkSession
 
 from lbg_pipeline.errors import HistoryRefused
-from lbg_pipeline.forecast.demand import counted, demand
-from lbg_pipeline.forecast.job import Capacity, collected
 from lbg_pipeline.forecast.planned import Scheduling
-from lbg_pipeline.forecast.running import Request, answer
 from lbg_pipeline.forecast.settings import HOUR_S, ForecastSettings
-from lbg_pipeline.forecast.sources import FromJournals, FromProfiles, Source, sourced
-from lbg_pipeline.profile import job as profile
 from support.demand_series import HOUR_US
 from support.journal_rows import START_US, delivered, published, write_journal
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Capacity, FromJournals, FromProfiles, Request, Row, Source, SparkSession, answer, collected
+    global counted, demand, profile, sourced
+    from pyspark.sql import Row, SparkSession
+
+    from lbg_pipeline.forecast.demand import counted, demand
+    from lbg_pipeline.forecast.job import Capacity, collected
+    from lbg_pipeline.forecast.running import Request, answer
+    from lbg_pipeline.forecast.sources import FromJournals, FromProfiles, Source, sourced
+    from lbg_pipeline.profile import job as profile
+
 
 pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
 

@@ -7,11 +7,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lbg_pipeline.errors import HistoryRefused
-from lbg_pipeline.forecast.history import arrived_of_table, read_kept, read_table
 from support.demand_series import HOUR_US
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global SparkSession, arrived_of_table, read_kept, read_table
+    from pyspark.sql import SparkSession
+
+    from lbg_pipeline.forecast.history import arrived_of_table, read_kept, read_table
+
 
 FIVE = 5 * HOUR_US
 

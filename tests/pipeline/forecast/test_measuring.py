@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import Row, SparkSession
 
-from lbg_pipeline.forecast.job import Capacity, collected
-from lbg_pipeline.forecast.measuring import Measured, measured_of_delivered, measured_of_rates
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Capacity, Measured, Row, SparkSession, collected, measured_of_delivered, measured_of_rates
+    from pyspark.sql import Row, SparkSession
+
+    from lbg_pipeline.forecast.job import Capacity, collected
+    from lbg_pipeline.forecast.measuring import Measured, measured_of_delivered, measured_of_rates
+
 
 SECOND_US = 1_000_000
 

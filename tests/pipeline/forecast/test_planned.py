@@ -6,14 +6,21 @@ from datetime import timedelta
 
 import pytest
 
-from lbg_pipeline.forecast import telling
-from lbg_pipeline.forecast.figures import Drawable
 from lbg_pipeline.forecast.planned import History, Interval, Planned, Scheduling, Score, planned
-from lbg_pipeline.forecast.report import report
 from lbg_pipeline.forecast.scheduling import Sizing
 from lbg_pipeline.forecast.seasons import Season
 from lbg_pipeline.forecast.settings import ForecastSettings
 from support.demand_series import HOUR_US, MONDAY, micros, office
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Drawable, report, telling
+    from lbg_pipeline.forecast import telling
+    from lbg_pipeline.forecast.figures import Drawable
+    from lbg_pipeline.forecast.report import report
+
 
 NOW_US = micros(MONDAY)
 SETTINGS = ForecastSettings(now_us=NOW_US, time_zone="Europe/Berlin")

@@ -9,18 +9,26 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pyspark.sql import SparkSession
 
 from lbg_pipeline.errors import ForecastRefused
-from lbg_pipeline.forecast import running
-from lbg_pipeline.forecast.applying import Target
-from lbg_pipeline.forecast.job import Capacity
 from lbg_pipeline.forecast.planned import Scheduling
-from lbg_pipeline.forecast.running import Applying, Request, answer
 from lbg_pipeline.forecast.settings import ForecastSettings
-from lbg_pipeline.forecast.sources import FromJournals, FromTable
 from support.demand_series import HOUR_US, MONDAY, micros, office
 from support.journal_rows import START_US, delivered, published, write_journal
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Applying, Capacity, FromJournals, FromTable, Request, SparkSession, Target, answer, running
+    from pyspark.sql import SparkSession
+
+    from lbg_pipeline.forecast import running
+    from lbg_pipeline.forecast.applying import Target
+    from lbg_pipeline.forecast.job import Capacity
+    from lbg_pipeline.forecast.running import Applying, Request, answer
+    from lbg_pipeline.forecast.sources import FromJournals, FromTable
+
 
 pytestmark = pytest.mark.timeout(600)  # each is a dozen of Spark's jobs, which take minutes on a busy machine
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
 
-from lbg_pipeline.forecast.demand import DEMAND
-from lbg_pipeline.forecast.modelling import MODELLED, modelled
-from lbg_pipeline.forecast.scoring import backtest, chosen, forecast, scored
 from lbg_pipeline.forecast.seasons import History
 from lbg_pipeline.forecast.settings import ForecastSettings
 from support.demand_series import HOUR_US, MONDAY, hourly, micros, noisy, office
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global DEMAND, DataFrame, MODELLED, SparkSession, backtest, chosen, forecast, modelled, scored
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lbg_pipeline.forecast.demand import DEMAND
+    from lbg_pipeline.forecast.modelling import MODELLED, modelled
+    from lbg_pipeline.forecast.scoring import backtest, chosen, forecast, scored
+
 
 WEEKS = 12
 NOW = ForecastSettings(now_us=micros(MONDAY) + WEEKS * 168 * HOUR_US, quantile=0.95, backtest_periods=4)

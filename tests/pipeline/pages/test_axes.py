@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_pipeline.pages import Canvas, drawn
-from lbg_pipeline.pages.axes import time_axis
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Canvas, drawn, time_axis
+    from lbg_pipeline.pages import Canvas, drawn
+    from lbg_pipeline.pages.axes import time_axis
+
 
 START_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000

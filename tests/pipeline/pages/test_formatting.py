@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_pipeline.pages import formatting
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global formatting
+    from lbg_pipeline.pages import formatting
 
 
 @pytest.mark.parametrize(

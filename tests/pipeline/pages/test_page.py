@@ -8,22 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_pipeline.pages import (
-    Bar,
-    Canvas,
-    Column,
-    Fact,
-    Facts,
-    Figure,
-    Note,
-    Row,
-    Section,
-    Table,
-    drawn,
-    page,
-    shown,
-)
 from support.html_page import Read
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Bar, Canvas, Column, Fact, Facts, Figure, Note, Row, Section, Table, drawn, page, shown
+    from lbg_pipeline.pages import (
+        Bar,
+        Canvas,
+        Column,
+        Fact,
+        Facts,
+        Figure,
+        Note,
+        Row,
+        Section,
+        Table,
+        drawn,
+        page,
+        shown,
+    )
+
 
 HOSTILE = (
     "<script>alert(1)</script>",

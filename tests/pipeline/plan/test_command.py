@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lbg_pipeline.commands.plan import plan
 from lbg_pipeline.errors import PlanRefused
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global plan
+    from lbg_pipeline.commands.plan import plan
+
 
 COMMAND = ("--journal", "nowhere", "--out", "out")
 

@@ -9,17 +9,25 @@ from typing import Any
 
 import pytest
 import yaml
-from pyspark.sql import SparkSession
 
 from lbg_broker.group import DeliveredRecord, hash_of, queue_of
 from lbg_pipeline.errors import PlanRefused
-from lbg_pipeline.plan.job import Question, Report, answer
 from lbg_pipeline.plan.manifest import read_manifest
-from lbg_pipeline.plan.planning import Wishes
 from support.journal_rows import START_US, delivered, write_journal, write_lines
 from support.manifests import Manifest, group_manifest
 
 from .test_proposing import require_acceptable
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Question, Report, SparkSession, Wishes, answer
+    from pyspark.sql import SparkSession
+
+    from lbg_pipeline.plan.job import Question, Report, answer
+    from lbg_pipeline.plan.planning import Wishes
+
 
 pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
 

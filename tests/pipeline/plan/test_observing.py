@@ -5,31 +5,42 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
 
 from lbg_broker.group import HASH_FUNCTIONS, hash_of
 from lbg_pipeline.errors import PlanRefused
-from lbg_pipeline.plan.gathering import demands, observe
-from lbg_pipeline.plan.hashes import hashes_of, loads
-from lbg_pipeline.plan.hot_keys import hot_keys
-from lbg_pipeline.plan.observing import (
-    KEYS,
-    SLICES,
-    WORK,
-    busiest_minutes,
-    counted_delivered,
-    keys,
-    slices,
-    work,
-)
 
-from .rows import MINUTE, delivered_rows, kept, published_rows, table
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global DataFrame, F, KEY, KEYS, MINUTE, SLICES, SparkSession, StringType, StructField, StructType, WORK
+    global busiest_minutes, counted_delivered, delivered_rows, demands, hashes_of, hot_keys, kept, keys
+    global loads, observe, published_rows, slices, table, work
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from lbg_pipeline.plan.gathering import demands, observe
+    from lbg_pipeline.plan.hashes import hashes_of, loads
+    from lbg_pipeline.plan.hot_keys import hot_keys
+    from lbg_pipeline.plan.observing import (
+        KEYS,
+        SLICES,
+        WORK,
+        busiest_minutes,
+        counted_delivered,
+        keys,
+        slices,
+        work,
+    )
+
+    from .rows import MINUTE, delivered_rows, kept, published_rows, table
+
+    KEY = StructType([StructField("key", StringType())])
+
 
 pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
 
-KEY = StructType([StructField("key", StringType())])
 WORDS = ["N14228", "", "a", "Zürich", "日本", "\U0001f600", "x" * 300, "0", "a\x00b"]
 
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+import pytest
 
-from lbg_pipeline.profile.job import Request, run
 from support.html_page import Read
 from support.journal_rows import delivered, published, write_journal, write_lines
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Request, SparkSession, run
+    from pyspark.sql import SparkSession
+
+    from lbg_pipeline.profile.job import Request, run
 
 
 def test_a_journal_becomes_tables_and_pages_and_its_broken_line_is_told(

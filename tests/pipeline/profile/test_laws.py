@@ -12,22 +12,31 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
 
-from lbg_pipeline.profile.histograms import (
-    BINS_PER_DECADE,
-    PERMILLES,
-    Histogram,
-    added_up,
-    counted,
-    densities,
-    kept,
-    percentiles,
-)
-from lbg_pipeline.profile.skewing import lorenz, skew
-from lbg_pipeline.profile.utilising import utilisation
 from support.journal_rows import START_US, delivered
-from support.journal_tables import kept_records
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global BINS_PER_DECADE, Histogram, PERMILLES, SparkSession, added_up, counted, densities, kept
+    global kept_records, lorenz, percentiles, skew, utilisation
+    from pyspark.sql import SparkSession
+
+    from lbg_pipeline.profile.histograms import (
+        BINS_PER_DECADE,
+        PERMILLES,
+        Histogram,
+        added_up,
+        counted,
+        densities,
+        kept,
+        percentiles,
+    )
+    from lbg_pipeline.profile.skewing import lorenz, skew
+    from lbg_pipeline.profile.utilising import utilisation
+    from support.journal_tables import kept_records
+
 
 few = settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql import Row
+import pytest
 
-from lbg_pipeline.profile.digesting import Digest
-from lbg_pipeline.profile.report import report
-from lbg_pipeline.profile.spanning import PICTURED, grain_us, interval_us
 from support.html_page import Read
 from support.journal_rows import START_US
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Digest, PICTURED, Row, grain_us, interval_us, report
+    from pyspark.sql import Row
+
+    from lbg_pipeline.profile.digesting import Digest
+    from lbg_pipeline.profile.report import report
+    from lbg_pipeline.profile.spanning import PICTURED, grain_us, interval_us
+
 
 SECOND_US = 1_000_000
 HOSTILE = "<script>alert('1')</script>$\\frac{\u202e\x00"

@@ -6,12 +6,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql import Row, SparkSession
 
 from lbg_broker.group import DeliveredRecord
-from lbg_pipeline.profile import profile
 from support.journal_rows import START_US, delivered, published
-from support.journal_tables import kept_records
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Row, SparkSession, kept_records, profile
+    from pyspark.sql import Row, SparkSession
+
+    from lbg_pipeline.profile import profile
+    from support.journal_tables import kept_records
+
 
 SECOND_US = 1_000_000
 NEXT_US = 40 * SECOND_US

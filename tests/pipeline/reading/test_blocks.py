@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_pipeline.reading import blocks
-from lbg_pipeline.reading.blocks import Part, blocks_of
-from lbg_pipeline.reading.splits import local_path, splits_of
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Part, blocks, blocks_of, local_path, splits_of
+    from lbg_pipeline.reading import blocks
+    from lbg_pipeline.reading.blocks import Part, blocks_of
+    from lbg_pipeline.reading.splits import local_path, splits_of
 
 
 @given(

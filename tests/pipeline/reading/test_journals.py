@@ -6,14 +6,22 @@ import gzip
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PythonException
-from pyspark.sql import SparkSession
 
 from lbg_broker.group import encode
 from lbg_pipeline.errors import JournalNotFound, NewerSchema, told_by
-from lbg_pipeline.reading import read_journals
-from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED
 from support.journal_rows import delivered, published, write_journal, write_lines
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global BROKEN, DELIVERED, PUBLISHED, PythonException, SparkSession, read_journals
+    from pyspark.errors import PythonException
+    from pyspark.sql import SparkSession
+
+    from lbg_pipeline.reading import read_journals
+    from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED
+
 
 pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
 

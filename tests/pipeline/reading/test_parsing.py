@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from lbg_broker.group import JournalError, PublishedRecord, decode, encode
 from lbg_pipeline.errors import NewerSchema, told_by
-from lbg_pipeline.reading.parsing import DECODED_ONE_BY_ONE, Parsed, parse
 from support.journal_rows import delivered, published
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global DECODED_ONE_BY_ONE, Parsed, parse
+    from lbg_pipeline.reading.parsing import DECODED_ONE_BY_ONE, Parsed, parse
 
 
 def parsed(*lines: str | bytes) -> Parsed:

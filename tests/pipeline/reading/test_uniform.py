@@ -14,15 +14,23 @@ from hypothesis import strategies as st
 
 from lbg_broker.group import DeliveredRecord, PublishedRecord, encode
 from lbg_broker.group.journal import VERDICTS
-from lbg_pipeline import schemas
 from lbg_pipeline.errors import NewerSchema
-from lbg_pipeline.reading import uniform
-from lbg_pipeline.reading.parsing import Parsed, _Parser, parse
-from lbg_pipeline.reading.uniform import STRETCH_BYTES, TEXT_MAX_BYTES, uniform_batches
-from lbg_pipeline.schemas import arrow_schema
 from support.journal_rows import delivered, published
 
-PUBLISHED = pa.schema([("v", pa.int64()), ("kind", pa.string()), *arrow_schema(schemas.PUBLISHED)])
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global PUBLISHED, Parsed, STRETCH_BYTES, TEXT_MAX_BYTES, _Parser, arrow_schema, parse, schemas, uniform
+    global uniform_batches
+    from lbg_pipeline import schemas
+    from lbg_pipeline.reading import uniform
+    from lbg_pipeline.reading.parsing import Parsed, _Parser, parse
+    from lbg_pipeline.reading.uniform import STRETCH_BYTES, TEXT_MAX_BYTES, uniform_batches
+    from lbg_pipeline.schemas import arrow_schema
+
+    PUBLISHED = pa.schema([("v", pa.int64()), ("kind", pa.string()), *arrow_schema(schemas.PUBLISHED)])
+
 
 Record = PublishedRecord | DeliveredRecord
 
@@ -91,6 +99,8 @@ def test_a_line_longer_than_a_stretch_is_read_too() -> None:
 
 
 LINE = block_of([published(1)])
+TOO_LONG_BYTES = 64
+"""For a text: what `uniform.TEXT_MAX_BYTES` says."""
 
 
 @pytest.mark.parametrize(
@@ -108,7 +118,7 @@ LINE = block_of([published(1)])
         LINE.replace(b'"key":"k"', b'"key":5'),
         LINE.replace(b'"key":"k"', b'"key":"k'),
         LINE.replace(b'"key":"k"', b'"key":"k\\u0041"'),
-        LINE.replace(b'"key":"k"', b'"key":"%s"' % (b"k" * TEXT_MAX_BYTES)),
+        LINE.replace(b'"key":"k"', b'"key":"%s"' % (b"k" * TOO_LONG_BYTES)),
         LINE.replace(b'"key":"k"', b'"key": "k"'),
         LINE.replace(b'"key":"k"', b'"key":"k\t"'),
         LINE.replace(b'"key":"k","hash":0', b'"hash":0,"key":"k"'),
@@ -124,6 +134,7 @@ LINE = block_of([published(1)])
 )
 def test_what_is_written_otherwise_is_left_to_others(other: bytes) -> None:
     assert other != LINE
+    assert TOO_LONG_BYTES == TEXT_MAX_BYTES
     for block in (LINE + other + LINE, other + LINE, LINE + other):
         assert read(block) == []
         assert together(block) == one_by_one(block)

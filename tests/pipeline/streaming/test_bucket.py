@@ -17,7 +17,14 @@ from support.journal_rows import START_US, delivered, published
 from support.pipeline_reference import judge
 from support.planted_journal import DEFAULT_GROUP, SKEW_S, plant
 from support.random_journals import journals
-from support.streamed import Streamed, expected_offences, told_offences
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Streamed, expected_offences, told_offences
+    from support.streamed import Streamed, expected_offences, told_offences
+
 
 Record = PublishedRecord | DeliveredRecord
 

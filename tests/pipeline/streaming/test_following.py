@@ -12,16 +12,24 @@ from threading import Event
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lbg_pipeline.errors import NewerSchema, told_by
-from lbg_pipeline.streaming.epochs import Front
-from lbg_pipeline.streaming.running import follow
 from lbg_pipeline.streaming.settings import StreamSettings
 from support.broken_lines import newer_line
 from support.journal_by_seconds import records_by_file, write_second
 from support.pipeline_reference import judge
-from support.streamed import expected_offences, told_offences
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Front, SparkSession, expected_offences, follow, told_offences
+    from pyspark.sql import SparkSession
+
+    from lbg_pipeline.streaming.epochs import Front
+    from lbg_pipeline.streaming.running import follow
+    from support.streamed import expected_offences, told_offences
+
 
 pytestmark = pytest.mark.timeout(300)  # each epoch is half a dozen jobs of Spark, slow on a busy machine
 

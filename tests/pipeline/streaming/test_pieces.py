@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from lbg_broker.group import encode
-from lbg_pipeline.reading.parsing import parse
-from lbg_pipeline.streaming.pieces import judging, pieces_of
 from lbg_pipeline.streaming.rows import NEVER, unpacked
 from lbg_pipeline.streaming.settings import Window
 from support.journal_rows import START_US, delivered, published
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global judging, parse, pieces_of
+    from lbg_pipeline.reading.parsing import parse
+    from lbg_pipeline.streaming.pieces import judging, pieces_of
+
 
 UNTIL_US = START_US + 1_000_000
 WINDOW = Window(NEVER, UNTIL_US, 0, NEVER, NEVER)

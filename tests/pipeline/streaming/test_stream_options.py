@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from lbg_pipeline.commands.validate import validate
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global validate
+    from lbg_pipeline.commands.validate import validate
 
 
 @pytest.mark.parametrize(

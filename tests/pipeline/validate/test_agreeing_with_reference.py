@@ -6,13 +6,20 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_pipeline.validate.settings import ValidationSettings
-from support.judging_purely import findings_of
 from support.pipeline_reference import Record, judge
 from support.random_journals import EPOCHS, journals
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global findings_of
+    from support.judging_purely import findings_of
 
 
 def told(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from pyspark.sql import SparkSession
 
 from lbg_broker.group import encode
-from lbg_pipeline.commands.validate import validate
 from support.journal_rows import delivered, published, write_lines
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global SparkSession, validate
+    from pyspark.sql import SparkSession
+
+    from lbg_pipeline.commands.validate import validate
+
 
 pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
 

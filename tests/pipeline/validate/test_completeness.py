@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lbg_pipeline.validate import completeness as module
-from lbg_pipeline.validate.completeness import Completeness, Deliveries, Ranges, completeness
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global Completeness, Deliveries, Ranges, completeness, module
+    from lbg_pipeline.validate import completeness as module
+    from lbg_pipeline.validate.completeness import Completeness, Deliveries, Ranges, completeness
 
 
 def judged(

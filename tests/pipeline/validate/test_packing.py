@@ -8,11 +8,18 @@ import pyarrow as pa
 import pytest
 
 from lbg_broker.group import encode
-from lbg_pipeline.reading.parsing import parse
-from lbg_pipeline.validate.evidence import SCHEMA, EvidenceStep
-from lbg_pipeline.validate.packing import PackingStep, unpacked
 from lbg_pipeline.validate.settings import ValidationSettings
 from support.journal_rows import delivered, published
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global EvidenceStep, PackingStep, SCHEMA, parse, unpacked
+    from lbg_pipeline.reading.parsing import parse
+    from lbg_pipeline.validate.evidence import SCHEMA, EvidenceStep
+    from lbg_pipeline.validate.packing import PackingStep, unpacked
+
 
 RECORDS = [
     *(published(seq, hash_=hash_, key=f"k{hash_}") for hash_ in range(9) for seq in range(3)),

@@ -9,16 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PythonException
-from pyspark.sql import DataFrame, SparkSession
 
 from lbg_pipeline.errors import told_by
-from lbg_pipeline.progress import Progress
-from lbg_pipeline.validate.job import validate_journals
 from lbg_pipeline.validate.reporting import Report, report_lines
 from lbg_pipeline.validate.settings import ValidationSettings
 from support.pipeline_findings import LostRange, Move
 from support.planted_journal import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _large_imports() -> None:
+    """Loads what takes long when the first test runs, and not when the tests are collected."""
+    global DataFrame, Progress, PythonException, SparkSession, validate_journals
+    from pyspark.errors import PythonException
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lbg_pipeline.progress import Progress
+    from lbg_pipeline.validate.job import validate_journals
+
 
 pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
 
