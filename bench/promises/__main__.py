@@ -60,7 +60,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--cell",
         action="append",
-        type=Cell.parse,
+        type=_cell,
         metavar="MODE/ENGINE/MOVE/TIME/CHANNEL",
         help="only this one",
     )
@@ -80,6 +80,13 @@ def _parse() -> argparse.Namespace:
         "--room", type=int, default=ROOM, help="how much may run at once; default %(default)s"
     )
     return parser.parse_args()
+
+
+def _cell(text: str) -> Cell:
+    try:
+        return Cell.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _cells(arguments: argparse.Namespace) -> list[Cell]:

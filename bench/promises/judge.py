@@ -148,6 +148,11 @@ def judge(
     return found
 
 
+def begun_between(calls: Iterable[Call], since_ns: int, until_ns: int) -> int:
+    """How many calls began in a stretch of time: a move without any proves nothing."""
+    return sum(since_ns <= call.start_ns <= until_ns for call in calls)
+
+
 def _history(made: Iterable[Call]) -> str:
     return "; ".join(map(str, made)) or "never called"
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.promises.judge import Call, Findings, by_key, by_process, calls_of, judge
+from bench.promises.judge import Call, Findings, begun_between, by_key, by_process, calls_of, judge
 from bench.promises.load import Generator, load_of
 from bench.promises.matrix import COUNTED_MODES, HASHES, QUEUES, Cell
 from bench.promises.processes import Brokers, MemberProcess, Publisher, is_closed_first, lbg
@@ -73,10 +73,14 @@ class Scenario:
                 )
                 await self._work(self.present, WORKS_WITHIN_S)
                 await asyncio.sleep(UNDER_LOAD_S)
-                began_at = time.monotonic()
+                began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
                 await getattr(self, f"_{self.cell.move}")()
-                self.moved_s = time.monotonic() - began_at
+                self.moved_s = (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - began_ns) / 1e9
                 await asyncio.sleep(AFTER_S)
+                if not begun_between(self._calls(), began_ns, time.clock_gettime_ns(time.CLOCK_BOOTTIME)):
+                    self.problems.append(
+                        "no call began while it moved: there was no load, and nothing is proven"
+                    )
                 self._note_problem(await publisher.end(WORKS_WITHIN_S))
                 await self._drained(generator)
                 for problem in await asyncio.gather(*(member.leave() for member in self.present)):

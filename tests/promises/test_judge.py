@@ -10,6 +10,7 @@ from bench.promises.judge import (
     Call,
     Findings,
     NotRecorded,
+    begun_between,
     by_process,
     calls_of,
     judge,
@@ -162,6 +163,14 @@ def test_each_offence_says_which_message_and_when() -> None:
     found = judge({0: "k"}, [call(0, 0, 10), call(0, 12, 20, by="m1.0")])
     assert found.repeated == [
         "0 of k: m0.0 at 0.000 s for 10.0 ms (finished); m1.0 at 0.012 s for 8.0 ms (finished)"
+    ]
+
+
+def test_calls_that_begin_in_a_stretch_of_time_are_counted() -> None:
+    assert [begun_between(SOUND, low * MS, high * MS) for low, high in ((0, 30), (1, 10), (11, 24))] == [
+        3,
+        1,
+        0,
     ]
 
 
