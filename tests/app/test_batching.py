@@ -323,6 +323,50 @@ async def test_an_aborted_message_that_was_not_sent_yet_never_is() -> None:
     assert app.batches == [["a"]]
 
 
+async def test_what_the_broker_wants_back_and_is_not_sent_yet_ends_at_once() -> None:
+    gate = asyncio.Event()
+    async with app_that(holding(gate)) as app:
+        channel = app.channel(linger_ms=3_600_000)
+        async with offering_to(channel, Offering()) as offering:
+            offering.offer("a", b"a")
+            await until(lambda: app.batches)
+            offering.offer("b", b"b")
+            await until(lambda: channel.describe()["gathered"] == 1)
+            offering.revoke(*offering.taken, taken=False)
+            assert offering.ended == [(offering.taken[1], INTERRUPTED)]
+            gate.set()
+            await until(lambda: len(offering.ended) == 2)
+    assert offering.ended[1] == (offering.taken[0], ACK)
+    assert app.batches == [["a"]]
+
+
+async def test_a_request_of_which_some_was_taken_is_not_closed_and_the_others_keep_their_verdicts() -> None:
+    gate = asyncio.Event()
+    async with app_that(holding(gate)) as app:
+        channel = app.channel(abort_wait_s=0.0)
+        async with offering_to(channel, Offering()) as offering:
+            offering.offer("a", b"a")
+            offering.offer("b", b"b")
+            await until(lambda: app.batches)
+            offering.revoke(offering.taken[0], taken=True)
+            await asyncio.sleep(0.05)  # time enough for what must not be
+            assert app.cut == 0
+            gate.set()
+            await until(lambda: len(offering.ended) == 2)
+    assert offering.ended == [(offering.taken[0], INTERRUPTED), (offering.taken[1], ACK)]
+
+
+async def test_a_request_that_was_taken_whole_is_closed() -> None:
+    async with app_that(holding(asyncio.Event())) as app:
+        channel = app.channel(abort_wait_s=3600)
+        async with offering_to(channel, Offering()) as offering:
+            offering.offer("a", b"a")
+            await until(lambda: app.batches)
+            offering.revoke(*offering.taken, taken=True)
+            await until(lambda: app.cut == 1)
+            await until(lambda: offering.ended == [(offering.taken[0], INTERRUPTED)])
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"size": 0}, {"requests": 0}, {"max_bytes": 0}, {"linger_ms": -1}, {"abort_wait_s": float("nan")}],

@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 
 from lbg_sidecar.app import PushChannel
-from lbg_sidecar.verdict import INTERRUPTED, Kind
+from lbg_sidecar.verdict import ACK, INTERRUPTED, Kind
 from support.app_subjects import QUICK, SUBJECTS, HttpApp, Subject
 from support.offering import Offering, offering_to
 from support.ports import free_port
@@ -108,6 +108,29 @@ async def test_what_runs_when_the_connection_is_lost_is_ended_once(subject: Subj
     assert {verdict.kind for _, verdict in offering.ended} == {
         Kind.INTERRUPTED if subject.aborts else Kind.ACK
     }
+
+
+async def test_what_has_begun_ends_with_its_own_verdict_when_the_broker_wants_it_back(
+    subject: Subject,
+) -> None:
+    async with offering_to(subject.channel, Offering()) as offering:
+        offering.offer("a", b"sleep 0.3")
+        await until(lambda: subject.log())
+        offering.revoke(*offering.taken, taken=False)
+        await until(lambda: offering.ended)
+    assert [verdict for _, verdict in offering.ended] == [ACK]
+
+
+async def test_what_was_taken_ends_once_and_costs_no_other_call(subject: Subject) -> None:
+    async with offering_to(subject.channel, Offering()) as offering:
+        offering.offer("a", b"sleep 0.5")
+        offering.offer("b", b"sleep 0.5")
+        await until(lambda: len(subject.log()) == 2)
+        offering.revoke(offering.taken[0], taken=True)
+        await until(lambda: len(offering.ended) == 2)
+    assert offering.acked().count(1) == 1
+    assert len(offering.taken) == 2
+    assert offering.consumption.lanes.running == 0
 
 
 @pytest.mark.parametrize(

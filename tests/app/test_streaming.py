@@ -21,7 +21,7 @@ from lbg_broker.amqp import BasicProperties
 from lbg_broker.client import Delivery
 from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ
 from lbg_sidecar import ACK, Member, MemberSettings, Message, Verdict, drop, retry
-from lbg_sidecar.app import StreamChannel, StreamSettings
+from lbg_sidecar.app import StreamChannel, StreamSettings, withdraw
 from lbg_sidecar.app.conversation import SUBPROTOCOL
 from lbg_sidecar.consuming.held import Attachment
 from lbg_sidecar.message import held_of
@@ -270,6 +270,21 @@ async def test_a_cancel_that_is_not_confirmed_closes_the_stream() -> None:
         stream.channel.abort([given])
         assert await close_code(socket) == 4408
         await until(lambda: stream.calls.ended == [(0, INTERRUPTED)])
+
+
+async def test_what_was_taken_is_cancelled_and_costs_no_connection() -> None:
+    async with a_stream() as stream, stream.connected(HELLO) as socket:
+        given = [message(0), message(1)]
+        stream.offer(*given)
+        await frame(socket)
+        withdraw(stream.channel, given, taken=False)
+        withdraw(stream.channel, [given[0]], taken=True)
+        assert await frame(socket) == {"cancel": [1]}
+        await asyncio.sleep(0.3)  # longer than a cancel is waited for
+        assert not socket.closed
+        await socket.send_str('{"acks": [1, 2]}')
+        await until(lambda: len(stream.calls.ended) == 2)
+    assert dict(stream.calls.ended) == {0: ACK, 1: ACK}
 
 
 async def test_who_reads_nothing_is_not_buried_in_messages_and_is_found_by_its_silence() -> None:

@@ -12,6 +12,7 @@ from lbg_broker.amqp import BasicProperties
 from lbg_broker.client import Delivery
 from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
 from lbg_sidecar import AppChannel, Message, Verdict
+from lbg_sidecar.app import withdraw
 from lbg_sidecar.consuming.backoff import Backoff
 from lbg_sidecar.consuming.consumption import Consumption, Rules
 from lbg_sidecar.consuming.held import Attachment, Held
@@ -110,6 +111,16 @@ class Offering:
         assert self.channel is not None
         self.channel.abort(messages)
         return messages
+
+    def revoke(self, *messages: Message, taken: bool) -> None:
+        """The broker wants them back, or has given them to another member."""
+        tags = [message.held.tag for message in messages]
+        if taken:
+            self.consumption.take_back(self.attachment, tags)
+        else:
+            self.consumption.ask_back(self.attachment, tags)
+        assert self.channel is not None
+        withdraw(self.channel, messages, taken=taken)
 
     def acked(self) -> list[int | None]:
         return [message.seq for message, verdict in self.ended if verdict.kind is Kind.ACK]

@@ -105,6 +105,9 @@ class CommandChannel:
         if any(message.held in running for message in messages):
             self._kill()
 
+    def withdraw(self, messages: Collection[Message], *, taken: bool) -> None:
+        """It has begun all that it was given, and a kill would have others' messages processed twice: it goes on."""
+
     async def stop(self, grace_s: float) -> None:
         self._stopping = True
         self._calls = None

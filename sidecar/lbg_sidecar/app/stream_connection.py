@@ -72,12 +72,16 @@ class StreamConnection:
     def wake(self) -> None:
         self._woken.set()
 
-    def cancel(self, messages: Collection[Message]) -> None:
+    def cancel(self, messages: Collection[Message], *, must_confirm: bool = True) -> None:
+        """Ask the application to stop these; if it `must_confirm`, the connection ends when it does not in time."""
         meant = {message.held for message in messages}
         numbers = self.conversation.cancel(lambda message: message.held in meant)
         if numbers:
             self._to_cancel += numbers
-            self._limits.add(self._loop.call_later(self._settings.cancel_limit_s, self._too_late, numbers))
+            if must_confirm:
+                self._limits.add(
+                    self._loop.call_later(self._settings.cancel_limit_s, self._too_late, numbers)
+                )
             self.wake()
 
     def end(self, code: int, reason: str) -> None:

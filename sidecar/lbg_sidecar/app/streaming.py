@@ -61,6 +61,12 @@ class StreamChannel:
         if self._connection is not None:
             self._connection.cancel(messages)
 
+    def withdraw(self, messages: Collection[Message], *, taken: bool) -> None:
+        """What was sent has begun. A connection whose application goes on with it is not closed for that: others'
+        messages would be processed twice."""
+        if taken and self._connection is not None:
+            self._connection.cancel(messages, must_confirm=False)
+
     async def stop(self, grace_s: float) -> None:
         self._calls = None
         if self._grace is not None:
