@@ -4,7 +4,7 @@ A client that announced `lbg.revoke` is sent basic.revoke for either, and answer
 and what is taken from it counts against its prefetch until it has acknowledged it: until then it still has it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from lbg_broker.amqp.methods import BasicRevokeOk
 from lbg_broker.server.core.channel import Channel
@@ -17,9 +17,9 @@ from lbg_broker.server.core.state import State
 __all__ = ["answered", "ask_back", "is_asked", "tags_of", "take_back"]
 
 
-def tags_of(channel: Channel, line: Spool) -> list[int]:
-    """The deliveries of a line that a channel holds, in order."""
-    return [tag for tag, entry in channel.unsettled.items() if entry[0] is line]
+def tags_of(channel: Channel, lines: Container[Spool]) -> list[int]:
+    """The deliveries of these lines that a channel holds, in order."""
+    return [tag for tag, entry in channel.unsettled.items() if entry[0] in lines]
 
 
 def ask_back(state: State, consumer: Consumer, tags: Iterable[int]) -> bool:
@@ -52,7 +52,7 @@ def take_back(state: State, line: Spool, channel: Channel) -> int:
     word on them does nothing from here on."""
     of_consumer: dict[Consumer, list[int]] = {}
     messages = []
-    for tag in tags_of(channel, line):
+    for tag in tags_of(channel, (line,)):
         _, message, consumer = channel.unsettled.pop(tag)
         messages.append(message)
         if consumer is not None:

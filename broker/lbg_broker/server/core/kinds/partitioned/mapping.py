@@ -164,11 +164,17 @@ class Mapping:
         self.total += 1
         self._assign(partition, self._handoffs.pop(partition).successor)
 
-    def answered(self) -> None:
-        """A consumer has given back what it had not begun: its own partitions need not wait for the rest."""
-        for partition, handoff in list(self._handoffs.items()):
-            if handoff.stays and not self._is_asked(partition):
-                self.drained(partition)
+    def answered(self) -> bool:
+        """A consumer has given back what it had not begun: its own partitions need not wait for the rest. False if none
+        of them did."""
+        stay = [
+            partition
+            for partition, handoff in self._handoffs.items()
+            if handoff.stays and not self._is_asked(partition)
+        ]
+        for partition in stay:
+            self.drained(partition)
+        return bool(stay)
 
     def ring(self, now: float) -> list[int]:
         """Do what is due, and say which partitions are handed off though their former consumer still holds some of

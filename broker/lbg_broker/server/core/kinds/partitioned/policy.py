@@ -16,6 +16,7 @@ from lbg_broker.server.core.kinds.partitioned.rules import PartitionedRules
 from lbg_broker.server.core.message import Origin
 from lbg_broker.server.core.reading_arguments import ArgumentReader
 from lbg_broker.server.core.revocation import ask_back, is_asked, tags_of, take_back
+from lbg_broker.server.core.spool import Spool
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.queue import Queue
@@ -102,8 +103,8 @@ class Partitioned(Policy):
         return bool(self._flows[consumer].partitions)
 
     def answered(self, consumer: Consumer) -> None:
-        self.mapping.answered()
-        self.changed()
+        if self.mapping.answered():
+            self.changed()
 
     def ring(self) -> None:
         self._alarm_at = None
@@ -154,16 +155,20 @@ class Partitioned(Policy):
         return bool(done)
 
     def changed(self) -> None:
-        """Take up what became of the mapping."""
+        """Take up what became of the mapping. Who holds messages of a partition that is paused now is asked for them."""
         state, queue, mapping = self.state, self.queue, self.mapping
         waiting_for = frozenset(mapping.waiting_for)
         self._hands_off = bool(waiting_for)
+        paused: dict[Consumer, set[Spool]] = {}
         for number, line in enumerate(self.lines):
             if number not in waiting_for:
                 line.on_drained = None
             elif line.on_drained is None:
                 line.on_drained = self._make_due
-                self._ask_back(line)
+                if line.holder is not None:
+                    paused.setdefault(line.holder, set()).add(line)
+        for holder, lines in paused.items():
+            ask_back(state, holder, tags_of(holder.channel, lines))
         turns = [
             _Turn(consumer, [self.lines[partition] for partition in mapping.deliverable(flow)])
             for consumer, flow in self._flows.items()
@@ -178,11 +183,6 @@ class Partitioned(Policy):
             self._assigned = assigned
             state.redefine(queue)
         state.make_due(queue)
-
-    def _ask_back(self, line: Partition) -> None:
-        """A partition is paused: who holds messages of it is to start nothing more of them."""
-        if line.holder is not None:
-            ask_back(self.state, line.holder, tags_of(line.holder.channel, line))
 
     def _is_asked(self, partition: int) -> bool:
         line = self.lines[partition]
