@@ -46,7 +46,7 @@ class Republishing:
             return None
         while self._waiting:
             held = self._waiting.popleft()
-            if not held.attachment.closed:
+            if not held.is_over:
                 return held
         return None
 

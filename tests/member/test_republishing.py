@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,11 +55,15 @@ def test_after_a_refusal_everything_goes_out_again_in_order_one_at_a_time() -> N
     assert sent(machine, 1.0, 6) == held[2:]
 
 
-def test_what_nobody_can_acknowledge_any_more_is_not_published() -> None:
+@pytest.mark.parametrize("how", ["its channel is closed", "it is another's"])
+def test_what_nobody_can_acknowledge_any_more_is_not_published(how: str) -> None:
     machine = Republishing()
     (held,) = messages(1)
     machine.offer(held)
-    held.attachment.closed = True
+    if how == "it is another's":
+        held.is_taken = True
+    else:
+        held.attachment.closed = True
     assert machine.next_to_send(0) is None
 
 

@@ -227,13 +227,13 @@ class TestTaken:
         member.machine.flush(NOW + 1)
         assert acks(member) == [(2, True)]
 
-    def test_a_dead_letter_that_is_confirmed_late_lets_its_lane_go_on(self) -> None:
+    def test_a_dead_letter_on_its_way_holds_its_lane_up_no_more(self) -> None:
         member, (running,) = holding(*ONE_KEY[:1])
         member.machine.end(running, drop("bad"), NOW)
         taken(member, 1)
         member.deliver(member.attachment, ("a", 1, 1))
-        member.machine.confirmed(running, Next.DEAD_LETTER, NOW)
         assert [held.identity for held in member.take_all(NOW)] == [("p", 1, 1)]
+        member.machine.confirmed(running, Next.DEAD_LETTER, NOW)
         member.machine.flush(NOW + 1)
         assert acks(member) == []
 

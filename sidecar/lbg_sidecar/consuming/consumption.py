@@ -233,6 +233,8 @@ class Consumption:
         self._release(attachment, gone)
         for held in gone:
             held.is_taken = True
+            if held in attachment.parked:
+                self.lanes.unpark(held)
             if held in attachment.unconfirmed:
                 del attachment.unconfirmed[held]
                 if held.identity is not None:
@@ -282,8 +284,6 @@ class Consumption:
         """The broker has the dead letter, or the republished message: now it may be acked here."""
         attachment = held.attachment
         if held.is_over:
-            if what is Next.DEAD_LETTER:
-                self.lanes.unpark(held)
             return
         if what is Next.DEAD_LETTER:
             self._settle(held, Outcome.DEAD)

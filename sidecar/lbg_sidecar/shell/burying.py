@@ -86,7 +86,7 @@ class Burying:
         }
         if (session := held.attachment.session) is not None:
             properties.headers[HEADER_SESSION] = session
-        while not held.attachment.closed:
+        while not held.is_over:
             publisher = self._publisher
             try:
                 await self._answered(

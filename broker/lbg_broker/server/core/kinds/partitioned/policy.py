@@ -155,7 +155,7 @@ class Partitioned(Policy):
         return bool(done)
 
     def changed(self) -> None:
-        """Take up what became of the mapping. Who holds messages of a partition that is paused now is asked for them."""
+        """Take up what became of the mapping. Who holds messages of a partition that is paused is asked for them."""
         state, queue, mapping = self.state, self.queue, self.mapping
         waiting_for = frozenset(mapping.waiting_for)
         self._hands_off = bool(waiting_for)
