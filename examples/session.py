@@ -15,19 +15,20 @@ class Orders:
         with self.connection:
             self.connection.execute("CREATE TABLE IF NOT EXISTS orders (account TEXT, content BLOB)")
             self.connection.execute(
-                "CREATE TABLE IF NOT EXISTS position (session TEXT PRIMARY KEY, n INTEGER)"
+                "CREATE TABLE IF NOT EXISTS position (session TEXT PRIMARY KEY, n INTEGER, epoch TEXT)"
             )
 
-    def committed(self, session: str) -> int:
+    def committed(self, session: str) -> tuple[int, str | None]:
         """Asked before the member connects: the broker goes on right after it."""
-        row = self.connection.execute("SELECT n FROM position WHERE session = ?", (session,)).fetchone()
-        return row[0] if row else 0
+        query = "SELECT n, epoch FROM position WHERE session = ?"
+        return self.connection.execute(query, (session,)).fetchone() or (0, None)
 
     async def __call__(self, message: Message) -> None:
         with self.connection:  # one transaction: what the message does, and its number
             self.connection.execute("INSERT INTO orders VALUES (?, ?)", (message.key, message.data))
             self.connection.execute(
-                "INSERT OR REPLACE INTO position VALUES (?, ?)", (message.session, message.sequence)
+                "INSERT OR REPLACE INTO position VALUES (?, ?, ?)",
+                (message.session, message.sequence, message.session_epoch),
             )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from lbg_broker.client import Delivery
 
 from .consuming.held import Attachment, Held, Identity
-from .stamp import content_type_of, session_stamp_of, stamp_of
+from .stamp import content_type_of, session_epoch_of, session_stamp_of, stamp_of
 from .tracing import trace_of
 
 
@@ -72,6 +72,12 @@ class Message:
         return self.held.sequence
 
     @property
+    def session_epoch(self) -> str | None:
+        """The life of the broker in which it got that number: a broker that is restored from a backup gives the number
+        to another message, in another epoch. To be committed with the number."""
+        return self.held.epoch
+
+    @property
     def topic(self) -> str:
         """What follows prefix and hash in the routing key."""
         _, _, rest = str(self.delivery.routing_key).partition(".")
@@ -130,7 +136,7 @@ class Message:
             **trace_of(headers),
         }
         if self.sequence is not None:
-            fields |= {"session": self.session, "sequence": self.sequence}
+            fields |= {"session": self.session, "sequence": self.sequence, "epoch": self.session_epoch}
         try:
             fields["data"] = self.data.decode()
         except UnicodeDecodeError:
@@ -151,6 +157,7 @@ def held_of(attachment: Attachment, delivery: Delivery, prefix: str) -> Held:
     held.redelivered = delivery.redelivered
     if attachment.session is not None:
         held.sequence, held.ends_session = session_stamp_of(delivery)
+        held.epoch = session_epoch_of(delivery)
     return held
 
 

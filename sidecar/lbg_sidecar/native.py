@@ -33,6 +33,7 @@ ASK_AGAIN_AFTER_S = 1.0
 
 SESSION = "x-session"
 SESSION_COMMITTED = "x-session-committed"
+SESSION_EPOCH = "x-session-epoch"
 
 
 class NativeMachine(Participant):
@@ -205,6 +206,8 @@ class NativeMachine(Participant):
         told: dict[str, str | int] = {SESSION: session.name}
         if session.committed is not None:
             told[SESSION_COMMITTED] = session.committed
+            if session.epoch is not None:
+                told[SESSION_EPOCH] = session.epoch
         return told
 
     @property

@@ -17,6 +17,7 @@ from lbg_broker.group import (
     HEADER_PUBLISHER,
     HEADER_SEQ,
     HEADER_SESSION_END,
+    HEADER_SESSION_EPOCH,
     HEADER_SESSION_SEQ,
     HEADER_TS,
 )
@@ -35,6 +36,7 @@ _PUBLISHER = _name(HEADER_PUBLISHER, b"S")
 _SEQ = _name(HEADER_SEQ, b"l")
 _TS = _name(HEADER_TS, b"l")
 _SESSION_SEQ = _name(HEADER_SESSION_SEQ, b"l")
+_SESSION_EPOCH = _name(HEADER_SESSION_EPOCH, b"S")
 _SESSION_END = HEADER_SESSION_END.encode()
 _LONG_LONG = Struct(">q").unpack_from
 _SEQ_AND_TS = Struct(f">q{len(_TS)}sq").unpack_from
@@ -90,6 +92,17 @@ def session_stamp_of(delivery: Delivery) -> tuple[int | None, bool]:
         sequence = found if isinstance(found, int) else None
     ends = _SESSION_END in header and delivery.headers.get(HEADER_SESSION_END) is True
     return sequence, ends
+
+
+def session_epoch_of(delivery: Delivery) -> str | None:
+    """In which of the broker's lives its number was given. The broker puts it right before the number."""
+    header = delivery.header
+    end = header.rfind(_SESSION_SEQ)
+    at = header.rfind(_SESSION_EPOCH, 0, end) + len(_SESSION_EPOCH)
+    if end >= 0 and at >= len(_SESSION_EPOCH) and at + 4 + _LONG(header, at)[0] == end:
+        return header[at + 4 : end].decode()
+    found = delivery.headers.get(HEADER_SESSION_EPOCH) if HEADER_SESSION_EPOCH.encode() in header else None
+    return found if isinstance(found, str) else None
 
 
 def content_type_of(header: bytes) -> str | None:

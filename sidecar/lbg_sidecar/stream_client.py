@@ -32,11 +32,11 @@ async def consume(
     *,
     credit: int = 256,
     processed: Sequence[Any] = (),
-    committed: int | None = None,
+    committed: int | tuple[int, str | None] | None = None,
     unix_socket: str | None = None,
 ) -> None:
     """Call `handle` with each message until the stream ends; call again to connect anew. `committed`: in mode Sessions,
-    how far the application has committed its session itself.
+    how far the application has committed its session itself: a number, or a pair of it and its message's epoch.
 
     None acknowledges; ``{"verdict": "retry" | "drop", "reason": …, "after_s": …}`` does not; an exception is a retry.
     """

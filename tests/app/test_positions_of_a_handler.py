@@ -33,7 +33,7 @@ class AskingCalls:
     def processed(self, streams: Iterable[StreamRuns]) -> None:
         self.told.extend(streams)
 
-    def committed(self, sequence: int) -> None:
+    def committed(self, sequence: int, epoch: str | None = None) -> None:
         self.told.append(sequence)
 
 

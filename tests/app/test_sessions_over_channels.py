@@ -73,15 +73,29 @@ def test_in_other_modes_nothing_is_said_of_sessions() -> None:
 
 def test_an_application_knows_streams_or_a_number_or_both() -> None:
     assert parse_told([]) == ((), None)
-    assert parse_told({"committed": 0}) == ((), 0)
-    assert parse_told({"processed": [["p", 1, [[0, 2]]]], "committed": 5}) == ((("p", 1, ((0, 2),)),), 5)
+    assert parse_told({"committed": 0}) == ((), (0, None))
+    assert parse_told({"processed": [["p", 1, [[0, 2]]]], "committed": 5}) == (
+        (("p", 1, ((0, 2),)),),
+        (5, None),
+    )
+    assert parse_told({"committed": [5, "e"]}) == ((), (5, "e"))
+    assert parse_told({"committed": [5, None]}) == ((), (5, None))
+    for wrong in (
+        {"committed": [5]},
+        {"committed": [5, 6]},
+        {"committed": ["5", "e"]},
+        {"committed": [-5, "e"]},
+    ):
+        with pytest.raises(ValueError, match="or it and its epoch"):
+            parse_told(wrong)
     for wrong in ({}, {"committed": -1}, {"committed": "5"}, {"comitted": 5}, {"processed": {}}, 5):
         with pytest.raises(ValueError, match=r"is not|is in|not a"):
             parse_told(wrong)
 
 
 def test_a_hello_may_say_how_far_the_session_is() -> None:
-    assert read_hello('{"hello": {"credit": 1, "committed": 345}}').committed == 345
+    assert read_hello('{"hello": {"credit": 1, "committed": 345}}').committed == (345, None)
+    assert read_hello('{"hello": {"credit": 1, "committed": [345, "e"]}}').committed == (345, "e")
     assert read_hello('{"hello": {"credit": 1}}').committed is None
     with pytest.raises(StreamError, match="not a number from 0"):
         read_hello('{"hello": {"credit": 1, "committed": true}}')

@@ -66,7 +66,7 @@ class Calls:
     def processed(self, streams: Any) -> None:
         self.told.append(tuple(streams))
 
-    def committed(self, sequence: int) -> None:
+    def committed(self, sequence: int, epoch: str | None = None) -> None:
         self.told.append(sequence)
 
 

@@ -71,6 +71,34 @@ def test_that_a_session_is_over_is_found_again_until_the_next_begins(tmp_path: P
     file.close()
 
 
+def test_the_epoch_of_a_number_is_found_again(tmp_path: Path) -> None:
+    file = opened(tmp_path / "p")
+    file.write(7, epoch="C0WvEMT0RmXWoLuPB5mK8A")
+    file.close()
+    file = opened(tmp_path / "p")
+    assert (file.committed, file.epoch, file.is_over) == (7, "C0WvEMT0RmXWoLuPB5mK8A", False)
+    file.write(8)
+    file.close()
+    file = opened(tmp_path / "p")
+    assert (file.committed, file.epoch) == (8, None)
+    file.close()
+
+
+def test_a_file_of_version_1_goes_on(tmp_path: Path) -> None:
+    head = struct.pack(f"<{len(MAGIC)}sI", MAGIC, 1)
+    record = struct.pack("<QQ?", 3, 41, False)
+    named = struct.pack("<I", crc32(record, crc32(b"g\0s"))) + record
+    content = (head + struct.pack("<I", crc32(head))).ljust(128, b"\0") + named.ljust(64, b"\0")
+    (tmp_path / "p").write_bytes(content)
+    file = opened(tmp_path / "p")
+    assert (file.committed, file.epoch) == (41, None)
+    file.write(42, epoch="e")
+    file.close()
+    file = opened(tmp_path / "p")
+    assert (file.committed, file.epoch) == (42, "e")
+    file.close()
+
+
 def test_kill_9_leaves_the_last_number_that_was_told(tmp_path: Path) -> None:
     path, before = tmp_path / "p", 0
     for _ in range(5):
@@ -139,9 +167,9 @@ def test_a_file_that_is_all_zeros_was_never_written(tmp_path: Path, caplog: pyte
 
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
-    head = struct.pack(f"<{len(MAGIC)}sI", MAGIC, 2)
+    head = struct.pack(f"<{len(MAGIC)}sI", MAGIC, 3)
     (tmp_path / "p").write_bytes((head + struct.pack("<I", crc32(head))).ljust(SIZE_BYTES, b"\0"))
-    with pytest.raises(CommitsError, match="of version 2, and this member knows 1: run the newer"):
+    with pytest.raises(CommitsError, match="of version 3, and this member knows 2: run the newer"):
         opened(tmp_path / "p")
 
 

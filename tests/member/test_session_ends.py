@@ -33,7 +33,7 @@ class File:
     is_over: bool = False
     said: list[tuple[int, bool]] = field(default_factory=list)
 
-    def write(self, committed: int, *, is_over: bool = False) -> None:
+    def write(self, committed: int, *, epoch: str | None = None, is_over: bool = False) -> None:
         self.committed, self.is_over = committed, is_over
         self.said.append((committed, is_over))
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from lbg_broker.group import Engine, GroupSpec
 from lbg_sidecar import MemberSettings
 from lbg_sidecar.consuming.consumption import Next
-from lbg_sidecar.consuming.held import Held
+from lbg_sidecar.consuming.held import Attachment, Held
 from lbg_sidecar.consuming.session import SessionPosition
 from lbg_sidecar.effects import (
     Ack,
@@ -33,7 +33,7 @@ def with_session(committed: int | None = None, **rules: object) -> tuple[NativeM
     position = SessionPosition("s")
     position.committed = committed
     kept: list[int] = []
-    position.keep = lambda committed, *, is_over=False: kept.append(committed)
+    position.keep = lambda committed, *, epoch=None, is_over=False: kept.append(committed)
     return NativeMember(session=position, **rules), kept
 
 
@@ -51,6 +51,37 @@ def test_it_asks_for_its_session_where_it_is() -> None:
         member, _ = with_session(committed)
         member.machine.connected(0, 0.0)
         assert asked(member) == {"x-session": "s", **arguments}
+
+
+def test_a_number_of_another_epoch_is_no_repeat_and_is_kept_with_its_epoch() -> None:
+    position = SessionPosition("s")
+    position.committed, position.epoch = 7, "before"
+    kept: list[tuple[int, str | None]] = []
+    position.keep = lambda committed, *, epoch=None, is_over=False: kept.append((committed, epoch))
+    member = NativeMember(session=position)
+    member.machine.connected(0, 0.0)
+    assert asked(member) == {"x-session": "s", "x-session-committed": 7, "x-session-epoch": "before"}
+    held = Held(Attachment(0, 1), 1)
+    for sequence, epoch, is_covered in ((7, "before", True), (8, "before", False), (3, "restored", False)):
+        held.sequence, held.epoch = sequence, epoch
+        assert position.covers(held) is is_covered
+    position.done(held)
+    held.sequence = 4
+    position.done(held)
+    assert kept == [(3, "restored"), (4, "restored")]
+    assert (position.committed, position.epoch) == (4, "restored")
+
+
+def test_what_the_application_says_counts_beside_what_it_did_since_in_the_same_epoch() -> None:
+    position = SessionPosition("s")
+    position.told(5, "e")
+    assert (position.committed, position.epoch) == (5, "e")
+    position.told(4, "e")
+    assert (position.committed, position.epoch) == (5, "e")
+    position.told(6, "e")
+    assert (position.committed, position.epoch) == (6, "e")
+    position.told(2, "where another consumer went on")
+    assert (position.committed, position.epoch) == (2, "where another consumer went on")
 
 
 def test_one_message_after_another_whatever_their_keys() -> None:
@@ -301,7 +332,7 @@ class SessionWorld:
         self.running: Held | None = None
         self.connect()
 
-    def _keep(self, committed: int, *, is_over: bool = False) -> None:
+    def _keep(self, committed: int, *, epoch: str | None = None, is_over: bool = False) -> None:
         self.table.file = committed
 
     def connect(self) -> None:

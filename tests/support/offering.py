@@ -89,7 +89,7 @@ class Offering:
     def processed(self, streams: Iterable[StreamRuns]) -> None:
         self.streams.extend(streams)
 
-    def committed(self, sequence: int) -> None:
+    def committed(self, sequence: int, epoch: str | None = None) -> None:
         self.commits.append(sequence)
 
     # The test's side

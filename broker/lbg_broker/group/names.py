@@ -29,8 +29,10 @@ HEADER_FINISHED_AT = "lbg-finished-at"
 HEADER_RELEASED = "lbg-released"
 """The application had it, and what it said came too late: the message was given back, and is delivered again."""
 
-# A message's number in its session, from 1, and that it is the session's last: the embedded broker's own.
+# A message's number in its session, from 1, the broker's life in which it was given, and that it is the session's last:
+# the embedded broker's own.
 HEADER_SESSION_SEQ = "x-session-seq"
+HEADER_SESSION_EPOCH = "x-session-epoch"
 HEADER_SESSION_END = "x-session-end"
 # Added by a member that republishes what it received in mode Sessions.
 HEADER_SESSION = "lbg-session"

@@ -37,9 +37,10 @@ class Calls(Protocol):
     def session(self) -> str | None:
         """The name of the member's session; None in other modes than Sessions."""
 
-    def committed(self, sequence: int) -> None:
-        """How far the application has committed its session itself, with its own writes; 0: it has begun. From then on
-        the position is its own. Said before the application counts as ready, the broker goes on after it."""
+    def committed(self, sequence: int, epoch: str | None = None) -> None:
+        """How far the application has committed its session itself, with its own writes; 0: it has begun. `epoch`: of
+        the message with that number, None if the application does not keep it. From then on the position is its own.
+        Said before the application counts as ready, the broker goes on after it."""
 
 
 class AppChannel(Protocol):

@@ -67,6 +67,8 @@ def attributes(message: Message) -> dict[str, str]:
     if held.sequence is not None:
         found["lbgsession"] = str(message.session)
         found["lbgsequence"] = str(held.sequence)
+        if held.epoch is not None:
+            found["lbgepoch"] = held.epoch
     if not _WORTH_DECODING(message.delivery.header):
         return found
     headers = message.delivery.headers
@@ -123,6 +125,8 @@ def _stamped(message: Message) -> str:
     session = ""
     if held.sequence is not None:
         session = f',"lbgsession":{_quoted(str(message.session))},"lbgsequence":"{held.sequence}"'
+        if held.epoch is not None:
+            session += f',"lbgepoch":{_quoted(held.epoch)}'
     return (
         f'"specversion":"1.0","id":{name},"source":{_quoted(_source(message.group))},"type":"{EVENT_TYPE}",'
         f'"lbgid":{name},"lbgqueue":"{message.queue}","lbgattempt":"{held.attempts}"'

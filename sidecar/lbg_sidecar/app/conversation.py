@@ -14,7 +14,7 @@ from ..consuming.positions import StreamRuns
 from ..errors import StreamError
 from ..verdict import ACK, INTERRUPTED, Verdict
 from .answers import read_object, read_verdict
-from .knowledge import parse_committed, parse_processed
+from .knowledge import Committed, parse_committed, parse_processed
 
 SUBPROTOCOL = "lbg.stream.v1"
 CREDIT_MAX = 65_535
@@ -31,7 +31,7 @@ class Hello:
 
     credit: int
     processed: tuple[StreamRuns, ...] = ()
-    committed: int | None = None
+    committed: Committed | None = None
 
 
 class Conversation(Generic[T]):

@@ -21,7 +21,7 @@ async def tell_positions(handler: object, calls: Calls) -> None:
         if processed is not None:
             calls.processed(parse_processed(await _said(processed())))
         if committed is not None and calls.session is not None:
-            calls.committed(parse_committed(await _said(committed(calls.session))))
+            calls.committed(*parse_committed(await _said(committed(calls.session))))
     except Exception as error:
         raise AppError(
             f"the handler cannot say what it has processed: {type(error).__name__}: {error}"

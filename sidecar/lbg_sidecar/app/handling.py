@@ -35,7 +35,8 @@ def handler_channel(handler: AsyncHandler | SyncHandler, *, concurrency: int) ->
 
     An object with a method `processed`, a coroutine function or not, is asked once, when the member starts, for what
     it has processed (`app.knowledge`); a plain one runs in the event loop's thread. In mode Sessions one with a method
-    `committed` is asked likewise, with the name of the session, for the last sequence number that it has committed.
+    `committed` is asked likewise, with the name of the session, for the last sequence number that it has committed, or
+    for a pair of that and its message's `session_epoch`.
     """
     call = getattr(handler, "__call__", handler)  # noqa: B004 (an object with an async __call__ counts too)
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):

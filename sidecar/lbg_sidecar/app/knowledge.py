@@ -2,17 +2,25 @@
 
 One entry for each publisher and hash, with runs of sequence numbers, both ends included. An application that commits
 positions with its own writes says so when it connects; every channel takes the same form. In mode Sessions there is one
-number: ``{"committed": 345}``.
+number: ``{"committed": 345}``, or ``{"committed": [345, "C0WvEMT0RmXWoLuPB5mK8A"]}`` with the epoch of that message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple, TypeGuard
 
 from ..consuming.positions import StreamRuns
 
 
-def parse_told(value: object) -> tuple[tuple[StreamRuns, ...], int | None]:
+class Committed(NamedTuple):
+    """How far a session is committed. `epoch`: of the message with that number, None where none is kept."""
+
+    sequence: int
+    epoch: str | None = None
+
+
+def parse_told(value: object) -> tuple[tuple[StreamRuns, ...], Committed | None]:
     """What was processed, and how far the session is committed: from a list, or from an object that holds one or both.
     Raises ValueError."""
     if not isinstance(value, dict):
@@ -25,12 +33,18 @@ def parse_told(value: object) -> tuple[tuple[StreamRuns, ...], int | None]:
     )
 
 
-def parse_committed(value: object) -> int:
-    """Raises ValueError."""
-    if not _is_number(value):
-        raise ValueError(f"what is committed of a session is {value!r:.80}, not a number from 0")
-    assert isinstance(value, int)
-    return value
+def parse_committed(value: object) -> Committed:
+    """A number, or a pair of it and its epoch. Raises ValueError."""
+    match value:
+        case [number, str() | None as epoch]:
+            pass
+        case number:
+            epoch = None
+    if not _is_number(number):
+        raise ValueError(
+            f"what is committed of a session is {value!r:.80}, not a number from 0, or it and its epoch"
+        )
+    return Committed(number, epoch)
 
 
 def parse_processed(value: object) -> tuple[StreamRuns, ...]:
@@ -56,5 +70,5 @@ def _run(number: int, run: object) -> tuple[int, int]:
     return run[0], run[1]
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

@@ -157,7 +157,7 @@ class StreamChannel:
         if hello.processed:
             calls.processed(hello.processed)
         if hello.committed is not None:
-            calls.committed(hello.committed)
+            calls.committed(*hello.committed)
         calls.ready(True)
         return connection
 

@@ -120,7 +120,7 @@ class HealthWatch:
             processed, committed = parse_told(json.loads(reply.body))
             calls.processed(processed)
             if committed is not None:
-                calls.committed(committed)
+                calls.committed(*committed)
         except TimeoutError:
             return f"{path} did not answer within {POSITIONS_TIMEOUT_S:g} s"
         except (Unreachable, ValueError, RecursionError) as error:

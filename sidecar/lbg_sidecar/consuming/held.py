@@ -42,6 +42,7 @@ class Held:
         "delivery",
         "earlier",
         "ends_session",
+        "epoch",
         "finished_at",
         "first_started_at",
         "identity",
@@ -76,6 +77,7 @@ class Held:
         self.delivery = delivery
         self.redelivered = False
         self.sequence: int | None = None
+        self.epoch: str | None = None
         self.ends_session = False
         self.lane: Hashable = None
         self.is_asked = False

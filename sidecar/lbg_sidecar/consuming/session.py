@@ -12,9 +12,10 @@ from .held import Held
 
 
 class Keep(Protocol):
-    """Writes how far a session is. `is_over`: the number is its End-of-Session's."""
+    """Writes how far a session is. `epoch`: the life of the broker in which that number was given, None where it does
+    not say. `is_over`: the number is its End-of-Session's."""
 
-    def __call__(self, committed: int, *, is_over: bool = False) -> None: ...
+    def __call__(self, committed: int, *, epoch: str | None = None, is_over: bool = False) -> None: ...
 
 
 class SessionPosition:
@@ -28,6 +29,9 @@ class SessionPosition:
         self.name = name
         self.committed: int | None = None
         """None while nobody knows: then the broker goes on after what was acknowledged to it."""
+        self.epoch: str | None = None
+        """Of `committed`: a broker that was restored from a backup gives its numbers to other messages, in another
+        epoch. None where nobody says."""
         self.keep: Keep | None = None
         self.is_over = False
         """Its End-of-Session has come, and all before it is processed."""
@@ -40,31 +44,37 @@ class SessionPosition:
         """The application has said how far it is: its word counts."""
         return self._is_the_applications
 
-    def told(self, committed: int) -> None:
+    def told(self, committed: int, epoch: str | None = None) -> None:
         """By the application: in place of what a file says, and again whenever it comes back. What it acknowledged
-        meanwhile it has committed."""
+        meanwhile it has committed, unless it speaks of another epoch: then somebody else went on with the session."""
         if not self._is_the_applications:
             self._is_the_applications = True
-            self.committed, self.is_over = None, False
-        self.committed = max(committed, self.committed or 0)
+            self.committed, self.epoch, self.is_over = None, None, False
+        if self.committed is None or not self._is_of(epoch) or committed > self.committed:
+            self.committed, self.epoch = committed, epoch
+
+    def _is_of(self, epoch: str | None) -> bool:
+        """Whether a number of this epoch can be compared with ours. Who says nothing of epochs means one alone."""
+        return epoch is None or self.epoch is None or epoch == self.epoch
 
     def covers(self, held: Held) -> bool:
         return (
             held.sequence is not None
             and not held.ends_session
             and self.committed is not None
+            and self._is_of(held.epoch)
             and held.sequence <= self.committed
         )
 
     def done(self, held: Held) -> None:
         """This one and all before it are processed."""
         sequence = held.sequence
-        if sequence is None or sequence <= (self.committed or 0):
+        if sequence is None or (self._is_of(held.epoch) and sequence <= (self.committed or 0)):
             return
-        self.committed = sequence
+        self.committed, self.epoch = sequence, held.epoch
         self.is_over = held.ends_session
         if self.keep is not None and not self._is_the_applications:
-            self.keep(sequence, is_over=self.is_over)
+            self.keep(sequence, epoch=self.epoch, is_over=self.is_over)
 
     def describe(self) -> dict[str, object]:
         kept_by = (
@@ -80,4 +90,4 @@ class SessionPosition:
 
     def forget(self) -> None:
         """The broker knows it otherwise, and nobody else can: what it says counts from here on."""
-        self.committed = None
+        self.committed = self.epoch = None

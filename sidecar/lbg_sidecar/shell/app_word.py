@@ -50,10 +50,10 @@ class AppWord(ABC):
         position = self.machine.consumption.session
         return position.name if position is not None else None
 
-    def committed(self, sequence: int) -> None:
+    def committed(self, sequence: int, epoch: str | None = None) -> None:
         position = self.machine.consumption.session
         if position is not None:
-            position.told(sequence)
+            position.told(sequence, epoch)
 
     def on_ask_again(self) -> None:
         self._asking.start()

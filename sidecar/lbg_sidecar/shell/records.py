@@ -48,7 +48,8 @@ class Records:
             file = self._commits = PositionFile(
                 path.with_name(f"{path.name}.position"), group=settings.group, session=session.name
             )
-            session.committed, session.is_over, session.keep = file.committed, file.is_over, file.write
+            session.committed, session.epoch, session.is_over = file.committed, file.epoch, file.is_over
+            session.keep = file.write
         else:
             log_ = self._commits = CommitLog(path.with_name(f"{path.name}.commits"))
             consumption.processed.merge(Positions(log_.streams()))

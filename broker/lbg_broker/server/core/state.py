@@ -7,6 +7,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, TypeVar
 
 from lbg_broker.amqp import MethodEvent
@@ -93,6 +94,11 @@ class State:
         self.alarms: list[tuple[float, int, Queue]] = []
         self._alarm_numbers = itertools.count()
         self.laden: set[Channel] = set()  # channels that hold much of a line's unsettled messages
+
+    @cached_property
+    def life(self) -> str:
+        """What no other life of this broker is called, nor of a copy of its store."""
+        return self.new_token()
 
     # --- effects -----------------------------------------------------------------------------------------------
 

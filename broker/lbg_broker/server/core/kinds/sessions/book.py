@@ -36,6 +36,7 @@ class Book:
             line.settled_to = one["settled_to"]
             session.ending = one["ending"]
             session.away_since = one["away_since"]
+            session.epochs = [(epoch, first) for epoch, first in one.get("epochs", ())]
         return book
 
     def __iter__(self) -> Iterator[Session]:
@@ -54,7 +55,7 @@ class Book:
         """It is over: its name is free."""
         del self._sessions[session.name]
 
-    def check(self, asked: Asked) -> None:
+    def check(self, asked: Asked, life: str) -> None:
         """Raise `ChannelRefusal` unless a consumer may have its session, from where it wants to go on."""
         session = self._sessions.get(asked.name)
         if session is not None and session.is_held:
@@ -62,15 +63,27 @@ class Book:
             raise ChannelRefusal(
                 ReplyCode.RESOURCE_LOCKED, f"session '{asked.name}' of {self._where} {holds}"
             )
-        if asked.committed is None:
+        committed = self.position(asked, life)
+        if committed is None:
             return
         given = session.line.next_position if session is not None else 0
         done = session.line.acknowledged if session is not None else 0
-        if asked.committed > given:
+        if committed > given:
             what = "has been given" if session is not None else "is not known and so has been given"
             raise self._no_position(asked, f"it {what} {given}")
-        if asked.committed < done:
+        if committed < done:
             raise self._no_position(asked, f"it has acknowledged {done}, which are gone")
+
+    def position(self, asked: Asked, life: str) -> int | None:
+        """The number after which a consumer goes on that may have its session; None: after what was acknowledged.
+
+        `life` is the epoch of now: what was given in it is known for certain, so a number beyond it is refused.
+        """
+        session = self._sessions.get(asked.name)
+        if asked.committed is None or asked.epoch in (None, life) or session is None:
+            return asked.committed
+        assert asked.epoch is not None
+        return session.position(asked.committed, asked.epoch)
 
     def _no_position(self, asked: Asked, reason: str) -> ChannelRefusal:
         return ChannelRefusal(

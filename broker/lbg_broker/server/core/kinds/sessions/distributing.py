@@ -6,7 +6,7 @@ is delivered when the store knows whose it is.
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from lbg_broker.amqp import ReplyCode
@@ -17,8 +17,13 @@ from lbg_broker.server.core.errors import ChannelRefusal
 from lbg_broker.server.core.kinds.sessions.book import Book
 from lbg_broker.server.core.kinds.sessions.describing import described
 from lbg_broker.server.core.kinds.sessions.line import PoolLine, SessionLine
-from lbg_broker.server.core.kinds.sessions.numbering import end_of_session, numbered
-from lbg_broker.server.core.kinds.sessions.rules import COMMITTED, SESSION, read_asked
+from lbg_broker.server.core.kinds.sessions.numbering import (
+    EPOCH,
+    end_of_session,
+    epoch_entry,
+    numbered,
+)
+from lbg_broker.server.core.kinds.sessions.rules import COMMITTED, SESSION, Asked, read_asked
 from lbg_broker.server.core.kinds.sessions.session import Session
 from lbg_broker.server.core.message import Origin
 from lbg_broker.server.core.reading_arguments import ArgumentReader
@@ -65,13 +70,16 @@ class Distribution(Policy):
                 ReplyCode.PRECONDITION_FAILED,
                 f"{self._queue.where} keeps what a session has not acknowledged: consume without no-ack",
             )
-        self._book.check(asked)
+        self._book.check(asked, self._state.life)
 
     def add(self, consumer: Consumer) -> None:
         super().add(consumer)
         name, committed = consumer.arguments[SESSION], consumer.arguments.get(COMMITTED)
+        epoch = consumer.arguments.get(EPOCH)
         assert isinstance(name, str)
         assert isinstance(committed, int | None)
+        assert isinstance(epoch, str | None)
+        committed = self._book.position(Asked(name, committed, epoch), self._state.life)
         session = self._book.get(name) or self._begin(name)
         session.attach(consumer)
         self._live[consumer] = session
@@ -103,7 +111,8 @@ class Distribution(Policy):
         if turn and not self._pool.ready:
             session = turn[0]
             line = session.line
-            line.append(origin, numbered(header, line.next_position + 1), body)
+            self._enter(session)
+            line.append(origin, numbered(header, line.next_position + 1, self._epoch), body)
             if line.ready + line.outstanding < session.room:
                 turn.rotate(-1)
             else:
@@ -141,16 +150,26 @@ class Distribution(Policy):
             messages = self._pool.withdraw(room * len(round_))
             if not messages:
                 return
-            for index, (_, line) in enumerate(round_):
+            for index, (session, line) in enumerate(round_):
+                self._enter(session)
                 sequence = line.next_position
                 for message in messages[index :: len(round_)]:
                     sequence += 1
-                    line.append(message.origin, numbered(message.header, sequence), message.body)
+                    line.append(message.origin, numbered(message.header, sequence, self._epoch), message.body)
             turn.rotate(-len(messages))
             for session, _ in round_:
                 if not session.has_room:
                     turn.remove(session)
                     self._watch(session)
+
+    def _enter(self, session: Session) -> None:
+        """The next number is of this life of the broker: kept in the batch that gives it."""
+        if session.enter(self._state.life):
+            self._state.redefine(self._queue)
+
+    @cached_property
+    def _epoch(self) -> bytes:
+        return epoch_entry(self._state.life)
 
     def _watch(self, session: Session) -> None:
         """Let a session take its turn, or know when it may, or when it is over."""
@@ -182,7 +201,8 @@ class Distribution(Policy):
         if session in self._turn:
             self._turn.remove(session)
         line = session.line
-        line.append(self._last, end_of_session(line.next_position + 1), b"")
+        self._enter(session)
+        line.append(self._last, end_of_session(line.next_position + 1, self._epoch), b"")
         self._watch(session)
         self._state.redefine(self._queue)
 

@@ -1,7 +1,8 @@
 """The sequence number in a message's headers, written into its properties as they came.
 
 Done once for every message, when a session gets it, so nothing is decoded that need not be (AMQP 0-9-1 sections 4.2.5.5
-and 4.2.6.1). The number stands last in the table: what publishers write first stays where its readers look for it.
+and 4.2.6.1). The number stands last in the table, and the epoch in which it was given before it: what publishers write
+first stays where its readers look for it.
 """
 
 from struct import Struct
@@ -9,9 +10,10 @@ from typing import Final
 
 from lbg_broker.amqp import BasicProperties
 
-__all__ = ["END", "SEQUENCE", "end_of_session", "numbered"]
+__all__ = ["END", "EPOCH", "SEQUENCE", "end_of_session", "epoch_entry", "numbered"]
 
 SEQUENCE: Final = "x-session-seq"
+EPOCH: Final = "x-session-epoch"
 END: Final = "x-session-end"
 OURS: Final = b"x-session-"
 """What only the broker may say."""
@@ -22,23 +24,29 @@ CONTENT_ENCODING: Final = 0x40
 HEADERS: Final = 0x20
 
 _NAME: Final = bytes((len(SEQUENCE),)) + SEQUENCE.encode() + b"l"
+_EPOCH_NAME: Final = bytes((len(EPOCH),)) + EPOCH.encode() + b"S"
 _ENTRY_BYTES: Final = len(_NAME) + 8
 _entry: Final = Struct(f">{len(_NAME)}sq").pack
-_only_entry: Final = Struct(f">I{len(_NAME)}sq").pack
 _length: Final = Struct(">I")
 
 
-def numbered(header: bytes, sequence: int) -> bytes:
-    """A message's encoded properties with its sequence number among the headers."""
-    return _spliced(_without_ours(header) if OURS in header else header, sequence)
+def epoch_entry(epoch: str) -> bytes:
+    """The epoch as `numbered` and `end_of_session` take it: encoded once."""
+    text = epoch.encode()
+    return _EPOCH_NAME + _length.pack(len(text)) + text
 
 
-def end_of_session(sequence: int) -> bytes:
+def numbered(header: bytes, sequence: int, epoch: bytes = b"") -> bytes:
+    """A message's encoded properties with its sequence number, and the epoch's entry, among the headers."""
+    return _spliced(_without_ours(header) if OURS in header else header, sequence, epoch)
+
+
+def end_of_session(sequence: int, epoch: bytes = b"") -> bytes:
     """The properties of a session's last message."""
-    return _spliced(BasicProperties(headers={END: True}).encode(), sequence)
+    return _spliced(BasicProperties(headers={END: True}).encode(), sequence, epoch)
 
 
-def _spliced(header: bytes, sequence: int) -> bytes:
+def _spliced(header: bytes, sequence: int, epoch: bytes) -> bytes:
     flags = header[0]
     at = 2
     if flags & CONTENT_TYPE:
@@ -46,15 +54,22 @@ def _spliced(header: bytes, sequence: int) -> bytes:
     if flags & CONTENT_ENCODING:
         at += 1 + header[at]
     if not flags & HEADERS:
-        table = _only_entry(_ENTRY_BYTES, _NAME, sequence)
-        return b"%c%b%b%b" % (flags | HEADERS, header[1:at], table, header[at:])
+        return b"%c%b%b%b%b%b" % (
+            flags | HEADERS,
+            header[1:at],
+            _length.pack(len(epoch) + _ENTRY_BYTES),
+            epoch,
+            _entry(_NAME, sequence),
+            header[at:],
+        )
     (length,) = _length.unpack_from(header, at)
     start = at + 4
     end = start + length
-    return b"%b%b%b%b%b" % (
+    return b"%b%b%b%b%b%b" % (
         header[:at],
-        _length.pack(length + _ENTRY_BYTES),
+        _length.pack(length + len(epoch) + _ENTRY_BYTES),
         header[start:end],
+        epoch,
         _entry(_NAME, sequence),
         header[end:],
     )
@@ -65,6 +80,6 @@ def _without_ours(header: bytes) -> bytes:
     properties = BasicProperties.decode(header)
     if properties.headers is not None:
         properties.headers = {
-            name: value for name, value in properties.headers.items() if name not in (SEQUENCE, END)
+            name: value for name, value in properties.headers.items() if name not in (SEQUENCE, EPOCH, END)
         }
     return properties.encode()

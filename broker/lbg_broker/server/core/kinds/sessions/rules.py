@@ -5,6 +5,7 @@ from typing import Final
 
 from lbg_broker.amqp import ReplyCode
 from lbg_broker.server.core.errors import ChannelRefusal
+from lbg_broker.server.core.kinds.sessions.numbering import EPOCH
 from lbg_broker.server.core.reading_arguments import ArgumentReader
 
 __all__ = ["COMMITTED", "NAME_MAX", "SESSION", "Asked", "SessionsRules", "read_asked", "read_sessions"]
@@ -24,10 +25,11 @@ class SessionsRules:
 @dataclass(slots=True, frozen=True)
 class Asked:
     """What a consumer says of its session. `committed`: the last sequence number that it has processed; None when it
-    leaves that to its acknowledgements."""
+    leaves that to its acknowledgements. `epoch`: in which that was given; None when it does not say."""
 
     name: str
     committed: int | None
+    epoch: str | None = None
 
 
 def read_sessions(reader: ArgumentReader, queue_type: str) -> SessionsRules | None:
@@ -44,4 +46,7 @@ def read_asked(reader: ArgumentReader, *, where: str) -> Asked:
         )
     if not 1 <= len(name) <= NAME_MAX:
         raise reader.invalid(SESSION, f"a name has 1 to {NAME_MAX} characters, this one {len(name)}")
-    return Asked(name, reader.number(COMMITTED))
+    epoch = reader.text(EPOCH)
+    if epoch is not None and len(epoch) > NAME_MAX:
+        raise reader.invalid(EPOCH, f"an epoch has at most {NAME_MAX} characters, this one {len(epoch)}")
+    return Asked(name, reader.number(COMMITTED), epoch)

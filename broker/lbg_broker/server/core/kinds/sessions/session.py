@@ -8,7 +8,11 @@ if TYPE_CHECKING:
     from lbg_broker.server.core.channel import Channel
     from lbg_broker.server.core.consumer import Consumer
 
-__all__ = ["ROOM", "Session"]
+__all__ = ["EPOCHS", "ROOM", "Session"]
+
+EPOCHS: Final = 16
+"""Epochs that a session knows. A consumer whose position is of an older one goes on after what was acknowledged, and
+processes again what it had processed beyond."""
 
 ROOM: Final = 1000
 """Messages that a session is given to work on when its consumer set no prefetch limit: what it has is its own for ever,
@@ -18,9 +22,10 @@ so nobody is given everything."""
 class Session:
     """`away_since`: when its consumer went, seconds since the epoch; None while it has one, and when that was in an
     earlier life of the broker. `ending`: its last message, the End-of-Session, is in its line. `room`: how many
-    unsettled messages it may have before it gets no more. `channel`: where what it was given may be."""
+    unsettled messages it may have before it gets no more. `channel`: where what it was given may be. `epochs`: which
+    lives of the broker gave its numbers, each from which number on, the oldest first."""
 
-    __slots__ = ("away_since", "channel", "consumer", "ending", "line", "name", "room")
+    __slots__ = ("away_since", "channel", "consumer", "ending", "epochs", "line", "name", "room")
 
     def __init__(self, name: str, line: SessionLine) -> None:
         self.name = name
@@ -30,6 +35,27 @@ class Session:
         self.away_since: float | None = None
         self.ending = False
         self.room = 0
+        self.epochs: list[tuple[str, int]] = []
+
+    def enter(self, epoch: str) -> bool:
+        """Its next number is given in this epoch. Returns whether that is news, and to be kept."""
+        epochs = self.epochs
+        if epochs and epochs[-1][0] == epoch:
+            return False
+        epochs.append((epoch, self.line.next_position + 1))
+        # Also those whose numbers are all acknowledged: a consumer that comes back before them is refused.
+        del epochs[:-EPOCHS]
+        return True
+
+    def position(self, committed: int, epoch: str) -> int | None:
+        """The last number that a consumer has processed which was at `committed` in `epoch`, of those that the session
+        has; None where that epoch is not known. A broker that was restored has fewer than the consumer saw."""
+        upper = self.line.next_position
+        for token, first in reversed(self.epochs):
+            if token == epoch:
+                return committed if committed <= upper else max(upper, self.line.acknowledged)
+            upper = first - 1
+        return None
 
     @property
     def is_held(self) -> bool:
@@ -82,4 +108,5 @@ class Session:
             "settled_to": self.line.settled_to,
             "ending": self.ending,
             "away_since": self.away_since,
+            "epochs": self.epochs,
         }
