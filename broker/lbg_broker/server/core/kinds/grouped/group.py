@@ -30,12 +30,18 @@ class GroupedMessage(Message):
 
 
 class Holder:
-    """Whoever can be given messages. It gets up to `limit` of a group before it has to settle them all."""
+    """Whoever can be given messages. It gets up to `limit` of a group before it has to settle them all, or, if it
+    `slides`, has at most so many of it at a time while no other group waits for somebody."""
 
-    __slots__ = ("heap", "limit")
+    __slots__ = ("groups", "heap", "leaving", "limit", "slides")
 
-    def __init__(self, limit: int = UNLIMITED) -> None:
+    def __init__(self, limit: int = UNLIMITED, *, slides: bool = False) -> None:
         self.limit = limit
+        self.slides = slides
+        self.groups: dict[Group, None] = {}
+        """Those that it holds, in the order in which it got them."""
+        self.leaving = 0
+        """How many of them it gets nothing more of."""
         self.heap: list[Entry] = []
         """Groups it holds that it may have more of, by their first message. What has changed since an entry was made
         has made another one: one that no longer fits is passed over."""
@@ -46,7 +52,8 @@ class Group:
 
     `returned` were given out before; `first` to `last` are in memory; of `skipped` only the positions are, and what
     belongs there is read when it is its turn. The group is held by `holder` as long as anything is `outstanding`, and
-    `allowance` is how many more it may have until then.
+    `allowance` is how many more it may have until then. One that is `leaving` was asked back: its holder gets nothing
+    more of it.
     """
 
     __slots__ = (
@@ -55,6 +62,7 @@ class Group:
         "holder",
         "key",
         "last",
+        "leaving",
         "outstanding",
         "reading",
         "resident",
@@ -67,6 +75,7 @@ class Group:
         self.holder: Holder | None = None
         self.outstanding = 0
         self.allowance = UNLIMITED
+        self.leaving = False
         self.reading = False
         """Whether its first message is being read."""
         self.forget_waiting()

@@ -78,26 +78,27 @@ class Groups:
         holder = group.holder
         if holder is None:
             heappush(self._free, (position, group))
-        elif group.allowance > 0:
+        elif group.allowance > 0 and not group.leaving:
             heappush(holder.heap, (position, group))
+
+    def leave(self, group: Group) -> None:
+        """A group is wanted for somebody else: its holder gets nothing more of it, and when all that it has of it is
+        settled or has come back, the group is free."""
+        assert group.holder is not None
+        group.leaving = True
+        group.holder.leaving += 1
 
     def choose(self, holder: Holder) -> list[Entry] | None:
         """The heap whose first entry is the next for this holder: the oldest message of the groups that are free or
         its own. None: there is none for it."""
-        own, free = holder.heap, self._free
-        while own:
-            position, group = own[0]
-            if group.holder is holder and group.position == position and group.allowance > 0:
-                break
-            heappop(own)
-        while free:
-            position, group = free[0]
-            if group.holder is None and group.position == position:
-                break
-            heappop(free)
+        own, free = self._own(holder), self._waiting()
         if not own:
             return free or None
         return own if not free or own[0] < free[0] else free
+
+    def choose_own(self, holder: Holder) -> list[Entry] | None:
+        """The same of the groups that it holds."""
+        return self._own(holder) or None
 
     def give(self, group: Group, holder: Holder) -> tuple[GroupedMessage, bool]:
         """The first message of a group, now with the holder, and whether it came back before. The group's entry is off
@@ -105,6 +106,7 @@ class Groups:
         if group.holder is None:
             group.holder = holder
             group.allowance = holder.limit
+            holder.groups[group] = None
             self.busy += 1
         message, again = group.pop()
         group.outstanding += 1
@@ -116,9 +118,17 @@ class Groups:
         return message, again
 
     def settle(self, group: Group) -> bool:
-        """A message of the group is done with. Whether that makes others of it free for everybody."""
+        """A message of the group is done with. Whether others of it may be given out for that."""
         group.outstanding -= 1
-        return not group.outstanding and self._release(group)
+        if not group.outstanding:
+            return self._release(group)
+        holder = group.holder
+        if holder is None or not holder.slides or group.leaving or self._waiting():
+            return False
+        group.allowance += 1
+        if group.allowance == 1:  # else its entry is there
+            self.offer(group)
+        return group.position >= 0
 
     def put_back(self, messages: Iterable[GroupedMessage]) -> None:
         """Messages that were given out wait at their places again."""
@@ -159,8 +169,38 @@ class Groups:
             (position for group in self._by_key.values() for position, _ in group.returned or ()), default=-1
         )
 
+    def _own(self, holder: Holder) -> list[Entry]:
+        """A holder's heap, its first entry one that it may have."""
+        own = holder.heap
+        while own:
+            position, group = own[0]
+            if (
+                group.holder is holder
+                and group.position == position
+                and group.allowance > 0
+                and not group.leaving
+            ):
+                break
+            heappop(own)
+        return own
+
+    def _waiting(self) -> list[Entry]:
+        """The heap of the groups that nobody holds and that have messages."""
+        free = self._free
+        while free:
+            position, group = free[0]
+            if group.holder is None and group.position == position:
+                break
+            heappop(free)
+        return free
+
     def _release(self, group: Group) -> bool:
+        holder = group.holder
+        if holder is not None:
+            del holder.groups[group]
+            holder.leaving -= group.leaving
         group.holder = None
+        group.leaving = False
         group.allowance = UNLIMITED
         self.busy -= 1
         position = group.position

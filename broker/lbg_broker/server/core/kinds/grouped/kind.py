@@ -31,4 +31,4 @@ class GroupedKind(SingleLine):
             text_reader((rules.header,)), state.default_group.encode(), partial(state.make_due, queue)
         )
         queue.limited = queue.rules.limited  # it is never shut
-        return GroupedPolicy(line)
+        return GroupedPolicy(state, line)

@@ -42,10 +42,10 @@ class GroupedLine(GroupedFront):
         self.look_on(self._appetite if taken else max(self._appetite, 1))
         return taken, again
 
-    def take_one(self, holder: Holder) -> tuple[GroupedMessage, bool] | None:
+    def take_one(self, holder: Holder, *, new_groups: bool = True) -> tuple[GroupedMessage, bool] | None:
         """The next message for this holder, and whether it may have been delivered before. None: there is none, or it
-        must be read first, or the mark must move."""
-        choose = self.groups.choose
+        must be read first, or the mark must move. `new_groups` False: only of groups that it holds."""
+        choose = self.groups.choose if new_groups else self.groups.choose_own
         while (heap := choose(holder)) is not None:
             position, group = heap[0]
             if position >= self.granted:
@@ -70,6 +70,11 @@ class GroupedLine(GroupedFront):
             self.outstanding_bytes += message.size
             return message, returned
         return None
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether more may be known of the line after the next batch."""
+        return self._paging
 
     def look_on(self, appetite: int) -> None:
         """After giving out: `appetite` is how many more would have been taken. See to what is to be read next."""

@@ -1,26 +1,47 @@
-"""Sharing out a line in groups: consumers take turns, and each gets the oldest message that may be given to it."""
+"""Sharing out a line in groups: consumers take turns, and each gets the oldest message that may be given to it.
 
+A consumer may say how many groups it can work on at a time (`x-group-concurrency`). The groups are then shared out in
+proportion to that, and one that is idle gets some of those that others hold, who are asked for them with basic.revoke:
+nothing is taken away, so nothing is repeated, and a group moves when what its holder has begun is settled.
+"""
+
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.dealing import Policy, Share
-from lbg_broker.server.core.kinds.grouped.group import UNLIMITED, Holder
+from lbg_broker.server.core.kinds.grouped.group import UNLIMITED, Group, GroupedMessage, Holder
 from lbg_broker.server.core.kinds.grouped.line import GroupedLine
+from lbg_broker.server.core.kinds.grouped.shares import Party, moves
 from lbg_broker.server.core.message import Message
+from lbg_broker.server.core.reading_arguments import ArgumentReader
+from lbg_broker.server.core.revocation import ask_back
+
+if TYPE_CHECKING:
+    from lbg_broker.server.core.state import State
 
 __all__ = ["GroupedPolicy"]
 
+CONCURRENCY: Final = "x-group-concurrency"
+
 
 class _Server(Holder):
-    """A consumer as a holder of groups, and what it gets in this round."""
+    """A consumer as a holder of groups, and what it gets in this round.
 
-    __slots__ = ("again", "consumer", "credit", "fresh")
+    `concurrency`: how many groups it can work on at a time; None: it does not say, and has as many as its prefetch
+    admits. `is_revocable`: it can be asked for what it has, so it may have more while nobody else wants them.
+    """
+
+    __slots__ = ("again", "concurrency", "consumer", "credit", "fresh", "is_revocable")
 
     def __init__(self, consumer: Consumer) -> None:
-        super().__init__()
+        said = None if consumer.no_ack else consumer.arguments.get(CONCURRENCY)
+        super().__init__(slides=said is not None)
         self.consumer = consumer
+        self.concurrency = cast("int | None", said)
+        self.is_revocable = consumer.channel.connection.revocable
         self.credit = 0
         self.again: list[Message] = []  # may have been delivered before
         self.fresh: list[Message] = []
@@ -30,7 +51,27 @@ class _Server(Holder):
         consumer = self.consumer
         self.credit = consumer.credit()
         limits = () if consumer.no_ack else (consumer.prefetch, consumer.channel.prefetch_total)
-        self.limit = min([limit for limit in limits if limit], default=UNLIMITED)
+        limit = min([limit for limit in limits if limit], default=UNLIMITED)
+        self.limit = limit if self.concurrency is None else max(limit // self.concurrency, 1)
+
+    @property
+    def staying(self) -> int:
+        """The groups it holds but for those that are on their way to others."""
+        return len(self.groups) - self.leaving
+
+    @property
+    def load(self) -> float:
+        """Groups it holds by groups it can work on."""
+        return self.staying / (self.concurrency or UNLIMITED)
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether it may have one group more: beyond what it can work on only if it can be asked for it."""
+        return self.concurrency is None or self.is_revocable or self.staying < self.concurrency
+
+    def may_begin(self, least_load: float) -> bool:
+        """Whether a group that is free may be its: not where another consumer has less to do."""
+        return self.concurrency is None or (self.is_eager and self.load <= least_load)
 
     def hand_over(self) -> tuple[list[Message], int]:
         """What it got. Of each group what was delivered before comes first, so all that was may."""
@@ -42,10 +83,14 @@ class _Server(Holder):
 class GroupedPolicy(Policy):
     """Consumers of message groups."""
 
-    def __init__(self, line: GroupedLine) -> None:
+    def __init__(self, state: "State", line: GroupedLine) -> None:
         super().__init__()
+        self._state = state
         self._line: Final = line
         self._turn: deque[_Server] = deque()
+
+    def admit(self, consumer: Consumer, arguments: ArgumentReader) -> None:
+        arguments.number(CONCURRENCY, least=1)
 
     def add(self, consumer: Consumer) -> None:
         super().add(consumer)
@@ -66,11 +111,18 @@ class GroupedPolicy(Policy):
         going_on = True
         while going_on:
             going_on = False
-            refused = 0
-            while refused < len(turn):
+            refused, least_load = 0, self._least_load()
+            while True:
+                if refused == len(turn):
+                    former, least_load, refused = least_load, self._least_load(), 0
+                    if least_load == former:
+                        break
                 server = turn[0]
                 turn.rotate(-1)
-                if server.credit <= 0 or (found := line.take_one(server)) is None:
+                if (
+                    server.credit <= 0
+                    or (found := line.take_one(server, new_groups=server.may_begin(least_load))) is None
+                ):
                     refused += 1
                     continue
                 refused = 0
@@ -87,8 +139,80 @@ class GroupedPolicy(Policy):
                 if server.fresh or server.again:
                     going_on = going_on or server.consumer.no_ack  # what is settled at once is free again
                     yield line, server.consumer, *server.hand_over()
-        line.look_on(sum([server.credit for server in turn]))
+        line.look_on(sum([server.credit for server in turn if server.is_eager]))
+        self._even_out()
 
     def describe(self) -> Mapping[str, Any]:
         groups = self._line.groups
         return {"message_groups": {"known": len(groups), "busy": groups.busy}}
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _least_load(self) -> float:
+        """Of the consumers that say what they can work on and may be given a group that is free."""
+        return min(
+            [
+                server.load
+                for server in self._turn
+                if server.concurrency is not None and server.credit > 0 and server.is_eager
+            ],
+            default=math.inf,
+        )
+
+    def _even_out(self) -> None:
+        """Ask for the groups that are to move."""
+        servers = [server for server in self._turn if server.concurrency is not None]
+        if len(servers) < 2 or self._line.is_reading or not any(map(self._is_hungry, servers)):
+            return
+        unanswered = {server: self._unanswered(server) for server in servers}
+        parties = [self._party(server, len(unanswered[server])) for server in servers]
+        found: dict[_Server, list[Group]] = {}
+        for server, group in moves(
+            parties,
+            unanswered=sum(map(len, unanswered.values())),
+            leaving=sum([server.leaving for server in servers]),
+        ):
+            found.setdefault(server, []).append(group)
+        for server, groups in found.items():
+            self._ask_back(server, groups)
+
+    def _is_hungry(self, server: _Server) -> bool:
+        """Whether it could work on one group more, and none waits for it."""
+        assert server.concurrency is not None
+        has_room = server.credit > 0 and len(server.groups) < server.concurrency
+        return has_room and self._line.groups.choose(server) is None
+
+    def _unanswered(self, server: _Server) -> set[Group]:
+        """The groups of which something was asked back, and the answer is still to come."""
+        channel = server.consumer.channel
+        entries = [channel.unsettled[tag] for tag in channel.asked if tag in channel.unsettled]
+        return {cast(GroupedMessage, message).group for line, message, _ in entries if line is self._line}
+
+    def _party(self, server: _Server, unanswered: int) -> Party[_Server]:
+        concurrency = server.concurrency
+        assert concurrency is not None
+        staying = [group for group in server.groups if not group.leaving]
+        movable = [
+            group
+            for place, group in enumerate(staying)
+            if place >= concurrency or group.outstanding > 1 or group.position >= 0
+        ]
+        return Party(
+            server,
+            concurrency,
+            present=len(server.groups) - unanswered,
+            staying=len(staying),
+            is_hungry=self._is_hungry(server),
+            movable=movable if server.is_revocable else [],
+        )
+
+    def _ask_back(self, server: _Server, groups: list[Group]) -> None:
+        for group in groups:
+            self._line.groups.leave(group)
+        wanted = frozenset(groups)
+        tags = [
+            tag
+            for tag, (line, message, _) in server.consumer.channel.unsettled.items()
+            if line is self._line and cast(GroupedMessage, message).group in wanted
+        ]
+        ask_back(self._state, server.consumer, tags)
