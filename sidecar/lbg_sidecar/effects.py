@@ -165,8 +165,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """For the log: the broker moves partitions away (`queues`), and got back what was not begun; `at_work` messages are
-    finished here."""
+    """For the log: the broker moves partitions away (`queues`; none where it moves keys), and got back what was not
+    begun; `at_work` messages are finished here."""
 
     queues: tuple[int, ...]
     given_back: int

@@ -30,6 +30,11 @@ def processing_rules(settings: MemberSettings, spec: GroupSpec, *, concurrency: 
     )
 
 
+def keys_at_once(rules: Rules) -> int:
+    """How many keys a member can work on at a time."""
+    return rules.concurrency if rules.order is Order.KEY else 1
+
+
 def balancing_rules(
     settings: MemberSettings, spec: GroupSpec, *, is_native: bool, on_rabbitmq: bool = False
 ) -> BalancingRules:

@@ -34,12 +34,13 @@ ASK_AGAIN_AFTER_S = 1.0
 SESSION = "x-session"
 SESSION_COMMITTED = "x-session-committed"
 SESSION_EPOCH = "x-session-epoch"
+GROUP_CONCURRENCY = "x-group-concurrency"
 
 
 class NativeMachine(Participant):
     """`partitions`: how many the queue has, 1 where it has none. `moves`: they go from one live member to another.
-    `session`: how far the member is in its own; None
-    where there are no sessions."""
+    `session`: how far the member is in its own; None where there are no sessions. `keys_at_once`: how many keys it can
+    work on at a time, which the broker is told where it shares out by keys; None where it does not."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class NativeMachine(Participant):
         partitions: int = 1,
         moves: bool = False,
         session: SessionPosition | None = None,
+        keys_at_once: int | None = None,
         former: Participant | None = None,
     ) -> None:
         super().__init__(
@@ -72,6 +74,8 @@ class NativeMachine(Participant):
         )
         self.session = self.consumption.session = session
         self._moves = moves
+        self._keys_at_once = keys_at_once
+        self.moves_keys = keys_at_once is not None
         self._live: frozenset[int] = frozenset()
         self.is_session_taken = False
         """Another live consumer has it, as far as is known."""
@@ -202,7 +206,7 @@ class NativeMachine(Participant):
     def _arguments(self) -> Mapping[str, str | int]:
         session = self.session
         if session is None:
-            return {}
+            return {} if self._keys_at_once is None else {GROUP_CONCURRENCY: self._keys_at_once}
         told: dict[str, str | int] = {SESSION: session.name}
         if session.committed is not None:
             told[SESSION_COMMITTED] = session.committed

@@ -43,6 +43,9 @@ class Participant(ABC):
     """`native`: what is particular to attachments to a queue that the broker shares out; None where members do.
     `former`: the same member while the group had another number of queues, between two connections."""
 
+    moves_keys = False
+    """Whether the broker moves keys from member to member, and not queues."""
+
     def __init__(
         self,
         name: str,
@@ -171,7 +174,8 @@ class Participant(ABC):
             self.effects.append(Done(tuple(idle), settled=False))
         self._acknowledging.settle_now(attachment, others, now)
         at_work = [held for held in others if held.outcome is None]
-        self.effects.append(GivenBack(_queues_of((*idle, *others)), len(idle), len(at_work)))
+        queues = () if self.moves_keys else _queues_of((*idle, *others))
+        self.effects.append(GivenBack(queues, len(idle), len(at_work)))
         running = tuple(held for held in at_work if held in attachment.running)
         if running:
             self.effects.append(Withdraw(running, taken=False))

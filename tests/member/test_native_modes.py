@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lbg_broker.journal import JournalReader
+from lbg_broker.publishing import GroupPublisher
 from lbg_sidecar import Member, Message, SettingsError
 from support.embedded import EmbeddedBroker
 from support.group_load import Judge, Load, load_on, under_load
@@ -194,3 +195,88 @@ async def test_the_lag_is_counted_by_one_member(place: Place, load: Load) -> Non
         )
         gate.set()
         await load.all_seen(judge)
+
+
+class Gate:
+    """An application whose calls end when they are let through; what began and ended where, in order."""
+
+    def __init__(self) -> None:
+        self.running: dict[tuple[str, str, int], asyncio.Future[None]] = {}
+        self.begun: dict[str, list[int]] = defaultdict(list)
+        self.at: dict[str, int] = Counter()
+        self.overlaps: list[str] = []
+
+    def handler(self, name: str) -> object:
+        async def handle(message: Message) -> None:
+            key, number = message.key or "", int(message.data)
+            if any(other == key for _, other, _ in self.running):
+                self.overlaps.append(key)
+            self.begun[key].append(number)
+            self.at[name] += 1
+            ended = self.running[name, key, number] = asyncio.get_running_loop().create_future()
+            await ended
+
+        return handle
+
+    def let_through(self) -> int:
+        """Every call that runs now ends; how many did."""
+        running, self.running = self.running, {}
+        for ended in running.values():
+            ended.set_result(None)
+        return len(running)
+
+    def calls(self) -> dict[str, int]:
+        """How many calls run at each member."""
+        return dict(Counter(name for name, _, _ in self.running))
+
+
+KEYS, EACH = 12, 20
+
+
+async def test_a_member_that_joins_gets_half_of_the_keys_when_each_call_has_ended_once(
+    embedded: EmbeddedBroker, unique: str
+) -> None:
+    place = await place_in("MessageGroups", embedded, unique)
+    gate = Gate()
+    async with GroupPublisher(embedded.url, group=unique) as publisher:
+        for key in range(KEYS):
+            for number in range(EACH):
+                await publisher.publish(key=f"key {key}", body=b"%d" % number)
+    async with Member(quick(place, "a"), gate.handler("a")) as a:
+        await until(lambda: gate.calls() == {"a": KEYS})
+        async with Member(quick(place, "b"), gate.handler("b")):
+            await until(
+                lambda: a.state()["queues"][0]["in_flight"] <= (EACH + 1) * KEYS / 2,
+                what="the messages of half the keys back",
+            )
+            assert gate.calls() == {"a": KEYS}, "what runs stays"
+            gate.let_through()
+            await until(lambda: gate.calls() == {"a": KEYS // 2, "b": KEYS // 2})
+            for _ in range(EACH - 2):
+                gate.let_through()
+                await until(lambda: sum(gate.calls().values()) == KEYS)
+            gate.let_through()
+            await until(lambda: sum(map(len, gate.begun.values())) == KEYS * EACH)
+            gate.let_through()
+    assert gate.overlaps == []
+    assert all(begun == list(range(EACH)) for begun in gate.begun.values()), "in order, and nothing twice"
+    assert len(gate.begun) == KEYS
+
+
+async def test_a_member_that_joins_gets_the_keys_that_another_one_has_no_hands_for(
+    embedded: EmbeddedBroker, unique: str
+) -> None:
+    place = await place_in("MessageGroups", embedded, unique)
+    gate = Gate()
+    async with GroupPublisher(embedded.url, group=unique) as publisher:
+        for key in range(KEYS):
+            await publisher.publish(key=f"key {key}", body=b"0")
+    async with Member(quick(place, "a", concurrency=4), gate.handler("a")):
+        await until(lambda: gate.calls() == {"a": 4})
+        async with Member(quick(place, "b", concurrency=4), gate.handler("b")):
+            await until(lambda: gate.calls() == {"a": 4, "b": 4})
+            while sum(gate.at.values()) < KEYS:
+                gate.let_through()
+                await asyncio.sleep(0.01)
+            gate.let_through()
+    assert all(begun == [0] for begun in gate.begun.values())

@@ -12,6 +12,7 @@ from typing import Any
 from lbg_broker.client import ChannelClosed, ClientConnection, ConnectionLost
 from lbg_broker.group import (
     IDENTITY_BYTES,
+    MESSAGE_GROUPS,
     PARTITIONED,
     SESSIONS,
     Engine,
@@ -22,7 +23,7 @@ from lbg_broker.group import (
 from lbg_broker.provisioning import ProvisioningError, read_group
 
 from ..consuming.session import SessionPosition
-from ..fitting import balancing_rules, processing_rules, require_fit
+from ..fitting import balancing_rules, keys_at_once, processing_rules, require_fit
 from ..machine import MemberMachine
 from ..membership.roster import Timings
 from ..native import NativeMachine
@@ -120,6 +121,7 @@ def machine_of(
         partitions=spec.queue_count if spec.mode == PARTITIONED else 1,
         moves=spec.mode == PARTITIONED,
         session=_session_of(settings, spec, former),
+        keys_at_once=keys_at_once(rules) if spec.mode == MESSAGE_GROUPS else None,
         former=former,
     )
 

@@ -38,6 +38,13 @@ def tell(name: str, me: int | None, effect: Effect) -> None:
                 *(name, queue, target, why, times, again),
                 extra=_fields("handed_over", name, queue, {"from": me, "to": to, "why": why, **times_s}),
             )
+        case GivenBack((), given_back, at_work):
+            log.debug(
+                "%s: the broker moves keys to a member with less to do: gave back %d messages that were not begun, "
+                "finishing %d",
+                *(name, given_back, at_work),
+                extra=_of_many("given_back", name, (), {"given_back": given_back, "at_work": at_work}),
+            )
         case GivenBack(queues, given_back, at_work):
             log.info(
                 "%s: the broker moves %s: gave back %d messages that were not begun, finishing %d",

@@ -31,7 +31,7 @@ class GroupedMessage(Message):
 
 class Holder:
     """Whoever can be given messages. It gets up to `limit` of a group before it has to settle them all, or, if it
-    `slides`, has at most so many of it at a time while no other group waits for somebody."""
+    `slides`, while no other group waits for somebody, one more for each that it settles."""
 
     __slots__ = ("groups", "heap", "leaving", "limit", "slides")
 

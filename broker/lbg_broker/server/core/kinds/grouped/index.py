@@ -88,17 +88,14 @@ class Groups:
         group.leaving = True
         group.holder.leaving += 1
 
-    def choose(self, holder: Holder) -> list[Entry] | None:
-        """The heap whose first entry is the next for this holder: the oldest message of the groups that are free or
-        its own. None: there is none for it."""
-        own, free = self._own(holder), self._waiting()
-        if not own:
+    def choose(self, holder: Holder, *, own: bool = True, new: bool = True) -> list[Entry] | None:
+        """The heap whose first entry is the next for this holder: the oldest message of its own groups and of those
+        that are free (`new`). None: there is none for it."""
+        held = self._own(holder) if own else []
+        free = self._waiting() if new else []
+        if not held:
             return free or None
-        return own if not free or own[0] < free[0] else free
-
-    def choose_own(self, holder: Holder) -> list[Entry] | None:
-        """The same of the groups that it holds."""
-        return self._own(holder) or None
+        return held if not free or held[0] < free[0] else free
 
     def give(self, group: Group, holder: Holder) -> tuple[GroupedMessage, bool]:
         """The first message of a group, now with the holder, and whether it came back before. The group's entry is off
@@ -123,12 +120,22 @@ class Groups:
         if not group.outstanding:
             return self._release(group)
         holder = group.holder
-        if holder is None or not holder.slides or group.leaving or self._waiting():
+        if (
+            holder is None
+            or not holder.slides
+            or group.leaving
+            or group.outstanding + group.allowance >= holder.limit
+            or self._waiting()
+        ):
             return False
-        group.allowance += 1
-        if group.allowance == 1:  # else its entry is there
-            self.offer(group)
+        self.allow(group, 1)
         return group.position >= 0
+
+    def allow(self, group: Group, more: int) -> None:
+        """Let the holder of a group have so many more of it."""
+        group.allowance += more
+        if group.allowance == more:  # else its entry is there
+            self.offer(group)
 
     def put_back(self, messages: Iterable[GroupedMessage]) -> None:
         """Messages that were given out wait at their places again."""

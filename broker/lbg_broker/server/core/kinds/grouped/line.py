@@ -42,11 +42,13 @@ class GroupedLine(GroupedFront):
         self.look_on(self._appetite if taken else max(self._appetite, 1))
         return taken, again
 
-    def take_one(self, holder: Holder, *, new_groups: bool = True) -> tuple[GroupedMessage, bool] | None:
-        """The next message for this holder, and whether it may have been delivered before. None: there is none, or it
-        must be read first, or the mark must move. `new_groups` False: only of groups that it holds."""
-        choose = self.groups.choose if new_groups else self.groups.choose_own
-        while (heap := choose(holder)) is not None:
+    def take_one(
+        self, holder: Holder, *, own: bool = True, new: bool = True
+    ) -> tuple[GroupedMessage, bool] | None:
+        """The next message for this holder, of its own groups or of `new` ones, and whether it may have been delivered
+        before. None: there is none, or it must be read first, or the mark must move."""
+        choose = self.groups.choose
+        while (heap := choose(holder, own=own, new=new)) is not None:
             position, group = heap[0]
             if position >= self.granted:
                 self._wall = position

@@ -34,7 +34,7 @@ class _Server(Holder):
     admits. `is_revocable`: it can be asked for what it has, so it may have more while nobody else wants them.
     """
 
-    __slots__ = ("again", "concurrency", "consumer", "credit", "fresh", "is_revocable")
+    __slots__ = ("again", "concurrency", "consumer", "credit", "fresh", "is_revocable", "slots")
 
     def __init__(self, consumer: Consumer) -> None:
         said = None if consumer.no_ack else consumer.arguments.get(CONCURRENCY)
@@ -43,6 +43,7 @@ class _Server(Holder):
         self.concurrency = cast("int | None", said)
         self.is_revocable = consumer.channel.connection.revocable
         self.credit = 0
+        self.slots = 0  # groups for which its window has a message at least
         self.again: list[Message] = []  # may have been delivered before
         self.fresh: list[Message] = []
 
@@ -53,21 +54,24 @@ class _Server(Holder):
         limits = () if consumer.no_ack else (consumer.prefetch, consumer.channel.prefetch_total)
         limit = min([limit for limit in limits if limit], default=UNLIMITED)
         self.limit = limit if self.concurrency is None else max(limit // self.concurrency, 1)
+        self.slots = 0 if self.concurrency is None else min(self.concurrency, limit // 2)
 
     @property
-    def staying(self) -> int:
-        """The groups it holds but for those that are on their way to others."""
-        return len(self.groups) - self.leaving
+    def reserve(self) -> int:
+        """Room in the window that only groups it does not hold yet may take: a message of each that it could work on
+        besides."""
+        return max(self.slots - len(self.groups), 0)
 
     @property
     def load(self) -> float:
-        """Groups it holds by groups it can work on."""
-        return self.staying / (self.concurrency or UNLIMITED)
+        """Groups it holds by groups it can work on. Those that it was asked for count: what it has begun of them is in
+        its hands."""
+        return len(self.groups) / (self.concurrency or UNLIMITED)
 
     @property
     def is_eager(self) -> bool:
         """Whether it may have one group more: beyond what it can work on only if it can be asked for it."""
-        return self.concurrency is None or self.is_revocable or self.staying < self.concurrency
+        return self.concurrency is None or self.is_revocable or len(self.groups) < self.concurrency
 
     def may_begin(self, least_load: float) -> bool:
         """Whether a group that is free may be its: not where another consumer has less to do."""
@@ -119,10 +123,11 @@ class GroupedPolicy(Policy):
                         break
                 server = turn[0]
                 turn.rotate(-1)
-                if (
-                    server.credit <= 0
-                    or (found := line.take_one(server, new_groups=server.may_begin(least_load))) is None
-                ):
+                found = None
+                if server.credit > 0:
+                    is_new = server.may_begin(least_load)
+                    found = line.take_one(server, own=server.credit > server.reserve, new=is_new)
+                if found is None:
                     refused += 1
                     continue
                 refused = 0
@@ -139,6 +144,7 @@ class GroupedPolicy(Policy):
                 if server.fresh or server.again:
                     going_on = going_on or server.consumer.no_ack  # what is settled at once is free again
                     yield line, server.consumer, *server.hand_over()
+                going_on = self._fill(server) or going_on
         line.look_on(sum([server.credit for server in turn if server.is_eager]))
         self._even_out()
 
@@ -147,6 +153,23 @@ class GroupedPolicy(Policy):
         return {"message_groups": {"known": len(groups), "busy": groups.busy}}
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _fill(self, server: _Server) -> bool:
+        """Let few groups have what the window has room for, but for one message of each group that may come yet.
+        Whether that is anything."""
+        if server.concurrency is None:
+            return False
+        room = server.credit - server.reserve
+        if not server.groups or room <= 0 or len(server.groups) >= server.concurrency:
+            return False
+        waiting = [
+            group
+            for group in server.groups
+            if group.position >= 0 and not group.leaving and not group.allowance and not group.reading
+        ]
+        for group in waiting[:room]:
+            self._line.groups.allow(group, max(room // len(waiting), 1))
+        return bool(waiting)
 
     def _least_load(self) -> float:
         """Of the consumers that say what they can work on and may be given a group that is free."""
@@ -192,10 +215,11 @@ class GroupedPolicy(Policy):
         concurrency = server.concurrency
         assert concurrency is not None
         staying = [group for group in server.groups if not group.leaving]
+        free = concurrency - (server.leaving - unanswered)  # what was begun of the others it works on
         movable = [
             group
             for place, group in enumerate(staying)
-            if place >= concurrency or group.outstanding > 1 or group.position >= 0
+            if place >= free or group.outstanding > 1 or group.position >= 0
         ]
         return Party(
             server,
