@@ -120,14 +120,14 @@ async def test_a_consumer_that_is_not_told_may_settle_late(url: str) -> None:
 
 
 async def test_more_tags_than_a_frame_takes_come_in_several(url: str) -> None:
-    small = ConnectionSettings.parse(url + "?frame_max=4096")
+    small = ConnectionSettings.parse(url + "?frame_max=8192")
     former, successor = await connect(small), await connect(url)
-    _, revoked = await holding(former, 1000, begun=0, handoff_ms=60_000)
+    _, revoked = await holding(former, 2000, begun=0, handoff_ms=60_000)
     collector = Collector()
     await (await successor.open_channel()).consume("q", collector)
-    await collector.reach(1000)
-    assert revoked.asked == list(range(1, 1001))
-    assert collector.bodies == numbers(0, 1000)
+    await collector.reach(2000)
+    assert revoked.asked == list(range(1, 2001))
+    assert collector.bodies == numbers(0, 2000)
     for connection in (former, successor):
         await connection.close()
 
