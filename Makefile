@@ -20,13 +20,14 @@ AT_ONCE ?= -n auto --maxprocesses 4 --dist loadfile
 CHAOS_ARGS ?=
 PROMISES_ARGS ?=
 EXACTLY_ONCE_ARGS ?=
+FULL_DISK_ARGS ?=
 SOAK_ARGS ?=
 FUZZ_ARGS ?=
 PIPELINE_BENCH_ARGS ?=
 IMAGE_ARGS ?=
 E2E_ARGS ?=
 
-.PHONY: help install dev demo test fuzz test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises exactly-once images clean
+.PHONY: help install dev demo test fuzz test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises full-disk exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +102,9 @@ soak: $(VENV)/.dev  ## the same for 30 minutes on the embedded broker; SOAK_ARGS
 
 promises: dev  ## every mode x engine x planned move x handler time, judged from outside; PROMISES_ARGS="--full"
 	$(VENV)/bin/python -m bench.promises $(PROMISES_ARGS)
+
+full-disk: $(VENV)/.dev  ## fill the broker's disk, kill it, start it, drain it, 100 times; FULL_DISK_ARGS="--on ext4" (as root)
+	PYTHONPATH=tests $(VENV)/bin/python -m bench.full_disk $(FULL_DISK_ARGS)
 
 exactly-once: dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--sessions application"
 	$(VENV)/bin/python -m bench.exactly_once $(EXACTLY_ONCE_ARGS)

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,17 +39,25 @@ class BrokerFailedError(RuntimeError):
 
 
 class EmbeddedBroker:
-    """One broker process. `settings` are fields of `ServerSettings` (numbers and texts only)."""
+    """One broker process. `settings` are fields of `ServerSettings` (numbers and texts only), `under` is put before
+    its command, with the directory that it begins in behind it."""
 
     def __init__(
-        self, data_dir: Path, *, port: int | None = None, settings: Mapping[str, Any] | None = None
+        self,
+        data_dir: Path,
+        *,
+        port: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        under: Sequence[str] = (),
+        log_file: Path | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.port = free_port() if port is None else port
         self.management_port = free_port()
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[str] | None = None
-        self.log_file = data_dir.parent / f"{data_dir.name}.log"
+        self._under = [*under, str(_TESTS)] if under else []
+        self.log_file = log_file or data_dir.parent / f"{data_dir.name}.log"
 
     @property
     def url(self) -> str:
@@ -71,7 +79,7 @@ class EmbeddedBroker:
     def start(self) -> None:
         """Start it and wait until it listens. Raises `BrokerFailedError`."""
         assert not self.is_running
-        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
         told = json.dumps(
             {
                 "data_dir": str(self.data_dir),
@@ -82,7 +90,7 @@ class EmbeddedBroker:
         )
         with self.log_file.open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "support.embedded", "--told", told],
+                [*self._under, sys.executable, "-m", "support.embedded", "--told", told],
                 cwd=_TESTS,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -6,7 +6,7 @@ __all__ = ["Listening"]
 
 
 class Listening:
-    """Reading from one socket stands still as long as there is a reason for it: "disk", "output"."""
+    """Reading from one socket stands still as long as there is a reason for it: "disk", "alarm", "output"."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -51,4 +51,5 @@ class Listening:
         To be asked once a beat."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         drains, self._unsent_bytes = unsent < self._unsent_bytes, unsent
-        return "disk" in self._reasons or now < self._lenient_until or ("output" in self._reasons and drains)
+        is_ours = not self._reasons.isdisjoint(("disk", "alarm"))
+        return is_ours or now < self._lenient_until or ("output" in self._reasons and drains)

@@ -1,6 +1,7 @@
 """A broker made of what its store holds, or a new one."""
 
 import asyncio
+import logging
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from lbg_broker.server.store.schema import STORE_FILE
 
 __all__ = ["Opened", "open_broker"]
 
+log = logging.getLogger("lbg.broker")
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -26,6 +29,13 @@ async def open_broker(data_dir: Path, administrator: Administrator | None, *, de
     """Raises `StoreError` and `RestoreError`."""
     store = await asyncio.to_thread(Store, data_dir / STORE_FILE)
     try:
+        if store.short is not None:
+            log.error(
+                "%s: the disk has no room for the reserve that acknowledgements need, so consumers may wait too: "
+                "free %d KiB, or let the volume grow",
+                store.path.parent,
+                store.wanted_bytes // 1024 + 1,
+            )
         stored = await asyncio.to_thread(store.load)
         users = load_users(stored.definitions)
         accounts = first_accounts(users, administrator)

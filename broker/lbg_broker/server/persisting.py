@@ -20,8 +20,9 @@ log = logging.getLogger("lbg.broker")
 class Persistence:
     """Hands the core's batches to the store and tells the core, through `apply`, what became of them.
 
-    `on_full` is called when the disk has no room: nothing is confirmed until the batch fits, and it is tried again
-    every `retry_s`. `failed` holds the error after which nothing is written any more.
+    When the disk has no room, publishes stay in the core and nothing of them is confirmed, while what frees room is
+    written on the store's reserve; every `retry_s` it is tried whether all fits. `failed` holds the error after which
+    nothing is written any more.
     """
 
     def __init__(
@@ -31,7 +32,6 @@ class Persistence:
         *,
         pacing: Pacing,
         apply: Callable[[Command], None],
-        on_full: Callable[[], None],
         on_failed: Callable[[StoreError], None],
         retry_s: float,
     ) -> None:
@@ -39,23 +39,29 @@ class Persistence:
         self._broker = broker
         self._pacing = pacing
         self._apply = apply
-        self._on_full = on_full
         self._on_failed = on_failed
         self._retry_s = retry_s
         self._in_flight: StoreBatch | None = None
         self._in_flight_since = 0.0
         self._closing = False
+        self._trial_due = False
+        self._reserve_is_used_up = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.failed: asyncio.Future[StoreError] = self._loop.create_future()
+        self._store = store
         self._committer = Committer(store, self._on_done)
 
     def commit(self) -> None:
         """Hand over what changed, if the store is idle."""
         if self._in_flight is not None or self._closing or self.failed.done():
             return
-        batch = self._broker.seal()
+        if self._broker.state.blocked_reason is None:
+            batch = self._broker.seal()
+        else:
+            batch = self._broker.seal(on_reserve=not self._trial_due, trial=self._trial_due)
+            self._trial_due = False
         if batch is None:
             self._pacing.nothing_to_write()
         else:
@@ -81,17 +87,22 @@ class Persistence:
         await waiter
 
     async def close(self, *, timeout_s: float) -> None:
-        """Write the last batch and close the store. On a disk that stays full what was confirmed is there, and
-        nothing more can be done."""
+        """Write the last batch and close the store. On a full disk it has all but the publishes, which nobody was
+        promised."""
         self._closing = True
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
-            final = None if self.failed.done() else self._broker.seal(final=True)
-            if final is not None:
+            while not self.failed.done():
+                is_full = self._broker.state.blocked_reason is not None
+                final = self._broker.seal(final=True, on_reserve=is_full)
+                if final is None:
+                    break
                 self._submit(final)
                 async with asyncio.timeout(timeout_s):
                     await self._idle.wait()
+                if is_full or self._broker.state.blocked_reason is None:
+                    break
         await self._loop.run_in_executor(None, self._committer.stop)
 
     def _submit(self, batch: StoreBatch) -> None:
@@ -111,20 +122,34 @@ class Persistence:
             self._fail(outcome)
         else:
             self._in_flight = None
-            if self._broker.state.blocked_reason is not None:
+            self._reserve_is_used_up = False
+            if self._broker.state.blocked_reason is not None and not batch.on_reserve:
                 log.warning("the disk has room again")
                 self._apply(StoreBlocked(None))
-            self._apply(Committed(batch.number, outcome))
+            self._apply(Committed(batch.number, outcome, self._store.is_low))
             self._pacing.written()
             self._idle.set()
             self._wake(batch.number, None)
 
     def _full(self, batch: StoreBatch, error: DiskFullError) -> None:
+        if batch.on_reserve:
+            if not self._reserve_is_used_up:
+                self._reserve_is_used_up = True
+                log.error("%s, and the reserve is used up: consumers wait too, until there is room", error)
+            self._loop.call_later(self._retry_s, self._committer.submit, batch)
+            return
         if self._broker.state.blocked_reason is None:
-            log.error("%s: publishers wait until there is room", error)
-            self._apply(StoreBlocked("low on disk"))
-        self._on_full()
-        self._loop.call_later(self._retry_s, self._committer.submit, batch)
+            log.error("%s: publishers wait until there is room, consumers go on", error)
+        self._in_flight = None
+        self._apply(StoreBlocked("low on disk", batch, self._store.letter_bytes_max))
+        self._pacing.written()
+        self._idle.set()
+        if not self._closing:
+            self._loop.call_later(self._retry_s, self._try_again)
+
+    def _try_again(self) -> None:
+        self._trial_due = True
+        self.commit()
 
     def _fail(self, error: StoreError) -> None:
         """The store cannot be trusted any more."""

@@ -257,9 +257,6 @@ class Server:
         self._alarm = self._alarm_at = None
         self.apply(Ticked())
 
-    def _disk_full(self) -> None:
-        self._pacing.hold(self._sessions.values())
-
     def _disk_failed(self, _error: StoreError) -> None:
         """Confirm nothing, keep nobody."""
         for session in list(self._sessions.values()):
@@ -275,7 +272,6 @@ class Server:
             opened.store,
             pacing=self._pacing,
             apply=self.apply,
-            on_full=self._disk_full,
             on_failed=self._disk_failed,
             retry_s=self.settings.disk_retry_s,
         )

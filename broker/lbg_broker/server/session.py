@@ -24,7 +24,7 @@ from lbg_broker.amqp.methods import (
 )
 from lbg_broker.server.core.commands import ConnectionLost, ConnectionOpened, Paused
 from lbg_broker.server.core.connection import Peer
-from lbg_broker.server.core.effects import Deliver, Effect, Revoke, Send, SendContent
+from lbg_broker.server.core.effects import Deliver, Effect, Hold, Revoke, Send, SendContent
 from lbg_broker.server.handshaking import Admitted, Handshake, Refused
 from lbg_broker.server.listening import Listening
 from lbg_broker.server.performing import deliver, revoke, send, send_content
@@ -142,6 +142,11 @@ class Session(asyncio.Protocol):
                         self._closes(effect.method)
                     else:
                         send(wire, effect)
+                elif type(effect) is Hold:
+                    if effect.held:
+                        self.pause_reading("alarm")
+                    else:
+                        self.resume_reading("alarm")
         except EncodeError as error:
             self._fail(ReplyCode.INTERNAL_ERROR, str(error))
         except LocalProtocolError:
@@ -290,6 +295,7 @@ class Session(asyncio.Protocol):
         log.info("%s: closed: %s", self.name, method.reply_text)
         self.admitted = False
         self._wire.send(0, method)
+        self.resume_reading("alarm")  # its answer is to be read
         self._closing(await_close_ok=True)
 
     def _fail(self, code: ReplyCode, text: str) -> None:

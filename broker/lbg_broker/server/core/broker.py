@@ -1,7 +1,7 @@
 """The broker as one machine: a command goes in, effects come out."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,7 @@ from lbg_broker.amqp.methods import (
     ChannelCloseOk,
     ChannelOpen,
     ChannelOpenOk,
-    ConnectionBlocked,
     ConnectionClose,
-    ConnectionUnblocked,
     Method,
 )
 from lbg_broker.server.core.authority import Authority
@@ -35,15 +33,16 @@ from lbg_broker.server.core.commands import (
 from lbg_broker.server.core.connection import Connection
 from lbg_broker.server.core.dead_lettering import enforce_limit
 from lbg_broker.server.core.definitions import define_queue, restore
-from lbg_broker.server.core.effects import Effect, Send
+from lbg_broker.server.core.effects import Effect
 from lbg_broker.server.core.errors import Refusal
 from lbg_broker.server.core.expiry import expire_messages, lease_ended
 from lbg_broker.server.core.handling import ADMINISTERED, handle
 from lbg_broker.server.core.naming import find_queue, require
 from lbg_broker.server.core.publishing import confirm_instantly, publish
 from lbg_broker.server.core.queueing import remove_queue
-from lbg_broker.server.core.settling import ack, credit_settled, unburden
+from lbg_broker.server.core.settling import ack, credit_settled, makes_letters, unburden
 from lbg_broker.server.core.state import DEFAULT_MESSAGE_GROUP, Pending, State
+from lbg_broker.server.core.unsealed import LetterBox
 from lbg_broker.server.core.vhost import Vhost
 
 __all__ = ["Broker", "Output"]
@@ -102,7 +101,7 @@ class Broker:
             case Paused():
                 self._paused(command)
             case StoreBlocked():
-                self._store_blocked(command.reason)
+                self._store_blocked(command)
             case CloseConnection():
                 self._close(command)
             case Ticked():
@@ -145,10 +144,14 @@ class Broker:
         """Keep a definition of somebody else's (a user, a permission) with the next batch; None deletes it."""
         self.state.define(kind, key, value)
 
-    def seal(self, *, final: bool = False) -> StoreBatch | None:
+    def seal(
+        self, *, final: bool = False, on_reserve: bool = False, trial: bool = False
+    ) -> StoreBatch | None:
         """Everything to store since the last batch; None if there is nothing.
 
         `final`: the broker stops after this one, so it also says exactly how far each queue was delivered.
+        `on_reserve`: the store has no room for publishes, so they, and their confirms, stay for a later batch.
+        `trial`: there is to be a batch in any case, which shows whether it has.
         """
         state = self.state
         batch, pending = state.batch, state.pending
@@ -160,20 +163,34 @@ class Broker:
         state.touched.clear()
         if final:
             spools = list(state.spools.values())
-        if not (spools or batch.definitions or batch.dropped or pending.replies or pending.confirms):
+        promised = pending.letters or (pending.confirms and not on_reserve)
+        if not (trial or spools or batch.definitions or batch.dropped or pending.replies or promised):
             return None
+        batch.on_reserve, batch.trial = on_reserve, trial
+        letters = LetterBox(0 if state.letters_wait else state.letter_bytes_max) if on_reserve else None
+        state.letters_bytes = 0
         for spool in spools:
             if spool.dropped:
                 continue
-            change, page = spool.seal(final=final)
+            change, page = spool.seal(final=final, letters=letters)
             if change is not None:
                 batch.spools.append(change)
                 mark = change.record.mark if change.record is not None else 0
-                pending.marks.append((spool, mark, spool.next_position))
+                pending.marks.append((spool, mark, spool.written_to))
             if page is not None:
                 batch.pages.append(page)
         state.committing[batch.number] = pending
         state.pending = Pending()
+        if letters is not None:
+            # A confirm is of all publishes before it, so a letter's waits too where one of them does.
+            state.pending.confirms, pending.confirms = pending.confirms, {}
+            for channel in [each for each in pending.letters if each in state.pending.confirms]:
+                state.pending.confirms[channel] = pending.letters.pop(channel)
+            if letters.left_some:
+                state.pending.letters, pending.letters = pending.letters, {}
+                if not state.letters_wait:
+                    for spool in spools:
+                        spool.look_again()
         state.batch = StoreBatch(batch.number + 1)
         return batch
 
@@ -183,7 +200,8 @@ class Broker:
         state = self.state
         batch, pending = state.batch, state.pending
         to_store = state.touched or state.redefined or batch.definitions or batch.dropped
-        return bool(to_store or pending.replies or pending.confirms)
+        promised = pending.letters or (pending.confirms and state.blocked_reason is None)
+        return bool(to_store or pending.replies or promised)
 
     def _advance(self, now: float) -> None:
         """Let time pass, and with it what has expired."""
@@ -239,11 +257,43 @@ class Broker:
                 elif kind is AckEvent:
                     if not channel.closing:
                         ack(state, channel, event.delivery_tag, event.multiple)  # type: ignore[union-attr]  # by its kind
-                else:
+                elif not self._has_to_wait(channel, event.method):
                     self._handle(channel, event.method)
             except Refusal as refusal:
                 method = event.method
                 refuse(state, channel, refusal, class_id=method.class_id, method_id=method.method_id)
+
+    def _has_to_wait(self, channel: Channel, method: Method) -> bool:
+        """Whether a command that makes letters is put off: to the next batch, or until there is room."""
+        state = self.state
+        if not makes_letters(state, channel, method):
+            return False
+        if state.letters_wait:
+            channel.stalled = True
+            channel.backlog.append(MethodEvent(channel.number, method))
+            state.waiting.append(channel)
+            return True
+        if state.letters_afforded > 0:
+            return False
+        state.retry(channel, method)
+        return True
+
+    def _let_go(self) -> None:
+        """Letters need not wait any more."""
+        state = self.state
+        state.letters_wait = False
+        for spool in state.spools.values():
+            spool.look_again()
+        waiting, state.waiting = state.waiting, []
+        for channel in waiting:
+            if not channel.closing:
+                self._resume(channel)
+
+    def _resume(self, channel: Channel) -> None:
+        channel.stalled = False
+        backlog = list(channel.backlog)
+        channel.backlog.clear()
+        self._run(channel.connection, backlog)
 
     def _handle(self, channel: Channel, method: Method) -> None:
         state = self.state
@@ -273,8 +323,6 @@ class Broker:
             opened_at=state.now,
         )
         state.connections[connection.id] = connection
-        if state.blocked_reason is not None:
-            self._tell_blocked(connection)
 
     def _paused(self, command: Paused) -> None:
         connection = self.state.connections.get(command.connection)
@@ -300,12 +348,12 @@ class Broker:
         for page in command.pages:
             paged = state.spools.get(page.request.spool)
             if paged is not None:
-                paged.page_loaded(page)
+                paged.page_loaded(paged.completed(page))
                 state.make_due(paged.queue)
                 expire_messages(state, paged.queue)
                 enforce_limit(state, paged.queue)
         credit_settled(state, pending.credits)
-        for channel, tag in pending.confirms.items():
+        for channel, tag in _promised(pending):
             if channel.waiting == tag:
                 channel.waiting = 0
             if not channel.closing:
@@ -317,12 +365,17 @@ class Broker:
         for channel, answer in pending.replies:
             if channel.closing:
                 continue
-            channel.stalled = False
             if answer is not None:
                 state.send(channel, answer)
-            backlog = list(channel.backlog)
-            channel.backlog.clear()
-            self._run(channel.connection, backlog)
+            self._resume(channel)
+        if state.blocked_reason is not None:
+            for spool, _, _ in pending.marks:
+                if spool.ready and not spool.dropped:
+                    state.make_due(spool.queue)
+            if command.is_low:
+                state.letters_wait = True
+            elif state.letters_wait:
+                self._let_go()
 
     def _close(self, command: CloseConnection) -> None:
         state = self.state
@@ -331,13 +384,49 @@ class Broker:
                 text = f"CONNECTION_FORCED - {command.reason}"
                 close_connection(state, connection, ConnectionClose(ReplyCode.CONNECTION_FORCED, text))
 
-    def _store_blocked(self, reason: str | None) -> None:
-        self.state.blocked_reason = reason
-        for connection in self.state.connections.values():
-            self._tell_blocked(connection)
+    def _store_blocked(self, command: StoreBlocked) -> None:
+        state = self.state
+        state.blocked_reason = command.reason
+        state.letter_bytes_max = command.letter_bytes_max
+        if command.batch is not None:
+            self._take_back(command.batch)
+        if command.reason is not None:
+            for channel in state.pending.confirms:
+                state.hold(channel.connection)
+            return
+        self._let_go()
+        for connection in state.connections.values():
+            state.release(connection)
+        for spool in state.spools.values():
+            if spool.ready:
+                state.make_due(spool.queue)
 
-    def _tell_blocked(self, connection: Connection) -> None:
-        if connection.peer.has("connection.blocked"):
-            reason = self.state.blocked_reason
-            method = ConnectionUnblocked() if reason is None else ConnectionBlocked(reason)
-            self.state.emit(connection, Send(0, method))
+    def _take_back(self, failed: StoreBatch) -> None:
+        """Nothing of a batch was written: it is part of the next ones."""
+        state = self.state
+        batch, pending = state.batch, state.pending
+        batch.definitions = failed.definitions + batch.definitions
+        batch.dropped = failed.dropped + batch.dropped
+        batch.pages = failed.pages + batch.pages
+        for change in failed.spools:
+            spool = state.spools.get(change.spool)
+            if spool is not None:
+                spool.take_back(change)
+        before = state.committing.pop(failed.number)
+        pending.confirms = before.confirms | pending.confirms
+        pending.letters = before.letters | pending.letters
+        pending.replies = before.replies + pending.replies
+        pending.notices = before.notices + pending.notices
+        for consumer, count in before.credits.items():
+            pending.credits[consumer] = pending.credits.get(consumer, 0) + count
+
+
+def _promised(pending: Pending) -> Iterable[tuple[Channel, int]]:
+    """For each channel the last publish that a batch had."""
+    confirms, letters = pending.confirms, pending.letters
+    if not letters:
+        return confirms.items()
+    return [
+        (channel, max(confirms.get(channel, 0), letters.get(channel, 0)))
+        for channel in {**confirms, **letters}
+    ]

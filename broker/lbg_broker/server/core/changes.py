@@ -88,7 +88,8 @@ class Definition:
 class StoreBatch:
     """Everything since the last batch. `dropped` lines lose all their messages after the changes above.
 
-    The reads in `pages` come last and see all of it.
+    The reads in `pages` come last and see all of it. `on_reserve`: there is no room, so it has only what the store
+    keeps a reserve for; no publish is in it. `trial`: it is to show whether there is room again, and fails otherwise.
     """
 
     number: int
@@ -96,11 +97,13 @@ class StoreBatch:
     spools: list[SpoolChange] = field(default_factory=list)
     dropped: list[tuple[int, bool]] = field(default_factory=list)
     pages: list[PageRequest] = field(default_factory=list)
+    on_reserve: bool = False
+    trial: bool = False
 
     @property
     def writes(self) -> bool:
         """Whether anything has to reach the disk; else there is nothing to wait for but the reads."""
-        return bool(self.definitions or self.spools or self.dropped)
+        return bool(self.definitions or self.spools or self.dropped or self.trial)
 
 
 @dataclass(slots=True, frozen=True)

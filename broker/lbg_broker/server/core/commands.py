@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lbg_broker.amqp import Event
-from lbg_broker.server.core.changes import Page
+from lbg_broker.server.core.changes import Page, StoreBatch
 from lbg_broker.server.core.connection import Peer
 
 __all__ = [
@@ -55,17 +55,21 @@ class Paused:
 
 @dataclass(slots=True, frozen=True)
 class Committed:
-    """A batch is on disk, and these are the answers to its page requests."""
+    """A batch is on disk, and these are the answers to its page requests. `is_low`: little is left of the reserve."""
 
     number: int
     pages: Sequence[Page] = ()
+    is_low: bool = False
 
 
 @dataclass(slots=True, frozen=True)
 class StoreBlocked:
-    """The store cannot write for now (a full disk), for this reason; None: it can again."""
+    """The store has no room (a full disk), for this reason; None: it has again. Nothing of `batch` was written. The
+    reserve has room for a letter of `letter_bytes_max`."""
 
     reason: str | None
+    batch: StoreBatch | None = None
+    letter_bytes_max: int = 0
 
 
 @dataclass(slots=True, frozen=True)

@@ -28,12 +28,14 @@ class Peer:
 
 
 class Connection:
-    """`paused`: the peer reads too slowly, so nothing is delivered until its buffer has drained."""
+    """`paused`: the peer reads too slowly, so nothing is delivered until its buffer has drained. `held`: it published
+    while the store had no room, and is not read from until there is some."""
 
     __slots__ = (
         "cancel_notify",
         "channels",
         "closing",
+        "held",
         "id",
         "opened_at",
         "ordered_refusal",
@@ -58,5 +60,6 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.owned: set[Queue] = set()  # exclusive queues, which die with it
         self.paused = False
+        self.held = False
         self.closing = False
         self.out: list[Effect] = []

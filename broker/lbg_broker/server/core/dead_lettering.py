@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal
 
 from lbg_broker.amqp import BasicProperties, FieldValue
-from lbg_broker.server.core.message import Origin
+from lbg_broker.server.core.message import Origin, Place
 from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.core.state import State
 
-__all__ = ["Reason", "dead_letter", "enforce_limit"]
+__all__ = ["LETTER_COST_BYTES", "Reason", "dead_letter", "enforce_limit"]
+
+LETTER_COST_BYTES: Final = 512
+"""What a dead letter has beside its body, about: headers, and where it was."""
 
 Reason = Literal["rejected", "maxlen", "expired"]
 
@@ -34,10 +37,10 @@ def dead_letter(
     copies = _copies_in(headers)
     key = queue.rules.dead_letter_routing_key
     if key is None:
-        letter = Origin.of(exchange.name, origin.routing_key, origin.hidden)
+        letter = Origin.of(exchange.name, origin.routing_key, origin.hidden, place=Place.MOVED)
         keys = [origin.routing_key, *copies, *origin.hidden]
     else:
-        letter = Origin.of(exchange.name, key)
+        letter = Origin.of(exchange.name, key, place=Place.MOVED)
         keys = [key]
         headers.pop("CC", None)  # one key takes the place of all
     routed = dict.fromkeys(target for key in keys for target in vhost.route(exchange, key).queues)
@@ -54,6 +57,7 @@ def dead_letter(
         if target.shut or (target.rules.overflow != "drop-head" and target.is_full_for(len(body))):
             continue
         target.append(letter, new_header, body)
+        state.letters_bytes += len(body) + LETTER_COST_BYTES
         state.make_due(target)
         if target.limited:
             enforce_limit(state, target)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lbg_broker.amqp.methods import Method
 from lbg_broker.server.core.message import Message
 
-__all__ = ["Deliver", "Effect", "Revoke", "Send", "SendContent"]
+__all__ = ["Deliver", "Effect", "Hold", "Revoke", "Send", "SendContent"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,4 +56,11 @@ class Revoke:
     is_told: bool
 
 
-Effect = Revoke | Send | SendContent | Deliver
+@dataclass(slots=True, frozen=True)
+class Hold:
+    """Read nothing more from the client until `held` is False."""
+
+    held: bool
+
+
+Effect = Revoke | Send | SendContent | Deliver | Hold

@@ -5,7 +5,7 @@ head is due before it. A queue expires when it had no consumer and nobody declar
 queue has one alarm at most, for whichever comes first.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lbg_broker.server.core.dead_lettering import dead_letter
 from lbg_broker.server.core.message import Origin
@@ -13,6 +13,8 @@ from lbg_broker.server.core.message import Origin
 if TYPE_CHECKING:
     from lbg_broker.server.core.queue import Queue
     from lbg_broker.server.core.state import State
+
+LETTERS_EVERY_S: Final = 0.02
 
 __all__ = ["TimeToLive", "expire_messages", "lease_ended", "renew_lease"]
 
@@ -49,6 +51,11 @@ def expire_messages(state: "State", queue: "Queue") -> None:
         deadline = spool.first_deadline
         if deadline is not None and deadline > state.now:
             _wake_at(state, queue, deadline)
+            return
+        if queue.rules.dead_letter_exchange is not None and (
+            state.letters_wait or state.letters_afforded <= 0
+        ):
+            _wake_at(state, queue, state.now + LETTERS_EVERY_S)  # the open batch has no room for more
             return
         message = spool.drop_first()
         if message is None:

@@ -2,11 +2,23 @@
 
 import struct
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 from lbg_broker.amqp.fields import read_shortstr, write_shortstr
 
-__all__ = ["Message", "Origin"]
+__all__ = ["Message", "Origin", "Place"]
+
+
+class Place(IntEnum):
+    """What of the store's reserve a message may have when the disk is full."""
+
+    NONE = 0
+    LETTER = 1
+    """A dead letter that a client publishes has a place as long as there is enough."""
+    MOVED = 2
+    """What the same batch deletes elsewhere must be written with it."""
+
 
 DEADLINE: Final = struct.Struct(">d")
 
@@ -18,6 +30,7 @@ class Origin:
     `hidden` are the keys of its BCC header, which no consumer sees and a dead letter is routed by. `deadline` is in
     seconds since the epoch, None where messages do not expire. `wire` is how all of it stands in the store: short
     strings one after the other, and behind them the deadline in 8 bytes.
+    `place`: whether messages of it are written on a full disk too.
     """
 
     exchange: str
@@ -25,12 +38,14 @@ class Origin:
     wire: bytes
     hidden: tuple[str, ...] = ()
     deadline: float | None = None
+    place: Place = Place.NONE
 
     @classmethod
-    def of(cls, exchange: str, routing_key: str, hidden: tuple[str, ...] = ()) -> "Origin":
-        return cls(
-            exchange, routing_key, b"".join(map(write_shortstr, (exchange, routing_key, *hidden))), hidden
-        )
+    def of(
+        cls, exchange: str, routing_key: str, hidden: tuple[str, ...] = (), *, place: Place = Place.NONE
+    ) -> "Origin":
+        wire = b"".join(map(write_shortstr, (exchange, routing_key, *hidden)))
+        return cls(exchange, routing_key, wire, hidden, place=place)
 
     @classmethod
     def from_wire(cls, wire: bytes, *, expires: bool = False) -> "Origin":
@@ -48,7 +63,7 @@ class Origin:
     def expiring(self, deadline: float) -> "Origin":
         """The same with a deadline."""
         wire = self.wire + DEADLINE.pack(deadline)
-        return Origin(self.exchange, self.routing_key, wire, self.hidden, deadline)
+        return Origin(self.exchange, self.routing_key, wire, self.hidden, deadline, self.place)
 
 
 class Message:

@@ -64,11 +64,24 @@ def publish(state: State, channel: Channel, event: PublishEvent) -> None:
         if refused:
             state.send(channel, BasicNack(channel.published, False, False))
         elif route.durable:
-            state.pending.confirms[channel] = channel.waiting = channel.published
+            pending = state.pending
+            promised = pending.letters if route.origin.place else pending.confirms
+            promised[channel] = channel.waiting = channel.published
         else:
             if not channel.instant:
                 state.confirming.append(channel)
             channel.instant.append(channel.published)
+    if state.blocked_reason is not None:
+        _hold(state, channel, route)
+
+
+def _hold(state: State, channel: Channel, route: Route) -> None:
+    """Read no more from who publishes what waits for room. What neither the disk nor more memory is needed for goes on:
+    with it members find each other, and backlogs move."""
+    if route.origin.place and not state.letters_wait:
+        return
+    if route.durable or any(line.overflows for queue in route.queues for line in queue.lines):
+        state.hold(channel.connection)
 
 
 def confirm_instantly(state: State) -> None:

@@ -3,17 +3,34 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from lbg_broker.amqp import ReplyCode
-from lbg_broker.amqp.methods import BasicNack, BasicRecover, BasicRecoverAsync, BasicRecoverOk, BasicReject
+from lbg_broker.amqp.methods import (
+    BasicNack,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicRecoverOk,
+    BasicReject,
+    Method,
+)
 from lbg_broker.server.core.channel import Channel, Unsettled
 from lbg_broker.server.core.consumer import Consumer
-from lbg_broker.server.core.dead_lettering import dead_letter, enforce_limit
+from lbg_broker.server.core.dead_lettering import LETTER_COST_BYTES, dead_letter, enforce_limit
 from lbg_broker.server.core.errors import ChannelRefusal, ConnectionRefusal
 from lbg_broker.server.core.expiry import expire_messages
 from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.state import State
 
-__all__ = ["ack", "credit_settled", "forget_revoked", "nack", "recover", "reject", "requeue_all", "unburden"]
+__all__ = [
+    "ack",
+    "credit_settled",
+    "forget_revoked",
+    "makes_letters",
+    "nack",
+    "recover",
+    "reject",
+    "requeue_all",
+    "unburden",
+]
 
 
 def ack(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> None:
@@ -25,8 +42,41 @@ def ack(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> No
 
 
 def nack(state: State, channel: Channel, method: BasicNack) -> None:
-    """Give deliveries back to their places, or refuse them for good."""
+    """Give deliveries back to their places, or refuse them for good. Letters are as many at a time as fit a batch."""
+    if method.multiple and makes_letters(state, channel, method):
+        upto = _last_that_fits(state, channel, method.delivery_tag)
+        if upto is not None:
+            _refuse(state, channel, _collect(state, channel, upto, True), False)
+            state.retry(channel, method)
+            return
     _refuse(state, channel, _collect(state, channel, method.delivery_tag, method.multiple), method.requeue)
+
+
+def makes_letters(state: State, channel: Channel, method: Method) -> bool:
+    """Whether a command refuses messages of a queue that dead-letters."""
+    if not isinstance(method, BasicNack | BasicReject) or method.requeue:
+        return False
+    if isinstance(method, BasicNack) and method.multiple:
+        return any(_dead_letters(line) for line, _, _ in channel.unsettled.values())
+    entry = channel.unsettled.get(method.delivery_tag)
+    return entry is not None and _dead_letters(entry[0])
+
+
+def _dead_letters(line: Spool) -> bool:
+    return line.queue.rules.dead_letter_exchange is not None
+
+
+def _last_that_fits(state: State, channel: Channel, delivery_tag: int) -> int | None:
+    """The last tag up to which deliveries have room in the open batch as letters, the first in any case; None: all."""
+    afforded, last = state.letters_afforded, None
+    for tag, (_, message, _) in channel.unsettled.items():
+        if delivery_tag and tag > delivery_tag:
+            break
+        afforded -= message.size + LETTER_COST_BYTES
+        if afforded < 0 and last is not None:
+            return last
+        last = tag
+    return None
 
 
 def reject(state: State, channel: Channel, method: BasicReject) -> None:

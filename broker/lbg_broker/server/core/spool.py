@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Self
 
-from lbg_broker.server.core.changes import Page, PageRequest, SpoolChange, SpoolRecord
+from lbg_broker.server.core.changes import Page, PageRequest, Row, SpoolChange, SpoolRecord
 from lbg_broker.server.core.message import Message, Origin
-from lbg_broker.server.core.unsealed import Unsealed
+from lbg_broker.server.core.unsealed import LetterBox, Unsealed
 from lbg_broker.server.core.window import MESSAGE_COST_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, cost_of, share
 
 if TYPE_CHECKING:
@@ -262,10 +262,47 @@ class Spool:
         self._dirty = True  # so that it is never touched again
         self._fresh.clear()
         self._returned.clear()
-        self._unsealed.inserts.clear()
+        self._unsealed.clear()
         self._arrivals = None
         self._epoch += 1
         self.ready = self.ready_bytes = 0
+
+    @property
+    def written_to(self) -> int:
+        """Once what was sealed last is written, no position below is missing from the store."""
+        withheld = self._unsealed.withheld
+        return withheld[0].position if withheld else self.next_position
+
+    @property
+    def overflows(self) -> bool:
+        """Whether memory has no room for all of it."""
+        return self._head_end < self.next_position
+
+    def look_again(self) -> None:
+        """Hand over again what was withheld."""
+        if self._unsealed.withheld and not self._dirty:
+            self._touch()
+
+    def take_back(self, change: SpoolChange) -> None:
+        """What was handed over last was not written, and is handed over again."""
+        self._unsealed.take_back(change.inserts, change.deletes)
+        self._touch()
+
+    def completed(self, page: Page) -> Page:
+        """What was read, with the messages of its span for which the store had no room."""
+        request = page.request
+        missing: list[Row] = [
+            (
+                message.position,
+                message.origin.wire,
+                message.header,
+                b"" if request.headers_only else message.body,
+            )
+            for message in self._unsealed.withheld
+            if request.first <= message.position < page.end
+            and (not request.positions or message.position in request.positions)
+        ]
+        return Page(request, sorted([*page.rows, *missing]), page.end) if missing else page
 
     def page_loaded(self, page: Page) -> None:
         """Take in what was read. An answer to a question from before a purge is dropped."""
@@ -295,13 +332,16 @@ class Spool:
         else:
             self._forget_arrivals()
 
-    def seal(self, *, final: bool = False) -> tuple[SpoolChange | None, PageRequest | None]:
+    def seal(
+        self, *, final: bool = False, letters: LetterBox | None = None
+    ) -> tuple[SpoolChange | None, PageRequest | None]:
         """Hand over the changes since the last time. `final`: nothing more will be given out, so the mark falls
-        back to what really was."""
+        back to what really was. `letters`: there is no room; what has no place in the reserve is withheld."""
         self._dirty = False
         if final and self.durable:
             self._mark = self._high
-        inserts, deletes = self._unsealed.seal()
+        inserts, deletes = self._unsealed.seal(letters)
+        withheld = self._unsealed.withheld
         page, self._page = self._page, None
         record = None
         if self.durable:
@@ -309,8 +349,8 @@ class Spool:
                 self.id,
                 self.next_position,
                 self._mark,
-                self.ready + self.outstanding,
-                self.ready_bytes + self.outstanding_bytes,
+                self.ready + self.outstanding - len(withheld),
+                self.ready_bytes + self.outstanding_bytes - sum([message.size for message in withheld]),
             )
         if record is None and not inserts and not deletes:
             return None, page

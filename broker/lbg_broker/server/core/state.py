@@ -11,15 +11,16 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from lbg_broker.amqp import MethodEvent
-from lbg_broker.amqp.methods import Method
+from lbg_broker.amqp.methods import ConnectionBlocked, ConnectionUnblocked, Method
 from lbg_broker.server.core.authority import Authority
 from lbg_broker.server.core.changes import Definition, StoreBatch
 from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.connection import Connection
 from lbg_broker.server.core.consumer import Consumer
-from lbg_broker.server.core.effects import Deliver, Effect, Send
+from lbg_broker.server.core.effects import Deliver, Effect, Hold, Send
 from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.core.spool import Spool
+from lbg_broker.server.core.unsealed import LETTERS_BYTES
 from lbg_broker.server.core.vhost import Vhost
 from lbg_broker.server.core.window import ATTENDED_LINES_MAX, UNSETTLED_BYTES
 
@@ -51,6 +52,8 @@ class Pending:
 
     confirms: dict[Channel, int] = field(default_factory=dict)
     """For each channel, the last publish in the batch: it and all before it are confirmed then."""
+    letters: dict[Channel, int] = field(default_factory=dict)
+    """The same of publishes that are written on a full disk too."""
     replies: list[tuple[Channel, Method | None]] = field(default_factory=list)
     """Stalled channels, and what to answer them; without an answer the command is tried again."""
     notices: list[tuple[Channel, Method]] = field(default_factory=list)
@@ -82,6 +85,12 @@ class State:
         self.counters = Counters()
         self.next_spool = 1
         self.blocked_reason: str | None = None
+        self.letter_bytes_max = 0
+        """While there is no room: the longest letter that the store's reserve has room for."""
+        self.letters_wait = False
+        """Whether little is left of the reserve, so that letters wait for room as publishes do."""
+        self.letters_bytes = 0  # what moves with the open batch
+        self.waiting: list[Channel] = []  # channels whose next command makes a letter
         self.batch = StoreBatch(1)
         self.pending = Pending()
         self.committing: dict[int, Pending] = {}
@@ -124,6 +133,29 @@ class State:
     def notify(self, channel: Channel, method: Method) -> None:
         """Send a method when the open batch is on disk."""
         self.pending.notices.append((channel, method))
+
+    @property
+    def letters_afforded(self) -> int:
+        """Bytes of messages that may still move with the open batch."""
+        return LETTERS_BYTES - self.letters_bytes
+
+    def hold(self, connection: Connection) -> None:
+        """Read nothing more from a connection that published while the store has no room, and tell it so."""
+        if connection.held or connection.closing:
+            return
+        connection.held = True
+        if connection.peer.has("connection.blocked"):
+            self.emit(connection, Send(0, ConnectionBlocked(self.blocked_reason or "")))
+        self.emit(connection, Hold(True))
+
+    def release(self, connection: Connection) -> None:
+        """Read again from a connection that was held."""
+        if not connection.held or connection.closing:
+            return
+        connection.held = False
+        if connection.peer.has("connection.blocked"):
+            self.emit(connection, Send(0, ConnectionUnblocked()))
+        self.emit(connection, Hold(False))
 
     def stall(self, channel: Channel, answer: Method | None) -> None:
         """Let a channel's further commands wait until the open batch is on disk."""

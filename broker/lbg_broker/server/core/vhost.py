@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from lbg_broker.server.core.exchange import PREDECLARED, Binding, Exchange
-from lbg_broker.server.core.message import Origin
+from lbg_broker.server.core.message import Origin, Place
 from lbg_broker.server.core.queue import Queue
 
 __all__ = ["Route", "Vhost"]
+
+DEAD_LETTERS_SUFFIX: Final = ".dlx"
 
 ROUTES_MAX: Final = 20_000
 """Routes remembered per vhost. Keys with a free last part may be without number, so all are dropped then."""
@@ -57,11 +59,21 @@ class Vhost:
         key = (exchange.name, routing_key)
         route = self._routes.get(key)
         if route is None:
-            route = Route.to(Origin.of(exchange.name, routing_key), self._find(exchange, routing_key))
+            place = Place.LETTER if self._takes_dead_letters(exchange) else Place.NONE
+            origin = Origin.of(exchange.name, routing_key, place=place)
+            route = Route.to(origin, self._find(exchange, routing_key))
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             self._routes[key] = route
         return route
+
+    def _takes_dead_letters(self, exchange: Exchange) -> bool:
+        """Whether an exchange is one of dead letters: a queue names it as its own, or its name ends in `.dlx`, as of
+        groups, whose members publish the letters themselves."""
+        name = exchange.name
+        return name.endswith(DEAD_LETTERS_SUFFIX) or (
+            name != "" and any(queue.rules.dead_letter_exchange == name for queue in self.queues.values())
+        )
 
     def _find(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...]:
         found: dict[Queue, None] = {}

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from lbg_broker.server.store.errors import DamagedStoreError, DiskFullError, StoreError, store_error
 from lbg_broker.server.store.locking import DirectoryLock
+from lbg_broker.server.store.reserve import Reserve
 from lbg_broker.server.store.schema import APPLICATION_ID, STORE_FILE, WAL_LIMIT_BYTES, check_version
 
 __all__ = ["StoreCopy", "back_up", "copied_out", "restore"]
@@ -108,7 +109,7 @@ def _private(path: Path) -> BinaryIO:
 
 def _copy(store: Path, part: Path) -> StoreCopy:
     try:
-        with closing(_open(store, "rw")) as source:
+        with _reserve_kept(store), closing(_open(store, "rw")) as source:
             _know(source, store)
             _make_sure_of_room(source, part)
             with closing(sqlite3.connect(part, isolation_level=None)) as target:
@@ -118,6 +119,19 @@ def _copy(store: Path, part: Path) -> StoreCopy:
     except sqlite3.Error as error:
         raise store_error(error, store) from error
     return _look_at(part)
+
+
+@contextmanager
+def _reserve_kept(store: Path) -> Iterator[None]:
+    """Where no broker runs, who opens the store last would delete the log and its index, and give up their room."""
+    if not store.exists():
+        raise StoreError(f"{store} is not there")
+    reserve = Reserve(store)
+    try:
+        reserve.keep_log()
+        yield
+    finally:
+        reserve.close(is_empty=False)
 
 
 def _make_sure_of_room(source: sqlite3.Connection, part: Path) -> None:

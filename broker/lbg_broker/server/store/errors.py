@@ -46,7 +46,7 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     """SQLite's error as one of ours."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
-    if primary == sqlite3.SQLITE_FULL:
+    if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return DiskFullError(f"{path}: no space left on the device")
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return DamagedStoreError(f"{path} is damaged or no broker's store: {error}")

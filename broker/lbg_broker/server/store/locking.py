@@ -2,11 +2,15 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from lbg_broker.server.store.errors import DirectoryLockedError, StoreError
 
 __all__ = ["DirectoryLock"]
+
+HOLDER_CHARS: Final = 20
 
 
 class DirectoryLock:
@@ -17,7 +21,8 @@ class DirectoryLock:
         path = directory / "lock"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a+")  # noqa: SIM115  held open for as long as we run
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = os.fdopen(file, "r+")  # held open for as long as we run
         except OSError as error:
             raise StoreError(f"cannot use the data directory {directory}: {error.strerror}") from error
         try:
@@ -29,9 +34,10 @@ class DirectoryLock:
             raise DirectoryLockedError(
                 f"the data directory {directory} is in use by another broker (process {holder})"
             ) from None
-        self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n")
-        self._file.flush()
+        # In place, for on a full disk a file that was emptied would stay so. It is only to be read by people.
+        with suppress(OSError):
+            os.pwrite(self._file.fileno(), f"{os.getpid():<{HOLDER_CHARS}}\n".encode(), 0)
+            os.ftruncate(self._file.fileno(), HOLDER_CHARS + 1)
 
     def release(self) -> None:
         """Let others have the directory."""

@@ -4,6 +4,7 @@
 it in the lower 40, so that a line is one run of the table: appends go to its end, a cumulative ack is one range.
 `garbage` are ranges of ids that are deleted for everybody but not yet removed: a purge takes as long as its commit.
 `spill` is what lines that do not survive the process could not keep in memory: it is emptied at every start.
+`reserve` has rows of nothing, which are deleted when something has to be written and the disk has no room.
 """
 
 import sqlite3
@@ -12,7 +13,7 @@ from typing import Final
 
 from lbg_broker.server.store.errors import NewerStoreError, StoreError, store_error
 
-__all__ = ["POSITION_BITS", "SCHEMA_VERSION", "STORE_FILE", "check_version", "open_database"]
+__all__ = ["POSITION_BITS", "RESERVE_TABLE", "SCHEMA_VERSION", "STORE_FILE", "check_version", "open_database"]
 
 STORE_FILE: Final = "broker.sqlite3"
 """In the data directory."""
@@ -42,15 +43,21 @@ CREATE TABLE spill (id INTEGER PRIMARY KEY, origin BLOB NOT NULL, header BLOB NO
 CREATE TABLE garbage (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);
 """
 
+RESERVE_TABLE: Final = "CREATE TABLE IF NOT EXISTS reserve (id INTEGER PRIMARY KEY, room BLOB NOT NULL)"
+"""Not there in a store that an older version made, which knows nothing of it and does it no harm."""
 
-def open_database(path: Path) -> sqlite3.Connection:
-    """Open the store, making it if there is none.
+
+def open_database(path: Path, *, alone: bool = False) -> sqlite3.Connection:
+    """Open the store, making it if there is none. `alone`: nobody else may open it, and the index of the log is in
+    memory.
 
     Raises `NewerStoreError`, `DamagedStoreError` (also for somebody else's SQLite file) or `StoreError`.
     """
     try:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
         try:
+            if alone:
+                database.execute("PRAGMA locking_mode=EXCLUSIVE")
             _prepare(database, path)
         except BaseException:
             database.close()
@@ -70,11 +77,15 @@ def check_version(version: int, path: Path) -> None:
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    database.execute("PRAGMA auto_vacuum=INCREMENTAL")  # counts only before the first table
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    if not pages:  # it counts only before the first table, and is a write, for which there may be no room
+        database.execute("PRAGMA auto_vacuum=INCREMENTAL")
     (mode,) = database.execute("PRAGMA journal_mode=WAL").fetchone()
     if mode != "wal":
         raise StoreError(f"{path}: this file system cannot keep a write-ahead log (journal mode {mode})")
     database.execute("PRAGMA synchronous=FULL")
+    # Pages that are freed need not be written for it; what is deleted in others is overwritten.
+    database.execute("PRAGMA secure_delete=FAST")
     # In a container the data directory may be all that can be written to.
     database.execute("PRAGMA temp_store=MEMORY")
     database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
@@ -91,4 +102,3 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
             f"BEGIN; {_TABLES} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"
             "COMMIT;"
         )
-    database.execute("DELETE FROM spill")

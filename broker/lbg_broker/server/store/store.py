@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +17,10 @@ from lbg_broker.server.core.changes import (
     StoredState,
 )
 from lbg_broker.server.core.message import Message
-from lbg_broker.server.store.errors import store_error
-from lbg_broker.server.store.schema import POSITION_BITS, open_database
+from lbg_broker.server.core.unsealed import LETTERS_BYTES
+from lbg_broker.server.store.errors import DiskFullError, StoreError, store_error
+from lbg_broker.server.store.reserve import INDEX_BYTES, PAGE_BYTES, Reserve, Size
+from lbg_broker.server.store.schema import POSITION_BITS, RESERVE_TABLE, open_database
 
 __all__ = ["Store"]
 
@@ -41,6 +43,16 @@ TIDY_PAGES: Final = 1_000
 WRITES_PER_LOOK: Final = 64
 """Batches between two looks at how much of the file is unused."""
 
+TRIAL_PAGES: Final = 256
+"""So much room (1 MiB) is to be there before publishes are accepted again."""
+
+RESERVE_ROW_PAGES: Final = 16
+RESERVE_ROW_BYTES: Final = (RESERVE_ROW_PAGES - 1) * (PAGE_BYTES - 4)
+"""A row of the reserve is a chain of so many pages (overflow pages have 4,092 bytes each), and a part of another."""
+
+LARGEST: Final = 0
+"""The row of the reserve that says how long the longest message was."""
+
 FREE_PAGES_MIN: Final = 4_096
 """Unused pages the file keeps (16 MiB): what a busy queue frees it soon needs again."""
 
@@ -51,14 +63,62 @@ class Store:
     def __init__(self, path: Path) -> None:
         """Open or make the file. Raises `StoreError`."""
         self.path = path
-        self._database = open_database(path)
+        self._reserve = Reserve(path)
+        try:
+            self._database = open_database(path, alone=not self._reserve.has_index)
+        except BaseException:
+            self._reserve.close(is_empty=False)
+            raise
         variables = self._database.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)  # 999 in old builds
         self._chunks = [rows for rows in CHUNK_ROWS if rows * COLUMNS <= variables]
         self.untidy = True
         """Whether `tidy` has something to do, or may have."""
+        self.short: DiskFullError | None = None
+        """Why there is no whole reserve since the store was opened; None: there is."""
+        self._is_full = False
         self._writes = 0
-        while self._remove_garbage():
-            pass
+        self._pages = self._pages_next = 0  # of the database, committed and in the open transaction
+        self._reserve_rows = self._reserve_rows_next = 0
+        self._largest = 0  # bytes of the longest message, rounded up
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        """Have the reserve, and be rid of what nobody needs any more, as far as the disk has room."""
+        database = self._database
+        try:
+            self._pages = self._number("PRAGMA page_count")
+            try:
+                self._reserve.allocate(self._pages, have=0)
+                self._reserve.allocate_log(Size(self._pages))
+                database.execute(RESERVE_TABLE)
+                self._reserve_rows = self._number("SELECT count(*) FROM reserve WHERE id > 0")
+                self._largest = self._number(
+                    f"SELECT CAST(total(room) AS INTEGER) FROM reserve WHERE id = {LARGEST}"
+                    " AND EXISTS (SELECT 1 FROM message)"
+                )
+                with self._transaction():
+                    self._fill_reserve()
+            except (DiskFullError, sqlite3.OperationalError) as error:
+                found = error if isinstance(error, StoreError) else store_error(error, self.path)
+                if not isinstance(found, DiskFullError):
+                    raise
+                self.short = found
+            try:
+                self._in_steps("DELETE FROM spill WHERE id IN (SELECT id FROM spill LIMIT ?)")
+                while self._remove_garbage():
+                    pass
+            except sqlite3.OperationalError as error:
+                found = store_error(error, self.path)
+                # Without any room what is thrown away is still there: it would be delivered again.
+                if not isinstance(found, DiskFullError) or self._number("SELECT count(*) FROM garbage"):
+                    raise found from error
+                self.short = found
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from error
 
     def load(self) -> StoredState:
         """What was kept. Messages are counted by their lines' records and not read, but for the place of the first."""
@@ -85,41 +145,225 @@ class Store:
     def carry_out(self, batch: StoreBatch) -> list[Page]:
         """Write a batch, whole or not at all, and read the pages it asks for.
 
-        When this returns the batch is on disk. Raises `StoreError`; `DiskFullError` if trying again may help.
+        When this returns the batch is on disk. Raises `StoreError`; `DiskFullError` if there is no room: then one with
+        `on_reserve` may have it.
         """
         try:
-            if batch.writes:
+            if batch.writes and batch.on_reserve:
+                self._write_on_reserve(batch)
+            elif batch.writes:
                 self._write(batch)
             return [self._read(request) for request in batch.pages]
         except sqlite3.Error as error:
             raise store_error(error, self.path) from error
 
     def close(self) -> None:
-        """Bring the write-ahead log into the file and close it."""
+        """Bring the write-ahead log into the file and close it. The reserve stays."""
+        try:
+            is_empty = self._checkpoint()
+        except sqlite3.Error:
+            is_empty = False
+        self._reserve.keep_log()
         self._database.close()
+        self._reserve.close(is_empty=is_empty)
 
     def _write(self, batch: StoreBatch) -> None:
-        with self._transaction():
-            for definition in batch.definitions:
-                self._define(definition)
-            self._insert("message", _rows(change for change in batch.spools if change.durable))
-            self._insert("spill", _rows(change for change in batch.spools if not change.durable))
-            for change in batch.spools:
-                self._delete("message" if change.durable else "spill", change)
-            self._record([change.record for change in batch.spools if change.record is not None])
-            for spool, durable in batch.dropped:
-                self._drop(spool, durable)
+        """Write a batch, and leave the whole reserve."""
+        try:
+            try:
+                self._write_whole(batch)
+            except (DiskFullError, sqlite3.OperationalError) as error:
+                if not _is_full(error):
+                    raise
+                self._checkpoint()  # so that the log, which has no room to grow, begins again
+                self._write_whole(batch)
+        except (DiskFullError, sqlite3.OperationalError) as error:
+            self._is_full = self._is_full or _is_full(error)
+            raise
+        self._is_full = False
+        self.short = None
         self._writes += 1
         if self._writes % WRITES_PER_LOOK == 0:
             self.untidy = True
 
+    def _write_whole(self, batch: StoreBatch) -> None:
+        with self._transaction():
+            if batch.trial:
+                self._try_room()
+            if self.short is not None:
+                self._database.execute(RESERVE_TABLE)
+            self._change(batch)
+            self._fill_reserve()
+
+    def _change(self, batch: StoreBatch) -> None:
+        for definition in batch.definitions:
+            self._define(definition)
+        for durable, table in ((True, "message"), (False, "spill")):
+            values = _rows(change for change in batch.spools if change.durable is durable)
+            if durable and values:
+                self._note_largest(values)
+            self._insert(table, values)
+        for change in batch.spools:
+            self._delete("message" if change.durable else "spill", change)
+        self._finish(batch)
+
+    def _finish(self, batch: StoreBatch) -> None:
+        self._record([change.record for change in batch.spools if change.record is not None])
+        for spool, durable in batch.dropped:
+            self._drop(spool, durable)
+
+    # --- the reserve -------------------------------------------------------------------------------------------
+
+    def _write_on_reserve(self, batch: StoreBatch) -> None:
+        """Write a batch without growing the files: in the log from its start, in pages that the database has, and if
+        they do not do in those of the reserve."""
+        self._checkpoint()
+        failed: Exception | None = None
+        for rows in sorted({min(rows, self._reserve_rows) for rows in (0, 1, 4, self._reserve_rows)}):
+            for most in (Size(self._pages).messages, 8, 0):
+                try:
+                    with self._transaction():
+                        self._give_up(rows)
+                        self._settle(batch, most)
+                        self._have_blocks()
+                except (DiskFullError, sqlite3.OperationalError) as error:
+                    if not _is_full(error):
+                        raise
+                    failed = error
+                else:
+                    self._empty_garbage()
+                    self._save_up()
+                    return
+        assert failed is not None
+        raise failed
+
+    def _save_up(self) -> None:
+        """What became free is the reserve's first, and then there for publishes."""
+        missing = self._wanted_rows(self._pages) - self._reserve_rows
+        free = self._number("PRAGMA freelist_count") // RESERVE_ROW_PAGES
+        rows = min(missing, free - 1, 4)
+        if rows > 0:
+            with suppress(sqlite3.OperationalError, DiskFullError), self._transaction():
+                self._reserve_more(rows)
+                self._have_blocks()
+
+    def _reserve_more(self, rows: int) -> None:
+        for _ in range(rows):
+            self._database.execute("INSERT INTO reserve (room) VALUES (zeroblob(?))", (RESERVE_ROW_BYTES,))
+        self._reserve_rows_next += max(rows, 0)
+
+    def _give_up(self, rows: int) -> None:
+        """Free pages of the reserve."""
+        if rows:
+            self._database.execute(
+                "DELETE FROM reserve WHERE id IN (SELECT id FROM reserve WHERE id > 0 LIMIT ?)", (rows,)
+            )
+            self._reserve_rows_next = self._reserve_rows - rows
+
+    def _settle(self, batch: StoreBatch, most: int) -> None:
+        """Make the changes of a batch so that few pages are written: beyond `most` positions what is deleted is thrown
+        away. Deletes come first, as what they free is needed."""
+        for change in batch.spools:
+            base = change.spool << POSITION_BITS
+            table = "message" if change.durable else "spill"
+            for first, last in change.deletes:
+                count = last - first + 1
+                if count <= most or not change.durable:
+                    most -= count
+                    self._database.execute(
+                        f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", (base + first, base + last)
+                    )
+                else:
+                    self._throw_away(base + first, base + last)
+        for definition in batch.definitions:
+            self._define(definition)
+        for durable, table in ((True, "message"), (False, "spill")):
+            self._insert(table, _rows(change for change in batch.spools if change.durable is durable))
+        self._finish(batch)
+
+    def _empty_garbage(self) -> None:
+        """Remove what was thrown away, for the next batch needs its room."""
+        try:
+            while self._remove_garbage():
+                self._checkpoint()
+        except sqlite3.OperationalError as error:
+            if not _is_full(error):
+                raise
+
+    def _have_blocks(self) -> None:
+        """Have blocks for every page, before a transaction is committed."""
+        self._pages_next = self._number("PRAGMA page_count")
+        self._reserve.allocate(self._pages_next, have=self._pages)
+
+    def _fill_reserve(self) -> None:
+        """Let the reserve grow with what is stored, before it is."""
+        self._reserve_more(self._wanted_rows(self._number("PRAGMA page_count")) - self._reserve_rows)
+        self._have_blocks()
+        self._reserve.allocate_log(Size(self._pages_next, self._largest))
+
+    def _wanted_rows(self, pages: int) -> int:
+        return -(-Size(pages).pages // RESERVE_ROW_PAGES)
+
+    @property
+    def is_low(self) -> bool:
+        """Whether a quarter of the reserve, or more, is used."""
+        return self._is_full and 4 * self._reserve_rows <= 3 * self._wanted_rows(self._pages)
+
+    @property
+    def letter_bytes_max(self) -> int:
+        """The longest message that the reserve has room for once more."""
+        return max(self._largest, LETTERS_BYTES)
+
+    @property
+    def wanted_bytes(self) -> int:
+        """Room for a reserve that is whole, with the blocks that the files have."""
+        size = Size(self._pages, self._largest)
+        return size.pages * PAGE_BYTES + size.log_bytes + INDEX_BYTES
+
+    def _note_largest(self, values: list[int | bytes]) -> None:
+        largest = max([len(values[place]) for place in range(3, len(values), COLUMNS)])  # type: ignore[arg-type]  # bodies
+        if largest > max(self._largest, PAGE_BYTES):
+            self._largest = 1 << (largest - 1).bit_length()
+            self._database.execute("INSERT OR REPLACE INTO reserve VALUES (?, ?)", (LARGEST, self._largest))
+
+    def _try_room(self) -> None:
+        """Raises `DiskFullError` unless publishes can be accepted again, and not only one."""
+        if self._number("PRAGMA freelist_count") < TRIAL_PAGES:
+            self._reserve.allocate(self._pages + TRIAL_PAGES, have=self._pages)
+
+    def _checkpoint(self) -> bool:
+        """Copy the log into the database; whether all of it is there now, so that the log begins again."""
+        busy, there, copied = self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return not busy and bool(there == copied)
+
+    def _in_steps(self, statement: str) -> None:
+        """Carry out a delete of at most `?` rows until there are none, in transactions that the log has room for."""
+        most = TIDY_ROWS
+        while True:
+            try:
+                if self._database.execute(statement, (most,)).rowcount < most:
+                    return
+            except sqlite3.OperationalError as error:
+                if not _is_full(error) or most == 1:
+                    raise
+                most = max(most // 8, 1)
+            self._checkpoint()
+
+    def _number(self, query: str) -> int:
+        (value,) = self._database.execute(query).fetchone()
+        return int(value)
+
+    # --- the tables --------------------------------------------------------------------------------------------
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         database = self._database
+        self._pages_next, self._reserve_rows_next = self._pages, self._reserve_rows
         database.execute("BEGIN IMMEDIATE")
         try:
             yield
             database.execute("COMMIT")
+            self._pages, self._reserve_rows = self._pages_next, self._reserve_rows_next
         except BaseException:
             if database.in_transaction:
                 database.execute("ROLLBACK")
@@ -214,25 +458,36 @@ class Store:
             raise store_error(error, self.path) from error
 
     def _remove_garbage(self) -> bool:
-        database = self._database
-        row = database.execute("SELECT first, last FROM garbage LIMIT 1").fetchone()
-        if row is None:
-            return False
-        with self._transaction():
-            removed = database.execute(
-                "DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id BETWEEN ? AND ? LIMIT ?)",
-                (*row, TIDY_ROWS),
-            ).rowcount
-            if removed < TIDY_ROWS:
-                database.execute("DELETE FROM garbage WHERE first = ?", (row[0],))
-        return True
+        """Remove some of what was thrown away, in a transaction that the log has room for; whether there was any."""
+        most = TIDY_ROWS
+        while (
+            row := self._database.execute("SELECT first, last FROM garbage LIMIT 1").fetchone()
+        ) is not None:
+            try:
+                with self._transaction():
+                    self._remove(row[0], row[1], most)
+                return True
+            except sqlite3.OperationalError as error:
+                if not _is_full(error) or most == 1:
+                    raise
+            most = max(most // 8, 1)
+            self._checkpoint()
+        return False
+
+    def _remove(self, first: int, last: int, most: int) -> None:
+        removed = self._database.execute(
+            "DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id BETWEEN ? AND ? LIMIT ?)",
+            (first, last, most),
+        ).rowcount
+        if removed < most:
+            self._database.execute("DELETE FROM garbage WHERE first = ?", (first,))
 
     def _shrink(self) -> bool:
-        (free,) = self._database.execute("PRAGMA freelist_count").fetchone()
-        (pages,) = self._database.execute("PRAGMA page_count").fetchone()
-        if free <= max(FREE_PAGES_MIN, pages // 2):
+        free, pages = self._number("PRAGMA freelist_count"), self._number("PRAGMA page_count")
+        if self._is_full or free <= max(FREE_PAGES_MIN, pages // 2):
             return False
         self._database.execute(f"PRAGMA incremental_vacuum({TIDY_PAGES})").fetchall()
+        self._pages = self._number("PRAGMA page_count")
         return True
 
 
@@ -256,3 +511,10 @@ def _rows(changes: Iterator[SpoolChange]) -> list[int | bytes]:
 
 def _spool_of(change: SpoolChange) -> int:
     return change.spool
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether it is for want of room."""
+    return isinstance(error, DiskFullError) or (
+        isinstance(error, sqlite3.Error) and isinstance(store_error(error, Path()), DiskFullError)
+    )

@@ -9,6 +9,7 @@ from lbg_broker.server.core.kinds.grouped.front import GroupedFront
 from lbg_broker.server.core.kinds.grouped.group import GroupedMessage, Holder
 from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.spool import LEAD_MAX, Spool
+from lbg_broker.server.core.unsealed import LetterBox
 from lbg_broker.server.core.window import WINDOW_BYTES, WINDOW_MESSAGES, cost_of, share
 
 __all__ = ["GroupedLine"]
@@ -116,13 +117,15 @@ class GroupedLine(GroupedFront):
         self.ready_bytes += size
         self.groups.put_back(returned)
 
-    def seal(self, *, final: bool = False) -> tuple[SpoolChange | None, PageRequest | None]:
+    def seal(
+        self, *, final: bool = False, letters: LetterBox | None = None
+    ) -> tuple[SpoolChange | None, PageRequest | None]:
         """Hand over the changes since the last time. `final`: nothing more will be given out, so the mark falls back
         to the last message that was and is still here."""
         self.groups.shrink()
         if final and self.durable:
             self._high = max(self._high if self.ready else 0, self.groups.last_returned() + 1)
-        return super().seal(final=final)
+        return super().seal(final=final, letters=letters)
 
     def _recall(self) -> None:
         """Have the first of what is known but not in memory read, of each group whose turn it is."""

@@ -108,7 +108,8 @@ class Distribution(Policy):
     def append(self, origin: Origin, header: bytes, body: bytes) -> None:
         """Put a message at the end: of the next session's line, or of the pool."""
         turn = self._turn
-        if turn and not self._pool.ready:
+        # What a session's line has is written on a full disk too, so then a publish is not to get there.
+        if turn and not self._pool.ready and self._state.blocked_reason is None:
             session = turn[0]
             line = session.line
             self._enter(session)
@@ -147,9 +148,15 @@ class Distribution(Policy):
         while turn and self._pool.ready:
             round_ = [(session, session.line) for session in turn]
             room = min([session.room - line.ready - line.outstanding for session, line in round_])
-            messages = self._pool.withdraw(room * len(round_))
+            is_blocked = self._state.blocked_reason is not None
+            afforded = self._state.letters_afforded if is_blocked else None
+            if afforded is not None and afforded <= 0:
+                return
+            messages = self._pool.withdraw(room * len(round_), bytes_max=afforded)
             if not messages:
                 return
+            if afforded is not None:
+                self._state.letters_bytes += max(sum([message.size for message in messages]), 1)
             for index, (session, line) in enumerate(round_):
                 self._enter(session)
                 sequence = line.next_position

@@ -13,6 +13,7 @@ from typing import Self
 from lbg_broker.server.core.changes import Page, PageRequest, SpoolChange, SpoolRecord
 from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.spool import Spool
+from lbg_broker.server.core.unsealed import LetterBox
 from lbg_broker.server.core.window import WINDOW_MESSAGES, cost_of, share
 
 __all__ = ["PoolLine", "SessionLine"]
@@ -37,12 +38,15 @@ class PoolLine(Spool):
         line.granted = sys.maxsize
         return line
 
-    def withdraw(self, limit: int) -> list[Message]:
+    def withdraw(self, limit: int, *, bytes_max: int | None = None) -> list[Message]:
         """Take up to `limit` messages from the front, for good. Fewer than there are may come when the rest must be
-        read first: the queue is due again after the next batch."""
+        read first: the queue is due again after the next batch. `bytes_max`: only what the store has, and no
+        more than so much, or one."""
         self.attended = True  # whatever the number of sessions: it has the backlog of all of them
         fresh = self._fresh
         count = min(limit, len(fresh))
+        if bytes_max is not None:
+            count = self._affordable(count, bytes_max)
         taken = [fresh.popleft() for _ in range(count)]
         self.ready -= count
         self.ready_bytes -= sum([message.size for message in taken])
@@ -55,6 +59,14 @@ class PoolLine(Spool):
         if not self._paging and len(fresh) < share(WINDOW_MESSAGES, attended=self.attended) // 2:
             self._request_page()
         return taken
+
+    def _affordable(self, count: int, bytes_max: int) -> int:
+        size = 0
+        for index, message in enumerate(self._fresh):
+            size += message.size
+            if index == count or message.position >= self.written or (index and size > bytes_max):
+                return index
+        return count
 
     def purge(self, outstanding: Sequence[int]) -> int:
         purged = super().purge(())
@@ -160,9 +172,12 @@ class SessionLine(Spool):
         super().page_loaded(page)
         self._forget_settled()
 
-    def seal(self, *, final: bool = False) -> tuple[SpoolChange | None, PageRequest | None]:
+    def seal(
+        self, *, final: bool = False, letters: LetterBox | None = None
+    ) -> tuple[SpoolChange | None, PageRequest | None]:
         if self.durable:
             self._mark = self.next_position  # what this batch has may be delivered when it is on disk
+        # Nothing is withheld: numbers go on without a gap, and what moves here from the pool is deleted there.
         return super().seal(final=final)
 
     def _forget_settled(self) -> None:

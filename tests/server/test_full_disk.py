@@ -1,0 +1,253 @@
+"""The broker on a disk without a free byte, judged by pika: consumers drain it, it starts, and it ends."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from bench.full_disk import connect, play
+
+from lbg_broker.server.store.reserve import Size
+from support.command_line import clean_environment
+from support.embedded import EmbeddedBroker
+from support.small_disk import SmallDisk
+
+SETTINGS = {"disk_retry_s": 0.05, "close_timeout_s": 1.0}
+LARGE = 30_000
+
+FORGET_RESERVE = """
+import sqlite3
+store = sqlite3.connect("broker.sqlite3", isolation_level=None)
+store.execute("DROP TABLE reserve")
+store.execute("PRAGMA incremental_vacuum").fetchall()
+store.close()
+"""
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk", 10_000) as disk:
+        yield disk
+
+
+@pytest.fixture
+def broker(disk: SmallDisk, tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    data_dir = disk.folder / "data"
+    with EmbeddedBroker(
+        data_dir, settings=SETTINGS, under=disk.under, log_file=tmp_path / "broker.log"
+    ) as broker:
+        yield broker
+        assert "Traceback" not in broker.log_file.read_text()
+
+
+class Filling:
+    """A pika publisher in a thread of its own, which fills the disk and is blocked."""
+
+    def __init__(self, broker: EmbeddedBroker, *, size: int, limit: int | None = None) -> None:
+        self.confirmed: list[int] = []
+        self.blocked = threading.Event()
+        self._connection = connect(broker.port)
+        self._connection._impl.add_on_connection_blocked_callback(lambda *_: self.blocked.set())
+        self._connection._impl.add_on_connection_unblocked_callback(lambda *_: self.blocked.clear())
+        self._size = size
+        self._limit = limit
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        channel = self._connection.channel()
+        channel.confirm_delivery()
+        number = 0
+        try:
+            while self._limit is None or number < self._limit:
+                body = b"%d." % number + b"." * self._size
+                channel.basic_publish("", "q", body, pika.BasicProperties(delivery_mode=2))
+                self.confirmed.append(number)
+                number += 1
+        except (pika.exceptions.AMQPError, OSError):
+            return  # the broker has gone
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 100
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def declare(broker: EmbeddedBroker, queue: str = "q", **settings: Any) -> None:
+    connection = connect(broker.port)
+    connection.channel().queue_declare(queue, durable=True, **settings)
+    connection.close()
+
+
+def drained(broker: EmbeddedBroker, expected: set[int]) -> set[int]:
+    """Acknowledge message after message until all that are expected were delivered."""
+    connection = connect(broker.port)
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=50)
+    got: set[int] = set()
+    for method, _, body in channel.consume("q", inactivity_timeout=20):
+        if method is None:
+            break
+        got.add(int(body.split(b".", 1)[0]))
+        channel.basic_ack(method.delivery_tag)
+        if expected <= got:
+            break
+    connection.close()
+    return got
+
+
+def test_cycles_of_fill_kill_start_and_drain_lose_nothing_that_was_confirmed(
+    disk: SmallDisk, tmp_path: Path
+) -> None:
+    outcome = play(disk, tmp_path, cycles=4, seed=3)
+    assert not outcome.problems, (tmp_path / "broker.log").read_text()
+    assert (outcome.cycles, outcome.stops) == (4, 1)
+    assert outcome.lost == set()
+
+
+def test_consumers_drain_a_full_disk_and_publishers_go_on_in_what_they_free(
+    disk: SmallDisk, broker: EmbeddedBroker
+) -> None:
+    declare(broker)
+    filling = Filling(broker, size=LARGE)
+    until(filling.blocked.is_set)
+    with disk.filled():
+        before = list(filling.confirmed)
+        assert set(before) <= drained(broker, set(before))
+        until(lambda: len(filling.confirmed) > len(before))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_and_starts_on_a_full_disk_which_can_be_looked_at(
+    number: signal.Signals, disk: SmallDisk, broker: EmbeddedBroker
+) -> None:
+    lbg = [sys.executable, "-m", "lbg"]
+    target = ["--broker", broker.url, "--management", broker.management_url]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*lbg, *arguments],
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    created = run("group", "create", "g", *target)
+    assert created.returncode == 0, created.stderr
+    declare(broker)
+    filling = Filling(broker, size=LARGE)
+    until(filling.blocked.is_set)
+    with disk.filled():
+        if number == signal.SIGTERM:
+            assert broker.stop() == 0
+        else:
+            broker.kill()
+        broker.start()
+        shown = run("group", "show", "g", *target)
+        assert shown.returncode == 0, shown.stderr
+        assert set(filling.confirmed) <= drained(broker, set(filling.confirmed))
+
+
+def test_a_backup_beside_a_full_disk_leaves_the_reserve_where_it_is(
+    disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    declare(broker)
+    filling = Filling(broker, size=LARGE)
+    until(filling.blocked.is_set)
+    backup = [sys.executable, "-m", "lbg", "broker", "backup", "--data-dir", str(broker.data_dir)]
+
+    def copy_to(target: Path) -> subprocess.CompletedProcess[str]:
+        command = [*disk.under, str(tmp_path), *backup, str(target)]
+        return subprocess.run(
+            command, env=clean_environment(), capture_output=True, text=True, check=False, timeout=60
+        )
+
+    with disk.filled():
+        refused = copy_to(disk.folder / "copy")
+        assert refused.returncode != 0
+        assert "copy to another file system" in refused.stderr
+        assert copy_to(tmp_path / "while-it-runs").returncode == 0
+        assert broker.stop() == 0
+        copied = copy_to(tmp_path / "while-it-is-stopped")
+        assert copied.returncode == 0, copied.stderr
+        broker.start()
+        assert set(filling.confirmed) <= drained(broker, set(filling.confirmed))
+
+
+def test_dead_letters_are_written_on_a_full_disk(disk: SmallDisk, broker: EmbeddedBroker) -> None:
+    declare(broker, "dead")
+    declare(broker, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    filling = Filling(broker, size=LARGE)
+    until(filling.blocked.is_set)
+    with disk.filled():
+        connection = connect(broker.port)
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=20)
+        for refused, (method, _, _) in enumerate(channel.consume("q", inactivity_timeout=20), start=1):
+            assert method is not None
+            if refused % 20 == 0:
+                channel.basic_nack(method.delivery_tag, multiple=True, requeue=False)
+            if refused == 60:
+                break
+        channel.cancel()
+        until(lambda: channel.queue_declare("dead", passive=True).method.message_count == 60)
+        broker.kill()
+        broker.start()
+        assert broker.queue("dead")["messages"] == 60
+
+
+def test_a_store_of_an_older_version_starts_on_a_full_disk_and_says_what_to_do(
+    disk: SmallDisk, broker: EmbeddedBroker
+) -> None:
+    declare(broker)
+    filling = Filling(broker, size=LARGE, limit=100)
+    until(lambda: len(filling.confirmed) == 100)
+    assert broker.stop() == 0
+    folder = disk.seen(broker.data_dir)
+    # The log and its index are deleted by who closes the store last, as an older version does.
+    subprocess.run(
+        [*disk.under, str(broker.data_dir), sys.executable, "-c", FORGET_RESERVE], check=True, timeout=60
+    )
+    assert not (folder / "broker.sqlite3-wal").exists()
+    with disk.filled():
+        broker.start()
+        (line,) = [line for line in broker.log_file.read_text().splitlines() if "reserve" in line]
+        assert "let the volume grow" in line
+        assert broker.queue("q")["messages"] == 100
+    assert drained(broker, set(range(100))) == set(range(100))
+
+
+def test_the_reserve_has_its_blocks_and_keeps_them_when_the_broker_stops(
+    disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    declare(broker)
+    filling = Filling(broker, size=LARGE, limit=60)
+    until(lambda: len(filling.confirmed) == 60)
+    assert broker.stop() == 0
+    folder = disk.seen(broker.data_dir)
+    database, log = folder / "broker.sqlite3", folder / "broker.sqlite3-wal"
+    pages = database.stat().st_size // 4096
+    for file in (database, log, folder / "broker.sqlite3-shm"):
+        assert file.stat().st_blocks * 512 >= file.stat().st_size
+    assert log.stat().st_size >= Size(pages, LARGE).log_bytes
+    assert log.read_bytes()[:32] == bytes(32)
+    copy = tmp_path / "copy.sqlite3"
+    copy.write_bytes(database.read_bytes())
+    with sqlite3.connect(f"file:{copy}?mode=ro&immutable=1", uri=True) as store:
+        (reserved,) = store.execute("SELECT sum(length(room)) FROM reserve WHERE id > 0").fetchone()
+    assert reserved >= Size(pages).pages * 4096 * 0.9
