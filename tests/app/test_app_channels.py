@@ -22,7 +22,7 @@ from lbg_sidecar.app.commanding import parse_verdict
 from lbg_sidecar.consuming.held import Attachment
 from lbg_sidecar.message import held_of
 from lbg_sidecar.verdict import INTERRUPTED, Kind
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 def message(seq: int = 0, *, key: str | None = "k", body: bytes = b"hello") -> Message:
@@ -60,7 +60,7 @@ class FakeCalls:
         return bool(self.waiting)
 
     async def until(self, count: int) -> list[Verdict]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(GUARD_S):
             while len(self.ended) < count:
                 self._came.clear()
                 await self._came.wait()
@@ -174,14 +174,14 @@ async def test_a_handler_that_ignores_cancelling_does_not_hold_up_the_end() -> N
     await channel.start(calls)
     channel.wake()
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(GUARD_S):
         await channel.stop(0.05)
     release.set()
     await asyncio.sleep(0.01)
 
 
 async def test_a_blocking_function_runs_beside_the_loop() -> None:
-    barrier = threading.Barrier(3, timeout=10)
+    barrier = threading.Barrier(3, timeout=GUARD_S)
 
     def handle(message: Message) -> Verdict | None:
         barrier.wait()
@@ -196,12 +196,12 @@ async def test_a_blocking_function_that_never_returns_does_not_hold_up_the_end()
     release = threading.Event()
 
     def handle(message: Message) -> None:
-        release.wait(10)
+        release.wait(2 * GUARD_S)
 
     channel = handler_channel(handle, concurrency=1)
     await channel.start(FakeCalls(message()))
     channel.wake()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(GUARD_S):
         await channel.stop(0.05)
     release.set()
 
@@ -336,19 +336,19 @@ async def test_a_command_that_cannot_be_started_is_one_clear_error() -> None:
 
 
 async def test_a_command_that_ignores_everything_does_not_hold_up_the_end() -> None:
-    source = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('x')\ntime.sleep(60)"
+    source = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('x')\ntime.sleep(600)"
     channel = command(source)
     calls = FakeCalls(message())
     await channel.start(calls)
     channel.wake()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(GUARD_S):
         await channel.stop(0.4)
     assert channel.describe()["pid"] is None
 
 
 async def test_a_command_that_reads_nothing_is_not_buried_in_messages() -> None:
     big = b"x" * 300_000
-    channel = command("import time\ntime.sleep(60)", concurrency=100)
+    channel = command("import time\ntime.sleep(600)", concurrency=100)
     async with running(channel, *(message(n, body=big) for n in range(50))) as calls:
         await asyncio.sleep(0.1)
         assert len(calls.waiting) > 30

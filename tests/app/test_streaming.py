@@ -30,7 +30,7 @@ from lbg_sidecar.verdict import INTERRUPTED
 from support.embedded import EmbeddedBroker
 from support.group_load import group_spec, load_on
 from support.group_on_broker import declare_group
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 def message(seq: int, body: bytes = b"hello") -> Message:
@@ -117,7 +117,7 @@ async def served(
 
 @asynccontextmanager
 async def a_stream(unix_socket: Path | None = None, **settings: Any) -> AsyncIterator[Place]:
-    quick = {"concurrency": 100, "reconnect_grace_s": 0.1, "cancel_limit_s": 0.2, "hello_limit_s": 0.5}
+    quick = {"concurrency": 100, "reconnect_grace_s": 0.1, "cancel_limit_s": 0.2, "hello_limit_s": GUARD_S}
     channel, calls = StreamChannel(StreamSettings(**(quick | settings))), Calls()
     await channel.start(calls)
     async with served(channel, unix_socket) as (url, path):
@@ -130,13 +130,13 @@ HELLO = {"hello": {"credit": 10}}
 
 async def frame(socket: aiohttp.ClientWebSocketResponse) -> dict[str, Any]:
     """The next one that is not the welcome."""
-    while "welcome" in (fields := json.loads(await socket.receive_str(timeout=5))):
+    while "welcome" in (fields := json.loads(await socket.receive_str(timeout=GUARD_S))):
         pass
     return fields
 
 
 async def close_code(socket: aiohttp.ClientWebSocketResponse) -> int | None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(GUARD_S):
         async for _ in socket:
             pass
     return socket.close_code

@@ -21,7 +21,7 @@ from support.dead_letters import dead, ids, listed, put, refused
 from support.embedded import EmbeddedBroker
 from support.group_load import group_spec
 from support.group_on_broker import declare_group
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 DEEP = 4 * FIRST_MESSAGES
 """Two windows of letters that are passed over, and some."""
@@ -108,7 +108,7 @@ async def until_given_back(broker: Where, group: str) -> None:
     to a quorum queue in any order."""
     connection = await connect(broker.broker)
     channel = await connection.open_channel()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + GUARD_S
     while (found := await channel.queue_declare(Names(group).dead, passive=True)).consumer_count:
         assert time.monotonic() < deadline, found
         await asyncio.sleep(0.05)

@@ -14,6 +14,7 @@ import pytest
 from lbg_broker.group import DeliveredRecord, PublishedRecord
 from lbg_broker.journal import JournalReader
 from support.command_line import Lbg, start_lbg
+from support.waiting import GUARD_S
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_a_killed_demo_takes_its_processes_with_it(rows: Path) -> None:
     children = children_of(demo.pid)
     demo.kill()
     demo.communicate()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + GUARD_S
     while running := [pid for pid in children if is_running(pid)]:
         assert time.monotonic() < deadline, running
         time.sleep(0.01)

@@ -7,6 +7,7 @@ import pytest
 from lbg_broker.client import AccessRefused, NotFound, PreconditionFailed, ResourceLocked, connect
 from lbg_broker.group import Engine
 from support.numbered import QUORUM, Collector, publish_numbers
+from support.waiting import GUARD_S
 
 
 def confirms_of(channel):
@@ -71,7 +72,7 @@ async def test_an_exclusive_queue_of_another_connection_is_locked(connection, ch
         await (await other.open_channel()).queue_declare("claim", exclusive=True)
     engine = Engine.announced(connection.server_properties)
     await connection.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(GUARD_S):
         while True:  # RabbitMQ from 4.3 on answers the close a moment before the queue is gone
             try:
                 taken = await (await other.open_channel()).queue_declare("claim", exclusive=True)

@@ -23,6 +23,7 @@ import pytest
 
 import amqp
 from support.embedded import EmbeddedBroker
+from support.waiting import GUARD_S
 
 HERE = Path(__file__).resolve().parent
 MESSAGES = 50
@@ -76,7 +77,7 @@ def by_aio_pika(broker: EmbeddedBroker, name: str, dead: str) -> tuple[list[byte
                         await message.reject(requeue=False)
                         break
                     await message.ack()
-            letter = await letters.get(no_ack=True, timeout=10)
+            letter = await letters.get(no_ack=True, timeout=GUARD_S)
             with pytest.raises(aiormq.exceptions.ChannelNotFoundEntity):
                 await channel.get_queue(f"{name}.none", ensure=True)
         return got, letter.body, 404
@@ -107,7 +108,7 @@ def by_aiormq(broker: EmbeddedBroker, name: str, dead: str) -> tuple[list[bytes]
                 await channel.basic_ack(message.delivery_tag)
 
         await channel.basic_consume(name, on_message)
-        await asyncio.wait_for(done.wait(), 30)
+        await asyncio.wait_for(done.wait(), GUARD_S)
         letter = await channel.basic_get(dead, no_ack=True)
         with pytest.raises(aiormq.exceptions.ChannelNotFoundEntity):
             await channel.queue_declare(f"{name}.none", passive=True)

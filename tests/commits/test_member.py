@@ -14,7 +14,7 @@ import pytest
 from lbg_sidecar import Member, MemberSettings, Message, SettingsError
 from support.group_load import load_on
 from support.member_place import Place
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 DIES_INSTEAD_OF_ACKING = """
 import asyncio, json, os, signal, sys
@@ -50,7 +50,7 @@ async def called_by_both(place: Place, tmp_path: Path, commits: Path | None) -> 
         await load.publish(200)
         told = place.told(name="m", calls=str(calls), commits=commits and str(commits))
         command = [sys.executable, "-c", DIES_INSTEAD_OF_ACKING, json.dumps(told)]
-        dead = await asyncio.to_thread(subprocess.run, command, timeout=30, check=False)
+        dead = await asyncio.to_thread(subprocess.run, command, timeout=GUARD_S, check=False)
         assert dead.returncode == -signal.SIGKILL
         before = calls.read_text().split()
         async with Member(place.settings("m", commits=commits), handle) as member:

@@ -16,7 +16,7 @@ from support.command_line import clean_environment, start_lbg
 from support.embedded import EmbeddedBroker, free_port
 from support.group_load import group_spec
 from support.group_on_broker import declare_group
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "app-channels.md").read_text()
@@ -86,7 +86,7 @@ async def test_it_gets_its_messages_in_order_and_acknowledges_them(
 
 def acked(port: str) -> int:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/state", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/state", timeout=GUARD_S) as answer:
             return int(json.load(answer).get("counts", {}).get("acked", 0))
     except OSError:
         return 0

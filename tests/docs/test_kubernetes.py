@@ -21,6 +21,7 @@ from lbg_operator.settings import OperatorSettings
 from support.chart import of_kind, rendered
 from support.manifests import fill_in, schema_of
 from support.ports import free_port
+from support.waiting import GUARD_S
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -105,15 +106,15 @@ def test_its_application_acknowledges_a_flight_and_ends_when_it_is_asked_to() ->
             assert app.stdout.readline() == "N554JB to BQN at 2013-02-01T10:00:00Z\n"
         finally:
             app.terminate()
-        assert app.wait(timeout=10) == 0
+        assert app.wait(timeout=GUARD_S) == 0
 
 
 def posted(url: str, body: bytes) -> int:
     """The status of the first answer."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + GUARD_S
     while True:
         try:
-            with urllib.request.urlopen(url, body, timeout=5) as answer:
+            with urllib.request.urlopen(url, body, timeout=GUARD_S) as answer:
                 return int(answer.status)
         except OSError:
             assert time.monotonic() < deadline

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from support.embedded import EmbeddedBroker
+from support.waiting import GUARD_S
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -68,7 +69,7 @@ def test_every_command_of_the_readme_works_in_the_order_it_is_shown(broker: Embe
     finish(start(publish))
     member = start(consume)
     handled = Path("handled")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + GUARD_S
     while not handled.exists() or len(handled.read_text().splitlines()) < 30:
         assert time.monotonic() < deadline, member.poll()
         time.sleep(0.05)
@@ -100,7 +101,7 @@ async def test_the_python_of_the_readme_consumes(
     names: dict[str, object] = {"__name__": "readme"}
     running = asyncio.ensure_future(eval(code, names))
     said = ""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(GUARD_S):
         while said.count("account") < 30:
             await asyncio.sleep(0.05)
             said += capsys.readouterr().out

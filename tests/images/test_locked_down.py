@@ -19,6 +19,7 @@ from support.installation import Installed
 from support.locked_down import UID, locked_down
 from support.ports import free_port
 from support.quiet_cluster import quiet_cluster
+from support.waiting import GUARD_S
 
 pytestmark = pytest.mark.timeout(300)  # the wheel is built and installed within the first one
 PROBE = """
@@ -39,6 +40,7 @@ STORE = """
 import sys
 from pathlib import Path
 from lbg_broker.server.store.schema import open_database
+from support.waiting import GUARD_S
 
 database = open_database(Path(sys.argv[1]) / "broker.sqlite3")
 database.execute("BEGIN")
@@ -198,7 +200,7 @@ def test_the_operator_needs_a_folder_for_temporary_files_and_no_user_with_a_name
 
 def is_ready(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=GUARD_S) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
@@ -216,7 +218,7 @@ def test_a_store_puts_nothing_into_temporary_files(installed: Installed, data: P
 
 
 def metrics(observed: str) -> str:
-    with urllib.request.urlopen(f"http://{observed}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{observed}/metrics", timeout=GUARD_S) as answer:
         return str(answer.read().decode())
 
 

@@ -24,6 +24,7 @@ from lbg_broker.journal import (
     closed_files,
     flush_regularly,
 )
+from support.waiting import GUARD_S
 
 
 def record(seq: int) -> PublishedRecord:
@@ -85,7 +86,7 @@ async def test_records_reach_the_file_on_time_without_further_records(tmp_path: 
     writer = Watched(tmp_path, "p", settings=JournalSettings(file_max_age_s=0))
     writer.append(record(0))
     flushing = asyncio.create_task(flush_regularly(writer, interval_s=0.001))
-    await asyncio.wait_for(flushed.wait(), 10)
+    await asyncio.wait_for(flushed.wait(), GUARD_S)
     flushing.cancel()
     assert seqs(tmp_path) == [0]
 

@@ -50,4 +50,4 @@ async def test_a_gap_that_closes_is_acknowledged_at_once(
         await asyncio.sleep(0.05)  # the member looks, and puts the ack of the quick one off
         assert acked == []
         goes_on.set()
-        await until(lambda: acked == ["slow", "quick"], timeout_s=10)
+        await until(lambda: acked == ["slow", "quick"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lbg_broker.publishing import GroupPublisher, Identity
 from support.member_place import Place
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "exactly_once.py"
 ORDERS = [b"one", b"two", b"three"]
@@ -49,7 +49,7 @@ async def test_the_example_inserts_what_comes_again_after_kill_9_only_once(
     process = await consuming()
     await until(lambda: len(rows()) == 4)
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), 20) == 0
+    assert await asyncio.wait_for(process.wait(), GUARD_S) == 0
     assert rows() == [("account-1", body) for body in (*ORDERS, b"four")]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lbg_broker.publishing import GroupPublisher
 from support.member_place import Place
+from support.waiting import GUARD_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "consume.py"
 
@@ -22,7 +23,7 @@ async def test_the_example_prints_what_it_gets_and_leaves_on_sigterm(place: Plac
         for body in (b"one", b"", b"two"):
             await publisher.publish(key="order-1", body=body, topic="example")
         await publisher.flush()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(GUARD_S):
         lines = [await process.stdout.readline() for _ in range(2)]
         assert lines == [b"order-1 one\n", b"order-1 two\n"]
         process.send_signal(signal.SIGTERM)

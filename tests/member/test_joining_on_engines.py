@@ -10,7 +10,7 @@ from lbg_broker.provisioning import GroupNotFound
 from lbg_sidecar import Assignment, Member, MemberSettings, SettingsError
 from support.group_load import Judge, Load
 from support.member_place import Place
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 async def test_one_member_gets_everything_in_order_and_acknowledges_it(place: Place, load: Load) -> None:
@@ -56,7 +56,7 @@ async def test_a_fixed_index_is_waited_for_until_it_is_free(
         other = asyncio.create_task(Member(place.settings("b", index=2), Judge().handler("b")).__aenter__())
         await until(lambda: "index 2 belongs to another" in caplog.text)
         assert not other.done()
-    b = await asyncio.wait_for(other, 20)
+    b = await asyncio.wait_for(other, GUARD_S)
     assert b.index == 2
     await b.__aexit__(None, None, None)
 

@@ -19,7 +19,7 @@ from support.group_load import Judge, Load, under_load
 from support.member_place import Place
 from support.member_process import MemberProcess
 from support.pipeline_reference import judge as judge_journal
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 async def test_a_lost_connection_aborts_calls_and_the_member_comes_back_with_its_index(
@@ -46,7 +46,7 @@ async def test_a_lost_connection_aborts_calls_and_the_member_comes_back_with_its
         assert driver is not None
         assert driver.link is not None
         driver.link.work.abort()
-        await until(lambda: cancelled, timeout_s=1)
+        await until(lambda: cancelled)
         await until(lambda: member.state()["counts"]["acked"] == 1)
         assert member.index == 0
         assert member.state()["incarnation"] != before
@@ -187,7 +187,7 @@ async def test_a_member_whose_application_hangs_leaves_within_its_grace_period(
     async with Member(settings, hang) as member:
         await load.publish(20)
         await until(lambda: member.state()["lanes"]["running"] == 16)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(GUARD_S):
             member.stop("test")
             await member.run()
         assert member.state()["counts"]["forced"] >= 16
@@ -196,7 +196,7 @@ async def test_a_member_whose_application_hangs_leaves_within_its_grace_period(
 
 
 async def until_ready(place: Place, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(GUARD_S):
         while sum([await place.count(place.names.queue(n)) for n in range(4)]) != count:  # noqa: ASYNC110 (the broker tells nobody)
             await asyncio.sleep(0.05)
 

@@ -11,7 +11,7 @@ from support.group_load import Judge, Load, under_load
 from support.member_place import Place
 from support.member_world import Chances, World
 from support.member_world.situations import fine
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 class Moody:
@@ -54,7 +54,7 @@ async def test_nothing_is_consumed_before_the_application_is_ready(place: Place,
     assert not entering.done()
     assert not judge.starts
     app.ready(True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(GUARD_S):
         member = await entering
     await load.all_seen(judge)
     await member.__aexit__(None, None, None)
@@ -89,7 +89,7 @@ async def test_a_member_whose_application_is_not_ready_can_be_stopped(place: Pla
     entering = asyncio.create_task(member.__aenter__())
     await until(lambda: app.calls is not None)
     member.stop("SIGTERM")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(GUARD_S):
         await entering
         await member.run()
 

@@ -20,7 +20,7 @@ from support.embedded import EmbeddedBroker
 from support.group_load import Load, load_on
 from support.member_place import Place
 from support.mode_place import place_in
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def cut(member: Member) -> None:
 
 async def leaves(member: Member) -> None:
     """By itself."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(GUARD_S):
         await member.run()
 
 
@@ -131,7 +131,7 @@ async def test_what_goes_with_the_last_ack_is_waited_for_and_told(
         await load.publish(20)
         await until(lambda: len(handler.got) == 20)
         own_broker.perform(place.names.parent, "close-session", session="a")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(GUARD_S):
             await lost.wait()
         if goes == "broker":
             own_broker.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 from support.embedded import EmbeddedBroker
 from support.group_load import load_on
 from support.mode_place import place_in
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "session.py"
 
@@ -45,5 +45,5 @@ async def test_the_example_has_every_message_once_through_kill_9_and_ends_with_i
         process = await consuming()
         await until(lambda: len(rows()) >= 100)
     embedded.perform(place.names.parent, "close")
-    assert await asyncio.wait_for(process.wait(), 20) == 0
+    assert await asyncio.wait_for(process.wait(), GUARD_S) == 0
     assert rows() == [b"%d" % number for number in range(100)]

@@ -24,7 +24,7 @@ from support.embedded import EmbeddedBroker
 from support.group_load import Judge, Load, load_on
 from support.member_place import Place
 from support.mode_place import place_in
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def load(place: Place) -> AsyncIterator[Load]:
 
 async def lived(member: Member) -> None:
     """To its end."""
-    async with asyncio.timeout(10), member:
+    async with asyncio.timeout(GUARD_S), member:
         await member.run()
 
 
@@ -121,7 +121,7 @@ async def test_a_closed_queue_ends_every_session_and_its_members_leave(
         await load.publish(100)
         await load.all_seen(_seen(tables))
         embedded.perform(place.names.parent, "close")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(GUARD_S):
             await a.run()
             await b.run()
         assert a.state()["session"]["ended"]

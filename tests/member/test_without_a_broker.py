@@ -13,14 +13,14 @@ from support.embedded import EmbeddedBroker, free_port
 from support.group_load import Judge, group_spec, load_on
 from support.group_on_broker import declare_group
 from support.member_place import Place
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 async def test_a_member_that_waits_for_its_first_connection_can_be_stopped() -> None:
     settings = MemberSettings(broker=f"amqp://guest:guest@127.0.0.1:{free_port()}/", group="g")
     member = Member(settings, Judge().handler("a"))
     asyncio.get_running_loop().call_later(0.2, member.stop)
-    async with asyncio.timeout(5), member:
+    async with asyncio.timeout(GUARD_S), member:
         await member.run()
 
 

@@ -12,6 +12,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from support.engines import Engine, Inbox, drain, read_all, refusal
+from support.waiting import GUARD_S
 
 REFUSED = ("channel", 403, "ACCESS_REFUSED")
 
@@ -42,7 +43,7 @@ def test_a_user_without_permissions_may_not_enter(engine: Engine, unique: str) -
     "greeting", [b"GET / HTTP/1.1\r\n\r\n", b"AMQP\x00\x00\x09\x00"], ids=["http", "0-9"]
 )
 def test_another_protocol_is_told_which_one_is_spoken_here(engine: Engine, greeting: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", engine.amqp_port), timeout=5) as stranger:
+    with socket.create_connection(("127.0.0.1", engine.amqp_port), timeout=GUARD_S) as stranger:
         stranger.sendall(greeting)
         # To who speaks no AMQP at all, 4.0 offers AMQP 1.0.
         offers_1_0 = engine.is_4 and not greeting.startswith(b"AMQP")

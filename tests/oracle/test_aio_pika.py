@@ -11,6 +11,7 @@ import pytest
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 
 from support.engines import Engine
+from support.waiting import GUARD_S
 
 
 @pytest.fixture
@@ -80,12 +81,12 @@ async def test_requeues_and_dead_letters(link: AbstractConnection, unique: str) 
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{unique}.dead"}
     queue = await channel.declare_queue(unique, exclusive=True, arguments=arguments)
     await channel.default_exchange.publish(aio_pika.Message(b"x"), unique)
-    message = await queue.get(timeout=5)
+    message = await queue.get(timeout=GUARD_S)
     await message.nack(requeue=True)
-    message = await queue.get(timeout=5)
+    message = await queue.get(timeout=GUARD_S)
     assert message.redelivered
     await message.reject(requeue=False)
-    async with dead.iterator(timeout=5) as messages:
+    async with dead.iterator(timeout=GUARD_S) as messages:
         async for gone in messages:
             assert gone.headers["x-death"][0]["reason"] == "rejected"
             break
@@ -109,14 +110,14 @@ async def test_a_robust_connection_comes_back_after_it_was_closed(engine: Engine
 
         await queue.consume(take)
         await channel.default_exchange.publish(aio_pika.Message(b"before"), unique)
-        assert await asyncio.wait_for(got.get(), 5) == b"before"
+        assert await asyncio.wait_for(got.get(), GUARD_S) == b"before"
         back = asyncio.Event()
         connection.reconnect_callbacks.add(lambda *_: back.set())
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, _close_all, engine)
-        await asyncio.wait_for(back.wait(), 15)
+        await asyncio.wait_for(back.wait(), GUARD_S)
         await channel.default_exchange.publish(aio_pika.Message(b"after"), unique)
-        assert await asyncio.wait_for(got.get(), 5) == b"after"
+        assert await asyncio.wait_for(got.get(), GUARD_S) == b"after"
         await queue.delete(if_unused=False, if_empty=False)
 
 

@@ -27,6 +27,7 @@ from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
 from lbg_broker.provisioning.provisioner import create_group, delete_group, list_groups, show_group
 from support.provisioning_place import Place
+from support.waiting import GUARD_S
 
 
 async def test_what_was_created_is_seen_as_whole_and_creating_it_again_changes_nothing(
@@ -275,7 +276,7 @@ async def test_a_connection_lost_in_the_middle_is_made_again_to_take_back(
 @asynccontextmanager
 async def locked_by(other: LiveAdmin) -> AsyncIterator[None]:
     """A lost connection's lock is let go by the broker, not by us."""
-    async with asyncio.timeout(10), AsyncExitStack() as stack:
+    async with asyncio.timeout(GUARD_S), AsyncExitStack() as stack:
         while True:
             with suppress(Busy):
                 await stack.enter_async_context(other.lock("orders"))

@@ -29,6 +29,7 @@ from lbg_broker.provisioning.surveying import lags, survey
 from lbg_sidecar import Member, MemberSettings
 from support.provisioning_place import Place
 from support.rabbitmq import RabbitNode
+from support.waiting import GUARD_S
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ async def test_a_group_with_a_queue_that_does_not_answer_is_not_taken_for_empty(
         with pytest.raises(StillInUse, match=rf"{name} does not answer"):
             await admin.perform(DeleteQueue(name, only_idle=True))
     rabbitmq.evaluate(f"{find}, ra:restart_server(quorum_queues, amqqueue:get_pid(Q))")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(GUARD_S):
         while True:
             try:
                 await delete_group(admin, "orders")

@@ -33,6 +33,7 @@ from support.cut_admin import CutAdmin, KilledError
 from support.embedded import EmbeddedBroker
 from support.exploration import over_seeds
 from support.provisioning_place import Place
+from support.waiting import GUARD_S
 
 MODES = ["Exclusive", "Partitioned"]
 
@@ -281,7 +282,7 @@ async def test_a_process_that_is_killed_at_any_time_is_finished_by_the_next(
     with suppress(ProcessLookupError):
         process.kill()
     await process.wait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(GUARD_S):
         while True:  # until the broker has noticed
             try:
                 await repartition_group(admin, "orders", 6, timeout_s=10.0)
@@ -306,7 +307,7 @@ async def test_who_loses_the_group_to_another_run_leaves_it_alone(place: Place) 
 
     task = asyncio.create_task(repartition_group(first, "orders", 6, timeout_s=60.0, tell=tell))
     await waits.wait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(GUARD_S):
         (await first.amqp.link.connection()).abort()
         while True:  # as soon as the broker has noticed
             try:

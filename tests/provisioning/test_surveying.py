@@ -22,6 +22,7 @@ from lbg_broker.provisioning.observed import UNKNOWN
 from lbg_broker.provisioning.provisioner import create_group, delete_group, show_group
 from lbg_broker.provisioning.surveying import lags, survey
 from support.provisioning_place import Place
+from support.waiting import GUARD_S
 
 LISTEN_S = 0.3
 
@@ -158,7 +159,7 @@ async def test_a_survey_says_of_each_group_what_a_look_at_it_alone_says(
         await publish(place, served, 40)
         found = await survey(admin, specs, listen_s=LISTEN_S)
         assert isinstance(found["of nobody"], GroupNotFound)
-        async with asyncio.timeout(20):  # RabbitMQ's counts and consumers are a sample behind
+        async with asyncio.timeout(GUARD_S):  # RabbitMQ's counts and consumers are a sample behind
             while True:
                 found = await survey(admin, specs, listen_s=LISTEN_S)
                 alone = [
@@ -215,7 +216,7 @@ async def test_the_lag_counts_what_is_delivered_and_follows_within_a_second(
     assert await lag() == 40
     async with member(place, spec) as faked:
         await seen_after(40)  # whom nobody heard yet is listened to first
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(GUARD_S):
             while faked.in_flight < 30:  # noqa: ASYNC110 (deliveries come unasked)
                 await asyncio.sleep(0.01)
         assert await seen_after(40) < 1
@@ -243,7 +244,7 @@ async def test_where_a_consumer_does_not_speak_the_brokers_own_count_is_taken(
     spec = spec_of("silent")
     await create_all(admin, spec)
     await publish(place, spec, 7)
-    async with member(place, spec, silent=True), asyncio.timeout(20):
+    async with member(place, spec, silent=True), asyncio.timeout(GUARD_S):
         while (await lags(admin, {"it": spec}, max_age_s=0.0)) != {"it": 7}:
             pass
 
@@ -265,7 +266,7 @@ async def test_without_a_management_api_members_are_heard_and_heard_again_when_t
     async with member(place, spec) as faked:
         for wanted in (6, 7):
             await publish(place, spec, 1)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(GUARD_S):
                 while faked.in_flight < wanted or await lag() != wanted:  # noqa: ASYNC110 (deliveries come unasked)
                     await asyncio.sleep(0.01)
             await admin.amqp.delete_own(admin._lags._ear._queue)  # as an administrator may
@@ -285,7 +286,7 @@ async def test_a_group_that_was_deleted_and_made_anew_is_heard_again(
     for _ in range(2):
         await create_all(admin, spec)
         await publish(place, spec, 3)
-        async with member(place, spec), asyncio.timeout(8):
+        async with member(place, spec), asyncio.timeout(GUARD_S):
             while not await heard():  # noqa: ASYNC110 (the beats come unasked)
                 await asyncio.sleep(0.05)
         await delete_group(admin, "anew", force=True, with_user=False)

@@ -15,7 +15,7 @@ from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
 from lbg_broker.provisioning.provisioner import close_group, create_group
 from lbg_broker.publishing import GroupClosed, GroupPublisher, PublishingSettings, events
 from lbg_broker.server import Address, ServerSettings, running
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 NAMES = Names("orders")
 
@@ -77,7 +77,7 @@ async def test_a_publisher_of_a_group_that_is_closed_ends_with_the_reason(tmp_pa
                 await publisher.flush()
 
         with pytest.raises(GroupClosed, match="group 'orders' is closed and takes no more"):
-            await asyncio.wait_for(publish_until_closed(), 20)
+            await asyncio.wait_for(publish_until_closed(), GUARD_S)
         assert publisher.confirmed_count == 1
         with pytest.raises(GroupClosed):
             await GroupPublisher(url, group="orders").__aenter__()

@@ -22,7 +22,7 @@ from support.group_load import Judge, Load
 from support.member_place import Place
 from support.rabbit_alarm import ALARMS, alarm
 from support.rabbitmq import RabbitNode
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 def talk_is_blocked(member: Member) -> bool:
@@ -97,7 +97,7 @@ async def test_a_member_that_starts_during_an_alarm_joins_and_takes_over(
         await load._publisher.flush()
         async with alarm(rabbitmq, "memory"):
             await until(lambda: talk_is_blocked(a))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(GUARD_S):
                 b = await Member(place.settings("b", prefetch=8), judge.handler("b", slow)).__aenter__()
             try:
                 assert b.index == 1

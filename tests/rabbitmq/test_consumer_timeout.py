@@ -20,7 +20,7 @@ from support.group_load import Judge, Load
 from support.member_place import Place
 from support.rabbitmq import RabbitNode
 from support.tried_queue import of_a_group, queue_on
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 TIMEOUT_S = 6.0
 BY_THE_QUEUE_SINCE = (4, 3, 0)
@@ -55,7 +55,7 @@ async def test_what_the_broker_says_when_a_delivery_was_held_for_too_long_is_und
 ) -> None:
     async with queue_on(rabbit_vhost, of_a_group(impatient.version), holding=[0]) as queue:
         holding = await queue.attach(prefetch=1)
-        async with asyncio.timeout(TIMEOUT_S + 5):
+        async with asyncio.timeout(TIMEOUT_S + GUARD_S):
             if impatient.version >= BY_THE_QUEUE_SINCE:
                 await holding.cancelled.wait()
                 assert holding.channel.is_open
@@ -78,7 +78,7 @@ async def test_since_4_3_a_timeout_takes_back_what_was_held_for_too_long_and_the
         await queue.publish(1, 2, 3)
         await holding.wait(3)
         expected = [0, 3, 1, 2] if impatient.version >= BY_THE_QUEUE_SINCE else [0, 1, 2, 3]
-        assert await waiting.wait(4, timeout_s=3 * TIMEOUT_S) == expected
+        assert await waiting.wait(4, timeout_s=3 * TIMEOUT_S + GUARD_S) == expected
 
 
 async def test_a_consumer_says_since_4_3_how_long_it_may_hold_whatever_the_nodes_timeout(
@@ -92,7 +92,7 @@ async def test_a_consumer_says_since_4_3_how_long_it_may_hold_whatever_the_nodes
             await waiting.wait(1)
             assert holding.cancelled.is_set()
             return
-        async with asyncio.timeout(TIMEOUT_S + 5):
+        async with asyncio.timeout(TIMEOUT_S + GUARD_S):
             error = await asyncio.shield(holding.channel.closed)
         assert consumer_timeout_in(error) == TIMEOUT_S, "the argument is taken for nothing"
 
@@ -116,7 +116,7 @@ async def test_a_blocked_key_gives_its_queue_back_in_order_before_the_broker_clo
         await until(
             lambda: "held for half of the consumer timeout" in caplog.text, what="the queue given back"
         )
-        await until(lambda: caplog.text.count("held for half") >= 4, timeout_s=4 * TIMEOUT_S)
+        await until(lambda: caplog.text.count("held for half") >= 4, timeout_s=4 * TIMEOUT_S + GUARD_S)
         is_healed.set()
         await load.all_seen(judge)
     assert "timed out" not in caplog.text
@@ -138,7 +138,7 @@ async def test_a_call_that_does_not_end_is_cut_off_before_the_broker_closes_the_
     async with Member(place.settings("a", **settings), judge.handler("a", hanging_once(cancelled))) as member:
         await load.publish(200)
         await load.all_seen(judge)
-        await until(lambda: cancelled, timeout_s=TIMEOUT_S, what="the call to be cut off")
+        await until(lambda: cancelled, what="the call to be cut off")
         await until(lambda: sum(judge.times.values()) == 201, what="the message to come again")
         assert member.state()["counts"]["forced"] == 1
     assert "held for three quarters of the consumer timeout" in caplog.text
@@ -162,7 +162,7 @@ async def test_a_member_that_reckons_with_another_timeout_recovers_and_says_what
             vhost = impatient.new_vhost()
             async with queue_on(vhost, of_a_group(impatient.version), holding=[0]) as queue:
                 other = await queue.attach()
-                async with asyncio.timeout(TIMEOUT_S + 5):
+                async with asyncio.timeout(TIMEOUT_S + GUARD_S):
                     await other.cancelled.wait()
             assert sum(judge.times.values()) == 196
             assert not cancelled
@@ -170,7 +170,7 @@ async def test_a_member_that_reckons_with_another_timeout_recovers_and_says_what
             assert not judge.inversions
             return
         await load.publish(200)
-        await until(lambda: cancelled, timeout_s=TIMEOUT_S + 5, what="the broker to close the channel")
+        await until(lambda: cancelled, timeout_s=TIMEOUT_S + GUARD_S, what="the broker to close the channel")
         await load.all_seen(judge)
         await until(lambda: sum(judge.times.values()) == 201, what="the message to come again")
         assert member.index == 0, "the member and its other queues went on"

@@ -20,6 +20,7 @@ from lbg_broker.client import ClientConnection, ResourceLocked, connect
 from support.plain_client import PlainClient
 from support.rabbitmq import RabbitNode
 from support.tried_queue import CLASSIC, QUORUM, TriedQueue, of_a_group, queue_on
+from support.waiting import GUARD_S
 
 WINDOW = 20
 HOLD_A_LOCK = """
@@ -133,7 +134,7 @@ async def test_nothing_tells_a_consumer_that_it_became_active_but_its_first_deli
             waiting.receive()
         assert waiting.events == []
         await queue.publish(0)
-        waiting.socket.settimeout(20)
+        waiting.socket.settimeout(GUARD_S)
         assert [bytes(delivery.body) for delivery in waiting.deliveries(1)] == [b"0"]
 
 

@@ -9,6 +9,7 @@ import pytest
 from lbg_broker.client import ResourceLocked, connect
 from support.rabbitmq import RabbitNode
 from support.tried_queue import CLASSIC, QUORUM, Arguments, of_a_group, queue_on
+from support.waiting import GUARD_S
 
 SINCE_4 = (4, 0, 0)
 SINCE_4_3 = (4, 3, 0)
@@ -138,7 +139,7 @@ async def test_a_passive_declare_tells_what_is_ready_at_once_and_no_door_of_the_
             assert counted.message_count == 20
             if 30 in told:  # a tick fell between the delivery and the question
                 continue
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(GUARD_S):
                 while [unacked(door, queue.name) for door in doors] != [30] * len(doors):  # noqa: ASYNC110 (sampled)
                     await asyncio.sleep(0.2)
             return
@@ -166,7 +167,7 @@ async def test_a_passive_declare_counts_0_of_a_queue_that_does_not_answer_and_th
         online = [rabbitmq.name] if rabbitmq.version >= SINCE_4 else []
         assert rabbitmq.ask("GET", where) == {"members": [rabbitmq.name], "online": online}
         server("restart_server")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(GUARD_S):
             while (await channel.queue_declare("q", passive=True)).message_count != 7:  # noqa: ASYNC110 (it says nothing)
                 await asyncio.sleep(0.1)
 

@@ -21,6 +21,7 @@ from lbg_broker.provisioning.live import LiveAdmin
 from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
 from lbg_broker.provisioning.repartition.patterns import without
 from support.rabbitmq import RabbitNode
+from support.waiting import GUARD_S
 
 EXCHANGE = "amq.topic"
 SILENT_S = 4.0
@@ -78,5 +79,5 @@ async def test_the_management_api_closes_a_connection_from_its_first_sample_on(
         await asyncio.sleep(0.1)
     assert called == client.name
     await management.close_connection(name)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(GUARD_S):
         assert isinstance(await client.closed, ConnectionClosed)

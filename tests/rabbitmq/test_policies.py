@@ -22,7 +22,7 @@ from support.group_load import Judge, Load
 from support.member_place import Place
 from support.rabbit_installation import NodeFailedError
 from support.rabbitmq import RabbitNode
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def in_force(node: RabbitNode, place: Place, *, of_operator: bool) -> None
         listed = await aside(node.ask, "GET", f"/api/queues/{vhost}{query}")
         return {one["name"] for one in listed if one.get(field) == "under-us"} >= ours
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(GUARD_S):
         while not await said():  # noqa: ASYNC110 (the broker tells nobody)
             await asyncio.sleep(0.05)
     await asyncio.sleep(0.5)
@@ -114,7 +114,7 @@ async def test_a_message_ttl_policy_loses_messages_without_a_word(
     async with policy(rabbitmq, place, message_ttl=1, of_operator=of_operator):
         await load.publish(100)
         await load._publisher.flush()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(GUARD_S):
             while await ready(place):  # noqa: ASYNC110 (the broker tells nobody)
                 await asyncio.sleep(0.1)
     assert load._publisher.report().confirmed == 100

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from support.embedded import EmbeddedBroker
+from support.waiting import GUARD_S
 
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     data_dir = tmp_path_factory.mktemp("broker") / "data"
     settings = {
-        "handshake_timeout_s": 0.3,
+        "handshake_timeout_s": GUARD_S,
         "close_timeout_s": 0.5,
         "write_buffer_bytes": 64 * 1024,
         "unwritten_max_bytes": 4 << 20,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,7 @@ from lbg_broker.amqp.methods import (
 )
 from support.embedded import EmbeddedBroker
 from support.plain_client import ClosedError, PlainClient
+from support.waiting import GUARD_S
 
 BIG = b"x" * 100_000
 
@@ -66,17 +68,18 @@ def test_an_unknown_vhost_is_not_allowed(shared_broker: EmbeddedBroker) -> None:
 
 
 def test_who_speaks_something_else_is_told_the_protocol_and_dropped(shared_broker: EmbeddedBroker) -> None:
-    with socket.create_connection(("127.0.0.1", shared_broker.port), timeout=5) as peer:
+    with socket.create_connection(("127.0.0.1", shared_broker.port), timeout=GUARD_S) as peer:
         peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert peer.recv(100) == PROTOCOL_HEADER
         assert peer.recv(100) == b""
 
 
-def test_who_says_nothing_is_dropped_after_a_while(shared_broker: EmbeddedBroker) -> None:
-    with socket.create_connection(("127.0.0.1", shared_broker.port), timeout=5) as peer:
+def test_who_says_nothing_is_dropped_after_a_while(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data", settings={"handshake_timeout_s": 0.3}) as broker:
         started = time.monotonic()
-        assert peer.recv(100) == b""
-        assert 0.2 < time.monotonic() - started < 10
+        with socket.create_connection(("127.0.0.1", broker.port), timeout=GUARD_S) as peer:
+            assert peer.recv(100) == b""
+        assert time.monotonic() - started >= 0.3
 
 
 def test_bytes_may_come_one_at_a_time(shared_broker: EmbeddedBroker, unique: str) -> None:
@@ -101,7 +104,7 @@ def test_a_client_that_dies_within_a_frame_leaves_nothing_of_it(
         output = client.wire.take_output()
         client.socket.sendall(output[:-5])
     with PlainClient(shared_broker.port) as client:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + GUARD_S
         while client.ask(QueueDeclare(unique, True), QueueDeclareOk).message_count == 0:
             assert time.monotonic() < deadline
         assert client.ask(QueueDelete(unique), QueueDeleteOk).message_count == 1
@@ -146,14 +149,14 @@ def test_a_connection_close_right_behind_a_refused_command_is_answered(
         client.wire.send(0, ConnectionClose(200, "", 0, 0))
         client.flush()
         client.wait(ConnectionCloseOk)
-        assert client.is_closed_within(2)
+        assert client.is_closed_within(GUARD_S)
 
 
 def test_closing_is_a_handshake_and_then_the_socket_goes(shared_broker: EmbeddedBroker) -> None:
     with PlainClient(shared_broker.port) as client:
         client.send(ConnectionClose(200, "bye", 0, 0), 0)
         client.wait(ConnectionCloseOk)
-        assert client.is_closed_within(2)
+        assert client.is_closed_within(GUARD_S)
 
 
 def test_a_close_is_answered_though_the_client_has_more_under_way(
@@ -208,8 +211,9 @@ def test_a_lost_socket_frees_exclusive_queues_and_unsettled_messages_at_once(
         client = PlainClient(shared_broker.port)
         client.ask(QueueDeclare(unique, exclusive=True), QueueDeclareOk)
         client.close()
-        started = time.monotonic()
+        deadline = time.monotonic() + GUARD_S
         while True:
+            assert time.monotonic() < deadline
             other.send(QueueDeclare(unique, exclusive=True))
             events = [event.method for event in other.receive() if isinstance(event, MethodEvent)]
             other.events.clear()
@@ -219,7 +223,6 @@ def test_a_lost_socket_frees_exclusive_queues_and_unsettled_messages_at_once(
             assert events[0].reply_code == 405
             other.send(ChannelCloseOk())
             other.ask(ChannelOpen(), ChannelOpenOk)
-        assert time.monotonic() - started < 5
 
 
 def test_a_client_that_falls_silent_is_given_up_and_its_messages_go_on(
@@ -229,14 +232,14 @@ def test_a_client_that_falls_silent_is_given_up_and_its_messages_go_on(
         arguments = {"x-single-active-consumer": True}
         heir.ask(QueueDeclare(unique, arguments=arguments), QueueDeclareOk)
         silent = PlainClient(shared_broker.port, heartbeat_s=1)
+        spoke_last = time.monotonic()
         silent.ask(BasicConsume(unique, "c"), BasicConsumeOk)
         heir.ask(BasicConsume(unique, "c"), BasicConsumeOk)
         heir.publish(b"x", unique)
         heir.flush()
         assert silent.deliveries(1)[0].body == b"x"
-        started = time.monotonic()
         (delivery,) = heir.deliveries(1)
-        assert 1.5 < time.monotonic() - started < 10
+        assert time.monotonic() - spoke_last > 1.5
         assert delivery.redelivered
         silent.close()
         heir.ask(QueueDelete(unique), QueueDeleteOk)
@@ -244,8 +247,7 @@ def test_a_client_that_falls_silent_is_given_up_and_its_messages_go_on(
 
 def test_the_broker_beats_when_it_has_nothing_to_say(shared_broker: EmbeddedBroker) -> None:
     with PlainClient(shared_broker.port, heartbeat_s=1) as client:
-        client.socket.settimeout(2)
-        assert client.socket.recv(100) == b"\x08\x00\x00\x00\x00\x00\x00\xce"
+        assert client.socket.recv(8) == b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 
 def test_a_reader_too_slow_for_its_deliveries_costs_no_memory_and_nobody_elses_time(
@@ -264,9 +266,7 @@ def test_a_reader_too_slow_for_its_deliveries_costs_no_memory_and_nobody_elses_t
         while confirmed < 600:
             ack = publisher.wait(BasicAck)
             confirmed = ack.delivery_tag if ack.multiple else confirmed + 1
-        started = time.monotonic()
         publisher.ask(QueueDeclare("", exclusive=True), QueueDeclareOk)
-        assert time.monotonic() - started < 5
         assert shared_broker.memory_bytes() - before < 40 << 20
         for delivery in slow.deliveries(600):
             assert len(delivery.body) == len(BIG)

@@ -30,6 +30,7 @@ from lbg_broker.server.core.changes import Page, StoreBatch
 from lbg_broker.server.store import DiskFullError, Store, StoreError
 from support.embedded import BrokerFailedError, EmbeddedBroker, in_process
 from support.plain_client import ClosedError, PlainClient
+from support.waiting import GUARD_S
 
 T = TypeVar("T")
 
@@ -135,7 +136,7 @@ async def test_on_a_full_disk_publishers_wait_and_nothing_is_confirmed_until_the
 ) -> None:
     disk = FailingStore(monkeypatch)
     async with in_process(tmp_path / "data", disk_retry_s=0.02) as server:
-        client = await aside(lambda: PlainClient(server.port, timeout_s=5))
+        client = await aside(lambda: PlainClient(server.port))
         await aside(lambda: client.ask(QueueDeclare("q", durable=True), QueueDeclareOk))
         await aside(lambda: client.ask(ConfirmSelect(), ConfirmSelectOk))
         disk.error = DiskFullError("no space left on the device")
@@ -162,7 +163,7 @@ async def test_a_broken_disk_ends_the_broker_and_confirms_nothing(
 ) -> None:
     disk = FailingStore(monkeypatch)
     async with in_process(tmp_path / "data") as server:
-        client = await aside(lambda: PlainClient(server.port, timeout_s=5))
+        client = await aside(lambda: PlainClient(server.port))
         await aside(lambda: client.ask(QueueDeclare("q", durable=True), QueueDeclareOk))
         await aside(lambda: client.ask(ConfirmSelect(), ConfirmSelectOk))
         disk.error = StoreError("the disk is on fire")
@@ -170,7 +171,7 @@ async def test_a_broken_disk_ends_the_broker_and_confirms_nothing(
         with pytest.raises((ClosedError, ConnectionResetError)):
             await aside(lambda: client.wait(BasicAck))
         with pytest.raises(StoreError, match="on fire"):
-            await asyncio.wait_for(server.wait(), 5)
+            await asyncio.wait_for(server.wait(), GUARD_S)
         client.close()
 
 

@@ -15,6 +15,7 @@ from lbg_sidecar.process.errors import ConfigurationError
 from lbg_sidecar.process.guarding import guard, is_of_here
 from lbg_sidecar.process.listener import Listener
 from lbg_sidecar.process.serving import address_of, listen
+from support.waiting import GUARD_S
 
 
 @pytest.mark.parametrize("here", ["//localhost:8750", "//127.0.0.1", "//127.8.8.8:1", "//[::1]:8750"])
@@ -129,7 +130,7 @@ async def test_who_dribbles_the_head_of_a_request_loses_the_connection(quick: in
 
     dribbling = asyncio.create_task(dribble())
     try:
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), GUARD_S) == b""
     finally:
         dribbling.cancel()
         writer.close()
@@ -138,7 +139,7 @@ async def test_who_dribbles_the_head_of_a_request_loses_the_connection(quick: in
 async def test_who_asks_nothing_more_loses_the_connection(quick: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", quick)
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"done")
+    assert (await asyncio.wait_for(reader.read(), GUARD_S)).endswith(b"done")
     writer.close()
 
 

@@ -16,6 +16,7 @@ import pytest
 from support.command_line import end_started, start_lbg
 from support.embedded import free_port
 from support.sidecar_process import BATCH, PROMPT, Sidecar
+from support.waiting import GUARD_S
 
 BODY_MAX_BYTES = 10_000
 
@@ -55,7 +56,7 @@ def port(sidecar: tuple[Sidecar, int]) -> int:
 def ask(
     port: int, method: str, path: str, body: bytes | Iterator[bytes] = b"", **headers: str
 ) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD_S)
     try:
         connection.request(method, path, body, headers, encode_chunked=not isinstance(body, bytes))
         answer = connection.getresponse()
@@ -112,7 +113,7 @@ def test_a_page_of_another_host_may_not_make_it_leave(port: int, sidecar: tuple[
 
 
 def test_what_is_not_http_is_refused_and_logs_no_traceback(port: int, sidecar: tuple[Sidecar, int]) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
+    with socket.create_connection(("127.0.0.1", port), timeout=GUARD_S) as raw:
         raw.sendall(b"\x16\x03\x01 not http at all\r\n\r\n")
         assert raw.recv(100).startswith(b"HTTP/1.0 400")
     assert "Traceback" not in sidecar[0].text
@@ -120,16 +121,16 @@ def test_what_is_not_http_is_refused_and_logs_no_traceback(port: int, sidecar: t
 
 def test_the_local_listener_is_on_its_loopback_address_alone(port: int) -> None:
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", port), timeout=5)
+        socket.create_connection(("127.0.0.2", port), timeout=GUARD_S)
 
 
 def test_who_sends_slowly_holds_up_neither_others_nor_the_end(tmp_path: Path) -> None:
     slow, port = started(tmp_path, "slow", LBG_LOCAL="0.0.0.0:0")
     assert "LBG_LOCAL is 0.0.0.0:0, which is no loopback address, and has no login" in slow.text
-    idle = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(200)]
-    head = socket.create_connection(("127.0.0.1", port), timeout=5)
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=GUARD_S) for _ in range(200)]
+    head = socket.create_connection(("127.0.0.1", port), timeout=GUARD_S)
     head.sendall(b"GET /v1/state HTTP/1.1\r\nHost: localhost\r\nX-")
-    body = socket.create_connection(("127.0.0.1", port), timeout=5)
+    body = socket.create_connection(("127.0.0.1", port), timeout=GUARD_S)
     body.sendall(b"POST /v1/publish/g HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\nx")
     try:
         began = time.monotonic()
@@ -138,7 +139,7 @@ def test_who_sends_slowly_holds_up_neither_others_nor_the_end(tmp_path: Path) ->
         assert time.monotonic() - began < 3
         body.sendall(b"x")
         slow.process.send_signal(signal.SIGTERM)
-        assert slow.process.wait(timeout=10) == 0, slow.text
+        assert slow.process.wait(timeout=GUARD_S) == 0, slow.text
     finally:
         for each in (*idle, head, body):
             each.close()

@@ -23,10 +23,10 @@ async def test_it_consumes_counts_what_waits_and_leaves_with_nothing_to_repeat(
     await place_in(mode, broker, unique)
     sidecar = Sidecar(broker, tmp_path, unique, PROMPT, LBG_NAME="a", LBG_COMMITS=str(tmp_path))
     sidecar.publish(unique, 60)
-    await until(lambda: sidecar.acked() == 60, timeout_s=WITHIN_S)
+    await until(lambda: sidecar.acked() == 60)
     state = json.loads(sidecar.ask("GET", "/v1/state")[1])
     assert [queue["status"] for queue in state["queues"]] == ["Ready"]
-    await until(lambda: "lbg_messages_lag 0.0" in sidecar.get("/metrics")[1], timeout_s=WITHIN_S)
+    await until(lambda: "lbg_messages_lag 0.0" in sidecar.get("/metrics")[1])
     sidecar.process.send_signal(signal.SIGTERM)
     assert sidecar.process.wait(30) == 0
 
@@ -41,7 +41,7 @@ async def test_a_taken_session_is_waited_for_and_an_ended_one_leaves_it_idle_unt
     await until(lambda: _reasons(second) == ["session 'a' belongs to another live consumer"])
     first.process.send_signal(signal.SIGTERM)
     assert first.process.wait(30) == 0
-    await until(second.ready, timeout_s=WITHIN_S)
+    await until(second.ready)
     second.publish(unique, 10)
     await until(lambda: second.acked() == 10)
     broker.perform(place.names.parent, "close")

@@ -19,7 +19,7 @@ from lbg_sidecar.stream_client import consume
 from support.command_line import start_lbg
 from support.embedded import EmbeddedBroker
 from support.sidecar_process import PROMPT, Sidecar, create, publish
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 HTTP_APP = Path(__file__).parents[1] / "support" / "http_app.py"
 STUCK = "import sys\nfor line in sys.stdin: pass"
@@ -91,7 +91,7 @@ def test_sigterm_ends_it_while_it_waits_for_the_group(broker: EmbeddedBroker, tm
     sidecar = Sidecar(broker, tmp_path, "never", PROMPT)
     sidecar.until(lambda: "never" in sidecar.get("/readyz")[1])
     sidecar.process.send_signal(signal.SIGTERM)
-    assert sidecar.process.wait(timeout=10) == 0
+    assert sidecar.process.wait(timeout=GUARD_S) == 0
 
 
 def test_the_local_endpoints_are_not_on_the_observed_listener(broker: EmbeddedBroker, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from support.embedded import EmbeddedBroker, free_port
 from support.group_on_broker import declare_group
-from support.publish_endpoint import SPEC, ce, contents, event, ids, serving
-from support.waiting import until
+from support.publish_endpoint import SPEC, Endpoint, ce, contents, event, ids, serving
+from support.waiting import GUARD_S, until
 
 
 @pytest.fixture
@@ -23,6 +23,13 @@ async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
     with EmbeddedBroker(tmp_path / "broker") as broker:
         await declare_group(broker.url, SPEC)
         yield broker
+
+
+def in_flight(endpoint: Endpoint) -> int:
+    """Events that were accepted and are not confirmed."""
+    found = endpoint.publishing.describe()["in_flight"]
+    assert isinstance(found, int)
+    return found
 
 
 async def test_an_event_is_answered_with_its_place_and_carries_its_attributes(broker: EmbeddedBroker) -> None:
@@ -96,8 +103,9 @@ async def test_a_refused_login_is_403_and_no_broker_503(broker: EmbeddedBroker) 
 async def test_a_broker_killed_while_requests_wait_loses_nothing_and_doubles_no_sequence(
     broker: EmbeddedBroker,
 ) -> None:
-    async with serving(broker.url, answer_within_s=0.3) as endpoint:
+    async with serving(broker.url) as endpoint:
         assert (await endpoint.batch([event(number) for number in range(50)]))[0] == 200
+        endpoint.answers_within(0.3)
 
         async def send(first: int) -> None:
             events = [event(number) for number in range(first, first + 20)]
@@ -109,6 +117,7 @@ async def test_a_broker_killed_while_requests_wait_loses_nothing_and_doubles_no_
         await asyncio.to_thread(broker.kill)
         late = asyncio.create_task(endpoint.batch([event(450)]))
         assert (await late)[0] == 503
+        endpoint.answers_within(GUARD_S)
         await asyncio.to_thread(broker.start)
         await asyncio.gather(*sending)
         status, answer = await endpoint.batch([event(450)])
@@ -124,19 +133,21 @@ async def test_a_broker_killed_while_requests_wait_loses_nothing_and_doubles_no_
 
 
 async def test_a_full_queue_is_waited_for_then_503_and_what_waits_is_bounded(broker: EmbeddedBroker) -> None:
-    async with serving(broker.url, answer_within_s=0.3, max_in_flight=60) as endpoint:
+    async with serving(broker.url, max_in_flight=60) as endpoint:
+        assert (await endpoint.post("x"))[0] == 200
+        assert len(await contents(broker.url)) == 1
+        endpoint.answers_within(0.3)
         body = "x" * 30_000
         status, problem = await endpoint.batch([event(n, partitionkey="k", data=body) for n in range(60)])
         assert status == 503
         assert "may still be published" in problem["detail"]
-        waiting = endpoint.publishing.describe()["in_flight"]
-        assert isinstance(waiting, int)
-        assert 0 < waiting < 60
+        await until(lambda: 0 < in_flight(endpoint) < 60, what="as many confirms as there is room for")
         status, problem = await endpoint.batch([event(n) for n in range(100, 160)])
         assert status == 503
         assert "none of these was published" in problem["detail"]
         found = ids(await contents(broker.url))
-        await until(lambda: endpoint.publishing.describe()["in_flight"] == 0)
+        await until(lambda: in_flight(endpoint) == 0)
+        endpoint.answers_within(GUARD_S)
         status, answer = await endpoint.batch([event(n, partitionkey="k", data=body) for n in range(60)])
         assert status == 200
         assert {each["deduplicated"] for each in answer["published"]} == {True}
@@ -150,7 +161,7 @@ async def test_a_client_that_goes_away_leaves_its_event_on_its_way(broker: Embed
         assert (await endpoint.post("x", ce(0)))[0] == 200
         broker.freeze()
         sending = asyncio.create_task(endpoint.post("x", ce(1)))
-        await until(lambda: endpoint.publishing.describe()["in_flight"] == 1)
+        await until(lambda: in_flight(endpoint) == 1)
         sending.cancel()
         broker.thaw()
         status, answer = await endpoint.post("x", ce(1))
@@ -163,7 +174,7 @@ async def test_stopping_waits_for_what_is_under_way_and_takes_nothing_more(broke
         assert (await endpoint.post("x", ce(0)))[0] == 200
         broker.freeze()
         sending = asyncio.create_task(endpoint.post("x", ce(1)))
-        await until(lambda: endpoint.publishing.describe()["in_flight"] == 1)
+        await until(lambda: in_flight(endpoint) == 1)
         stopping = asyncio.create_task(endpoint.publishing.stop(10))
         await asyncio.sleep(0)
         assert (await endpoint.post("x", ce(2)))[0] == 503
@@ -217,8 +228,9 @@ async def test_a_group_that_nobody_publishes_to_gives_its_place_up_and_comes_bac
 async def test_groups_beyond_the_limit_are_429_with_a_time_while_all_are_in_use(
     broker: EmbeddedBroker,
 ) -> None:
-    async with serving(broker.url, max_groups=1, group_idle_s=0.05, answer_within_s=0.3) as endpoint:
+    async with serving(broker.url, max_groups=1, group_idle_s=0.05) as endpoint:
         assert (await endpoint.post("x"))[0] == 200
+        endpoint.answers_within(0.3)
         broker.freeze()
         assert (await endpoint.post("x"))[0] == 503
         async with endpoint.session.post(f"{endpoint.url}/v1/publish/bills", data="x") as answer:

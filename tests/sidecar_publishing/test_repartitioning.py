@@ -13,7 +13,7 @@ from support.embedded import EmbeddedBroker
 from support.group_on_broker import Drain
 from support.provisioning_place import Place
 from support.publish_endpoint import serving
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 def event(number: int) -> dict[str, str]:
@@ -38,13 +38,15 @@ async def test_a_request_waits_is_told_to_come_again_and_finds_its_event_publish
     admin = place.admin()
     await create_group(admin, spec, password="secret")
     url = own_broker.url.replace("guest:guest", "orders:secret")
-    async with serving(url, answer_within_s=0.3) as endpoint:
+    async with serving(url) as endpoint:
         assert (await endpoint.post("{}", event(0)))[0] == 200
         lines: list[str] = []
         change = asyncio.create_task(repartition_group(admin, "orders", 5, timeout_s=20.0, tell=lines.append))
         await until(lambda: any(line.startswith("waiting for") for line in lines), what="the drain")
+        endpoint.answers_within(0.3)
         status, told = await endpoint.post("{}", event(1))
         assert status == 503
+        endpoint.answers_within(GUARD_S)
         assert "sent again with the same id, an event is not published a second time" in told["detail"]
         async with Drain(own_broker.url, spec) as before:
             await until(lambda: len(before.seen) == 1)

@@ -31,9 +31,10 @@ from lbg_sidecar.app import (
 )
 from lbg_sidecar.app.streaming import PATH
 from support.ports import free_port
+from support.waiting import GUARD_S
 
 HTTP_APP = Path(__file__).with_name("http_app.py")
-QUICK = HealthRules(interval_s=0.05, timeout_s=2.0, down_after=2)
+QUICK = HealthRules(interval_s=0.05, timeout_s=GUARD_S, down_after=2)
 
 COMMAND = """
 import json, sys, threading, time, zlib
@@ -216,7 +217,9 @@ def batch_unix(place: Path, concurrency: int) -> AbstractAsyncContextManager[Sub
 @asynccontextmanager
 async def stream_over(unix_socket: Path | None, place: Path, concurrency: int) -> AsyncIterator[Subject]:
     log = place / "log"
-    channel = _Connected(StreamSettings(concurrency=concurrency), log, unix_socket)
+    # An application that is slow because the machine is busy is not taken for dead.
+    settings = StreamSettings(concurrency=concurrency, hello_limit_s=GUARD_S, heartbeat_s=2 * GUARD_S)
+    channel = _Connected(settings, log, unix_socket)
     runner = web.AppRunner(web.Application(), shutdown_timeout=0.1)
     runner.app.add_routes(channel.routes)
     await runner.setup()

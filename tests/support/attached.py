@@ -7,6 +7,7 @@ from typing import Self
 
 from lbg_broker.amqp import Table
 from lbg_broker.client import Channel, ClientConnection, Delivery
+from support.waiting import GUARD_S
 
 
 class Attached:
@@ -39,7 +40,7 @@ class Attached:
     def bodies(self) -> list[int]:
         return [int(delivery.body) for delivery in self.got]
 
-    async def wait(self, count: int, *, timeout_s: float = 20) -> list[int]:
+    async def wait(self, count: int, *, timeout_s: float = GUARD_S) -> list[int]:
         """Until it was handed `count` messages; returns what it was handed so far. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while len(self.got) < count:

@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 from lbg_broker.server import Address, Server, ServerSettings, running, serve
 from support.ports import free_port
+from support.waiting import GUARD_S
 
 USER = "guest"
 PASSWORD = "guest"
@@ -149,7 +150,7 @@ class EmbeddedBroker:
                 "Content-Type": "application/json",
             },
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=GUARD_S) as answer:
             body = answer.read()
         return json.loads(body) if body else None
 
@@ -158,7 +159,7 @@ class EmbeddedBroker:
             return 0
         if self._process.poll() is None:
             self._process.send_signal(number)
-        status = self._process.wait(timeout=30)
+        status = self._process.wait(timeout=GUARD_S)
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._process = None

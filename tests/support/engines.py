@@ -17,6 +17,8 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ChannelClosedByClient, ConnectionClosedByBroker
 
+from support.waiting import GUARD_S
+
 GUEST = ("guest", "guest")
 
 
@@ -155,7 +157,7 @@ class Inbox:
     def redelivered(self) -> list[bool]:
         return [method.redelivered for method, _, _ in self.deliveries]
 
-    def wait(self, count: int, *, timeout_s: float = 10) -> list[bytes]:
+    def wait(self, count: int, *, timeout_s: float = GUARD_S) -> list[bytes]:
         """Run the connection until `count` deliveries have come; returns the bodies so far."""
         pump(self.channel, lambda: len(self.deliveries) >= count, timeout_s=timeout_s)
         return self.bodies
@@ -169,7 +171,7 @@ class Inbox:
         self.deliveries.append((method, properties, body))
 
 
-def pump(channel: BlockingChannel, condition: Callable[[], bool], *, timeout_s: float = 10) -> bool:
+def pump(channel: BlockingChannel, condition: Callable[[], bool], *, timeout_s: float = GUARD_S) -> bool:
     """Run the channel's connection until the condition holds; whether it did within the time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -179,7 +181,7 @@ def pump(channel: BlockingChannel, condition: Callable[[], bool], *, timeout_s: 
     return True
 
 
-def eventually(condition: Callable[[], bool], *, timeout_s: float = 10) -> bool:
+def eventually(condition: Callable[[], bool], *, timeout_s: float = GUARD_S) -> bool:
     """Ask until the condition holds; whether it did within the time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

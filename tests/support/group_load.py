@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from lbg_broker.group import GroupSpec
 from lbg_broker.publishing import GroupPublisher
 from lbg_sidecar import Message, Verdict
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 Name = tuple[str, int, int]  # publisher, hash, sequence
 
@@ -78,7 +78,7 @@ class Load:
             if rate_hz is not None:
                 await asyncio.sleep(1 / rate_hz)
 
-    async def all_seen(self, judge: Judge, *, timeout_s: float = 20.0) -> None:
+    async def all_seen(self, judge: Judge, *, timeout_s: float = GUARD_S) -> None:
         await self._publisher.flush()
         await until(lambda: len(judge.times) >= self.published, timeout_s=timeout_s, what="every message")
 

@@ -17,6 +17,7 @@ from lbg_broker.group import (
     Names,
     topology_of,
 )
+from support.waiting import GUARD_S
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Drain:
             channel.ack(delivery.delivery_tag)
             self._came.set()
 
-    async def until(self, condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
+    async def until(self, condition: Callable[[], bool], *, timeout_s: float = GUARD_S) -> None:
         async with asyncio.timeout(timeout_s):
             while not condition():
                 self._came.clear()

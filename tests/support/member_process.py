@@ -21,6 +21,7 @@ from typing import Any
 
 from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.effects import Effect, Kept, LiveSet, Moved, TakenOver
+from support.waiting import GUARD_S
 
 _TESTS = Path(__file__).resolve().parent.parent
 _CALL = struct.Struct("<QIIQ?Q")
@@ -77,7 +78,7 @@ class MemberProcess:
             )
         self._reader = asyncio.create_task(self._read())
 
-    async def joined(self, *, timeout_s: float = 20) -> int:
+    async def joined(self, *, timeout_s: float = GUARD_S) -> int:
         """Its index, once it has joined."""
         event = await self.told("joined", timeout_s=timeout_s)
         return int(event.fields["index"])
@@ -85,7 +86,7 @@ class MemberProcess:
     def since(self, at_ns: int, kind: str) -> list[Event]:
         return [event for event in self.events if event.kind == kind and event.at_ns >= at_ns]
 
-    async def told(self, kind: str, *, timeout_s: float = 20, **fields: Any) -> Event:
+    async def told(self, kind: str, *, timeout_s: float = GUARD_S, **fields: Any) -> Event:
         """The first event of this kind with these fields."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -109,7 +110,7 @@ class MemberProcess:
         await self.ended()
         return at_ns
 
-    async def ended(self, *, timeout_s: float = 30) -> int:
+    async def ended(self, *, timeout_s: float = GUARD_S) -> int:
         assert self._process is not None
         async with asyncio.timeout(timeout_s):
             status = await self._process.wait()

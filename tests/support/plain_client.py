@@ -30,6 +30,7 @@ from lbg_broker.amqp.methods import (
     ConnectionTune,
     Method,
 )
+from support.waiting import GUARD_S
 
 M = TypeVar("M", bound=Method)
 CAPABILITIES = (
@@ -59,7 +60,7 @@ class PlainClient:
         log_in: bool = True,
         capabilities: tuple[str, ...] = CAPABILITIES,
         tls: ssl.SSLContext | None = None,
-        timeout_s: float = 20.0,
+        timeout_s: float = GUARD_S,
         receive_buffer_bytes: int | None = None,
         frame_max_bytes: int = 131072,
     ) -> None:

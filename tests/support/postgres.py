@@ -19,8 +19,10 @@ from typing import Self
 
 import psycopg
 
+from support.waiting import GUARD_S
+
 USER = "lbg"
-STARTS_WITHIN_S = 30.0
+STARTS_WITHIN_S = GUARD_S
 
 
 class PostgresServer:

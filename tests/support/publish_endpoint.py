@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
 
@@ -14,6 +14,7 @@ from aiohttp import ClientSession, web
 from lbg_broker.client import Delivery, connect
 from lbg_broker.group import GroupSpec, Names
 from lbg_sidecar.publishing import EndpointSettings, Publishing, routes
+from support.waiting import GUARD_S
 
 SPEC = GroupSpec("orders", "orders", hash_count=16, queue_count=2, queue_size_mb=1, client_username="guest")
 BATCH = {"Content-Type": "application/cloudevents-batch+json"}
@@ -24,6 +25,11 @@ class Endpoint:
     publishing: Publishing
     session: ClientSession
     url: str
+
+    def answers_within(self, seconds: float) -> None:
+        """Sets how long later requests wait for the broker: short only where no answer is to come."""
+        settings = replace(self.publishing.settings, answer_within_s=seconds)
+        self.publishing.settings = settings
 
     async def post(
         self,
@@ -44,7 +50,9 @@ class Endpoint:
 
 @asynccontextmanager
 async def serving(broker_url: str, **settings: Any) -> AsyncIterator[Endpoint]:
-    publishing = Publishing(EndpointSettings(broker=[broker_url], **settings))
+    publishing = Publishing(
+        EndpointSettings(**{"broker": [broker_url], "answer_within_s": GUARD_S, **settings})
+    )
     await publishing.start()
     app = web.Application()
     app.add_routes(routes(publishing))

@@ -31,6 +31,7 @@ from typing import Any, Self
 
 from support.ports import free_port
 from support.rabbit_installation import Installation, NodeFailedError
+from support.waiting import GUARD_S
 
 USER = "guest"
 PASSWORD = "guest"
@@ -46,7 +47,7 @@ class Epmd:
         self._installation = installation
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, timeout_s: float = 30) -> None:
+    def start(self, *, timeout_s: float = GUARD_S) -> None:
         """Start it unless it runs. Raises `NodeFailedError`."""
         if self._process is None:
             command = self._installation.command("epmd", "-address", "127.0.0.1", "-port", str(self.port))
@@ -168,7 +169,7 @@ class RabbitNode:
         with self.dial(timeout_s=5) as probe:
             return probe.recv(1) == b"\x01" and self.ask("GET", "/api/overview") is not None
 
-    def stop(self, *, timeout_s: float = 30) -> None:
+    def stop(self, *, timeout_s: float = GUARD_S) -> None:
         """Shut down as an operator would (SIGTERM); `start` brings the node back with its data."""
         if self._server is not None:
             self._server.send_signal(signal.SIGTERM)
@@ -245,7 +246,7 @@ class RabbitNode:
 
     def ask(self, verb: str, path: str, body: str | None = None) -> Any:
         """One request to the management API; its JSON, None where there is none. Raises `NodeFailedError`, OSError."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.management_port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.management_port, timeout=GUARD_S)
         try:
             token = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
             headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}

@@ -19,6 +19,7 @@ from typing import Any
 
 from support.command_line import clean_environment, start_lbg
 from support.embedded import EmbeddedBroker
+from support.waiting import GUARD_S
 
 PROMPT = "import sys, json\nfor line in sys.stdin:\n "
 PROMPT += "print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'ack'}), flush=True)"
@@ -85,7 +86,7 @@ class SidecarProcess:
         found = re.findall(OBSERVED, self.text)
         return found[-1] if found else ""
 
-    def get(self, path: str, *, timeout_s: float = 5) -> tuple[int, str]:
+    def get(self, path: str, *, timeout_s: float = GUARD_S) -> tuple[int, str]:
         try:
             with urllib.request.urlopen(f"http://{self.observed}{path}", timeout=timeout_s) as answer:
                 return answer.status, answer.read().decode()
@@ -123,7 +124,7 @@ class SidecarProcess:
         connection = http.client.HTTPConnection("localhost", timeout=20)
         connection.sock = socket.socket(socket.AF_UNIX)
         with closing(connection):
-            connection.sock.settimeout(20)
+            connection.sock.settimeout(GUARD_S)
             connection.sock.connect(str(self.socket))
             connection.request(method, path, body, {"Content-Type": content_type, **headers})
             answer = connection.getresponse()
@@ -157,7 +158,7 @@ class Sidecar(SidecarProcess):
         self.until(lambda: self.observed)
 
     def until(self, condition: Any) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + GUARD_S
         while not condition():
             assert time.monotonic() < deadline, self.text
             assert self.process.poll() is None, self.text

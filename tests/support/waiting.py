@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+GUARD_S = 60.0
+"""How long to wait for what comes at once on an idle machine: less than a test's own limit, which would not name it."""
+
 
 async def until(
-    condition: Callable[[], object], *, timeout_s: float = 20.0, every_s: float = 0.005, what: str = ""
+    condition: Callable[[], object], *, timeout_s: float = GUARD_S, every_s: float = 0.005, what: str = ""
 ) -> None:
     """Return when `condition` holds. Raises TimeoutError naming `what`."""
     loop = asyncio.get_running_loop()

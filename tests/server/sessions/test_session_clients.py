@@ -17,7 +17,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from support.embedded import EmbeddedBroker
 from support.sessions import act_on, queue_json
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 ARGUMENTS = {"x-queue-type": "sessions"}
 Got = list[tuple[int, bytes, bool]]
@@ -63,9 +63,7 @@ def test_pika_resumes_a_session_and_comes_to_its_end(shared_broker: EmbeddedBrok
         ):
             consume(other, queue, 1, x_session="a")
         assert refused.value.reply_code == 405
-    asyncio.run(
-        until(lambda: queue_json(shared_broker, queue)["sessions"][0]["state"] == "stranded", timeout_s=5)
-    )
+    asyncio.run(until(lambda: queue_json(shared_broker, queue)["sessions"][0]["state"] == "stranded"))
     assert act_on(shared_broker, "close", queue)["closed"] is True
     with pika_channel(shared_broker) as channel:
         channel.confirm_delivery()
@@ -108,7 +106,7 @@ async def test_aio_pika_shares_a_queue_among_sessions(shared_broker: EmbeddedBro
         for number in range(40):
             message = aio_pika.Message(b"%d" % number, headers={"kept": "yes"})
             await channel.default_exchange.publish(message, name)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(GUARD_S):
             await everything.wait()
         for messages in got.values():
             assert [sequence for sequence, _, _ in messages] == list(range(1, 21))

@@ -7,15 +7,14 @@ holes, who says how far it is gets nothing of that again, and in the end nothing
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
 
 from lbg_broker.client import (
     BasicProperties,
@@ -28,23 +27,14 @@ from lbg_broker.client import (
     connect,
 )
 from support.embedded import EmbeddedBroker
+from support.exploration import over_seeds
 from support.sessions import act_on, queue_json
 from support.waiting import until
 
 NAMES = ("a", "b", "c")
 PREFETCH = 5
 HEADER = BasicProperties(delivery_mode=2).encode()
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["publish", "join", "join", "take", "commit", "ack", "ack", "requeue", "abort", "close", "kill"]
-        ),
-        st.sampled_from(NAMES),
-        st.booleans(),
-    ),
-    min_size=8,
-    max_size=20,
-)
+STEPS = ("publish", "join", "join", "take", "commit", "ack", "ack", "requeue", "abort", "close", "kill")
 
 
 @pytest.fixture(scope="module")
@@ -230,17 +220,17 @@ class History:
         session.seen[number] = body
 
 
-@settings(
-    max_examples=12,
-    phases=(Phase.explicit, Phase.generate),  # no history happens twice, so there is nothing to shrink
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(steps=STEPS)
-@example(
-    steps=[
-        (step, "a", True)
-        for step in ("publish", "join", "take", "commit", "abort", "join", "take", "ack", "kill", "join")
-    ]
-)
-def test_the_laws_hold_over_real_sockets(broker: EmbeddedBroker, steps: list[tuple[str, str, bool]]) -> None:
+def test_a_history_with_a_kill_while_messages_are_out(broker: EmbeddedBroker) -> None:
+    steps = ("publish", "join", "take", "commit", "abort", "join", "take", "ack", "kill", "join")
+    play(broker, [(step, "a", True) for step in steps])
+
+
+@over_seeds(12)
+def test_the_laws_hold_over_real_sockets(broker: EmbeddedBroker, seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.randint(8, 20)
+    play(broker, [(rng.choice(STEPS), rng.choice(NAMES), rng.random() < 0.5) for _ in range(count)])
+
+
+def play(broker: EmbeddedBroker, steps: list[tuple[str, str, bool]]) -> None:
     asyncio.run(History(broker, f"history-{secrets.token_hex(4)}").play(steps))
