@@ -6,7 +6,6 @@ import json
 import signal
 import ssl
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import trustme
 
 from support.command_line import Lbg, start_lbg
 from support.mounted import MountedSecret
+from support.waiting import GUARD_S
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,10 @@ def test_a_signal_ends_it_at_once_although_clients_are_connected_and_a_queue_is_
             channel.basic_publish("", "q", b"x" * 1000)
         channel.basic_consume("q", lambda *_: None)
         pod.process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="shutdown"):
             _consume_for_ever(connection)
-        _, err = pod.process.communicate(timeout=30)
+        _, err = pod.process.communicate(timeout=GUARD_S)
     assert pod.process.returncode == 0
-    assert time.monotonic() - began < 10
     assert "s3cret" not in err
     assert "Traceback" not in err
 

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -21,8 +22,8 @@ from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
 from support.command_line import Lbg, Where, start_lbg
 
 ON_RABBITMQ = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
-ROWS = 6000
 RATE = 500
+"""Rows a second, which go on until the test has seen what it waits for."""
 TIMEOUT_S = 90
 
 T = TypeVar("T")
@@ -37,11 +38,17 @@ class Load:
         self.directory = directory
         self.validator = f"{group}-validator"
         self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.rows = 0
+        """How many the publisher was given."""
+        self._enough = threading.Event()
+        self._feeding: threading.Thread | None = None
         self.logs = {name: directory / f"{name}.log" for name in ("validator", "m1", "m2", "publisher")}
 
     def start(self) -> None:
         rows = self.directory / "rows.csv"
-        rows.write_text("\n".join(["k,n", *(f"k{number % 37},{number}" for number in range(ROWS))]) + "\n")
+        os.mkfifo(rows)
+        self._feeding = threading.Thread(target=self._feed, args=(rows,), daemon=True)
+        self._feeding.start()
         report = str(self.directory / "published.json")
         files = ("--username-file", str(self.username), "--password-file", str(self.password))
         common = ("--group", self.group, *files)
@@ -55,9 +62,19 @@ class Load:
             self._start(
                 name, "consume", *common, "--name", name, "--republish", "--quiet", "--rebalance-delay", "0.5"
             )
-        publish = ("publish", *common, "--key", "k", "--rate", str(RATE), "--report", report, str(rows))
+        publish = ("publish", *common, "--key", "k", "--report", report, str(rows))
         self._start("publisher", *publish)
         self.until(lambda: self.delivered() > 300 and len(self.connections()) == 6)
+
+    def _feed(self, pipe: Path) -> None:
+        every_s = 0.05
+        with pipe.open("w") as file:  # when the publisher has opened it
+            file.write("k,n\n")
+            while not self._enough.wait(every_s):
+                numbers = range(self.rows, self.rows + round(RATE * every_s))
+                file.writelines(f"k{number % 37},{number}\n" for number in numbers)
+                file.flush()
+                self.rows = numbers.stop
 
     @property
     def username(self) -> Path:
@@ -150,7 +167,10 @@ class Load:
             time.sleep(0.05)
 
     def end(self) -> dict[str, object]:
-        """Wait until all was judged; the members, which nothing has stopped, leave. Returns the report."""
+        """End the rows and wait until all was judged; the members, which nothing has stopped, leave. The report."""
+        self._enough.set()
+        assert self._feeding is not None
+        self._feeding.join(TIMEOUT_S)
         assert self.processes["validator"].wait(TIMEOUT_S) == 0
         assert self.processes["publisher"].wait(TIMEOUT_S) == 0
         for name in ("m1", "m2"):
@@ -192,7 +212,7 @@ def test_a_password_is_changed_under_load_before_anybody_has_the_new_one(
     report = load.end()
     assert {name: report[name] for name in ("ok", "distinct", "lost", "order_errors")} == {
         "ok": True,
-        "distinct": ROWS,
+        "distinct": load.rows,
         "lost": 0,
         "order_errors": 0,
     }
@@ -233,7 +253,7 @@ def test_a_user_is_changed_under_load_without_anybody_being_refused(
     assert finish[-1] == f"delete user {load.group}\n"
     load.goes_on()
     report = load.end()
-    assert (report["ok"], report["distinct"]) == (True, ROWS)
+    assert (report["ok"], report["distinct"]) == (True, load.rows)
     assert not any("ACCESS_REFUSED" in log.read_text() for log in load.logs.values())
     shown = lbg("group", "show", load.group, *broker.options)
     assert "was the group's before" not in shown.out

@@ -22,7 +22,7 @@ from lbg_operator.errors import LagUnknown
 from lbg_operator.metrics_api import MetricsApi, Service, serve, token_for
 from support.fake_cluster import FakeCluster
 from support.lag_reader import HANGS, Lags
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 OURS = Service("lbg", "lbg-operator")
 VALUES = "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/lbg_group_lag?labelSelector=group%3Dorders"
@@ -111,7 +111,7 @@ async def test_the_api_server_is_told_a_lag(api_server: Client) -> None:
     (item,) = told["items"]
     assert (item["metricLabels"], item["value"]) == ({"group": "orders"}, "42")
     at = datetime.strptime(item["timestamp"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    assert abs((datetime.now(UTC) - at).total_seconds()) < 5
+    assert abs((datetime.now(UTC) - at).total_seconds()) < GUARD_S
 
 
 @pytest.mark.parametrize(

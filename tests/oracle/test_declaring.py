@@ -219,7 +219,7 @@ class TestExclusive:
                     return False
                 return True
 
-            assert eventually(claimed, timeout_s=2)
+            assert eventually(claimed)
 
     def test_is_deleted_with_its_messages_and_bindings(self, engine: Engine, unique: str) -> None:
         with engine.connected() as first:

@@ -205,25 +205,29 @@ async def test_the_lag_counts_what_is_delivered_and_follows_within_a_second(
     async def lag() -> object:
         return (await lags(admin, {"it": spec}, max_age_s=0.0))["it"]
 
-    async def seen_after(wanted: int) -> float:
-        begun = time.monotonic()
-        while (found := await lag()) != wanted:
-            assert time.monotonic() - begun < 3, found
-        return time.monotonic() - begun
+    async def seen_in_time(wanted: int, within_s: float = 1.0) -> bool:
+        """Where a machine is so busy that a single answer takes long, the answer to come is given that, too."""
+        longest_s, begun = 0.0, time.monotonic()
+        async with asyncio.timeout(GUARD_S):
+            while True:
+                asked = time.monotonic()
+                if await lag() == wanted:
+                    return asked - begun < within_s + 2 * longest_s
+                longest_s = max(longest_s, time.monotonic() - asked)
 
     assert await lag() == 0
     await publish(place, spec, 40)
     assert await lag() == 40
     async with member(place, spec) as faked:
-        await seen_after(40)  # whom nobody heard yet is listened to first
+        await seen_in_time(40)  # whom nobody heard yet is listened to first
         async with asyncio.timeout(GUARD_S):
             while faked.in_flight < 30:  # noqa: ASYNC110 (deliveries come unasked)
                 await asyncio.sleep(0.01)
-        assert await seen_after(40) < 1
+        assert await seen_in_time(40)
         faked.ack_all()
-        assert await seen_after(10) < 1
+        assert await seen_in_time(10)
         await publish(place, spec, 5)
-        assert await seen_after(15) < 1
+        assert await seen_in_time(15)
 
 
 async def test_a_lag_with_a_queue_missing_is_unknown_and_that_of_others_is_known(

@@ -59,9 +59,7 @@ async def test_members_go_on_consuming_during_an_alarm_and_their_beats_resume_af
             may_go_on.set()
             await until(lambda: len(judge.times) == 400, what="the backlog, under the alarm")
             counts = [member.state()["counts"] for member in (a, b)]
-            await until(
-                lambda: sum(member.state()["counts"]["acked"] for member in (a, b)) == 399, timeout_s=2
-            )
+            await until(lambda: sum(member.state()["counts"]["acked"] for member in (a, b)) == 399)
             assert await ready(place) == 0
             assert sum(count["dead_lettered"] for count in counts) == 0, (
                 "a dead letter waits for the alarm's end"
@@ -102,7 +100,7 @@ async def test_a_member_that_starts_during_an_alarm_joins_and_takes_over(
             try:
                 assert b.index == 1
                 may_go_on.set()
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(GUARD_S):
                     a.stop("leaves during the alarm")
                     await a.run()
                 await until(lambda: len(judge.times) == 400, what="the backlog, under the alarm")

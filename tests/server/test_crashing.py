@@ -23,6 +23,7 @@ from lbg_broker.amqp.methods import (
 )
 from support.embedded import EmbeddedBroker
 from support.plain_client import ClosedError, PlainClient
+from support.waiting import GUARD_S
 
 QUEUE = "stream"
 WINDOW = 400
@@ -128,7 +129,7 @@ def publishing(broker: EmbeddedBroker, *, until_confirmed: int) -> Iterator[Publ
         yield publisher
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(GUARD_S)
 
 
 def test_confirmed_messages_survive_kill_9_in_order(tmp_path: Path) -> None:
@@ -151,12 +152,12 @@ def test_confirmed_messages_survive_kill_9_in_order(tmp_path: Path) -> None:
             broker.start()
         time.sleep(0.3)
         stop_publishing.set()
-        threads[0].join(20)
-        deadline = time.monotonic() + 20
+        threads[0].join(GUARD_S)
+        deadline = time.monotonic() + GUARD_S
         while consumer.next_number <= publisher.confirmed and time.monotonic() < deadline:
             time.sleep(0.02)
         stop_consuming.set()
-        threads[1].join(20)
+        threads[1].join(GUARD_S)
         assert consumer.errors == []
         assert publisher.confirmed > 1000
         assert consumer.next_number > publisher.confirmed

@@ -18,7 +18,7 @@ from support.noting_pair import Pair, delivered_again
 from support.noting_process import exit_status, until_so
 from support.sidecar_load import publish
 from support.sidecar_process import SidecarProcess
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 LOAD = 900
 LOAD_PER_S = 450
@@ -161,11 +161,11 @@ async def test_a_signal_ends_it_before_there_was_ever_a_connection(
         silent.bind(("127.0.0.1", free_port()))
         if broker_is == "silent":
             silent.listen()
-        url = f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}/"
+        url = f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}/?connection_timeout=600"
         sidecar = SidecarProcess(url, tmp_path, "g", LBG_COMMAND="true")
         await until_so(sidecar, lambda: sidecar.observed)
         assert not sidecar.ready()
         os.kill(sidecar.process.pid, number)
-        assert await exit_status(sidecar, within_s=8) == 0
+        assert await exit_status(sidecar, within_s=GUARD_S) == 0
         assert delivered_again(sidecar) == 0
         assert "Traceback" not in sidecar.text

@@ -24,7 +24,7 @@ async def place_in(mode: str, broker: EmbeddedBroker, name: str) -> Place:
         client_username="guest",
         mode=mode,
         rebalance_delay_s=DELAY_S if is_partitioned else None,
-        max_handoff_s=1.0 if is_partitioned else None,
+        max_handoff_s=10.0 if is_partitioned else None,
     )
     await declare_group(broker.url, spec)
     return Place("embedded", broker.url, spec)

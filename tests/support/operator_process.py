@@ -19,7 +19,7 @@ from support.embedded import EmbeddedBroker
 from support.manifests import consumer, group_manifest
 from support.ports import free_port
 from support.served_cluster import TOKEN, ServedCluster
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 SETTINGS = {
     "LBG_OPERATOR_SIDECAR_IMAGE": "s:1",
@@ -68,14 +68,14 @@ class OperatorProcess:
     async def ended(self) -> int:
         """Its status, by itself."""
         assert self._process is not None
-        return await asyncio.to_thread(self._process.wait, 40)
+        return await asyncio.to_thread(self._process.wait, GUARD_S)
 
     async def end(self) -> tuple[int, float]:
         """Status and seconds after SIGTERM."""
         assert self._process is not None
         began = time.monotonic()
         self._process.send_signal(signal.SIGTERM)
-        status = await asyncio.to_thread(self._process.wait, 20)
+        status = await asyncio.to_thread(self._process.wait, GUARD_S)
         self._process = None
         return status, time.monotonic() - began
 
@@ -94,7 +94,7 @@ class OperatorProcess:
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         try:
-            await until(condition, timeout_s=40, every_s=0.05, what=what)
+            await until(condition, timeout_s=GUARD_S, every_s=0.05, what=what)
         except TimeoutError as error:
             raise AssertionError(f"{error}\n{self.log[-3000:]}") from None
 
