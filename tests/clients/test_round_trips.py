@@ -137,7 +137,7 @@ def by_py_amqp(broker: EmbeddedBroker, name: str, dead: str) -> tuple[list[bytes
 
         channel.basic_consume(name, callback=on_message)
         while len(got) < MESSAGES:
-            connection.drain_events(timeout=30)
+            connection.drain_events(timeout=GUARD_S)
         letter = channel.basic_get(dead, no_ack=True)
         with pytest.raises(amqp.NotFound) as missing:
             channel.queue_declare(f"{name}.none", passive=True)
@@ -166,7 +166,7 @@ def by_kombu(broker: EmbeddedBroker, name: str, dead: str) -> tuple[list[bytes],
 
         with connection.Consumer(bound, callbacks=[on_message], prefetch_count=PREFETCH, accept=["json"]):
             while len(got) < MESSAGES:
-                connection.drain_events(timeout=30)
+                connection.drain_events(timeout=GUARD_S)
         letter = letters(connection.default_channel).get(no_ack=True, accept=["json"])
         assert letter is not None
         with pytest.raises(amqp.NotFound) as missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sqlite3
 import subprocess
@@ -20,6 +21,7 @@ from lbg_broker.server.store.reserve import Size
 from support.command_line import clean_environment
 from support.embedded import EmbeddedBroker
 from support.small_disk import SmallDisk
+from support.waiting import GUARD_S
 
 SETTINGS = {"disk_retry_s": 0.05, "close_timeout_s": 1.0}
 LARGE = 30_000
@@ -77,6 +79,27 @@ class Filling:
                 number += 1
         except (pika.exceptions.AMQPError, OSError):
             return  # the broker has gone
+        finally:
+            with contextlib.suppress(pika.exceptions.AMQPError, OSError):
+                self._connection.close()
+
+    def has_ended(self) -> bool:
+        self._thread.join(GUARD_S)
+        return not self._thread.is_alive()
+
+
+@pytest.fixture
+def fill(broker: EmbeddedBroker) -> Iterator[Callable[..., Filling]]:
+    """Begins a `Filling`, which ends with the test."""
+    begun: list[Filling] = []
+
+    def begin(**settings: int) -> Filling:
+        begun.append(Filling(broker, **settings))
+        return begun[-1]
+
+    yield begin
+    broker.kill()
+    assert all(one.has_ended() for one in begun)
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -98,7 +121,7 @@ def drained(broker: EmbeddedBroker, expected: set[int]) -> set[int]:
     channel = connection.channel()
     channel.basic_qos(prefetch_count=50)
     got: set[int] = set()
-    for method, _, body in channel.consume("q", inactivity_timeout=20):
+    for method, _, body in channel.consume("q", inactivity_timeout=GUARD_S):
         if method is None:
             break
         got.add(int(body.split(b".", 1)[0]))
@@ -119,10 +142,10 @@ def test_cycles_of_fill_kill_start_and_drain_lose_nothing_that_was_confirmed(
 
 
 def test_consumers_drain_a_full_disk_and_publishers_go_on_in_what_they_free(
-    disk: SmallDisk, broker: EmbeddedBroker
+    disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
     declare(broker)
-    filling = Filling(broker, size=LARGE)
+    filling = fill(size=LARGE)
     until(filling.blocked.is_set)
     with disk.filled():
         before = list(filling.confirmed)
@@ -132,7 +155,7 @@ def test_consumers_drain_a_full_disk_and_publishers_go_on_in_what_they_free(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_and_starts_on_a_full_disk_which_can_be_looked_at(
-    number: signal.Signals, disk: SmallDisk, broker: EmbeddedBroker
+    number: signal.Signals, disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
     lbg = [sys.executable, "-m", "lbg"]
     target = ["--broker", broker.url, "--management", broker.management_url]
@@ -150,7 +173,7 @@ def test_it_ends_and_starts_on_a_full_disk_which_can_be_looked_at(
     created = run("group", "create", "g", *target)
     assert created.returncode == 0, created.stderr
     declare(broker)
-    filling = Filling(broker, size=LARGE)
+    filling = fill(size=LARGE)
     until(filling.blocked.is_set)
     with disk.filled():
         if number == signal.SIGTERM:
@@ -164,10 +187,10 @@ def test_it_ends_and_starts_on_a_full_disk_which_can_be_looked_at(
 
 
 def test_a_backup_beside_a_full_disk_leaves_the_reserve_where_it_is(
-    disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path
+    disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path, fill: Callable[..., Filling]
 ) -> None:
     declare(broker)
-    filling = Filling(broker, size=LARGE)
+    filling = fill(size=LARGE)
     until(filling.blocked.is_set)
     backup = [sys.executable, "-m", "lbg", "broker", "backup", "--data-dir", str(broker.data_dir)]
 
@@ -189,16 +212,18 @@ def test_a_backup_beside_a_full_disk_leaves_the_reserve_where_it_is(
         assert set(filling.confirmed) <= drained(broker, set(filling.confirmed))
 
 
-def test_dead_letters_are_written_on_a_full_disk(disk: SmallDisk, broker: EmbeddedBroker) -> None:
+def test_dead_letters_are_written_on_a_full_disk(
+    disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
+) -> None:
     declare(broker, "dead")
     declare(broker, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
-    filling = Filling(broker, size=LARGE)
+    filling = fill(size=LARGE)
     until(filling.blocked.is_set)
     with disk.filled():
         connection = connect(broker.port)
         channel = connection.channel()
         channel.basic_qos(prefetch_count=20)
-        for refused, (method, _, _) in enumerate(channel.consume("q", inactivity_timeout=20), start=1):
+        for refused, (method, _, _) in enumerate(channel.consume("q", inactivity_timeout=GUARD_S), start=1):
             assert method is not None
             if refused % 20 == 0:
                 channel.basic_nack(method.delivery_tag, multiple=True, requeue=False)
@@ -212,10 +237,10 @@ def test_dead_letters_are_written_on_a_full_disk(disk: SmallDisk, broker: Embedd
 
 
 def test_a_store_of_an_older_version_starts_on_a_full_disk_and_says_what_to_do(
-    disk: SmallDisk, broker: EmbeddedBroker
+    disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
     declare(broker)
-    filling = Filling(broker, size=LARGE, limit=100)
+    filling = fill(size=LARGE, limit=100)
     until(lambda: len(filling.confirmed) == 100)
     assert broker.stop() == 0
     folder = disk.seen(broker.data_dir)
@@ -226,17 +251,18 @@ def test_a_store_of_an_older_version_starts_on_a_full_disk_and_says_what_to_do(
     assert not (folder / "broker.sqlite3-wal").exists()
     with disk.filled():
         broker.start()
-        (line,) = [line for line in broker.log_file.read_text().splitlines() if "reserve" in line]
+        said = broker.log_file.read_text().splitlines()
+        (line,) = [line for line in said if "no room for the reserve" in line]
         assert "let the volume grow" in line
         assert broker.queue("q")["messages"] == 100
     assert drained(broker, set(range(100))) == set(range(100))
 
 
 def test_the_reserve_has_its_blocks_and_keeps_them_when_the_broker_stops(
-    disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path
+    disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path, fill: Callable[..., Filling]
 ) -> None:
     declare(broker)
-    filling = Filling(broker, size=LARGE, limit=60)
+    filling = fill(size=LARGE, limit=60)
     until(lambda: len(filling.confirmed) == 60)
     assert broker.stop() == 0
     folder = disk.seen(broker.data_dir)
