@@ -1,15 +1,16 @@
 """What can go wrong in the pipeline; `str()` is one line that says what, where and what to do.
 
     PipelineError
-    ├── SparkUnusable    no PySpark, no Java, or a master that does not answer
-    ├── JournalNotFound  a path that holds no journal, or cannot be read
-    ├── NewerSchema      a journal of a newer LBG: `file`, `version`
-    ├── JobFailed        Spark gave up a job, for what it says
-    ├── OutputRefused    the output directory holds something else, or cannot be written
-    ├── PlanRefused      nothing to plan with, or a manifest that is not of the group in the journals
-    ├── HistoryRefused   a table that is no history of demand, or has rows that say no time or no count
-    ├── ForecastRefused  a history that tells nothing of now, or nothing to make a schedule with
-    └── ClusterRefused   the API server does not answer or allow, or has no group that a schedule could be applied to
+    ├── SparkUnusable      no PySpark, no Java, or a master that does not answer
+    ├── JournalNotFound    a path that holds no journal, or cannot be read
+    ├── NewerSchema        a journal of a newer LBG: `file`, `version`
+    ├── CheckpointRefused  a checkpoint of a stream that another LBG wrote
+    ├── JobFailed          Spark gave up a job, for what it says
+    ├── OutputRefused      the output directory holds something else, or cannot be written
+    ├── PlanRefused        nothing to plan with, or a manifest that is not of the group in the journals
+    ├── HistoryRefused     a table that is no history of demand, or has rows that say no time or no count
+    ├── ForecastRefused    a history that tells nothing of now, or nothing to make a schedule with
+    └── ClusterRefused     the API server does not answer or allow, or has no group for a schedule
 
 All of them need a person.
 """
@@ -41,6 +42,10 @@ class NewerSchema(PipelineError):
         self.version = version
 
 
+class CheckpointRefused(PipelineError):
+    pass
+
+
 class OutputRefused(PipelineError):
     pass
 
@@ -65,14 +70,15 @@ class JobFailed(PipelineError):
     """Spark gave up, with what it says of why."""
 
 
-_NEWER = re.compile(r"lbg_pipeline\.errors\.NewerSchema: (?P<told>.+)")
+_OURS = re.compile(r"lbg_pipeline\.errors\.(?P<name>NewerSchema|CheckpointRefused): (?P<told>.+)")
 
 
 def told_by(error: Exception) -> PipelineError | None:
     """What a worker raised of ours, out of the error that Spark makes of it; None if it is something else."""
-    found = _NEWER.search(str(error))
+    found = _OURS.search(str(error))
     if found is None:
         return None
-    refused = NewerSchema.__new__(NewerSchema)
+    kind: type[PipelineError] = NewerSchema if found["name"] == "NewerSchema" else CheckpointRefused
+    refused = kind.__new__(kind)
     Exception.__init__(refused, found["told"].strip())
     return refused

@@ -1,12 +1,15 @@
-"""Columns as numpy's integers, and rows of them as numbers."""
+"""Columns as numpy's integers, rows of them as numbers, and the one number by which messages have their order."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from lbg_broker.group import epoch_of
 
 Ints = npt.NDArray[Any]
 """Of int64."""
@@ -46,3 +49,16 @@ def joined(major: Ints, minor: Ints) -> Ints:
         low, span = 0, int(minor.max()) + 1
     packed: Ints = major * span + (minor - low)
     return packed
+
+
+def histories_of(publishers: Iterable[str]) -> tuple[list[str], Ints]:
+    """The history that each publisher is an epoch of, and when that epoch began: within a history, hash and key
+    messages are in order if `numbers_in_order` rises."""
+    epochs = [epoch_of(publisher) for publisher in publishers]
+    return [epoch.history for epoch in epochs], np.array([epoch.began_us for epoch in epochs], np.int64)
+
+
+def numbers_in_order(began_us: Ints, number: Ints) -> Ints:
+    """One number for each message, by the beginning of its epoch and then its own number; its own where nothing has a
+    later epoch than the first. `number` is at least -1."""
+    return joined(began_us, number) if began_us.any() else number

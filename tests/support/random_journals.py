@@ -50,13 +50,14 @@ def journals(
     *,
     modes: tuple[str, ...] = MODES,
     publishers: tuple[str, ...] = ("p", "q"),
+    keys: tuple[str | None, ...] = (*HASH_OF_KEY,),
     groups: int = 2,
     messages: int = 8,
     deliveries: int = 12,
 ) -> list[PublishedRecord | DeliveredRecord]:
     """Records of up to `groups` groups, in no order. Within an incarnation times never go back, as deliveries count."""
     records: list[PublishedRecord | DeliveredRecord] = []
-    one = st.tuples(st.sampled_from(publishers), st.sampled_from([*HASH_OF_KEY]), st.integers(0, 2))
+    one = st.tuples(st.sampled_from(publishers), st.sampled_from(keys), st.integers(0, 2))
     # The last: how often it is in the journal of its publisher.
     for number, mode in enumerate(draw(st.lists(st.sampled_from(modes), min_size=1, max_size=groups))):
         sent = _numbered(draw(st.lists(one, min_size=1, max_size=messages)))

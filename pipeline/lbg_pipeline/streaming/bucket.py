@@ -21,6 +21,7 @@ from .columns import (
 from .completing import Completeness, with_delivered, with_lost, with_published
 from .findings import LATE
 from .forgetting import forgotten
+from .histories import Histories
 from .intervals import Flags, Intervals, Ints, holds, of_points, union
 from .memory import Memory, Totals
 from .rows import IN_SESSION
@@ -44,18 +45,19 @@ def advance(memory: Memory, published: Any, fresh: Any, held: Any, window: Windo
     """`published` and `fresh` have come in this epoch, `held` before it."""
     rows = Columns(pa.concat_tables([fresh, held]).combine_chunks(), len(fresh))
     streams = Streams(memory, published, rows)
+    histories = Histories(memory.histories, streams.table)
     telling = Telling(rows, streams, Totals(memory.totals))
     epoch = _Epoch(rows, streams, telling, window)
     known = streams.known(memory)
-    views = Views(rows, streams, memory, epoch.late, window, telling)
-    chains = views.order(known)
+    views = Views(rows, streams, epoch.late, window, telling)
+    order = views.order(known, histories, memory)
     views.misplaced(known, epoch.on_time)
     views.overlaps()
     shards = moves(rows, memory.shards, epoch.on_time, telling)
     epoch.count(published)
     known = epoch.complete(known, published)
     epoch.tell_late()
-    remembered, told = forgotten(streams, known, chains, shards, telling.totals, window)
+    remembered, told = forgotten(memory, streams, known, order, shards, telling.totals, window)
     found = [(name, one) for name, one in (*telling.tables, *told) if len(one)]
     return Advanced(remembered, epoch.held(), found)
 

@@ -15,15 +15,23 @@ from .intervals import Flags, Intervals, Ints, minus, union
 from .memory import STREAMS, Memory, Totals
 from .settings import Window
 from .streams import Streams
+from .views import Order
 
 MOST_RUNS = 1_000
 """Of one set of a stream: how many holes between its numbers are remembered, the highest."""
 
 
 def forgotten(
-    streams: Streams, known: Completeness, chains: Any, shards: Any, totals: Totals, window: Window
+    old: Memory,
+    streams: Streams,
+    known: Completeness,
+    order: Order,
+    shards: Any,
+    totals: Totals,
+    window: Window,
 ) -> tuple[Memory, list[tuple[str, Any]]]:
-    """The memory to go on with, and what is told of the streams that are forgotten, or of all at the last window."""
+    """The memory to go on with after `old`, and what is told of the streams that are forgotten, or of all at the last
+    window."""
     open_in = np.zeros(streams.count, np.bool_)
     open_in[streams.line.stream(known.open.firsts)] = True
     gone = (streams.last_us <= window.forget_upto_us) & ~open_in
@@ -31,9 +39,10 @@ def forgotten(
         gone[:] = True
     renumbered = np.where(gone, -1, np.cumsum(~gone) - 1)
     kept = pa.array(np.flatnonzero(~gone))
-    chain_streams = renumbered[chains["stream"].to_numpy()]
-    kept_chains = (chain_streams >= 0) & (chains["last_us"].to_numpy() > window.forget_upto_us)
-    chains = chains.set_column(0, "stream", pa.array(chain_streams)).filter(pa.array(kept_chains))
+    kept_chains = (order.chains["last_us"].to_numpy() > window.forget_upto_us) & (not window.is_last)
+    histories, chains = order.histories.without(
+        gone, order.forgotten_us, order.chains.filter(pa.array(kept_chains))
+    )
     told = _completeness(streams, known, gone)
     for row in told.to_pylist():
         for name in ("distinct", "pending", "unpublished"):
@@ -41,7 +50,9 @@ def forgotten(
     memory = Memory(
         streams=pa.table([*streams.table.columns, pa.array(streams.last_us)], schema=STREAMS).take(kept),
         sets=streams.sets(_bounded(streams, known), renumbered),
+        histories=histories.combine_chunks(),
         chains=chains.combine_chunks(),
+        forgotten=order.histories.forgotten_with(old.forgotten, streams.table["group"], gone),
         shards=shards.filter(pc.greater(shards["at_us"], window.forget_upto_us)),
         totals=totals.table(),
     )

@@ -18,10 +18,23 @@ SETS = pa.schema(
     [("set", pa.int8()), ("stream", _LONG), ("first", _LONG), ("last", _LONG), ("since_us", _LONG)]
 )
 """`set`: index of the field of `completing.Completeness`."""
+HISTORIES = pa.schema([("group", _TEXT), ("history", _TEXT), ("hash", _LONG), ("forgotten_us", _LONG)])
+"""What has an order of its own for each key: a publisher's messages of one hash, in all its epochs; or a session.
+`forgotten_us`: the beginning of the latest epoch of which something may have been forgotten, -1 for none."""
 CHAINS = pa.schema(
-    [("stream", _LONG), ("key", _TEXT), ("delivered", _LONG), ("acknowledged", _LONG), ("last_us", _LONG)]
+    [
+        ("history", _LONG),
+        ("key", _TEXT),
+        ("delivered_began_us", _LONG),
+        ("delivered", _LONG),
+        ("acknowledged_began_us", _LONG),
+        ("acknowledged", _LONG),
+        ("last_us", _LONG),
+    ]
 )
-"""The highest number of each key, as delivered and as acknowledged."""
+"""Of each key the beginning of the latest epoch and the highest number in it, as delivered and as acknowledged."""
+FORGOTTEN = pa.schema([("group", _TEXT), ("began_us", _LONG)])
+"""Of each group the beginning of the latest epoch of which a stream was forgotten."""
 SHARDS = pa.schema([("group", _TEXT), ("hash", _LONG), ("member", _LONG), ("at_us", _LONG)])
 """Who had the last delivery of a hash."""
 TOTALS = pa.schema([("group", _TEXT), ("what", _TEXT), ("count", _LONG)])
@@ -29,7 +42,9 @@ TOTALS = pa.schema([("group", _TEXT), ("what", _TEXT), ("count", _LONG)])
 SCHEMAS: Mapping[str, Any] = {
     "streams": STREAMS,
     "sets": SETS,
+    "histories": HISTORIES,
     "chains": CHAINS,
+    "forgotten": FORGOTTEN,
     "shards": SHARDS,
     "totals": TOTALS,
 }
@@ -49,7 +64,9 @@ def shadow(hash_: Any) -> Any:
 class Memory:
     streams: Any = field(default_factory=STREAMS.empty_table)
     sets: Any = field(default_factory=SETS.empty_table)
+    histories: Any = field(default_factory=HISTORIES.empty_table)
     chains: Any = field(default_factory=CHAINS.empty_table)
+    forgotten: Any = field(default_factory=FORGOTTEN.empty_table)
     shards: Any = field(default_factory=SHARDS.empty_table)
     totals: Any = field(default_factory=TOTALS.empty_table)
 

@@ -1,7 +1,8 @@
 """Order of what has numbers: a number seen before is a rewind, one first seen after a higher one an inversion.
 
-A *chain* is what has one order: a key of one publisher and hash, or a session. All arrays have one item for a
-delivery; times are microseconds.
+A *chain* is what has one order: a key of one history, that is of a publisher with all its epochs, and hash; or a
+session. Numbers are those of `lbg_pipeline.numbering.numbers_in_order`. All arrays have one item for a delivery; times
+are microseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NOTHING = -1
 @dataclass(frozen=True, slots=True)
 class Deliveries:
     """`is_judged`: what came before is there only to be compared with. `is_seen`: its number was seen before any of
-    these."""
+    these. `is_remembered`: it is known whether it was seen; what is not is not taken for inverted."""
 
     chain: Ints
     number: Ints
@@ -30,17 +31,18 @@ class Deliveries:
     delivery: Ints
     is_judged: Flags
     is_seen: Flags
+    is_remembered: Flags
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Indices of deliveries. `expected`: the lowest number that would have been in order, of each inverted and rewound
-    one. `uncertain`: of each inverted one, whether the clocks' skew would explain it."""
+    """Indices of deliveries. `highest`: the highest number before each inverted and rewound one. `uncertain`: of each
+    inverted one, whether the clocks' skew would explain it."""
 
     rewound: Ints
-    rewound_expected: Ints
+    rewound_highest: Ints
     inverted: Ints
-    inverted_expected: Ints
+    inverted_highest: Ints
     uncertain: Flags
 
 
@@ -54,15 +56,15 @@ def judge_order(rows: Deliveries, highest: Ints, skew_us: int) -> Judged:
         again |= pd.DataFrame({"chain": chain, "number": number}).duplicated().to_numpy()
     judged = rows.is_judged[order]
     rewound = np.flatnonzero(again & judged)
-    inverted = np.flatnonzero(~again & judged & (number < before))
+    inverted = np.flatnonzero(~again & judged & rows.is_remembered[order] & (number < before))
     uncertain = np.zeros(len(inverted), np.bool_)
     if len(inverted):
         uncertain = ~_certain(rows, order, inverted, highest, skew_us)
     return Judged(
         rewound=order[rewound],
-        rewound_expected=np.maximum(before[rewound], number[rewound]) + 1,
+        rewound_highest=np.maximum(before[rewound], number[rewound]),
         inverted=order[inverted],
-        inverted_expected=before[inverted] + 1,
+        inverted_highest=before[inverted],
         uncertain=uncertain,
     )
 

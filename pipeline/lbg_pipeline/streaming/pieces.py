@@ -14,7 +14,7 @@ from lbg_pipeline.reading import Parsed
 
 from .bucket import advance
 from .columns import Columns
-from .memory import SCHEMAS, Memory
+from .layout import memory_of
 from .rows import (
     DELIVERED,
     NEVER,
@@ -55,7 +55,7 @@ def judging(window: Window, slice_us: int) -> Callable[[pa.Table], pa.Table]:
             given[row["kind"], row["name"]].append(unpacked(row["blob"]))
             latest_us = max(latest_us, row["latest_us"])
         advanced = advance(
-            Memory(**{name: _one(given["state", name], SCHEMAS[name]) for name in SCHEMAS}),
+            memory_of({name: tables for (kind, name), tables in given.items() if kind == "state"}),
             _one(given["new", "published"], PUBLISHED),
             _one(given["new", "delivered"], DELIVERED),
             _one(given["held", "delivered"], DELIVERED),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from .columns import (
     within,
 )
 from .completing import Completeness
+from .histories import Histories, Numbers
 from .intervals import Flags, Ints, holds
 from .memory import CHAINS, Memory
 from .order import NOTHING, Deliveries, highest_after, judge_order
@@ -29,34 +31,51 @@ from .spans import overlaps as find_overlaps
 from .streams import Streams
 from .telling import Telling
 
+_VIEWS = (DELIVERED_VIEW, ACKNOWLEDGED_VIEW)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be remembered of the order. `forgotten_us`: by history, as `Histories.forgotten_us` gives it."""
+
+    histories: Histories
+    forgotten_us: Ints
+    chains: Any
+
 
 class Views:
     """`late`: by row, the views that have passed it."""
 
-    def __init__(
-        self, rows: Columns, streams: Streams, memory: Memory, late: Ints, window: Window, telling: Telling
-    ) -> None:
+    def __init__(self, rows: Columns, streams: Streams, late: Ints, window: Window, telling: Telling) -> None:
         self._rows = rows
         self._streams = streams
-        self._memory = memory
         self._late = late
         self._window = window
         self._telling = telling
 
-    def order(self, known: Completeness) -> Any:
-        """Judges both views; returns the chains as they are then."""
+    def order(self, known: Completeness, histories: Histories, memory: Memory) -> Order:
+        """Judges both views."""
         rows, streams, window = self._rows, self._streams, self._window
-        old = self._memory.chains
+        old = memory.chains
         in_order = np.flatnonzero(rows.is_in_order)
+        stream = streams.of_order[in_order]
+        history, began_us = histories.of_stream[stream], histories.began_us[stream]
+        forgotten_us = histories.forgotten_us(stream, rows.delivered_us[in_order], memory.forgotten)
+        is_remembered = began_us > forgotten_us[history]
         keys = rows.table["key"].take(pa.array(in_order))
         in_session = rows.role[in_order] == IN_SESSION
         if in_session.any():
             keys = pd.Series(keys.to_pandas()).mask(in_session, None)
             keys = pa.array(keys, pa.string(), from_pandas=True)
-        (_, chain), firsts = coded([old["stream"].to_numpy(), old["key"]], [streams.of_order[in_order], keys])
+        (_, chain), firsts = coded([old["history"].to_numpy(), old["key"]], [history, keys])
+        numbers = Numbers(
+            np.concatenate([*(old[f"{view}_began_us"].to_numpy() for view in _VIEWS), began_us]),
+            np.concatenate([*(old[view].to_numpy() for view in _VIEWS), streams.number[in_order]]),
+        )
+        *highest_before, number_of = np.split(numbers.places, [len(old), 2 * len(old)])
         highest = {
-            view: _extended(old[view].to_numpy(), len(firsts), NOTHING)
-            for view in (DELIVERED_VIEW, ACKNOWLEDGED_VIEW)
+            view: _extended(before, len(firsts), NOTHING)
+            for view, before in zip(_VIEWS, highest_before, strict=True)
         }
         last_us = _extended(old["last_us"].to_numpy(), len(firsts), 0)
         np.maximum.at(last_us, chain, rows.delivered_us[in_order])
@@ -69,7 +88,7 @@ class Views:
             at = at_us[in_order]
             here = np.flatnonzero(on_time & within(at, window.after_us - window.skew_us, window.until_us))
             chosen = in_order[here]
-            number = streams.number[chosen]
+            number = number_of[here]
             deliveries = Deliveries(
                 chain=chain[here],
                 number=number,
@@ -78,29 +97,31 @@ class Views:
                 delivery=rows.delivery[chosen],
                 is_judged=at[here] > window.after_us,
                 is_seen=holds(seen, streams.order_places[chosen]),
+                is_remembered=is_remembered[here],
             )
             judged = judge_order(deliveries, highest[view], window.skew_us)
             told = (
-                ("rewound", judged.rewound, judged.rewound_expected, np.zeros(len(judged.rewound), np.bool_)),
-                ("inverted", judged.inverted, judged.inverted_expected, judged.uncertain),
+                ("rewound", judged.rewound, judged.rewound_highest, np.zeros(len(judged.rewound), np.bool_)),
+                ("inverted", judged.inverted, judged.inverted_highest, judged.uncertain),
             )
-            for kind, which, expected, uncertain in told:
+            for kind, which, before, uncertain in told:
+                expected = numbers.number(before) + 1
                 self._telling.offences(
                     kind, view, chosen[which], at[here][which], expected=expected, uncertain=uncertain
                 )
             past = at[here] <= window.until_us - window.skew_us
             highest[view] = highest_after(chain[here][past], number[past], highest[view])
-        stream = np.concatenate([old["stream"].to_numpy(), streams.of_order[in_order]])[firsts]
         every_key = pa.chunked_array([*old["key"].chunks, *chunks(keys)], pa.string())
-        return pa.table(
-            [
-                pa.array(stream),
-                every_key.take(pa.array(firsts)),
-                pa.array(highest[DELIVERED_VIEW]),
-                pa.array(highest[ACKNOWLEDGED_VIEW]),
-                pa.array(last_us),
-            ],
-            schema=CHAINS,
+        chains = {
+            "history": pa.array(np.concatenate([old["history"].to_numpy(), history])[firsts]),
+            "key": every_key.take(pa.array(firsts)),
+            "last_us": pa.array(last_us),
+        }
+        for view in _VIEWS:
+            chains[f"{view}_began_us"] = pa.array(numbers.began_us(highest[view]))
+            chains[view] = pa.array(numbers.number(highest[view]))
+        return Order(
+            histories, forgotten_us, pa.table([chains[name] for name in CHAINS.names], schema=CHAINS)
         )
 
     def misplaced(self, known: Completeness, passed: Flags) -> None:

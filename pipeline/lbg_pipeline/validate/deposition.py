@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_broker.group import SESSIONS, Epoch, epoch_of
+from lbg_broker.group import SESSIONS
 from lbg_broker.group.journal import VERDICTS
-from lbg_pipeline.numbering import Ints, ints_of, joined
+from lbg_pipeline.numbering import Ints, histories_of, ints_of, joined, numbers_in_order
 
 from .evidence import JUDGED_MODES
 
@@ -90,26 +90,26 @@ class Deposition:
         return places[self.incarnation.codes]
 
     @cached_property
-    def _epochs(self) -> list[Epoch]:
+    def _histories(self) -> tuple[list[str], Ints]:
         """Of each publisher in `publisher.told`."""
-        return [epoch_of(publisher) for publisher in self.publisher.told]
+        return histories_of(self.publisher.told)
 
     @cached_property
     def has_epochs(self) -> bool:
         """Whether a publisher was started again and went on from its state."""
-        return any(epoch.began_us for epoch in self._epochs)
+        return bool(self._histories[1].any())
 
     @cached_property
     def history(self) -> Ints:
         """A number for each publisher, the same for all of its epochs."""
         places: dict[str, int] = {}
-        numbers = [places.setdefault(epoch.history, len(places)) for epoch in self._epochs]
+        numbers = [places.setdefault(history, len(places)) for history in self._histories[0]]
         return np.array([*numbers, len(places)], np.int64)[self.publisher.codes]
 
     @cached_property
-    def epoch(self) -> Ints:
-        """When the publisher's epoch began."""
-        return np.array([*(epoch.began_us for epoch in self._epochs), 0], np.int64)[self.publisher.codes]
+    def number_in_order(self) -> Ints:
+        """Rises within a key of a history, over its epochs."""
+        return numbers_in_order(np.append(self._histories[1], 0)[self.publisher.codes], self.seq)
 
     @cached_property
     def has_key(self) -> Flags:

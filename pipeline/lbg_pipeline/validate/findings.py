@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_pipeline.numbering import Ints, dense, ints_of, joined
+from lbg_pipeline.numbering import Ints, dense, ints_of
 from lbg_pipeline.schemas import arrow_schema
 
 from .completeness import Completeness, Deliveries, Ranges, completeness
@@ -75,11 +75,12 @@ class Judge:
         skew_us = self._settings.skew_us
 
         has_order = is_delivered & of.has_key & ~of.is_in_sessions
-        order_line, number = line, of.seq
+        order_line = line
         if of.has_epochs:
             order_line = dense(of.group.codes, of.history, of.hash, of.key.codes)[0]
-            number = joined(of.epoch, of.seq)
-        yield from _offences(out_of_order(of, order_line, number, has_order, skew_us, told=of.seq))
+        yield from _offences(
+            out_of_order(of, order_line, of.number_in_order, has_order, skew_us, told=of.seq)
+        )
         yield from _offences(overlaps(of, key, skew_us))
         for move in moves(of, shard):
             yield "move", move

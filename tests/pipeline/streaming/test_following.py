@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lbg_pipeline.errors import NewerSchema, told_by
+from lbg_pipeline.errors import CheckpointRefused, NewerSchema, told_by
 from lbg_pipeline.streaming.settings import StreamSettings
 from support.broken_lines import newer_line
 from support.journal_by_seconds import records_by_file, write_second
@@ -23,11 +23,13 @@ from support.pipeline_reference import judge
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global Front, SparkSession, expected_offences, follow, told_offences
+    global Front, SparkSession, as_before, expected_offences, follow, rewrite_state, told_offences
+    global with_unknown_column
     from pyspark.sql import SparkSession
 
     from lbg_pipeline.streaming.epochs import Front
     from lbg_pipeline.streaming.running import follow
+    from support.checkpoint_layouts import as_before, rewrite_state, with_unknown_column
     from support.streamed import expected_offences, told_offences
 
 
@@ -92,13 +94,17 @@ def _check_whole(spark: SparkSession, place: Path, front: Front) -> None:
     assert totals.get("late", 0) == 0
 
 
+@pytest.mark.parametrize("is_upgraded", [False, True])
 def test_stopped_and_started_again_with_new_files_the_answer_is_that_of_the_whole(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, is_upgraded: bool
 ) -> None:
+    """`is_upgraded`: what was stopped was the version before, whose state has another layout."""
     files, told = records_by_file(SECONDS), []
     for second in range(SECONDS):
         if second == SECONDS // 2:
             _follow(spark, tmp_path, told)
+            if is_upgraded:
+                assert rewrite_state(tmp_path / "checkpoint", as_before)
         write_second(tmp_path / "journal", files, second)
     front = _follow(spark, tmp_path, told)
     assert told == sorted(set(told))
@@ -126,6 +132,22 @@ def test_killed_in_the_middle_of_an_epoch_it_goes_on_where_it_was(
     front = _follow(spark, tmp_path, told)
     assert told
     _check_whole(spark, tmp_path, front)
+
+
+def test_a_checkpoint_in_an_unknown_layout_is_refused_and_left_as_it_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    files = records_by_file(SECONDS)
+    write_second(tmp_path / "journal", files, 0)
+    _follow(spark, tmp_path, [])
+    [changed] = rewrite_state(tmp_path / "checkpoint", with_unknown_column)
+    before = changed.read_bytes()
+    write_second(tmp_path / "journal", files, 1)
+    with pytest.raises(Exception, match="CheckpointRefused") as raised:
+        _follow(spark, tmp_path, [])
+    assert str(told_by(raised.value)).startswith("the checkpoint was written by another version of LBG")
+    assert isinstance(told_by(raised.value), CheckpointRefused)
+    assert changed.read_bytes() == before
 
 
 def test_a_newer_version_is_refused_before_its_epoch_is_written(spark: SparkSession, tmp_path: Path) -> None:

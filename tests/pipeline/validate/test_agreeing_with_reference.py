@@ -27,7 +27,10 @@ def told(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(journals() | journals(publishers=EPOCHS), st.sampled_from([0, 0.000002, 0.000005]))
+@given(
+    journals() | journals(publishers=EPOCHS, keys=("k0", "k2"), deliveries=20),
+    st.sampled_from([0, 0.000002, 0.000005]),
+)
 def test_offences_are_those_of_the_specification(records: list[Record], skew_s: float) -> None:
     found = findings_of(records, ValidationSettings(clock_skew_s=skew_s))["offence"]
     # A message may be misplaced because of itself and of its place: the table has it once.
