@@ -90,6 +90,12 @@ class PikaPublisher(threading.Thread):
 
     def _publish(self) -> None:
         connection = connect(self._port)
+        try:
+            self._publish_over(connection)
+        finally:
+            release(connection)
+
+    def _publish_over(self, connection: Any) -> None:
         # The blocking connection's own callbacks come between calls only, and a publish that is blocked is one call.
         connection._impl.add_on_connection_blocked_callback(lambda *_: self.blocked.set())
         connection._impl.add_on_connection_unblocked_callback(lambda *_: self.blocked.clear())
@@ -105,7 +111,6 @@ class PikaPublisher(threading.Thread):
             channel.basic_publish("", QUEUE, body, pika.BasicProperties(delivery_mode=2))
             self._outcome.confirmed.add(self._next)
             self._next += 1
-        connection.close()
 
 
 class Play:
@@ -132,9 +137,9 @@ class Play:
 
     def end(self) -> None:
         self.publisher.over = True
+        self.broker.kill()  # which ends a publish that is blocked
         if self.publisher.is_alive():
             self.publisher.join(PATIENCE_S)
-        self.broker.kill()
 
     def cycle(self, number: int) -> None:
         """Fill, end, start, drain."""
@@ -217,6 +222,13 @@ class Play:
 def connect(port: int) -> Any:
     """A pika connection that says nothing by itself."""
     return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, heartbeat=0))
+
+
+def release(connection: Any) -> None:
+    """Close a pika connection and its sockets, which pika leaves open where it saw its end in the middle of a call."""
+    with suppress(pika.exceptions.AMQPError, OSError):
+        connection.close()
+    connection._cleanup()
 
 
 def play(disk: Disk, logs: Path, *, cycles: int, seed: int) -> Outcome:

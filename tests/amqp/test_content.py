@@ -222,7 +222,7 @@ def test_a_body_over_the_limit_closes_the_channel_only_and_the_rest_of_it_is_dis
     client.publish(1, "e", "later", NO_PROPERTIES, b"y")
     client.publish(2, "e", "fits", NO_PROPERTIES, b"z" * 5000)
     fault, other = deliver_bytes(client, server)
-    assert fault == ChannelFault(1, 406, "a message of 5001 bytes exceeds the limit of 5000")
+    assert fault == ChannelFault(1, 406, "message size 5001 is larger than configured max size 5000")
     assert other.routing_key == "fits"
     server.ack(1, 1)  # what is said on the channel from now on is dropped without a word
     close, *rest = deliver_bytes(server, client)

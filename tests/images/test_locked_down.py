@@ -176,7 +176,10 @@ def test_broker_and_sidecar_need_no_folder_but_those_that_are_documented(
         assert sidecar.end() == 0, sidecar.text
     assert broker.end() == 0, broker.text
     assert {path.name for path in kept.iterdir()} == {"commits", "journal"}
-    assert {path.name for path in data.iterdir()} == {"broker.sqlite3", "lock"}
+    store = {
+        f"broker.sqlite3{suffix}" for suffix in ("", "-wal", "-shm")
+    }  # all three are the reserve (ADR 46)
+    assert {path.name for path in data.iterdir()} == {*store, "lock"}
 
 
 def test_the_operator_needs_a_folder_for_temporary_files_and_no_user_with_a_name(

@@ -105,7 +105,7 @@ def test_what_is_no_amount_of_bytes_is_refused(quantity: str) -> None:
 
 def test_an_embedded_broker_has_the_defaults_of_the_schema() -> None:
     broker = BrokerManifest.parse(broker_manifest())
-    assert broker.engine == Embedded(None, None, 10 * 2**30, None, None)
+    assert broker.engine == Embedded(None, None, 10 * 2**30, None, None, None)
 
 
 def test_a_rabbitmq_is_where_it_says() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sqlite3
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 
 import pika
 import pytest
-from bench.full_disk import connect, play
+from bench.full_disk import connect, play, release
 
 from lbg_broker.server.store.reserve import Size
 from support.command_line import clean_environment
@@ -80,8 +79,7 @@ class Filling:
         except (pika.exceptions.AMQPError, OSError):
             return  # the broker has gone
         finally:
-            with contextlib.suppress(pika.exceptions.AMQPError, OSError):
-                self._connection.close()
+            release(self._connection)
 
     def has_ended(self) -> bool:
         self._thread.join(GUARD_S)
@@ -232,6 +230,7 @@ def test_dead_letters_are_written_on_a_full_disk(
         channel.cancel()
         until(lambda: channel.queue_declare("dead", passive=True).method.message_count == 60)
         broker.kill()
+        release(connection)
         broker.start()
         assert broker.queue("dead")["messages"] == 60
 

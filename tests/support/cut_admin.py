@@ -12,7 +12,8 @@ class KilledError(BaseException):
 
 
 class CutAdmin(LiveAdmin):
-    """Performs `changes` changes. With `half` the next one is done as well, and its answer lost."""
+    """Performs `changes` changes. With `half` the next one is done as well, and its answer lost. `died_at`: that one;
+    what would take changes back after it comes to nothing."""
 
     def __init__(self, place: Place, *, changes: int, half: bool) -> None:
         admin = place.admin()
@@ -20,11 +21,14 @@ class CutAdmin(LiveAdmin):
         self.left = changes
         self.half = half
         self.performed: list[Action] = []
+        self.died_at: Action | None = None
 
     async def perform(self, action: Action) -> None:
         if self.left <= 0:
-            if self.half and self.left == 0:
-                await super().perform(action)
+            if self.left == 0:
+                self.died_at = action
+                if self.half:
+                    await super().perform(action)
             self.left -= 1
             raise KilledError(str(action))
         self.left -= 1
