@@ -40,7 +40,6 @@ STORE = """
 import sys
 from pathlib import Path
 from lbg_broker.server.store.schema import open_database
-from support.waiting import GUARD_S
 
 database = open_database(Path(sys.argv[1]) / "broker.sqlite3")
 database.execute("BEGIN")
@@ -176,9 +175,7 @@ def test_broker_and_sidecar_need_no_folder_but_those_that_are_documented(
         assert sidecar.end() == 0, sidecar.text
     assert broker.end() == 0, broker.text
     assert {path.name for path in kept.iterdir()} == {"commits", "journal"}
-    store = {
-        f"broker.sqlite3{suffix}" for suffix in ("", "-wal", "-shm")
-    }  # all three are the reserve (ADR 46)
+    store = {f"broker.sqlite3{suffix}" for suffix in ("", "-wal", "-shm")}  # where the reserve is
     assert {path.name for path in data.iterdir()} == {*store, "lock"}
 
 
