@@ -47,7 +47,7 @@ Disk = SmallDisk | LoopDisk
 
 @dataclass
 class Outcome:
-    """What the clients saw."""
+    """The clients' record of confirms and deliveries."""
 
     cycles: int = 0
     confirmed: set[int] = field(default_factory=set)

@@ -19,7 +19,7 @@ from bench.promises.results import Result, Results, left_out_lines, overview
 from bench.promises.scenario import Scenario
 
 WEIGHTS = {0: 3, 10: 3, 50: 2, 500: 1, 3500: 1}
-"""What a cell takes of the machine, by handler time: one whose handlers sleep leaves it to others."""
+"""The share of the machine that a cell takes, by handler time: one whose handlers sleep leaves it to others."""
 
 ROOM = 10
 """Of all cells that run at once, for two cores."""

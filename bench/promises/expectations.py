@@ -1,4 +1,4 @@
-"""What each cell must show: a table of data, read from top to bottom; the first line that fits a cell counts."""
+"""The table of what each cell must show, read from top to bottom: the first line that fits a cell counts."""
 
 from __future__ import annotations
 
@@ -86,8 +86,10 @@ def expected_of(cell: Cell) -> Expected:
 def differences(
     expected: Expected, counts: Mapping[str, int], *, moved_s: float = 0.0, problems: tuple[str, ...] = ()
 ) -> list[str]:
-    """What was seen and not expected, none if the cell is as it must be. `problems`: moves that did not complete and
-    processes that ended as they should not."""
+    """Lists what was seen and not expected, nothing if the cell is as it must be.
+
+    `problems`: moves that did not complete and processes that ended as they should not.
+    """
     found = [
         f"{counts.get(name, 0)} {name.replace('_', ' ')}, expected {most or 'none'}"
         for name, most in expected.most.items()

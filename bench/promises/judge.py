@@ -76,7 +76,7 @@ def calls_of(process: str, lines: Iterable[str]) -> list[Call]:
 
 @dataclass(slots=True)
 class Findings:
-    """What was seen, each offence with a line of text.
+    """The offences of a cell, each with a line of text.
 
     - `lost`: published, and no call with it finished.
     - `repeated`: called with again, though the calls before had finished, or had begun less than the limit before.
@@ -149,7 +149,7 @@ def judge(
 
 
 def begun_between(calls: Iterable[Call], since_ns: int, until_ns: int) -> int:
-    """How many calls began in a stretch of time: a move without any proves nothing."""
+    """The number of calls that began in a stretch of time. A move without any proves nothing."""
     return sum(since_ns <= call.start_ns <= until_ns for call in calls)
 
 
