@@ -134,7 +134,7 @@ async def test_a_broker_killed_while_requests_wait_loses_nothing_and_doubles_no_
 
 async def test_a_full_queue_is_waited_for_then_503_and_what_waits_is_bounded(broker: EmbeddedBroker) -> None:
     async with serving(broker.url, max_in_flight=60) as endpoint:
-        assert (await endpoint.post("x"))[0] == 200
+        assert (await endpoint.post("x", query="?key=another"))[0] == 200
         assert len(await contents(broker.url)) == 1
         endpoint.answers_within(0.3)
         body = "x" * 30_000

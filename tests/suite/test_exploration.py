@@ -51,7 +51,14 @@ def test_a_property_has_the_same_examples_whatever_ran_before(tmp_path: Path) ->
     assert alone == drawn(tmp_path, "some_module", "lbg_broker.amqp", hash_seed=2)
 
 
-def test_exploring_draws_other_examples_and_more_of_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ci", ["", "true"], ids=["by-hand", "in-ci"])
+def test_exploring_draws_other_examples_and_more_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ci: str
+) -> None:
+    if ci:
+        monkeypatch.setenv("CI", ci)
+    else:
+        monkeypatch.delenv("CI", raising=False)
     same = drawn(tmp_path, hash_seed=1)
     explored = drawn(tmp_path, hash_seed=1, seed=5)
     assert explored not in (same, drawn(tmp_path, hash_seed=1, seed=5))

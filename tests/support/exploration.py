@@ -49,7 +49,8 @@ def load_profile() -> None:
     untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     settings.register_profile("same", untimed, derandomize=True, database=None)
     found = DirectoryBasedExampleDatabase(Path(".hypothesis", "examples"))
-    settings.register_profile("explore", untimed, max_examples=EXAMPLES, database=found)
+    # Said in full: where the variable CI is set, Hypothesis' own default is to draw the same examples.
+    settings.register_profile("explore", untimed, derandomize=False, max_examples=EXAMPLES, database=found)
     settings.load_profile("explore" if SEED in os.environ else "same")
     if SEED not in os.environ:
         # Hypothesis draws values from the source of all that is imported: which is what ran before, and only where
