@@ -55,10 +55,10 @@ def worker(name: str) -> tuple[str, ...]:
     return (*CELERY, "worker", "-n", f"{name}@here", "-c", "1", "--task-events", "--loglevel", "info")
 
 
-def ask(broker: EmbeddedBroker, tasks: int, **settings: str) -> dict[str, object]:
-    """Have tasks carried out, by a process of its own."""
+def ask(broker: EmbeddedBroker, tasks: int, *, workers: int = 1, **settings: str) -> dict[str, object]:
+    """Have tasks carried out, by a process of its own that waits for so many workers."""
     done = subprocess.run(
-        [sys.executable, "-c", "from support.celery_tasks import main; main()", str(tasks)],
+        [sys.executable, "-c", "from support.celery_tasks import main; main()", str(tasks), str(workers)],
         env=environment(broker, **settings),
         capture_output=True,
         text=True,
@@ -80,7 +80,7 @@ def test_workers_carry_out_tasks_and_are_controlled_and_watched(
         running(worker("two"), own_broker, two, until=b" ready."),
         running((*CELERY, "events", "--dump"), own_broker, events, until=b" heartbeat: "),
     ):
-        found = ask(own_broker, TASKS)
+        found = ask(own_broker, TASKS, workers=2)
         assert eventually(lambda: events.read_bytes().count(b"task succeeded") == TASKS + 1)
     sums = [2 * number for number in range(TASKS)]
     assert found == {"sums": sums, "retries": 2, "workers": ["one@here", "two@here"]}

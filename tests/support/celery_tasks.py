@@ -31,11 +31,12 @@ def third_time(self: Any) -> int:
 
 
 def main() -> None:
-    """Have workers carry out so many tasks as argv[1] says, and print what came of it as JSON."""
-    results = [add.delay(number, number) for number in range(int(sys.argv[1]))]
+    """Have argv[2] workers carry out so many tasks as argv[1] says, and print what came of it as JSON."""
+    tasks, workers = map(int, sys.argv[1:])
+    results = [add.delay(number, number) for number in range(tasks)]
     found = {
         "sums": [result.get(timeout=60) for result in results],
         "retries": third_time.delay().get(timeout=60),
-        "workers": sorted(name for answer in app.control.ping(timeout=3) for name in answer),
+        "workers": sorted(name for answer in app.control.ping(timeout=60, limit=workers) for name in answer),
     }
     print(json.dumps(found))
