@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lbg_operator.children.autoscaler import LAG_METRIC
-from lbg_operator.cluster.kinds import API_SERVICE, CONFIG_MAP, DEPLOYMENT, KINDS, POD, SECRET, Kind
+from lbg_operator.cluster.kinds import API_SERVICE, DEPLOYMENT, KEDA_KINDS, KINDS, POD, SECRET, Kind
 from support.chart import LARGE, NAMESPACE, Object, of_kind, rendered
 
 Right = tuple[str, str, str]
@@ -34,12 +34,28 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
     return found
 
 
-def test_the_rules_are_the_verbs_that_the_code_uses() -> None:
-    objects = rendered()
-    namespaced = set().union(*(used(kind) for kind in KINDS if kind.namespaced))
+WITH_KEDA: Mapping[str, Any] = {"metrics": {"provider": "keda"}}
+
+
+@pytest.mark.parametrize("values", [{}, WITH_KEDA], ids=["without KEDA", "with KEDA"])
+def test_the_rules_are_the_verbs_that_the_code_uses(values: Mapping[str, Any]) -> None:
+    objects = rendered(values)
+    left_out = KEDA_KINDS if values is not WITH_KEDA else frozenset()
+    namespaced = set().union(*(used(kind) for kind in KINDS if kind.namespaced and kind not in left_out))
     clusterwide = set().union(*(used(kind) for kind in KINDS if not kind.namespaced))
     assert given(named(objects, "ClusterRole", "lbg-operator-lbg-system")) == namespaced
     assert given(named(objects, "ClusterRole", "lbg-operator-lbg-system-metrics")) == clusterwide
+
+
+@pytest.mark.parametrize("provider", ["auto", "external", "none"])
+def test_nothing_of_kedas_is_granted_where_keda_is_not(provider: str) -> None:
+    for role in of_kind(rendered({"metrics": {"provider": provider}}), "ClusterRole"):
+        assert not [right for right in given(role) if right[0] == "keda.sh"]
+
+
+def test_no_single_config_map_can_be_read_everywhere() -> None:
+    for role in of_kind(rendered(WITH_KEDA), "ClusterRole"):
+        assert ("", "configmaps", "get") not in given(role)
 
 
 def test_no_rule_has_a_wildcard_or_repeats_another() -> None:
@@ -92,7 +108,7 @@ def test_it_may_read_how_the_api_server_shows_who_asks() -> None:
         one for one in of_kind(rendered(), "RoleBinding") if one["metadata"].get("namespace") == "kube-system"
     )
     assert binding["roleRef"]["name"] == "extension-apiserver-authentication-reader"
-    assert "get" in CONFIG_MAP.verbs
+    assert binding["roleRef"]["kind"] == "Role", "one of Kubernetes' own, for this one ConfigMap"
 
 
 def test_who_may_edit_a_namespace_may_have_groups_there_and_scale_them() -> None:

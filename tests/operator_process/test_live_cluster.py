@@ -49,6 +49,7 @@ def client(url: str, *, token: str = TOKEN) -> LiveCluster:
 @pytest.fixture
 async def served() -> AsyncIterator[ServedCluster]:
     async with ServedCluster(FakeCluster()) as served:
+        served.cluster.grants_all = True
         yield served
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lbg_operator.cluster.kinds import AUTOSCALER, SCALED_OBJECT, TRIGGER_AUTHENTICATION, Kind
+from lbg_operator.cluster.kinds import AUTOSCALER, KEDA_KINDS, SCALED_OBJECT, TRIGGER_AUTHENTICATION, Kind
+from lbg_operator.cluster.seam import Forbidden
 from lbg_operator.metrics_api import Service
 from lbg_operator.reconciling.autoscaling import LOOK_EVERY_S
 from support.operated import SETTINGS, Place
@@ -175,6 +176,32 @@ async def test_the_looks_at_keda_are_lists_however_many_groups_there_are() -> No
             "select ScaledObject",
             "select TriggerAuthentication",
         ]
+
+
+@in_virtual_time
+async def test_keda_that_came_after_the_chart_is_named_until_its_objects_are_granted() -> None:
+    async with Place() as place:
+        place.cluster.served.add(KEDA)
+        register(place, KEDAS)
+
+        def ungranted(verb: str, kind: Kind, name: str) -> None:
+            if kind in KEDA_KINDS:
+                raise Forbidden(f"{verb} {kind.kind}", "not granted", status=403)
+
+        place.cluster.fail = ungranted
+        await begun(place)
+        assert writers(place) == {AUTOSCALER}
+        says(place, "True")
+        await asyncio.sleep(5)
+        assert place.conditions()["ScalingActive"] == ("False", "MetricsMissing")
+        assert "helm upgrade" in place.message("ScalingActive")
+        assert place.conditions()["Degraded"] == ("False", "AsExpected")
+        place.cluster.fail = lambda verb, kind, name: None
+        assert place.operator is not None
+        assert await place.operator.world.autoscaling.try_look()
+        place.operator.wake_groups()
+        await asyncio.sleep(5)
+        assert writers(place) == {SCALED_OBJECT}
 
 
 @in_virtual_time

@@ -12,6 +12,7 @@ from lbg_operator.cluster.kinds import (
     API_SERVICE,
     BROKER,
     BUDGET,
+    CONFIG_MAP,
     DEPLOYMENT,
     GROUP,
     NETWORK_POLICY,
@@ -29,12 +30,16 @@ WITH_STATUS = frozenset({GROUP, BROKER})
 
 Place = tuple[Kind, str | None, str]
 
+CALLERS = (CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
+"""What a Role of Kubernetes' own lets the operator read."""
+
 
 class FakeCluster:
     """`written` says what the operator asked to be changed, in order, and `changed` what of that changed anything.
 
     `failing`: the verbs that fail, as after a lost connection; `fail` may raise for a single request, or tell how many
-    seconds it takes. `served`: the API versions that custom resources have brought. `watchers` are told of each change:
+    seconds it takes. What the table of kinds does not grant is an AssertionError, unless the cluster
+    `grants_all`. `served`: the API versions that custom resources have brought. `watchers` are told of each change:
     kind, object, whether it is gone.
     """
 
@@ -43,6 +48,7 @@ class FakeCluster:
         self.written: list[tuple[str, str, str]] = []
         self.changed: list[tuple[str, str, str]] = []
         self.failing: set[str] = set()
+        self.grants_all = False
         self.fail: Callable[[str, Kind, str], None] = lambda verb, kind, name: None
         self.served: set[str] = set()
         self.watchers: list[Callable[[Kind, Object, bool], None]] = []
@@ -51,6 +57,8 @@ class FakeCluster:
         self.version = 0
 
     async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
+        if (kind, namespace, name) != CALLERS:
+            self._require_right(kind.verbs, "get", kind)
         self._require("read", kind, name)
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
@@ -59,6 +67,7 @@ class FakeCluster:
         return api_version in self.served
 
     async def select(self, kind: Kind, namespace: str | None, selector: str) -> Sequence[Object]:
+        self._require_right(kind.verbs, "list", kind)
         self._require("select", kind)
         return [
             copy.deepcopy(one)
@@ -68,6 +77,9 @@ class FakeCluster:
 
     async def apply(self, wanted: Object) -> Object:
         kind, _, name = place = _place_of(wanted)
+        self._require_right(kind.verbs, "patch", kind)
+        if place not in self.objects:
+            self._require_right(kind.verbs, "create", kind)
         self._require("apply", kind, name)
         former = _without(self.objects.get(place, {}), self._applied.get(place, {}), wanted)
         self._applied[place] = copy.deepcopy(wanted)
@@ -80,6 +92,7 @@ class FakeCluster:
     async def merge(
         self, kind: Kind, namespace: str | None, name: str, patch: Object, *, subresource: str = ""
     ) -> Object | None:
+        self._require_right(kind.status_verbs if subresource == "status" else kind.verbs, "patch", kind)
         self._require("merge", kind, name)
         former = self.objects.get((kind, namespace, name))
         if former is None:
@@ -95,6 +108,7 @@ class FakeCluster:
 
     async def create(self, new: Object) -> Object:
         kind = kind_of(new["apiVersion"], new["kind"])
+        self._require_right(kind.verbs, "create", kind)
         self._require("create", kind)
         new = copy.deepcopy(new)
         new["metadata"].setdefault("name", f"{new['metadata'].get('generateName')}{self.version}")
@@ -104,6 +118,7 @@ class FakeCluster:
         return self._write("create", place, new)
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        self._require_right(kind.verbs, "delete", kind)
         self._require("delete", kind, name)
         if (kind, namespace, name) in self.objects:
             self.written.append(("delete", kind.kind, name))
@@ -178,6 +193,10 @@ class FakeCluster:
     def _tell(self, kind: Kind, seen: Object, *, is_gone: bool) -> None:
         for told in self.watchers:
             told(kind, copy.deepcopy(seen), is_gone)
+
+    def _require_right(self, verbs: frozenset[str], verb: str, kind: Kind) -> None:
+        if verb not in verbs and not self.grants_all:
+            raise AssertionError(f"the table of kinds, and so the chart, does not grant {verb} {kind.kind}")
 
     def _require(self, verb: str, kind: Kind, name: str = "") -> None:
         if verb in self.failing:

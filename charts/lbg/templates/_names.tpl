@@ -58,3 +58,8 @@ seccompProfile: {type: RuntimeDefault}
 {{- $known := .Capabilities.APIVersions.Has "monitoring.coreos.com/v1" -}}
 {{- if or (eq .Values.monitoring.objects "always") (and (eq .Values.monitoring.objects "auto") $known) -}}yes{{- end -}}
 {{- end -}}
+
+{{- /* "yes" where the operator may handle KEDA's objects: where KEDA is, or where it is said to be. */ -}}
+{{- define "lbg.keda" -}}
+{{- if or (eq .Values.metrics.provider "keda") (.Capabilities.APIVersions.Has "keda.sh/v1alpha1") -}}yes{{- end -}}
+{{- end -}}

@@ -1,7 +1,8 @@
 """Every kind of object that the operator touches, and what it does to it.
 
 All requests go through this table, and the chart's rules are held against it: the operator can do what is here, and
-may do no more.
+may do no more. One request is granted by a Role of Kubernetes' own, extension-apiserver-authentication-reader in kube-system:
+`get` of the ConfigMap that says whose requests the metrics API takes.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ GROUP = Kind(
 )
 BROKER = Kind("lbg.dev/v1alpha1", "Broker", "brokers", WATCH, frozenset({"patch"}), OWN)
 SECRET = Kind("v1", "Secret", "secrets", READ | WRITE | WATCH)
-CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps", READ | WRITE | WATCH)
+CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps", WRITE | WATCH)
 SERVICE = Kind("v1", "Service", "services", WRITE | WATCH)
 VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", WRITE | WATCH)
 POD = Kind("v1", "Pod", "pods", WATCH | DELETE | {"patch"})
@@ -73,6 +74,9 @@ SCALED_OBJECT = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", LIST |
 TRIGGER_AUTHENTICATION = Kind(
     "keda.sh/v1alpha1", "TriggerAuthentication", "triggerauthentications", LIST | WRITE | DELETE
 )
+
+KEDA_KINDS = frozenset({SCALED_OBJECT, TRIGGER_AUTHENTICATION})
+"""Of a cluster that has KEDA: elsewhere the chart grants nothing on them."""
 
 KINDS = (
     GROUP,

@@ -11,7 +11,7 @@ from ..children.autoscaler import autoscaler_of
 from ..children.keda import KEDA_API_VERSION, authentication_of, scaled_object_of, token_secret_of
 from ..children.naming import OURS
 from ..cluster.kinds import API_SERVICE, SCALED_OBJECT, TRIGGER_AUTHENTICATION
-from ..cluster.seam import Cluster, ClusterError, Object
+from ..cluster.seam import Cluster, ClusterError, Forbidden, Object
 from ..manifests import GroupManifest
 from ..metrics_api import Keda, Missing, Provider, Service, Standing, provider_of, token_for
 from ..metrics_api.keeping import API_SERVICE_NAME
@@ -22,6 +22,10 @@ from .store import Key, Store, group_of
 log = logging.getLogger("lbg.operator")
 
 LOOK_EVERY_S = 30.0
+KEDA_FORBIDDEN = (
+    "KEDA is in this cluster, and the operator may not list ScaledObjects and TriggerAuthentications: run helm upgrade, "
+    "which grants it where KEDA is"
+)
 
 
 class Autoscaling:
@@ -55,12 +59,17 @@ class Autoscaling:
         before = self.provider
         has_keda = await self._cluster.serves(KEDA_API_VERSION)
         api_service = await self._cluster.read(API_SERVICE, None, API_SERVICE_NAME)
-        if has_keda:
-            await self._look_at_keda()
-        self.has_keda = has_keda
-        self.provider = provider_of(
-            self._settings.metrics, ours=self._ours, api_service=api_service, has_keda=self.has_keda
+        provider = provider_of(
+            self._settings.metrics, ours=self._ours, api_service=api_service, has_keda=has_keda
         )
+        if has_keda:
+            try:
+                await self._look_at_keda()
+            except Forbidden:  # the chart grants it where KEDA is when the chart is installed or upgraded
+                has_keda = False
+                if isinstance(provider, Keda):
+                    provider = Missing(KEDA_FORBIDDEN)
+        self.has_keda, self.provider = has_keda, provider
         return self.provider != before
 
     async def _look_at_keda(self) -> None:
