@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lbg_operator.cluster.kinds import EVENT, Kind
-from lbg_operator.cluster.seam import Forbidden
+from lbg_operator.cluster.seam import Forbidden, Terminating
 from lbg_operator.process.announcing import MESSAGE_MAX, WAITING_MAX, Announcing, event_of
 from support.fake_cluster import FakeCluster
 from support.manifests import group_manifest
@@ -16,6 +16,11 @@ from support.virtual_time import in_virtual_time
 
 def events(cluster: FakeCluster) -> list[Any]:
     return [one for (kind, _, _), one in cluster.objects.items() if kind is EVENT]
+
+
+def with_uid(name: str, life: str = "first") -> Any:
+    manifest = group_manifest(name=name)
+    return manifest | {"metadata": manifest["metadata"] | {"uid": f"{name}-{life}"}}
 
 
 def test_an_event_is_about_its_object_and_fits() -> None:
@@ -51,6 +56,31 @@ async def test_events_are_sent_in_order_and_one_that_is_refused_holds_up_none() 
         announcing(group_manifest(), type="Normal", reason="R", message=str(number))
     await asyncio.sleep(1)
     assert [one["message"] for one in events(cluster)] == ["1", "3"]
+    running.cancel()
+
+
+@in_virtual_time
+async def test_a_namespace_that_is_being_deleted_is_asked_once_for_each_object() -> None:
+    cluster = FakeCluster()
+    asked: list[str] = []
+
+    def fail(verb: str, kind: Kind, name: str) -> None:
+        asked.append(verb)
+        raise Terminating("create Event", "namespace shop is being terminated", status=403)
+
+    cluster.fail = fail
+    announcing = Announcing(cluster)
+    running = asyncio.create_task(announcing.run())
+    for name in ("orders", "orders", "payments", "orders"):
+        announcing(with_uid(name), type="Normal", reason="R", message="m")
+    await asyncio.sleep(1)
+    announcing(with_uid("orders"), type="Normal", reason="R", message="m")
+    await asyncio.sleep(1)
+    assert asked == ["create", "create"]
+    cluster.fail = lambda verb, kind, name: None
+    announcing(with_uid("orders", "made-anew"), type="Normal", reason="R", message="again")
+    await asyncio.sleep(1)
+    assert [one["message"] for one in events(cluster)] == ["again"], "the namespace was made anew"
     running.cancel()
 
 

@@ -13,7 +13,7 @@ import pytest
 from kmock import RawHandler
 
 from lbg_operator.cluster.kinds import CONFIG_MAP, EVENT, GROUP, POD, SECRET
-from lbg_operator.cluster.seam import ClusterError, Forbidden, Invalid
+from lbg_operator.cluster.seam import ClusterError, Forbidden, Invalid, Terminating
 from lbg_operator.settings import OperatorSettings
 from support.fake_cluster import FakeCluster
 from support.ports import free_port
@@ -130,6 +130,13 @@ async def test_a_token_that_the_server_refuses_is_forbidden(served: ServedCluste
     ("status", "body", "error", "said"),
     [
         (403, {"message": "pods is forbidden"}, Forbidden, "pods is forbidden"),
+        (
+            403,
+            {"message": "being terminated", "details": {"causes": [{"reason": "NamespaceTerminating"}]}},
+            Terminating,
+            "being terminated",
+        ),
+        (403, {"message": "no causes", "details": {"causes": None}}, Forbidden, "no causes"),
         (400, {"message": "bad request"}, Invalid, "bad request"),
         (422, {"message": "spec.x: Required"}, Invalid, "spec.x: Required"),
         (409, {"message": "modified"}, ClusterError, "modified"),

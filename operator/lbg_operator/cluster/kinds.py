@@ -1,8 +1,8 @@
 """Every kind of object that the operator touches, and what it does to it.
 
 All requests go through this table, and the chart's rules are held against it: the operator can do what is here, and
-may do no more. One request is granted by a Role of Kubernetes' own, extension-apiserver-authentication-reader in kube-system:
-`get` of the ConfigMap that says whose requests the metrics API takes.
+may do no more. One request more, `get` of the ConfigMap that says whose requests the metrics API takes, is granted by a
+Role of Kubernetes' own: extension-apiserver-authentication-reader in kube-system.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from ..children.naming import MANAGER
 from .kinds import Kind, kind_of
-from .seam import ClusterError, Forbidden, Invalid, Object
+from .seam import ClusterError, Forbidden, Invalid, Object, Terminating
 
 REQUEST_TIMEOUT_S = 20.0
 APPLY = "application/apply-patch+yaml"
@@ -23,6 +23,8 @@ MERGE = "application/merge-patch+json"
 NOT_THERE = 404
 FORBIDDEN = frozenset({401, 403})
 INVALID = frozenset({400, 422})
+TERMINATING = "NamespaceTerminating"
+"""The cause that the API server gives for refusing new objects in a namespace that is being deleted (core/v1)."""
 _AUTHENTICATION = ["BearerToken"]
 
 
@@ -184,11 +186,14 @@ def _called(verb: str, kind: Kind, namespace: str | None, name: str | None) -> s
 def _refused(what: str, status: int, told: bytes) -> ClusterError:
     """From the answer's Status object (Kubernetes API: "Status")."""
     try:
-        why = str(json.loads(told)["message"])
+        answer = json.loads(told)
+        why = str(answer["message"])
     except (ValueError, KeyError, TypeError):
-        why = told[:200].decode(errors="replace") or f"HTTP {status}"
+        answer, why = {}, told[:200].decode(errors="replace") or f"HTTP {status}"
     if status in FORBIDDEN:
-        return Forbidden(what, why, status=status)
+        causes = (answer.get("details") or {}).get("causes") or ()
+        is_terminating = any(one.get("reason") == TERMINATING for one in causes)
+        return (Terminating if is_terminating else Forbidden)(what, why, status=status)
     if status in INVALID:
         return Invalid(what, why, status=status)
     return ClusterError(what, why, status=status)

@@ -18,6 +18,7 @@ class ClusterError(OperatorError):
     ClusterError
     ├── Invalid     what was sent is wrong by itself: sending it again does not help
     └── Forbidden   the operator may not do it: its rules are older than its code, or somebody else's policy forbids it
+        └── Terminating   the namespace is being deleted: nothing is created in it any more
     """
 
     def __init__(self, what: str, why: str, *, status: int | None = None) -> None:
@@ -30,6 +31,10 @@ class Invalid(ClusterError):
 
 
 class Forbidden(ClusterError):
+    pass
+
+
+class Terminating(Forbidden):
     pass
 
 

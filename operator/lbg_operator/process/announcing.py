@@ -1,4 +1,8 @@
-"""Kubernetes Events, sent one after the other beside the rounds: none of these waits for them."""
+"""Kubernetes Events, sent one after the other beside the rounds: none of these waits for them.
+
+A namespace that is being deleted takes no events. It is asked once for each object in it: the objects of a namespace
+that is made anew under its name are others.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..children.naming import MANAGER
-from ..cluster.seam import Cluster, ClusterError, Object
+from ..cluster.seam import Cluster, ClusterError, Object, Terminating
 from ..reconciling.store import Object as Seen
 
 log = logging.getLogger("lbg.operator")
 
 WAITING_MAX = 1000
 """More events than that wait only while the API server is away: the newest are dropped, as conditions say the same."""
+ENDING_MAX = 10_000
+"""Objects: one that is forgotten costs a refused request at its next event."""
 MESSAGE_MAX = 1024
 """Characters (Kubernetes API: Event, "message")."""
 
@@ -23,6 +29,8 @@ class Announcing:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._waiting: asyncio.Queue[Object] = asyncio.Queue(WAITING_MAX)
+        self._ending: dict[str, None] = {}
+        """By uid, the objects in namespaces that take no events any more, oldest first."""
 
     def __call__(self, about: Seen, *, type: str, reason: str, message: str) -> None:
         event = event_of(about, type=type, reason=reason, message=message, now=datetime.now(UTC))
@@ -35,9 +43,17 @@ class Announcing:
     async def run(self) -> None:
         while True:
             event = await self._waiting.get()
+            uid = event["involvedObject"].get("uid", "")
+            if uid in self._ending:
+                continue
             try:
                 await self._cluster.create(event)
-            except ClusterError as error:  # a namespace that is going takes no new objects
+            except Terminating as error:
+                log.debug("%s", error)
+                self._ending[uid] = None
+                if len(self._ending) > ENDING_MAX:
+                    del self._ending[next(iter(self._ending))]
+            except ClusterError as error:
                 log.debug("%s", error)
 
 

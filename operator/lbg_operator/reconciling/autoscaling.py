@@ -23,8 +23,8 @@ log = logging.getLogger("lbg.operator")
 
 LOOK_EVERY_S = 30.0
 KEDA_FORBIDDEN = (
-    "KEDA is in this cluster, and the operator may not list ScaledObjects and TriggerAuthentications: run helm upgrade, "
-    "which grants it where KEDA is"
+    "KEDA is in this cluster, and the operator may not list ScaledObjects and TriggerAuthentications: run helm "
+    "upgrade, which grants it where KEDA is"
 )
 
 
