@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from lbg_operator.settings import OperatorSettings
 from support.fake_cluster import FakeCluster
 from support.ports import free_port
 from support.served_cluster import TOKEN, ServedCluster
+from support.waiting import until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -206,3 +207,51 @@ async def test_no_whole_answer_is_an_error_of_the_cluster(
             await cluster.read(SECRET, "shop", "s")
         assert error.value.status in (None, 400)
         await cluster.close()
+
+
+async def test_a_watch_of_one_object_shows_it_and_its_changes_and_nothing_of_others(
+    cluster: LiveCluster, served: ServedCluster
+) -> None:
+    def put(name: str, value: str) -> None:
+        metadata = {"name": name, "namespace": "shop"}
+        served.cluster.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"x": value}})
+
+    put("other", "0")
+    async with aclosing(cluster.watch(SECRET, "shop", "s")) as watch:
+        assert await anext(watch) is None
+        following = asyncio.create_task(anext(watch))
+        await until(lambda: served.watching[SECRET.plural], what="the watch")
+        put("other", "1")
+        put("s", "1")
+        seen = await following
+        assert seen is not None
+        assert (seen["metadata"]["name"], seen["data"]) == ("s", {"x": "1"})
+        put("s", "2")
+        assert (await anext(watch) or {})["data"] == {"x": "2"}
+        served.cluster.take_away(SECRET, "shop", "s")
+        assert await anext(watch) is None
+    await until(lambda: not served.watching[SECRET.plural], what="the watch is given up")
+
+
+async def test_a_watch_that_is_cut_off_is_an_error_and_one_of_a_version_that_is_forgotten_ends(
+    cluster: LiveCluster, served: ServedCluster
+) -> None:
+    async with aclosing(cluster.watch(SECRET, "shop", "s")) as watch:
+        assert await anext(watch) is None
+        following = asyncio.create_task(anext(watch))
+        await until(lambda: served.watching[SECRET.plural], what="the watch")
+        served.cut_watches()
+        with pytest.raises(ClusterError, match="watch Secret shop/s"):
+            await following
+    served.forgets = True
+    async with aclosing(cluster.watch(SECRET, "shop", "s")) as watch:
+        assert await anext(watch) is None
+        served.cluster.put(CONFIG)
+        assert [one async for one in watch] == []
+
+
+async def test_a_watch_that_is_refused_says_so(served: ServedCluster) -> None:
+    cluster = client(served.url, token="wrong")
+    with pytest.raises(Forbidden, match="get Secret shop: Unauthorized"):
+        await anext(cluster.watch(SECRET, "shop", "s"))
+    await cluster.close()

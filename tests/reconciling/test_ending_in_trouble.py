@@ -145,8 +145,8 @@ async def test_a_broker_that_cannot_even_be_tried_keeps_no_group_for_ever() -> N
         await asyncio.sleep(3600)
 
         def refuse(verb: str, kind: Kind, name: str) -> None:
-            if (verb, kind) == ("read", SECRET):
-                raise Forbidden("get Secret", "secrets is forbidden", status=403)
+            if (verb, kind) == ("watch", SECRET):
+                raise Forbidden("watch Secret", "secrets is forbidden", status=403)
 
         place.cluster.fail = refuse
         await place.start()

@@ -3,8 +3,9 @@ them."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -74,6 +75,24 @@ class FakeCluster:
             for (held, place, _), one in self.objects.items()
             if held == kind and namespace in (None, place) and matches(selector, one)
         ]
+
+    async def watch(self, kind: Kind, namespace: str, name: str) -> AsyncGenerator[Object | None]:
+        self._require_right(kind.verbs, "list", kind)
+        self._require_right(kind.verbs, "watch", kind)
+        self._require("watch", kind, name)
+        told: asyncio.Queue[Object | None] = asyncio.Queue()
+
+        def tell(one: Kind, seen: Object, is_gone: bool) -> None:
+            if (one, seen["metadata"].get("namespace"), seen["metadata"]["name"]) == (kind, namespace, name):
+                told.put_nowait(None if is_gone else seen)
+
+        self.watchers.append(tell)
+        try:
+            yield copy.deepcopy(self.objects.get((kind, namespace, name)))
+            while True:
+                yield await told.get()
+        finally:
+            self.watchers.remove(tell)
 
     async def apply(self, wanted: Object) -> Object:
         kind, _, name = place = _place_of(wanted)

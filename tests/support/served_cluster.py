@@ -105,7 +105,11 @@ class ServedCluster:
             case "GET" if name:
                 found = await cluster.read(kind, namespace, name)
             case "GET":
-                items = await cluster.select(kind, namespace, request.query.get("labelSelector", ""))
+                items = [
+                    one
+                    for one in await cluster.select(kind, namespace, request.query.get("labelSelector", ""))
+                    if _is_named(request, one)
+                ]
                 metadata = {"resourceVersion": str(cluster.version)}
                 found = {"kind": f"{kind.kind}List", "metadata": metadata, "items": list(items)}
             case "PATCH" if media == APPLY:
@@ -166,7 +170,8 @@ class ServedCluster:
             while True:
                 for one, at, word, seen in self._told[sent:]:
                     is_here = namespace in (None, seen["metadata"].get("namespace"))
-                    if one is kind and at > version and is_here and matches(selector, seen):
+                    is_meant = is_here and matches(selector, seen) and _is_named(request, seen)
+                    if one is kind and at > version and is_meant:
                         await response.write(_line(word, seen))
                 sent = len(self._told)
                 async with self._news:
@@ -185,6 +190,12 @@ class ServedCluster:
     async def _wake(self) -> None:
         async with self._news:
             self._news.notify_all()
+
+
+def _is_named(request: web.Request, seen: Object) -> bool:
+    """By a field selector, of which this server knows `metadata.name=`."""
+    name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+    return not name or seen["metadata"]["name"] == name
 
 
 def _place_of(path: str) -> tuple[Kind, str | None, str, str]:

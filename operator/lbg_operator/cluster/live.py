@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import aiohttp
@@ -17,6 +18,8 @@ from .kinds import Kind, kind_of
 from .seam import ClusterError, Forbidden, Invalid, Object, Terminating
 
 REQUEST_TIMEOUT_S = 20.0
+WATCH_S = 300
+"""A watch is asked to last so long. One that the network lost is noticed by the end that does not come."""
 APPLY = "application/apply-patch+yaml"
 """JSON is YAML (Kubernetes: "Server-Side Apply")."""
 MERGE = "application/merge-patch+json"
@@ -79,6 +82,50 @@ class LiveCluster:
             item.setdefault("apiVersion", kind.api_version)
             item.setdefault("kind", kind.kind)
         return items
+
+    async def watch(self, kind: Kind, namespace: str, name: str) -> AsyncGenerator[Object | None]:
+        which = {"fieldSelector": f"metadata.name={name}"}
+        found = await self._asked("GET", kind, namespace, None, query=which)
+        if found is None:
+            raise ClusterError(_called("list", kind, namespace, name), "the namespace is gone", status=404)
+        yield found["items"][0] if found["items"] else None
+        query = {
+            **which,
+            "watch": "true",
+            "resourceVersion": found["metadata"]["resourceVersion"],
+            "timeoutSeconds": str(WATCH_S),
+        }
+        what = _called("watch", kind, namespace, name)
+        async with aclosing(self._lines(what, kind.path(namespace), query)) as lines:
+            async for line in lines:
+                event = _event_in(what, line)
+                if event["type"] == "ERROR":  # too old a version, mostly: the next watch begins with a list
+                    return
+                yield None if event["type"] == "DELETED" else event["object"]
+
+    async def _lines(self, what: str, path: str, query: Mapping[str, str]) -> AsyncGenerator[bytes]:
+        try:
+            request = await self._client.param_serialize(
+                method="GET",
+                resource_path=path,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json"},
+                auth_settings=_AUTHENTICATION,
+            )
+            answer = await self._client.call_api(*request, _request_timeout=WATCH_S + REQUEST_TIMEOUT_S)
+            response: aiohttp.ClientResponse = answer.response
+            try:
+                if response.status >= 400:
+                    raise _refused(what, response.status, await response.read())
+                async for line in response.content:
+                    if line.strip():
+                        yield line
+            finally:
+                response.close()
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # a line may be too long
+            raise ClusterError(what, str(error) or type(error).__name__) from error
+        except ApiException as error:
+            raise ClusterError(what, str(error.reason), status=error.status) from error
 
     async def apply(self, wanted: Object) -> Object:
         kind, namespace, name = _place_of(wanted)
@@ -181,6 +228,14 @@ def _place_of(wanted: Mapping[str, Any]) -> tuple[Kind, str | None, str]:
 def _called(verb: str, kind: Kind, namespace: str | None, name: str | None) -> str:
     place = "/".join(part for part in (namespace, name) if part)
     return f"{verb} {kind.kind} {place}".rstrip()
+
+
+def _event_in(what: str, line: bytes) -> Mapping[str, Any]:
+    try:
+        event: Mapping[str, Any] = json.loads(line)
+        return {"type": event["type"], "object": event["object"]}
+    except (ValueError, KeyError, TypeError):
+        raise ClusterError(what, f"a line is no event: {line[:200].decode(errors='replace')}") from None
 
 
 def _refused(what: str, status: int, told: bytes) -> ClusterError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from ..errors import OperatorError
@@ -49,6 +49,13 @@ class Cluster(Protocol):
 
     async def select(self, kind: Kind, namespace: str | None, selector: str) -> Sequence[Object]:
         """The objects that a label selector matches (empty: all), of one namespace, or of all for None."""
+        ...
+
+    def watch(self, kind: Kind, namespace: str, name: str) -> AsyncGenerator[Object | None]:
+        """One object as it is, and as it is after each change; None while it is not there.
+
+        Ends when the API server ends the watch, after some minutes: what comes next begins with the object as it is.
+        """
         ...
 
     async def apply(self, wanted: Object) -> Object:

@@ -61,6 +61,16 @@ class BrokerManifest:
         assert isinstance(self.engine, Embedded)
         return self.engine
 
+    @property
+    def secret_names(self) -> frozenset[str]:
+        """The Secrets of its namespace that the manifest names."""
+        match self.engine:
+            case Embedded(tls_secret=tls):
+                named: tuple[str | None, ...] = (tls,)
+            case RabbitMQ(admin_secret=admin, ca_secret=ca):
+                named = (admin, ca)
+        return frozenset(name for name in named if name is not None)
+
     def allows(self, namespace: str) -> bool:
         """Whether groups of `namespace` may be on it."""
         allowed = self.allowed_namespaces

@@ -12,7 +12,7 @@ from lbg_broker.provisioning.surveying import survey
 
 from ..brokers.access import Access, NotReachable, rabbitmq_access
 from ..brokers.pool import Pool
-from ..cluster.kinds import BROKER, SECRET, STATEFUL_SET
+from ..cluster.kinds import BROKER, STATEFUL_SET
 from ..cluster.seam import Invalid
 from ..errors import ManifestError
 from ..manifests import BrokerManifest, Embedded
@@ -71,6 +71,7 @@ class Brokers:
 
     async def _checked(self, key: Key, broker: BrokerManifest) -> tuple[str, Condition]:
         self._alarms.pop(key, None)
+        await self._world.secrets.keep(key, broker.secret_names)
         try:
             access = await self._access(key, broker)
             admin = await self._pool.admin(key, access)
@@ -106,10 +107,9 @@ class Brokers:
         """Raises NotReachable, and ClusterError."""
         if isinstance(broker.engine, Embedded):
             return await self._embedded.run(key, broker)
-        read = partial(self._world.cluster.read, SECRET, key.namespace)
-        engine = broker.engine
-        admin = await read(engine.admin_secret)
-        ca = None if engine.ca_secret is None else await read(engine.ca_secret)
+        engine, named = broker.engine, self._world.secrets.named
+        admin = await named(key, engine.admin_secret)
+        ca = None if engine.ca_secret is None else await named(key, engine.ca_secret)
         return rabbitmq_access(broker, admin, ca)
 
     def _tried(self, key: Key) -> None:
@@ -134,6 +134,7 @@ class Brokers:
         self._alarms.pop(key, None)
         await self._lose(key)
         await self._world.looks.end(key)
+        await self._world.secrets.keep(key, ())
         await self._pool.drop(key)
         self._world.applied.forget(key)
         self._world.checked.discard(key)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from base64 import b64decode
 from dataclasses import dataclass, field
-from functools import partial
 
 from lbg_broker.provisioning.provisioner import GENERATED_PASSWORD_BYTES
 
@@ -14,7 +13,6 @@ from ..certificates import Certificate, issue, renewal_due
 from ..children.broker_secrets import certificate_in
 from ..children.embedded import embedded_of, hosts_of, management_uris_of, uris_of
 from ..children.naming import admin_name, tls_name
-from ..cluster.kinds import SECRET
 from ..cluster.seam import Forbidden
 from ..manifests import BrokerManifest
 from .store import Key
@@ -59,16 +57,17 @@ class EmbeddedBrokers:
 
     async def _login(self, key: Key) -> _Login:
         """The password that the Secret has, or a new one."""
-        secret = await self._world.cluster.read(SECRET, key.namespace, admin_name(key.name))
+        secret = await self._world.secrets.own(key.namespace, admin_name(key.name))
         told = (secret or {}).get("data", {}).get("password")
         password = b64decode(told).decode() if told else secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
         return _Login(ADMINISTRATOR, password)
 
     async def _certificate(self, key: Key, broker: BrokerManifest) -> tuple[Certificate, bool]:
         """What the manifest's Secret has, or else one of ours, renewed when that is due; whether it is ours."""
-        named, hosts = broker.embedded.tls_secret, hosts_of(broker)
-        read = partial(self._world.cluster.read, SECRET, key.namespace)
-        secret = await read(named or tls_name(key.name))
+        named, hosts, cache = broker.embedded.tls_secret, hosts_of(broker), self._world.secrets
+        secret = await (
+            cache.own(key.namespace, tls_name(key.name)) if named is None else cache.named(key, named)
+        )
         there = None if secret is None else certificate_in(secret)
         if named is not None:
             if there is None:

@@ -86,7 +86,7 @@ class Provisioning:
     async def _login(self, group: GroupManifest, reach: Reach) -> Login:
         """The password that the Secret has, or a new one: it is written down before the broker knows it."""
         name = credentials_name(group.metadata.name)
-        secret = await self._world.cluster.read(SECRET, group.metadata.namespace, name)
+        secret = await self._world.secrets.own(group.metadata.namespace, name)
         told = (secret or {}).get("data", {}).get("password")
         password = b64decode(told).decode() if told else secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
         return Login(group.spec.client_username, password, reach.access.uris, reach.access.ca)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..children.naming import GROUP_LABEL
-from ..cluster.kinds import BROKER, GROUP, POD, Kind
+from ..cluster.kinds import BROKER, GROUP, POD, SECRET, Kind
 
 Object = Mapping[str, Any]
 
@@ -42,7 +42,7 @@ class Store:
             return
         known = self._seen.setdefault(kind, {})
         if key not in known or not _is_older(seen, known[key]):
-            known[key] = seen if kind in (GROUP, BROKER) else _trimmed(seen)
+            known[key] = seen if kind in (GROUP, BROKER) else _trimmed(seen, with_data=kind is SECRET)
 
     def update(self, kind: Kind, answer: Object) -> None:
         """The same with what a request was answered, unless the watch told meanwhile that the object is gone."""
@@ -103,7 +103,7 @@ def _age_of(seen: Object) -> int:
     return int(seen["metadata"].get("resourceVersion", 0))
 
 
-def _trimmed(seen: Object) -> Object:
+def _trimmed(seen: Object, *, with_data: bool = False) -> Object:
     """Without what nobody asks for: five hundred Deployments with their templates are memory."""
     metadata = seen["metadata"]
     kept = ("namespace", "name", "uid", "resourceVersion", "labels", "annotations", "deletionTimestamp")
@@ -112,4 +112,5 @@ def _trimmed(seen: Object) -> Object:
         "version": version_of(seen),
         "replicas": seen.get("spec", {}).get("replicas"),
         "status": seen.get("status", {}),
+        **({"data": seen.get("data", {})} if with_data else {}),
     }

@@ -19,6 +19,7 @@ from ..settings import OperatorSettings
 from .applied import Applied
 from .autoscaling import Autoscaling
 from .looks import Looks
+from .secret_cache import SecretCache
 from .store import Key, Object, Store
 
 
@@ -46,6 +47,7 @@ class World:
     store: Store
     applied: Applied
     looks: Looks
+    secrets: SecretCache
     autoscaling: Autoscaling
     announce: Announce
     wake_group: Callable[[Key], None]
