@@ -9,6 +9,9 @@ from typing import Any
 from ..manifests import GroupManifest
 from .naming import attributes_name, credentials_name, owned
 
+AUTHORITY = "ca.crt"
+"""The key of the Secret that has the authorities to trust, PEM; absent where those are the system's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Login:
@@ -25,7 +28,7 @@ def credentials_of(group: GroupManifest, login: Login) -> dict[str, Any]:
         "username": login.username,
         "password": login.password,
         "uris": ",".join(login.uris),
-        "ca.crt": login.ca,
+        AUTHORITY: login.ca,
     }
     return {
         "apiVersion": "v1",

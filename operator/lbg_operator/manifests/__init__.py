@@ -4,7 +4,7 @@ The API server has checked an object against its schema and filled the defaults 
 checked here is what a schema cannot say.
 """
 
-from .broker import BrokerManifest, Embedded, RabbitMQ
+from .broker import BrokerManifest, Embedded, RabbitMQ, has_authority
 from .consumer import App, Batch, Consumer, Journal, Sidecar, Storage
 from .group import BrokerRef, GroupManifest
 from .metadata import Metadata
@@ -30,5 +30,6 @@ __all__ = [
     "Storage",
     "bytes_in",
     "floor_at",
+    "has_authority",
     "quantity_of",
 ]

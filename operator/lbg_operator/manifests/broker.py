@@ -77,6 +77,15 @@ class BrokerManifest:
         return namespace == self.metadata.namespace or namespace in allowed or ANY_NAMESPACE in allowed
 
 
+def has_authority(manifest: Mapping[str, Any]) -> bool:
+    """Whether a Broker's clients are given an authority to trust, also where the rest cannot be parsed.
+
+    Of the manifest alone: what pods look like does not change with what the broker answers.
+    """
+    told = manifest["spec"]
+    return "embedded" in told or "caSecretName" in told.get("rabbitmq", {})
+
+
 def _embedded(told: Mapping[str, Any]) -> Embedded:
     storage = told["storage"]
     return Embedded(

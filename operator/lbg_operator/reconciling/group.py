@@ -66,15 +66,17 @@ class Groups:
             world.store.update(GROUP, answer)
         group = self._scheduling.at_present(key, group)
         facts, children = self._judged(key, group)
-        if facts.refusal is None and broker_key(group) not in world.checked:
-            return AGAIN_S  # woken when the broker was tried: until then the status says what is known
         reach = world.reach.get(broker_key(group))
+        is_tried = facts.refusal is not None or broker_key(group) in world.checked
         again_s = AGAIN_S
         if facts.refusal is None:
-            facts = await self._provisioned(key, group, facts, reach)
-            if self._provisioning.is_done(key):
+            if is_tried:
+                facts = await self._provisioned(key, group, facts, reach)
+            if self._provisioning.was_done(group):
                 facts, again_s = await self._applied(key, group, facts, children)
                 again_s = min(again_s, self._scheduling.due_in_s(key))
+        if not is_tried:
+            return again_s  # woken when the broker was tried: until then the status says what is known
         if facts.refusal is None and reach is not None and self._waits_for_a_look(key, manifest):
             return again_s
         again_s = min(again_s, await self._reporting.write(key, group, facts))
@@ -134,12 +136,11 @@ class Groups:
             refusal = refusal_of(group, world.broker(broker_key(group)), world.namesakes(group))
         if refusal is not None:
             return Facts(refusal=refusal), []
-        reach = world.reach.get(broker_key(group))
         try:
             children = children_of(
                 group,
                 world.settings,
-                has_ca=reach is not None and reach.access.ca is not None,
+                has_ca=world.has_authority(broker_key(group)),
                 scalers=world.autoscaling.scalers_of(group),
             )
         except ManifestError as error:
@@ -170,7 +171,10 @@ class Groups:
         # First, since KEDA takes no ScaledObject beside a HorizontalPodAutoscaler of the same group.
         for kind, name in obsolete(group, children, has_keda=world.autoscaling.has_keda):
             await world.applied.remove(key, kind, name)
+        workload, _ = workload_of(group)
         for child in children:
+            if child["kind"] == workload.kind and not self._provisioning.has_given(group):
+                continue
             if child["kind"] == DEPLOYMENT.kind:
                 child, wait_s = await self._scaling.paced(key, child)
                 again_s = min(again_s, wait_s)

@@ -13,12 +13,12 @@ from lbg_broker.provisioning.actions import PutUser
 from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.provisioner import GENERATED_PASSWORD_BYTES, create_group
 
-from ..children.naming import credentials_name
-from ..children.sharing import Login, credentials_of
-from ..cluster.kinds import GROUP, SECRET
+from ..children.naming import attributes_name, credentials_name
+from ..children.sharing import AUTHORITY, Login, credentials_of
+from ..cluster.kinds import CONFIG_MAP, GROUP, SECRET
 from ..manifests import GroupManifest
 from .store import Key
-from .world import Reach, World
+from .world import Reach, World, broker_key
 
 LIMIT_S = 30.0
 """For one group's changes on a broker. What is left undone is done in the next round."""
@@ -44,6 +44,23 @@ class Provisioning:
     def is_done(self, group: Key) -> bool:
         """Whether the group was once seen whole; it may need repair since."""
         return group in self._done
+
+    def was_done(self, group: GroupManifest) -> bool:
+        """The same, also by an operator of before: a group's ConfigMap is made once it is whole, and goes with it."""
+        metadata = group.metadata
+        key = Key(metadata.namespace, metadata.name)
+        shared = self._world.store.get(CONFIG_MAP, Key(key.namespace, attributes_name(key.name)))
+        return self.is_done(key) or (shared is not None and metadata.uid in shared["owners"])
+
+    def has_given(self, group: GroupManifest) -> bool:
+        """Whether the Secret of the group's user has what its pods will look for there.
+
+        It follows the Broker's manifest once the broker was reached as that says; pods wait for it.
+        """
+        metadata = group.metadata
+        secret = self._world.store.get(SECRET, Key(metadata.namespace, credentials_name(metadata.name)))
+        wanted = self._world.has_authority(broker_key(group))
+        return secret is not None and (AUTHORITY in secret["data"]) == wanted
 
     def forget(self, group: Key) -> None:
         self._done.pop(group, None)

@@ -109,6 +109,7 @@ def _trimmed(seen: Object, *, with_data: bool = False) -> Object:
     kept = ("namespace", "name", "uid", "resourceVersion", "labels", "annotations", "deletionTimestamp")
     return {
         "metadata": {name: metadata[name] for name in kept if name in metadata},
+        "owners": tuple(owner["uid"] for owner in metadata.get("ownerReferences", ())),
         "version": version_of(seen),
         "replicas": seen.get("spec", {}).get("replicas"),
         "status": seen.get("status", {}),

@@ -14,7 +14,7 @@ from ..brokers.access import Access
 from ..cluster.kinds import BROKER, GROUP, Kind
 from ..cluster.seam import Cluster
 from ..errors import ManifestError
-from ..manifests import BrokerManifest, BrokerRef, GroupManifest
+from ..manifests import BrokerManifest, BrokerRef, GroupManifest, has_authority
 from ..settings import OperatorSettings
 from .applied import Applied
 from .autoscaling import Autoscaling
@@ -121,6 +121,11 @@ class World:
         manifest = self.store.get(BROKER, broker)
         is_there = manifest is not None and "deletionTimestamp" not in manifest["metadata"]
         return is_there and self.broker(broker) is None
+
+    def has_authority(self, broker: Key) -> bool:
+        """Whether its manifest gives clients an authority to trust; False where there is no such Broker."""
+        manifest = self.store.get(BROKER, broker)
+        return manifest is not None and has_authority(manifest)
 
     def forget(self, group: Key) -> None:
         """It is gone; who was refused for having its name may have the name now."""
