@@ -135,8 +135,6 @@ def test_the_application_is_held_until_its_sidecar_has_drained(grace_s: int | No
 @pytest.mark.parametrize(
     ("template", "app", "message"),
     [
-        ({"spec": {"containers": []}}, {}, "is empty"),
-        ({}, {}, "is empty"),
         ({"spec": {"containers": [{"name": SIDECAR}]}}, {}, "remove or rename it"),
         (
             {"spec": {"containers": [{"name": "a"}], "initContainers": [{"name": SIDECAR}]}},

@@ -43,7 +43,7 @@ def injected(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) 
     """The PodTemplateSpec of the group's consumers, with the sidecar in it. Raises ManifestError."""
     assert group.consumer is not None
     template: dict[str, Any] = copy.deepcopy(dict(group.consumer.template))
-    pod: dict[str, Any] = template.setdefault("spec", {})
+    pod: dict[str, Any] = template["spec"]
     grace_s = _drain_s(pod.get("terminationGracePeriodSeconds", GRACE_S))
     app = _app_container(pod, group.consumer.app.container)
     if "preStop" in app.get("lifecycle", {}):
@@ -80,9 +80,7 @@ def _drain_s(termination_grace_s: int) -> int:
 
 
 def _app_container(pod: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    containers: list[dict[str, Any]] = pod.get("containers", [])
-    if not containers:
-        raise ManifestError(f"{_TEMPLATE}.spec.containers", "is empty: the application's container goes here")
+    containers: list[dict[str, Any]] = pod["containers"]
     if any(one.get("name") == SIDECAR for one in [*containers, *pod.get("initContainers", [])]):
         raise ManifestError(
             f"{_TEMPLATE}: container {SIDECAR}", "is what the operator puts in: remove or rename it"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ManifestError
-from .metadata import Metadata
+from .metadata import Metadata, old_crds
 from .quantities import bytes_in
 
 ANY_NAMESPACE = "*"
@@ -48,6 +48,13 @@ class BrokerManifest:
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> BrokerManifest:
         """From an object as the API server gives it. Raises ManifestError."""
+        try:
+            return cls._parse(manifest)
+        except KeyError as error:
+            raise old_crds(error) from None
+
+    @classmethod
+    def _parse(cls, manifest: Mapping[str, Any]) -> BrokerManifest:
         told = manifest["spec"]
         return cls(
             metadata=Metadata.of(manifest),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .pod_template import pod_template_of
 from .quantities import bytes_in
 
 
@@ -62,7 +63,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """`template` is a PodTemplateSpec as it was written; the API server judges it when a Deployment is made of it."""
+    """`template` is a PodTemplateSpec of the right shape; the API server judges it when a Deployment is made of it."""
 
     template: Mapping[str, Any] = field(hash=False)
     app: App
@@ -74,7 +75,7 @@ class Consumer:
 def consumer_of(told: Mapping[str, Any]) -> Consumer:
     app, sidecar = told["app"], told["sidecar"]
     return Consumer(
-        template=told["template"],
+        template=pod_template_of(told["template"], "spec.consumer.template"),
         app=App(
             channel=app["channel"],
             container=app.get("container"),

@@ -12,7 +12,7 @@ from lbg_broker.group.spec import BYTES_PER_MB
 
 from ..errors import ManifestError
 from .consumer import Consumer, consumer_of
-from .metadata import Metadata
+from .metadata import Metadata, old_crds
 from .quantities import bytes_in
 from .scaling import Floor, Scaling, floor_at
 
@@ -61,10 +61,8 @@ class GroupManifest:
         """From an object as the API server gives it. Raises ManifestError."""
         try:
             return cls._parse(manifest)
-        except KeyError as error:  # the API server fills in what its CRD knows
-            raise ManifestError(
-                "spec", f"{error} is not there: the cluster's CRDs are older than this operator, upgrade them"
-            ) from None
+        except KeyError as error:
+            raise old_crds(error) from None
 
     @classmethod
     def _parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import ManifestError
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
@@ -30,3 +32,10 @@ class Metadata:
             created=told.get("creationTimestamp", ""),
             deleting="deletionTimestamp" in told,
         )
+
+
+def old_crds(missing: KeyError) -> ManifestError:
+    """The error of a field that is missing although the API server fills in what its CRD knows."""
+    return ManifestError(
+        "spec", f"{missing} is not there: the cluster's CRDs are older than this operator, upgrade them"
+    )
