@@ -126,10 +126,30 @@ async def test_a_token_that_the_server_refuses_is_forbidden(served: ServedCluste
     await cluster.close()
 
 
+TYPED = (
+    "failed to create typed patch object (shop/orders; apps/v1, Kind=Deployment): "
+    '.spec.template.spec.containers[name="app"].imagee: field not declared in schema'
+)
+CONVERTED = (
+    "failed to convert new object (shop/orders; apps/v1, Kind=Deployment) to proper version (apps/v1): "
+    "unable to convert unstructured object to apps/v1, Kind=Deployment: quantities must match the regular expression"
+)
+DENIED = 'admission webhook "policy.example.org" denied the request: no image from there'
+UNCALLED = 'Internal error occurred: failed calling webhook "policy.example.org": connection refused'
+
+
 @pytest.mark.kmock(cls=RawHandler)
 @pytest.mark.parametrize(
     ("status", "body", "error", "said"),
     [
+        (500, {"message": TYPED}, Invalid, "imagee: field not declared in schema"),
+        (500, {"message": CONVERTED}, Invalid, "quantities must match"),
+        (413, {"message": "Request entity too large: limit is 3145728"}, Invalid, "too large"),
+        (403, {"message": DENIED}, Forbidden, "no image from there"),
+        (400, {"message": DENIED}, Forbidden, "no image from there"),
+        (500, {"message": DENIED}, Forbidden, "no image from there"),
+        (500, {"message": UNCALLED}, ClusterError, "failed calling webhook"),
+        (504, {"message": "request did not complete within the allotted timeout"}, ClusterError, "allotted"),
         (403, {"message": "pods is forbidden"}, Forbidden, "pods is forbidden"),
         (
             403,

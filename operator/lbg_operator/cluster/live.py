@@ -25,7 +25,12 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 NOT_THERE = 404
 FORBIDDEN = frozenset({401, 403})
-INVALID = frozenset({400, 422})
+INVALID = frozenset({400, 413, 422})
+MISTAKES = ("failed to create typed patch object", "failed to convert new")
+"""The words of server-side apply for fields and values that are none of the schema's. They come with status 500
+(kubernetes/kubernetes#122480), and are no fault of the server."""
+DENIED = re.compile(r'admission webhook "[^"]*" denied the request')
+"""A policy's refusal, whatever status its webhook chose."""
 TERMINATING = "NamespaceTerminating"
 """The cause that the API server gives for refusing new objects in a namespace that is being deleted (core/v1)."""
 _AUTHENTICATION = ["BearerToken"]
@@ -249,6 +254,8 @@ def _refused(what: str, status: int, told: bytes) -> ClusterError:
         causes = (answer.get("details") or {}).get("causes") or ()
         is_terminating = any(one.get("reason") == TERMINATING for one in causes)
         return (Terminating if is_terminating else Forbidden)(what, why, status=status)
-    if status in INVALID:
+    if DENIED.search(why):
+        return Forbidden(what, why, status=status)
+    if status in INVALID or any(one in why for one in MISTAKES):
         return Invalid(what, why, status=status)
     return ClusterError(what, why, status=status)
