@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..children.autoscaler import autoscaler_of
 from ..children.keda import KEDA_API_VERSION, authentication_of, scaled_object_of, token_secret_of
 from ..children.naming import OURS
-from ..cluster.kinds import API_SERVICE, SCALED_OBJECT, TRIGGER_AUTHENTICATION
+from ..cluster.kinds import API_SERVICE, AUTOSCALER, SCALED_OBJECT, TRIGGER_AUTHENTICATION, Kind
 from ..cluster.seam import Cluster, ClusterError, Forbidden, Object
 from ..manifests import GroupManifest
 from ..metrics_api import Keda, Missing, Provider, Service, Standing, provider_of, token_for
@@ -22,6 +22,7 @@ from .store import Key, Store, group_of
 log = logging.getLogger("lbg.operator")
 
 LOOK_EVERY_S = 30.0
+FIRST_LOOK_AGAIN_S = 2.0
 KEDA_FORBIDDEN = (
     "KEDA is in this cluster, and the operator may not list ScaledObjects and TriggerAuthentications: run helm "
     "upgrade, which grants it where KEDA is"
@@ -29,7 +30,10 @@ KEDA_FORBIDDEN = (
 
 
 class Autoscaling:
-    """`standing`: of the metrics API, None until it has a certificate."""
+    """`standing`: of the metrics API, None until it has a certificate.
+
+    `provider` is None until the first look that did not fail: until then autoscalers stay as they are.
+    """
 
     def __init__(
         self,
@@ -46,13 +50,20 @@ class Autoscaling:
         self._wake_group = wake_group
         self._ours = Service(settings.namespace, settings.service)
         self._standing = standing
-        self.provider: Provider = Missing("nobody has looked yet who provides metrics")
+        self.provider: Provider | None = None
         self.has_keda = False
 
     @property
     def ailment(self) -> str:
         """What keeps lag from autoscalers, empty for nothing."""
-        return self.provider.message
+        return "" if self.provider is None else self.provider.message
+
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """The kinds of autoscalers in this cluster; none while that is unknown."""
+        if self.provider is None:
+            return ()
+        return (AUTOSCALER, SCALED_OBJECT, TRIGGER_AUTHENTICATION) if self.has_keda else (AUTOSCALER,)
 
     async def look(self) -> bool:
         """Whether the provider is another one than before. Raises ClusterError."""
@@ -87,17 +98,22 @@ class Autoscaling:
             log.warning("who provides metrics is not known: %s", error)
             return False
         if is_new:
-            log.info("metrics: %s %s", type(self.provider).__name__, self.provider.message)
+            log.info("metrics: %s %s", type(self.provider).__name__, self.ailment)
         return is_new
 
     async def keep_looking(self, changed: Callable[[], None]) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(FIRST_LOOK_AGAIN_S if self.provider is None else LOOK_EVERY_S)
             if await self.try_look():
                 changed()
 
     def scalers_of(self, group: GroupManifest) -> list[Object]:
-        """The objects that change the group's replicas: a HorizontalPodAutoscaler, or KEDA's in its place."""
+        """The objects that change the group's replicas: a HorizontalPodAutoscaler, or KEDA's in its place.
+
+        Empty also where `kinds` is.
+        """
+        if self.provider is None:
+            return []
         if not isinstance(self.provider, Keda):
             autoscaler = autoscaler_of(group)
             return [] if autoscaler is None else [autoscaler]

@@ -169,7 +169,7 @@ class Groups:
         """Returns in how many seconds there is more to do."""
         world, again_s = self._world, AGAIN_S
         # First, since KEDA takes no ScaledObject beside a HorizontalPodAutoscaler of the same group.
-        for kind, name in obsolete(group, children, has_keda=world.autoscaling.has_keda):
+        for kind, name in obsolete(group, children, autoscalers=world.autoscaling.kinds):
             await world.applied.remove(key, kind, name)
         workload, _ = workload_of(group)
         for child in children:

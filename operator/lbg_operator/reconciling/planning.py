@@ -16,11 +16,9 @@ from ..children.session_pods import session_set_of
 from ..children.sharing import attributes_of
 from ..children.workload import budget_of, deployment_of
 from ..cluster.kinds import (
-    AUTOSCALER,
     BUDGET,
     DEPLOYMENT,
     NETWORK_POLICY,
-    SCALED_OBJECT,
     STATEFUL_SET,
     TRIGGER_AUTHENTICATION,
     Kind,
@@ -82,15 +80,19 @@ def children_of(
 
 
 def obsolete(
-    group: GroupManifest, children: Sequence[Mapping[str, Any]], *, has_keda: bool
+    group: GroupManifest, children: Sequence[Mapping[str, Any]], *, autoscalers: Sequence[Kind]
 ) -> list[tuple[Kind, str]]:
-    """What a former manifest, or a former provider of metrics, may have asked for and this one does not."""
+    """What a former manifest, or a former provider of metrics, may have asked for and this one does not.
+
+    `autoscalers`: the kinds of these that the cluster has, as far as that is known.
+    """
     wanted = {(child["kind"], child["metadata"]["name"]) for child in children}
     name = group.metadata.name
-    possible = [(kind, name) for kind in (AUTOSCALER, DEPLOYMENT, BUDGET, NETWORK_POLICY)]
+    possible = [
+        (kind, authentication_name(name) if kind is TRIGGER_AUTHENTICATION else name) for kind in autoscalers
+    ]
+    possible += [(kind, name) for kind in (DEPLOYMENT, BUDGET, NETWORK_POLICY)]
     possible.append((STATEFUL_SET, sessions_name(name)))
-    if has_keda:
-        possible += [(SCALED_OBJECT, name), (TRIGGER_AUTHENTICATION, authentication_name(name))]
     return [(kind, called) for kind, called in possible if (kind.kind, called) not in wanted]
 
 
