@@ -59,8 +59,13 @@ class Burying:
         if reach is None:
             if is_late and self._was_tried(key, group):
                 return await self.let_go(
-                    key, f"the broker could not be reached: {group.spec.name} is still on it"
+                    key,
+                    f"the broker could not be reached within {group.drain_timeout_s} s: what it has of "
+                    f"{group.spec.name} is left there",
                 )
+            if self._was_tried(key, group):
+                why = f"the broker cannot be used now: {group.drain_timeout_s} s are waited for it"
+                self._tell(key, "DeletionWaits", why, type="Warning")
             return STEP_S
         if not is_late and not await self._is_drained(key, group, reach):
             return STEP_S
@@ -114,6 +119,9 @@ class Burying:
             return True
         if look.description is None:
             return False
+        there = look.description.spec
+        if there is not None and differences(there, group.spec):
+            return True  # it stays, with what waits in it
         if not self._world.store.pods(key) and not look.description.members:
             return True
         return lag_of(look.description) == 0
@@ -138,7 +146,7 @@ class Burying:
                     )
                 await delete_group(reach.admin, group.spec.name, force=is_late)
         except GroupNotFound:
-            pass
+            return await self.let_go(key, f"nothing of {group.spec.name} is on the broker")
         except (TimeoutError, ProvisioningError) as error:
             why = str(error) or f"the broker did not finish within {LIMIT_S:g} s"
             if is_late and not isinstance(error, StillInUse):

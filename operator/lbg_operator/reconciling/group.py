@@ -43,6 +43,8 @@ class Groups:
         self._scheduling = Scheduling(world.wall_clock)
         self._reporting = Reporting(world)
         self._uids: dict[Key, str] = {}
+        self._unmade: dict[Key, Object] = {}
+        """Groups that nothing was ever made for on a broker."""
 
     async def round(self, key: Key) -> float | None:
         """Raises ClusterError: the round is to be made again later."""
@@ -59,20 +61,21 @@ class Groups:
             return None
         if group.metadata.deleting:
             return await self._burying.round(key, group)
-        if not has_finalizer(manifest):
-            answer = await world.cluster.merge(GROUP, key.namespace, key.name, with_finalizer(manifest))
-            if answer is None:  # gone by now: what was made for it would stay
-                return None
-            world.store.update(GROUP, answer)
         group = self._scheduling.at_present(key, group)
         facts, children = self._judged(key, group)
         reach = world.reach.get(broker_key(group))
+        was_done = self._provisioning.was_done(key, group.metadata.uid)
+        if was_done or (facts.refusal is None and reach is not None):
+            if not await self._held(key, manifest):
+                return None
+        else:
+            self._notice_unmade(key, manifest)
         is_tried = facts.refusal is not None or broker_key(group) in world.checked
         again_s = AGAIN_S
         if facts.refusal is None:
             if is_tried:
                 facts = await self._provisioned(key, group, facts, reach)
-            if self._provisioning.was_done(group):
+            if was_done or self._provisioning.is_done(key):
                 facts, again_s = await self._applied(key, group, facts, children)
                 again_s = min(again_s, self._scheduling.due_in_s(key))
         if not is_tried:
@@ -91,11 +94,29 @@ class Groups:
             self._forget(key)
             self._uids[key] = uid
 
+    async def _held(self, key: Key, manifest: Object) -> bool:
+        """Whether the group has its finalizer, without which nothing may be made for it on a broker; False for one that
+        is gone."""
+        self._unmade.pop(key, None)
+        if has_finalizer(manifest):
+            return True
+        answer = await self._world.cluster.merge(GROUP, key.namespace, key.name, with_finalizer(manifest))
+        if answer is not None:
+            self._world.store.update(GROUP, answer)
+        return answer is not None
+
+    def _notice_unmade(self, key: Key, manifest: Object) -> None:
+        """A group without the finalizer goes as soon as it is deleted: what there is to say is said when it is gone."""
+        if not has_finalizer(manifest):
+            self._unmade[key] = manifest
+
     async def _not_followed(self, key: Key, manifest: Object, why: str) -> None:
         if "deletionTimestamp" in manifest["metadata"]:
             nothing = "its manifest cannot be followed, and nothing is known of its broker side"
             await self._burying.let_go(key, nothing)
         else:
+            if not self._provisioning.was_done(key, manifest["metadata"].get("uid", "")):
+                self._notice_unmade(key, manifest)
             await self._reporting.write(key, None, Facts(Refusal(Reason.INVALID, why)))
 
     async def _provisioned(self, key: Key, group: GroupManifest, facts: Facts, reach: Reach | None) -> Facts:
@@ -185,6 +206,10 @@ class Groups:
         return again_s
 
     def _forget(self, key: Key) -> None:
+        """It is gone."""
+        if (unmade := self._unmade.pop(key, None)) is not None:
+            message = "nothing of it is on a broker, as it was never provisioned"
+            self._world.announce(unmade, type="Normal", reason="Deleted", message=message)
         self._world.forget(key)
         self._provisioning.forget(key)
         self._reporting.forget(key)

@@ -45,12 +45,10 @@ class Provisioning:
         """Whether the group was once seen whole; it may need repair since."""
         return group in self._done
 
-    def was_done(self, group: GroupManifest) -> bool:
+    def was_done(self, group: Key, uid: str) -> bool:
         """The same, also by an operator of before: a group's ConfigMap is made once it is whole, and goes with it."""
-        metadata = group.metadata
-        key = Key(metadata.namespace, metadata.name)
-        shared = self._world.store.get(CONFIG_MAP, Key(key.namespace, attributes_name(key.name)))
-        return self.is_done(key) or (shared is not None and metadata.uid in shared["owners"])
+        shared = self._world.store.get(CONFIG_MAP, Key(group.namespace, attributes_name(group.name)))
+        return self.is_done(group) or (shared is not None and uid in shared["owners"])
 
     def has_given(self, group: GroupManifest) -> bool:
         """Whether the Secret of the group's user has what its pods will look for there.
