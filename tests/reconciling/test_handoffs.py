@@ -11,7 +11,7 @@ from lbg_broker.provisioning.describing import Description
 from lbg_broker.provisioning.members import MemberLine, MemberQueue
 from lbg_broker.provisioning.observed import UNKNOWN
 from lbg_operator.reconciling.handoffs import KEPT, latest, moves
-from lbg_operator.status.writing import QUIET_S, TIME_ALONE_S, due_in_s, patch_of
+from lbg_operator.status.writing import TIME_ALONE_S, due_in_s, patch_of
 
 SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_username="g")
 NOW = "2026-01-01T00:00:05Z"
@@ -66,6 +66,7 @@ def test_the_newest_are_kept() -> None:
 # Statuses
 
 
+QUIET_S = 7.0
 STATUS: dict[str, Any] = {
     "lag": 3,
     "observedTime": NOW,
@@ -78,14 +79,16 @@ STATUS: dict[str, Any] = {
     [
         ({"lag": 4}, QUIET_S),
         ({"lag": 4, "observedTime": "later"}, QUIET_S),
+        ({"lag": 4, "lagTime": "later"}, QUIET_S),
+        ({"lagTime": "later", "observedTime": "later"}, TIME_ALONE_S),
         ({"queues": [{"queue": 0, "status": "Ready", "ready": 9, "unacked": 1}]}, QUIET_S),
         ({"observedTime": "later"}, TIME_ALONE_S),
     ],
 )
 def test_numbers_wait_until_it_was_quiet_for_long_enough(change: dict[str, Any], pause_s: float) -> None:
-    assert due_in_s({**STATUS, **change}, STATUS, since_last_s=pause_s - 1) == 1
-    assert due_in_s({**STATUS, **change}, STATUS, since_last_s=pause_s) == 0
-    assert due_in_s(STATUS, STATUS, since_last_s=1e9) == float("inf")
+    assert due_in_s({**STATUS, **change}, STATUS, since_last_s=pause_s - 1, quiet_s=QUIET_S) == 1
+    assert due_in_s({**STATUS, **change}, STATUS, since_last_s=pause_s, quiet_s=QUIET_S) == 0
+    assert due_in_s(STATUS, STATUS, since_last_s=1e9, quiet_s=QUIET_S) == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,7 @@ def test_numbers_wait_until_it_was_quiet_for_long_enough(change: dict[str, Any],
     [{"memberCount": 1}, {"queues": [{"queue": 0, "status": "Paused", "ready": 3}]}, {"conditions": [1]}],
 )
 def test_anything_else_is_written_at_once(change: dict[str, Any]) -> None:
-    assert due_in_s({**STATUS, **change}, STATUS, since_last_s=0.0) == 0
+    assert due_in_s({**STATUS, **change}, STATUS, since_last_s=0.0, quiet_s=QUIET_S) == 0
 
 
 def test_what_is_not_known_any_more_is_taken_out() -> None:

@@ -23,7 +23,7 @@ LONG_S = 120.0
 
 
 @in_virtual_time
-async def test_transitions_are_written_at_once_and_numbers_at_most_every_half_minute() -> None:
+async def test_transitions_are_written_at_once_and_numbers_at_most_every_two_seconds() -> None:
     async with Place() as place:
         await place.ready()
         await asyncio.sleep(LONG_S)
@@ -32,7 +32,7 @@ async def test_transitions_are_written_at_once_and_numbers_at_most_every_half_mi
             place.broker.waiting["lbg.shop-orders.q.0"] = more
             place.cluster.edit(DEPLOYMENT, "shop", "orders", {"status": {"observedGeneration": more}})
             await asyncio.sleep(1)
-        assert place.cluster.changed.count(("merge", "LoadBalancedGroup", "orders")) - statuses <= 3
+        assert place.cluster.changed.count(("merge", "LoadBalancedGroup", "orders")) - statuses <= 31
         place.pods.has_members = False
         place.cluster.edit(DEPLOYMENT, "shop", "orders", {"status": {"observedGeneration": 61}})
         await asyncio.sleep(4)

@@ -11,14 +11,15 @@ from lbg_broker.group import Engine, GroupSpec, Names
 from lbg_broker.provisioning.actions import Action
 from lbg_broker.provisioning.admin import Beat
 from lbg_broker.provisioning.errors import Denied, Unreachable
-from lbg_broker.provisioning.observed import Observed, QueueSeen
+from lbg_broker.provisioning.observed import Observed, QueueSeen, Unknown
 from lbg_operator.brokers.access import Access
 from support.fake_admin import FakeAdmin
 
 
 class OperatedBroker(FakeAdmin):
     """`is_down`: nothing answers; `is_deaf`: looks fail, all else works. `password`: the administrator's, None: any.
-    `waiting`: messages by queue. `members_of` says who has joined a group. `accesses`: with what it was checked."""
+    `waiting`: messages by queue. `counted`: the groups of each count of lags. `members_of` says who has joined a
+    group. `accesses`: with what it was checked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,6 +29,7 @@ class OperatedBroker(FakeAdmin):
         self.accesses: list[Access] = []
         self.check_takes_s = 0.0
         self.waiting: dict[str, int] = {}
+        self.counted: list[frozenset[str]] = []
         self.members_of: Callable[[str], Sequence[Beat]] = lambda group: ()
 
     async def check(self, access: Access) -> Engine:
@@ -65,6 +67,19 @@ class OperatedBroker(FakeAdmin):
     async def listen_many(self, groups: Sequence[str], *, seconds: float) -> Mapping[str, Sequence[Beat]]:
         self._require()
         return {group: self.members_of(group) for group in groups}
+
+    async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:
+        self._require()
+        self.counted.append(frozenset(spec.name for spec in specs))
+        return [self._waiting_of(spec) for spec in specs]
+
+    async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[int | Unknown]:
+        self._require()
+        return [self._waiting_of(spec) for spec in specs]
+
+    def _waiting_of(self, spec: GroupSpec) -> int:
+        stem = Names(spec.name).queue(0)[:-1]
+        return sum(count for name, count in self.waiting.items() if name.startswith(stem))
 
     def _require(self) -> None:
         if self.is_down:

@@ -9,7 +9,7 @@ in flight. Where they do not say it all, the broker's older count is taken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbg_broker.group import Engine, GroupSpec, is_native, stream_queues
@@ -77,6 +77,21 @@ class Lags:
             task.add_done_callback(seen)
             self._readings[spec] = _Reading(now, task)
         return await asyncio.gather(*(asyncio.shield(self._readings[spec].task) for spec in specs))
+
+    async def backlogs(self, specs: Sequence[GroupSpec]) -> list[Lag]:
+        """What is ready, and on the embedded broker delivered, in their order: whoever is behind has some.
+
+        Raises AdminError when the broker cannot be asked at all.
+        """
+        engine = await self._amqp.engine()
+        if self._management is not None and not engine.is_rabbitmq:
+            found = await self._management.counts([spec.name for spec in specs])
+            counts = {name: _sum(pair) for name, pair in found.items()}
+        else:
+            queues = [name for spec in specs for name in stream_queues(spec, engine)]
+            seen_now = await self._amqp.counts_of(queues)
+            counts = {name: _ready(one) for name, one in seen_now.items()}
+        return [_sum(counts.get(name, UNKNOWN) for name in stream_queues(spec, engine)) for spec in specs]
 
     async def _counted(self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[dict[str, Counts]]) -> Lag:
         found = await asyncio.shield(counts)
@@ -159,6 +174,19 @@ def in_flight_of_one_queue(members: Sequence[MemberLine], consumers: int) -> Lag
 
 def _is_bare(seen_now: QueueSeen | Unknown | None) -> bool:
     return isinstance(seen_now, QueueSeen) and seen_now.ready == 0 and seen_now.consumers == 0
+
+
+def _ready(seen_now: QueueSeen | Unknown | None) -> Lag:
+    return seen_now.ready if isinstance(seen_now, QueueSeen) else UNKNOWN
+
+
+def _sum(counts: Iterable[Lag]) -> Lag:
+    total = 0
+    for one in counts:
+        if one is UNKNOWN:
+            return UNKNOWN
+        total += one
+    return total
 
 
 async def _in_time(reading: Awaitable[Lag]) -> Lag:

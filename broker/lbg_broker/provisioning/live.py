@@ -103,6 +103,10 @@ class LiveAdmin:
         """How far each group is behind, counted at most `max_age_s` ago; see `lagging`."""
         return await self._lags.of(specs, max_age_s=max_age_s)
 
+    async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[int | Unknown]:
+        """What waits for each group, counted now and listening to nobody; see `lagging`."""
+        return await self._lags.backlogs(specs)
+
     async def perform(self, action: Action) -> None:
         amqp = self.amqp
         match action:

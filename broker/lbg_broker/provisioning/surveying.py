@@ -51,6 +51,16 @@ async def lags(
     return dict(zip(specs, found, strict=True))
 
 
+async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str, int | Unknown]:
+    """What waits in each group's queues, under the same keys, counted now and listening to nobody: the embedded broker
+    counts what is delivered too, on RabbitMQ that is left out.
+
+    Raises AdminError when the broker cannot be asked at all.
+    """
+    found = await admin.backlogs(list(specs.values()))
+    return dict(zip(specs, found, strict=True))
+
+
 def _described(
     group: str, observed: Observed, beats: Sequence[Beat] | Refused
 ) -> Description | ProvisioningError:

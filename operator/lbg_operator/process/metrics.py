@@ -12,7 +12,6 @@ from ..cluster.kinds import BROKER, GROUP, Kind
 from ..reconciling.looks import Looks
 from ..reconciling.store import Key, Store
 from ..status.conditions import UNASKED
-from ..status.seen import lag_of
 from ..status.sharing import partition_counts, stranded_sessions
 
 ROUND_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 60)
@@ -98,7 +97,7 @@ class _Seen(Collector):
             if look is None or look.description is None:
                 continue
             description = look.description
-            _add(lag, key, lag_of(description))
+            _add(lag, key, None if (seen_lag := self._looks.lag(key)) is None else seen_lag.lag)
             _add(dead, key, description.dead_letters)
             _add(unrouted, key, description.unrouted)
             _add(stranded, key, stranded_sessions(description))

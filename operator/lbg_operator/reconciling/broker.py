@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from lbg_broker.provisioning import Denied, ProvisioningError, Refused, Unsupported
-from lbg_broker.provisioning.surveying import survey
+from lbg_broker.provisioning.surveying import backlogs, lags, survey
 
 from ..brokers.access import Access, NotReachable, rabbitmq_access
 from ..brokers.pool import Pool
@@ -20,6 +20,7 @@ from ..status.conditions import Condition, Reason, merged
 from ..status.judging_brokers import degraded_broker
 from ..status.news import news
 from .embedded import EmbeddedBrokers
+from .lag_counts import Counters
 from .store import Key
 from .world import Reach, World, broker_key
 
@@ -121,7 +122,8 @@ class Brokers:
         if self._world.reach.get(key) == reach:
             return
         self._world.reach[key] = reach
-        self._world.looks.begin(key, partial(survey, reach.admin))
+        counters = Counters(partial(backlogs, reach.admin), partial(lags, reach.admin))
+        self._world.looks.begin(key, partial(survey, reach.admin), counters)
         self._wake_groups(key)
 
     async def _lose(self, key: Key) -> None:

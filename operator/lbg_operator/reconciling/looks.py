@@ -1,7 +1,7 @@
 """What the broker shows of the groups on it: one look at all of them every half minute, at one of them when asked.
 
 Looks are shared, because a look for each group by itself costs the broker and the operator most of their time when
-there are hundreds.
+there are hundreds. Numbers come oftener, from `lag_counts`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from lbg_broker.group import GroupSpec
 from lbg_broker.provisioning import AdminError, GroupNotFound, ProvisioningError
 from lbg_broker.provisioning.describing import Description
 
+from ..status.seen import lag_of
+from .lag_counts import Counters, LagCounts
 from .store import Key
 
 log = logging.getLogger("lbg.operator")
@@ -23,6 +25,9 @@ log = logging.getLogger("lbg.operator")
 INTERVAL_S = 30.0
 SOON_S = 1.0
 """How long a look that somebody asked for waits for others to be asked for with it."""
+SAMPLED_S = 5.0
+"""How old the numbers of a survey may be on RabbitMQ, whose management API counts so often: a count by AMQP that is
+younger than that is the better one."""
 LIMIT_S = 20.0
 """Of one look at all groups of a broker."""
 
@@ -48,6 +53,15 @@ class Look:
     """The broker says that there is no such group."""
     before: Description | None = None
     """The last one that did not fail."""
+    begun_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LagSeen:
+    """`time`: when it was counted, RFC 3339."""
+
+    lag: int
+    time: str
 
 
 @dataclass(slots=True)
@@ -71,12 +85,15 @@ class Looks:
         self._told = told
         self._now = now
         self._timestamp = timestamp
+        self._counts = LagCounts(told, now=now, timestamp=timestamp)
         self._rounds: dict[Key, _Round] = {}
         self._broker_of: dict[Key, Key] = {}
         self._latest: dict[Key, Look] = {}
 
-    def begin(self, broker: Key, survey: Survey) -> None:
-        """From now on `broker` is looked at with `survey`."""
+    def begin(self, broker: Key, survey: Survey, counters: Counters | None = None) -> None:
+        """From now on `broker` is looked at with `survey`, and what waits there counted with `counters`."""
+        if counters is not None:
+            self._counts.begin(broker, counters)
         one = self._rounds.setdefault(broker, _Round(survey))
         one.survey = survey
         if one.task is None:
@@ -84,6 +101,7 @@ class Looks:
 
     async def end(self, broker: Key) -> None:
         """What was seen there counts no longer; whoever waits for a look is told that there will be none."""
+        await self._counts.end(broker)
         one = self._rounds.pop(broker, None)
         if one is None:
             return
@@ -104,16 +122,33 @@ class Looks:
             return
         self._broker_of[group] = broker
         one.specs[group] = spec
+        self._counts.watch(group, broker, spec)
         self.soon(group)
 
     def forget(self, group: Key) -> None:
         self._latest.pop(group, None)
+        self._counts.forget(group)
         broker = self._broker_of.pop(group, None)
         if broker is not None and broker in self._rounds:
             self._rounds[broker].specs.pop(group, None)
 
     def latest(self, group: Key) -> Look | None:
         return self._latest.get(group)
+
+    def lag(self, group: Key) -> LagSeen | None:
+        """The newest number there is; None when the last look failed, or could not count every queue."""
+        look, count = self._latest.get(group), self._counts.latest(group)
+        if look is None or look.description is None:
+            return None
+        if count is not None and count.at + SAMPLED_S >= look.begun_at:
+            return LagSeen(count.lag, count.time)
+        lag = lag_of(look.description)
+        return None if lag is None else LagSeen(lag, look.time)
+
+    @property
+    def quiet_s(self) -> float:
+        """The least time between two writes of a status for its numbers alone."""
+        return self._counts.quiet_s
 
     def soon(self, group: Key) -> None:
         one = self._rounds.get(self._broker_of.get(group, group))
@@ -171,7 +206,7 @@ class Looks:
             return
         specs = {one.specs[group].name: one.specs[group] for group in groups}
         found: Found = {}
-        why = ""
+        why, begun_at = "", self._now()
         try:
             async with asyncio.timeout(LIMIT_S):
                 found = await one.survey(specs)
@@ -183,10 +218,15 @@ class Looks:
             log.exception("a look at %d groups failed", len(groups))
             why = f"{type(error).__name__}: {error}"
         for group in groups & one.specs.keys():
-            self._latest[group] = self._seen(group, found.get(one.specs[group].name), why)
+            seen = found.get(one.specs[group].name)
+            self._latest[group] = self._seen(group, seen, why, begun_at=begun_at)
+            if isinstance(seen, Description):
+                self._counts.surveyed(group, self._broker_of[group], lag_of(seen))
             self._told(group)
 
-    def _seen(self, group: Key, seen: Description | ProvisioningError | None, why: str) -> Look:
+    def _seen(
+        self, group: Key, seen: Description | ProvisioningError | None, why: str, *, begun_at: float = 0.0
+    ) -> Look:
         last = self._latest.get(group)
         is_good = isinstance(seen, Description)
         return Look(
@@ -197,4 +237,5 @@ class Looks:
             "" if is_good else why or str(seen or "it was not looked at"),
             isinstance(seen, GroupNotFound),
             before=None if last is None else last.description or last.before,
+            begun_at=begun_at,
         )

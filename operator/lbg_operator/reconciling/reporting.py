@@ -50,10 +50,12 @@ class Reporting:
             generation=manifest["metadata"].get("generation", 0),
             now=world.timestamp,
             observed=None if look is None or look.description is None else look.time,
+            lag=None if (seen := world.looks.lag(key)) is None else (seen.lag, seen.time),
             handoffs=self._seen_handoffs(key, former),
         )
         since_s = 0.0 if last is None else world.now() - last.at
-        if (wait_s := due_in_s(wanted, former, since_last_s=since_s)) > 0:
+        quiet_s = world.looks.quiet_s
+        if (wait_s := due_in_s(wanted, former, since_last_s=since_s, quiet_s=quiet_s)) > 0:
             if last is None:
                 self._written[key] = _Written(dict(former), world.now())
             return wait_s

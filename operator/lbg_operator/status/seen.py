@@ -23,8 +23,6 @@ def seen_of(description: Description) -> dict[str, Any]:
             {"session": one.session, "state": one.state, "messages": one.messages}
             for one in sorted(description.native.sessions, key=lambda one: one.session)
         ]
-    if (lag := lag_of(description)) is not None:
-        seen["lag"] = lag
     if description.members is not UNKNOWN:
         served = queues_served(description)
         seen["memberCount"] = len(description.members)

@@ -12,14 +12,11 @@ from .judging import Facts, conditions_of
 from .scheduled import scheduled_of
 from .seen import seen_of
 
-QUIET_S = 30.0
-"""Numbers alone are written at most this often: a status that follows every message would be an event store."""
-
 TIME_ALONE_S = 300.0
 """That nothing changed for another half minute is not worth a write for each of hundreds of groups."""
 
-_TIME = "observedTime"
-_NUMBERS = frozenset({"lag", _TIME})
+_TIMES = ("observedTime", "lagTime")
+_NUMBERS = frozenset({"lag", *_TIMES})
 _QUEUE_NUMBERS = frozenset({"ready", "unacked"})
 _SESSION_NUMBERS = frozenset({"messages"})
 
@@ -32,9 +29,11 @@ def status_of(
     generation: int,
     now: str,
     observed: str | None = None,
+    lag: tuple[int, str] | None = None,
     handoffs: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """`group` is None for a manifest that could not be parsed; `observed`: when the broker was last read, RFC 3339."""
+    """`group` is None for a manifest that could not be parsed; `observed`: when the broker was last read, RFC 3339;
+    `lag`: how far the group is behind, and when that was counted."""
     status: dict[str, Any] = {
         "observedGeneration": generation,
         "conditions": merged(
@@ -57,19 +56,27 @@ def status_of(
         status |= seen_of(facts.description)
         if observed is not None:
             status["observedTime"] = observed
+        if lag is not None:
+            status["lag"], status["lagTime"] = lag
     if handoffs:
         status["lastHandoffs"] = [dict(one) for one in handoffs]
     return status
 
 
-def due_in_s(wanted: Mapping[str, Any], former: Mapping[str, Any], *, since_last_s: float) -> float:
-    """0: it is to be written now. Infinity: there is nothing to write."""
+def due_in_s(
+    wanted: Mapping[str, Any], former: Mapping[str, Any], *, since_last_s: float, quiet_s: float
+) -> float:
+    """0: it is to be written now. Infinity: there is nothing to write.
+
+    Numbers alone are written every `quiet_s` at most: a status that follows every message would be an event store.
+    """
     if _without_numbers(wanted) != _without_numbers(former):
         return 0.0
     if wanted == former:
         return float("inf")
-    is_time_only = {**wanted, _TIME: None} == {**former, _TIME: None}
-    return max((TIME_ALONE_S if is_time_only else QUIET_S) - since_last_s, 0.0)
+    timeless = dict.fromkeys(_TIMES)
+    is_time_only = {**wanted, **timeless} == {**former, **timeless}
+    return max((TIME_ALONE_S if is_time_only else quiet_s) - since_last_s, 0.0)
 
 
 def patch_of(wanted: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
