@@ -51,7 +51,7 @@ def _rows(path: str, schema: dict[str, Any]) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
         where = f"{path}.{name}"
         needed = "**required**" if name in schema.get("required", ()) else _default(field)
-        yield f"| `{where}` | {_type(field)} | {needed} | {_one_line(field.get('description', ''))} |"
+        yield f"| `{where}` | {_type(field)} | {needed} | {_described(field)} |"
         yield from _rows(where, field)
         if "items" in field:
             yield from _rows(f"{where}[]", field["items"])
@@ -89,6 +89,14 @@ def _type(field: dict[str, Any]) -> str:
 def _default(field: dict[str, Any]) -> str:
     default = field.get("default")
     return "" if default in (None, {}, []) else f"`{default}`"
+
+
+def _described(field: dict[str, Any]) -> str:
+    """Without the default, which has a column of its own here: `kubectl explain` shows it in the description only."""
+    text = _one_line(field.get("description", ""))
+    default = field.get("default")
+    said = f" Default: {'true' if default is True else 'false' if default is False else default}."
+    return text.removesuffix(said)
 
 
 def _one_line(text: str) -> str:

@@ -74,6 +74,23 @@ def test_every_field_says_what_it_is(manifest: Schema) -> None:
 
 
 @both
+def test_kubectl_explain_shows_every_default(manifest: Schema) -> None:
+    """It prints descriptions, and no `default` of a schema. What the operator fills in has none, only a
+    description: it would be written into stored objects, and stay there when the setting of the operator changes."""
+    silent = [
+        path
+        for path, schema in fields_in(field(manifest, "spec"))
+        if schema.get("default", {}) != {}
+        and not schema["description"].endswith(f" Default: {as_yaml(schema['default'])}.")
+    ]
+    assert silent == []
+
+
+def as_yaml(value: object) -> str:
+    return str(yaml.safe_dump(value, default_flow_style=True)).partition("\n")[0]
+
+
+@both
 def test_every_text_and_list_of_a_spec_has_a_limit(manifest: Schema) -> None:
     """Without one the API server takes a rule on it for too expensive (Kubernetes: "CEL cost estimation")."""
     endless = [
