@@ -13,15 +13,16 @@ from lbg_broker.provisioning.surveying import backlogs, lags, survey
 from ..brokers.access import Access, NotReachable, rabbitmq_access
 from ..brokers.pool import Pool
 from ..cluster.kinds import BROKER, STATEFUL_SET
-from ..cluster.seam import Invalid
 from ..errors import ManifestError
 from ..manifests import BrokerManifest, Embedded
 from ..status.conditions import Condition, Reason, merged
-from ..status.judging_brokers import degraded_broker
+from ..status.judging import is_ready, taken
+from ..status.judging_brokers import degraded_broker, ready_broker
 from ..status.news import news
 from .embedded import EmbeddedBrokers
+from .failures import Failures
 from .lag_counts import Counters
-from .store import Key
+from .store import Key, Object
 from .world import Reach, World, broker_key
 
 CHECK_EVERY_S = 30.0
@@ -35,7 +36,12 @@ class Brokers:
     def __init__(self, world: World, pool: Pool) -> None:
         self._world = world
         self._pool = pool
-        self._embedded = EmbeddedBrokers(world)
+        self._failures = Failures(world.now)
+        self._embedded = EmbeddedBrokers(world, self._failures)
+        self._checks: dict[Key, tuple[str, Condition]] = {}
+        """Its version and what became of the last check of each."""
+        self._whole: dict[Key, int] = {}
+        """The generation of each that the cluster had all of."""
         self._alarms: dict[Key, Sequence[str]] = {}
 
     async def round(self, key: Key) -> float | None:
@@ -44,31 +50,40 @@ class Brokers:
         if manifest is None or "deletionTimestamp" in manifest["metadata"]:
             await self._forget(key)
             return None
+        generation = manifest["metadata"].get("generation", 0)
         try:
             broker = BrokerManifest.parse(manifest)
         except ManifestError as error:
             await self._lose(key)
             self._tried(key)
-            await self._report(
-                key, None, [Condition(Reason.INVALID, str(error)), Condition(Reason.NOT_CHECKED)]
-            )
+            conditions = [Condition(Reason.INVALID, str(error)), Condition(Reason.NOT_CHECKED)]
+            await self._report(key, None, conditions, generation=generation)
             return None
-        try:
-            version, ready = await self._checked(key, broker)
-        except Invalid as error:
-            self._tried(key)
-            await self._report(
-                key, broker, [Condition(Reason.INVALID, str(error)), Condition(Reason.NOT_CHECKED)]
-            )
-            return CHECK_EVERY_S
+        self._failures.begin(key)
+        with self._failures.caught(key, BROKER, key.name):
+            self._checks[key] = await self._checked(key, broker)
+        if self._failures.may_pass(key) and not self._failures.of(key).words:
+            return 0.0
         self._tried(key)
-        degraded = degraded_broker(
-            self._embedded.refused_volume(key),
-            self._alarms.get(key),
-            forbidden=self._embedded.forbidden(key),
-        )
-        await self._report(key, broker, [Condition(Reason.ACCEPTED), ready, degraded], version=version)
-        return CHECK_EVERY_S if ready.reason is Reason.REACHABLE else RETRY_S
+        return await self._judged(key, broker, manifest)
+
+    async def _judged(self, key: Key, broker: BrokerManifest, manifest: Object) -> float:
+        """Write the status of the round; in how many seconds the next one is wanted. Raises ClusterError."""
+        generation, volume = broker.metadata.generation, self._embedded.refused_volume(key)
+        unapplied = self._failures.of(key)
+        version, checked = self._checks.get(key, ("", Condition(Reason.NOT_REACHED, unapplied.words)))
+        is_whole = checked.reason is Reason.REACHABLE and not self._failures.are_any(key) and not volume
+        if is_whole or is_ready(manifest):
+            self._whole[key] = generation
+        is_applied = self._whole.get(key) == generation
+        conditions = [
+            taken(unapplied),
+            checked if is_applied else ready_broker(checked, unapplied.words or volume or ""),
+            degraded_broker(volume, self._alarms.get(key), unapplied=unapplied),
+        ]
+        await self._report(key, broker, conditions, generation=generation, version=version)
+        is_well = checked.reason is Reason.REACHABLE and not self._failures.may_pass(key)
+        return CHECK_EVERY_S if is_well else RETRY_S
 
     async def _checked(self, key: Key, broker: BrokerManifest) -> tuple[str, Condition]:
         self._alarms.pop(key, None)
@@ -133,6 +148,9 @@ class Brokers:
 
     async def _forget(self, key: Key) -> None:
         self._embedded.forget(key)
+        self._failures.forget(key)
+        self._checks.pop(key, None)
+        self._whole.pop(key, None)
         self._alarms.pop(key, None)
         await self._lose(key)
         await self._world.looks.end(key)
@@ -148,14 +166,20 @@ class Brokers:
                 self._world.wake_group(Key(group.metadata.namespace, group.metadata.name))
 
     async def _report(
-        self, key: Key, broker: BrokerManifest | None, conditions: Iterable[Condition], *, version: str = ""
+        self,
+        key: Key,
+        broker: BrokerManifest | None,
+        conditions: Iterable[Condition],
+        *,
+        generation: int,
+        version: str = "",
     ) -> None:
+        """`generation`: what the round judged. The manifest may have become another one meanwhile."""
         world = self._world
         manifest = world.store.get(BROKER, key)
         if manifest is None:
             return
         former: dict[str, Any] = manifest.get("status", {})
-        generation = manifest["metadata"].get("generation", 0)
         wanted: dict[str, Any] = {
             "observedGeneration": generation,
             "groupCount": sum(broker_key(group) == key for group in world.groups()),

@@ -13,8 +13,9 @@ from ..certificates import Certificate, issue, renewal_due
 from ..children.broker_secrets import certificate_in
 from ..children.embedded import embedded_of, hosts_of, management_uris_of, uris_of
 from ..children.naming import admin_name, tls_name
-from ..cluster.seam import Forbidden
+from ..cluster.kinds import VOLUME_CLAIM, kind_of
 from ..manifests import BrokerManifest
+from .failures import Failures
 from .store import Key
 from .volume import refusal_of_volume
 from .world import World
@@ -30,10 +31,12 @@ class _Login:
 
 
 class EmbeddedBrokers:
-    def __init__(self, world: World) -> None:
+    """`failures`: of the Brokers' rounds."""
+
+    def __init__(self, world: World, failures: Failures) -> None:
         self._world = world
+        self._failures = failures
         self._volumes: dict[Key, str] = {}
-        self._forbidden: dict[Key, str] = {}
 
     async def run(self, key: Key, broker: BrokerManifest) -> Access:
         """Bring it about, and say how it is reached. Raises NotReachable, and ClusterError."""
@@ -47,13 +50,8 @@ class EmbeddedBrokers:
         """Why its volume is not as the manifest says, empty for nothing; None before it was applied."""
         return self._volumes.get(key)
 
-    def forbidden(self, key: Key) -> str | None:
-        """What the cluster does not let the operator do for it."""
-        return self._forbidden.get(key)
-
     def forget(self, key: Key) -> None:
         self._volumes.pop(key, None)
-        self._forbidden.pop(key, None)
 
     async def _login(self, key: Key) -> _Login:
         """The password that the Secret has, or a new one."""
@@ -85,10 +83,10 @@ class EmbeddedBrokers:
     ) -> None:
         world = self._world
         *others, volume = embedded_of(broker, world.settings, login=login, certificate=certificate)
-        self._forbidden.pop(key, None)
+        # A broker that is there runs on, and is looked after all the same.
         for child in others:
-            try:
+            kind, name = kind_of(child["apiVersion"], child["kind"]), child["metadata"]["name"]
+            with self._failures.caught(key, kind, name):
                 await world.applied.apply(key, child, now=world.now())
-            except Forbidden as error:  # a broker that is there runs on, and is looked after all the same
-                self._forbidden[key] = str(error)
-        self._volumes[key] = await refusal_of_volume(world.applied, key, volume, now=world.now())
+        with self._failures.caught(key, VOLUME_CLAIM, volume["metadata"]["name"]):
+            self._volumes[key] = await refusal_of_volume(world.applied, key, volume, now=world.now())

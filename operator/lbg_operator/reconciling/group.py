@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lbg_broker.provisioning import ProvisioningError
-
-from ..cluster.kinds import AUTOSCALER, DEPLOYMENT, GROUP, STATEFUL_SET
-from ..cluster.seam import Forbidden, Invalid
+from ..children.naming import credentials_name
+from ..cluster.kinds import AUTOSCALER, DEPLOYMENT, GROUP, SECRET, STATEFUL_SET, kind_of
 from ..errors import ManifestError
 from ..manifests import GroupManifest
 from ..status.conditions import Reason
-from ..status.judging import Facts, Refusal
+from ..status.judging import Facts, Refusal, is_ready
 from .burying import Burying
+from .failures import Failures
 from .finalizing import has_finalizer, with_finalizer
 from .planning import Object as Child
 from .planning import children_of, obsolete, refusal_of, workload_of
@@ -27,8 +26,8 @@ from .world import Reach, World, broker_key
 
 AGAIN_S = 600.0
 """A round without any cause, after which whatever was missed is seen."""
-FORBIDDEN_S = 60.0
-"""A quota may have room again, and a policy may be changed: nothing tells of it."""
+REFUSED_S = 60.0
+"""A quota may have room again, and a policy or the cluster's version may be changed: nothing tells of it."""
 
 
 class Groups:
@@ -42,6 +41,9 @@ class Groups:
         self._session_scaling = SessionScaling(world)
         self._scheduling = Scheduling(world.wall_clock)
         self._reporting = Reporting(world)
+        self._failures = Failures(world.now)
+        self._whole: dict[Key, int] = {}
+        """The generation of each group that the broker and the cluster had all of."""
         self._uids: dict[Key, str] = {}
         self._unmade: dict[Key, Object] = {}
         """Groups that nothing was ever made for on a broker."""
@@ -61,6 +63,7 @@ class Groups:
             return None
         if group.metadata.deleting:
             return await self._burying.round(key, group)
+        self._failures.begin(key)
         group = self._scheduling.at_present(key, group)
         facts, children = self._judged(key, group)
         reach = world.reach.get(broker_key(group))
@@ -68,6 +71,9 @@ class Groups:
         if was_done or (facts.refusal is None and reach is not None):
             if not await self._held(key, manifest):
                 return None
+            if why := self._failures.words(key, GROUP, key.name):
+                facts = self._observed(key, group, facts, not_begun=why)
+                return await self._concluded(key, group, manifest, facts, AGAIN_S)
         else:
             self._notice_unmade(key, manifest)
         is_tried = facts.refusal is not None or broker_key(group) in world.checked
@@ -78,14 +84,34 @@ class Groups:
             if was_done or self._provisioning.is_done(key):
                 facts, again_s = await self._applied(key, group, facts, children)
                 again_s = min(again_s, self._scheduling.due_in_s(key))
-        if not is_tried:
-            return again_s  # woken when the broker was tried: until then the status says what is known
-        if facts.refusal is None and reach is not None and self._waits_for_a_look(key, manifest):
-            return again_s
-        again_s = min(again_s, await self._reporting.write(key, group, facts))
-        if facts.forbidden:
-            again_s = min(again_s, FORBIDDEN_S)
-        return 0.0 if facts.failure is not None and facts.failure.retryable else again_s
+        # Woken when the broker was tried and looked at: until then the status says what is known.
+        waits_for_a_look = reach is not None and self._waits_for_a_look(key, manifest)
+        if not is_tried or (facts.refusal is None and waits_for_a_look):
+            return 0.0 if self._failures.may_pass(key) else again_s
+        return await self._concluded(key, group, manifest, facts, again_s)
+
+    async def _concluded(
+        self, key: Key, group: GroupManifest, manifest: Object, facts: Facts, again_s: float
+    ) -> float:
+        """Write the status of the round; in how many seconds the next one is wanted. Raises ClusterError."""
+        failures, generation = self._failures, group.metadata.generation
+        if self._is_whole(key, group, facts) or is_ready(manifest):
+            self._whole[key] = generation
+        unapplied = failures.of(key)
+        if failures.may_pass(key) and not unapplied.words:
+            return 0.0
+        facts = replace(facts, unapplied=unapplied, is_applied=self._whole.get(key) == generation)
+        again_s = min(again_s, await self._reporting.write(key, group, facts, generation=generation))
+        if failures.are_any(key):
+            again_s = min(again_s, REFUSED_S)
+        is_again = failures.may_pass(key) or (facts.failure is not None and facts.failure.retryable)
+        return 0.0 if is_again else again_s
+
+    def _is_whole(self, key: Key, group: GroupManifest, facts: Facts) -> bool:
+        """Whether the broker and the cluster have all that this generation asks for."""
+        is_refused = facts.refusal is not None or facts.failure is not None or self._failures.are_any(key)
+        is_done = facts.broker_ready and not facts.not_begun and self._provisioning.is_done(key)
+        return is_done and not is_refused and (group.consumer is None or self._provisioning.has_given(group))
 
     def _notice(self, key: Key, manifest: Object) -> None:
         """A group that was deleted and made again before a round saw it gone is another one."""
@@ -95,14 +121,17 @@ class Groups:
             self._uids[key] = uid
 
     async def _held(self, key: Key, manifest: Object) -> bool:
-        """Whether the group has its finalizer, without which nothing may be made for it on a broker; False for one that
-        is gone."""
+        """False for a group that is gone. A finalizer that could not be written is among the failures: without it
+        nothing may be made for the group on a broker."""
         self._unmade.pop(key, None)
         if has_finalizer(manifest):
             return True
-        answer = await self._world.cluster.merge(GROUP, key.namespace, key.name, with_finalizer(manifest))
-        if answer is not None:
-            self._world.store.update(GROUP, answer)
+        answer: Object | None = manifest
+        with self._failures.caught(key, GROUP, key.name):
+            patch = with_finalizer(manifest)
+            answer = await self._world.cluster.merge(GROUP, key.namespace, key.name, patch)
+            if answer is not None:
+                self._world.store.update(GROUP, answer)
         return answer is not None
 
     def _notice_unmade(self, key: Key, manifest: Object) -> None:
@@ -117,31 +146,27 @@ class Groups:
         else:
             if not self._provisioning.was_done(key, manifest["metadata"].get("uid", "")):
                 self._notice_unmade(key, manifest)
-            await self._reporting.write(key, None, Facts(Refusal(Reason.INVALID, why)))
+            facts = Facts(Refusal(Reason.INVALID, why))
+            await self._reporting.write(key, None, facts, generation=manifest["metadata"]["generation"])
 
     async def _provisioned(self, key: Key, group: GroupManifest, facts: Facts, reach: Reach | None) -> Facts:
         """The broker's side, and what is seen of it."""
         if reach is None:
             return self._observed(key, group, facts, broker_ready=False)
-        try:
+        failure, secret = None, credentials_name(key.name)
+        with self._failures.caught(key, SECRET, secret):
             failure = await self._provisioning.bring_about(group, reach)
-        except Forbidden as error:
-            failure = ProvisioningError(str(error))
-            facts = replace(facts, forbidden=str(error))
+        why = self._failures.words(key, SECRET, secret)
+        if why and self._whole.get(key) != group.metadata.generation:
+            facts = replace(facts, not_begun=why)
         return self._observed(key, group, facts, failure=failure)
 
     async def _applied(
         self, key: Key, group: GroupManifest, facts: Facts, children: list[Child]
     ) -> tuple[Facts, float]:
         """The cluster's side, and in how many seconds there is more to do."""
-        world, again_s = self._world, AGAIN_S
-        world.looks.watch(key, broker_key(group), group.spec)
-        try:
-            again_s = await self._apply(key, group, children)
-        except Invalid as error:
-            facts = replace(facts, refusal=Refusal(Reason.INVALID, str(error)))
-        except Forbidden as error:
-            facts = replace(facts, forbidden=str(error))
+        self._world.looks.watch(key, broker_key(group), group.spec)
+        again_s = await self._apply(key, group, children)
         return self._observed(key, group, facts), again_s
 
     def _waits_for_a_look(self, key: Key, manifest: Object) -> bool:
@@ -191,18 +216,21 @@ class Groups:
         world, again_s = self._world, AGAIN_S
         # First, since KEDA takes no ScaledObject beside a HorizontalPodAutoscaler of the same group.
         for kind, name in obsolete(group, children, autoscalers=world.autoscaling.kinds):
-            await world.applied.remove(key, kind, name)
+            with self._failures.caught(key, kind, name):
+                await world.applied.remove(key, kind, name)
         workload, _ = workload_of(group)
         for child in children:
             if child["kind"] == workload.kind and not self._provisioning.has_given(group):
                 continue
-            if child["kind"] == DEPLOYMENT.kind:
-                child, wait_s = await self._scaling.paced(key, child)
-                again_s = min(again_s, wait_s)
-            elif child["kind"] == STATEFUL_SET.kind:
-                child, wait_s = await self._session_scaling.paced(key, group, child)
-                again_s = min(again_s, wait_s)
-            await world.applied.apply(key, child, now=world.now())
+            kind = kind_of(child["apiVersion"], child["kind"])
+            with self._failures.caught(key, kind, child["metadata"]["name"]):
+                if kind is DEPLOYMENT:
+                    child, wait_s = await self._scaling.paced(key, child)
+                    again_s = min(again_s, wait_s)
+                elif kind is STATEFUL_SET:
+                    child, wait_s = await self._session_scaling.paced(key, group, child)
+                    again_s = min(again_s, wait_s)
+                await world.applied.apply(key, child, now=world.now())
         return again_s
 
     def _forget(self, key: Key) -> None:
@@ -216,4 +244,6 @@ class Groups:
         self._scaling.forget(key)
         self._session_scaling.forget(key)
         self._scheduling.forget(key)
+        self._failures.forget(key)
+        self._whole.pop(key, None)
         self._uids.pop(key, None)

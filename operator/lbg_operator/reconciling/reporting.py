@@ -34,8 +34,11 @@ class Reporting:
         self._written: dict[Key, _Written] = {}
         self._handoffs: dict[Key, _Handoffs] = {}
 
-    async def write(self, key: Key, group: GroupManifest | None, facts: Facts) -> float:
-        """Returns in how many seconds a status that was held back is to be written. Raises ClusterError."""
+    async def write(self, key: Key, group: GroupManifest | None, facts: Facts, *, generation: int) -> float:
+        """Returns in how many seconds a status that was held back is to be written. Raises ClusterError.
+
+        `generation`: what the round judged. The manifest may have become another one meanwhile.
+        """
         world = self._world
         manifest = world.store.get(GROUP, key)
         if manifest is None:
@@ -47,7 +50,7 @@ class Reporting:
             group,
             facts,
             former=former,
-            generation=manifest["metadata"].get("generation", 0),
+            generation=generation,
             now=world.timestamp,
             observed=None if look is None or look.description is None else look.time,
             lag=None if (seen := world.looks.lag(key)) is None else (seen.lag, seen.time),

@@ -38,7 +38,8 @@ class Reason(enum.Enum):
     INVALID = (
         Type.ACCEPTED,
         State.FALSE,
-        "The manifest contradicts itself: the message says which field to change.",
+        "The manifest contradicts itself, or the API server refuses an object that it asks for: the message says which "
+        "field to change.",
     )
     BROKER_NOT_FOUND = (Type.ACCEPTED, State.FALSE, "There is no such Broker: make it, or correct brokerRef.")
     BROKER_NOT_ALLOWED = (
@@ -72,6 +73,12 @@ class Reason(enum.Enum):
         "another name, or make the manifest say what is there. For another number of queues, run `lbg group "
         "repartition`.",
     )
+    NOT_BEGUN = (
+        Type.PROVISIONED,
+        State.UNKNOWN,
+        "Nothing is done on the broker before the group's finalizer and the Secret of its user are written, which the "
+        "API server did not do; the message has its words.",
+    )
     UNSUPPORTED = (Type.PROVISIONED, State.FALSE, "This engine cannot do what the manifest asks for.")
     PROVISIONING_FAILED = (
         Type.PROVISIONED,
@@ -94,6 +101,12 @@ class Reason(enum.Enum):
     UNSERVED = (Type.READY, State.FALSE, "Some queues have no active member.")
     SCALED_TO_ZERO = (Type.READY, State.FALSE, "There are to be no consumers (replicas 0).")
     NOT_OBSERVED = (Type.READY, State.UNKNOWN, "The broker could not be read, so nobody knows.")
+    NOT_APPLIED = (
+        Type.READY,
+        State.UNKNOWN,
+        "What this generation of the manifest asks for is not all there: the message has the API server's words, or "
+        "see Provisioned. What was there before goes on.",
+    )
 
     SCALING = (Type.SCALING_ACTIVE, State.TRUE, "The autoscaler gets its metrics and may change replicas.")
     SCHEDULED = (
@@ -165,6 +178,12 @@ class Reason(enum.Enum):
         Type.DEGRADED,
         State.TRUE,
         "The cluster forbids one of the objects: a quota, a policy, or the operator's own rules.",
+    )
+    APPLY_FAILS = (
+        Type.DEGRADED,
+        State.TRUE,
+        "The API server did not do what it was asked for one of the objects, for a cause that may pass; the message "
+        "has its words. It is tried again.",
     )
     SESSIONS_STRANDED = (
         Type.DEGRADED,

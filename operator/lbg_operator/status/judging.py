@@ -38,6 +38,32 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Unapplied:
+    """What the API server did not do for an object's children, in its own words.
+
+    - `mistakes`: what is wrong by itself, until the manifest changes.
+    - `refusals`: what a quota, a policy or the operator's rules forbid.
+    - `faults`: what may pass.
+    """
+
+    mistakes: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        return joined((*self.mistakes, *self.refusals, *self.faults))
+
+
+ALL_APPLIED = Unapplied()
+OBJECTS_NAMED_MAX = 5
+
+
+def joined(words: Sequence[str]) -> str:
+    return "; ".join(words[:OBJECTS_NAMED_MAX])
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleIn:
     """Fewer consumers were asked for than may go yet. `sessions`: what they wait for; empty where that is unknown."""
 
@@ -50,8 +76,9 @@ class Facts:
     """What one round found. `description` is None when the broker could not be read, and `unread` says why.
 
     `refusal`: the manifest is not accepted. `failure`: provisioning ended with this. `autoscaler` is the status of the
-    HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment. `forbidden`: what the cluster
-    does not let the operator do; `metrics`: what keeps lag from autoscalers in this cluster; `floor`: what the schedule
+    HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment. `unapplied`: what the cluster
+    did not take, and `is_applied`: whether it had all of this generation once. `not_begun`: why nothing is
+    done on the broker yet. `metrics`: what keeps lag from autoscalers in this cluster; `floor`: what the schedule
     comes to, None without one. In mode Sessions `pods`
     are those of the consumers, and `scale_in` what fewer of them wait for. `now_s` counts from the epoch.
     """
@@ -61,7 +88,9 @@ class Facts:
     failure: ProvisioningError | None = None
     description: Description | None = None
     unread: str = ""
-    forbidden: str = ""
+    unapplied: Unapplied = ALL_APPLIED
+    is_applied: bool = True
+    not_begun: str = ""
     metrics: str = ""
     workload: Mapping[str, Any] | None = field(default=None, hash=False)
     autoscaler: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -84,6 +113,22 @@ def conditions_of(group: GroupManifest | None, facts: Facts) -> list[Condition]:
 def accepted(facts: Facts) -> Condition:
     if facts.refusal is not None:
         return Condition(facts.refusal.reason, facts.refusal.message)
+    return taken(facts.unapplied)
+
+
+def is_ready(manifest: Mapping[str, Any]) -> bool:
+    """Whether the status says that this very generation is ready."""
+    generation = manifest["metadata"].get("generation")
+    return any(
+        (one["type"], one["status"], one.get("observedGeneration")) == ("Ready", "True", generation)
+        for one in manifest.get("status", {}).get("conditions", ())
+    )
+
+
+def taken(unapplied: Unapplied) -> Condition:
+    """Whether the API server takes the objects that the manifest asks for."""
+    if unapplied.mistakes:
+        return Condition(Reason.INVALID, joined(unapplied.mistakes))
     return Condition(Reason.ACCEPTED)
 
 
@@ -92,6 +137,8 @@ def provisioned(facts: Facts) -> Condition:
         return Condition(Reason.NOT_ACCEPTED)
     if not facts.broker_ready:
         return Condition(Reason.BROKER_NOT_READY)
+    if facts.not_begun:
+        return Condition(Reason.NOT_BEGUN, facts.not_begun)
     match facts.failure:
         case None:
             return Condition(Reason.PROVISIONED)
@@ -111,12 +158,16 @@ def provisioned(facts: Facts) -> Condition:
 def ready(group: GroupManifest, facts: Facts) -> Condition:
     if facts.refusal is not None:
         return Condition(Reason.NOT_PROVISIONED)
+    if not facts.is_applied and facts.unapplied != ALL_APPLIED:
+        return Condition(Reason.NOT_APPLIED, facts.unapplied.words)
     description = facts.description
     if description is None:
         is_known = facts.failure is not None and provisioned(facts).reason.state == "False"
         return Condition(Reason.NOT_PROVISIONED if is_known else Reason.NOT_OBSERVED, facts.unread)
     if description.members is UNKNOWN:
         return Condition(Reason.NOT_OBSERVED, facts.unread)
+    if not facts.is_applied:
+        return Condition(Reason.NOT_APPLIED)
     missing = unserved(description)
     if not missing:
         return Condition(Reason.SERVED)
@@ -168,8 +219,8 @@ def scaled(facts: Facts) -> Condition:
 def degraded(group: GroupManifest, facts: Facts) -> Condition:
     """What is wrong although the group may be served; the first of the list counts."""
     description = facts.description
-    if facts.forbidden:
-        return Condition(Reason.CLUSTER_REFUSES, facts.forbidden)
+    if (unapplied := not_taken(facts.unapplied)) is not None:
+        return unapplied
     if pods := _pods_failing(facts.workload) or failing(facts.pods, facts.now_s):
         return Condition(Reason.PODS_FAILING, pods)
     if description is None or description.members is UNKNOWN:
@@ -194,6 +245,13 @@ def degraded(group: GroupManifest, facts: Facts) -> Condition:
     if schedule is not None and schedule.problems:
         return Condition(Reason.SCHEDULE_INVALID, "; ".join(schedule.problems[:QUEUES_NAMED_MAX]))
     return Condition(Reason.AS_EXPECTED)
+
+
+def not_taken(unapplied: Unapplied) -> Condition | None:
+    """What the cluster did not do, but for what the manifest has wrong by itself."""
+    if unapplied.refusals:
+        return Condition(Reason.CLUSTER_REFUSES, joined(unapplied.refusals))
+    return Condition(Reason.APPLY_FAILS, joined(unapplied.faults)) if unapplied.faults else None
 
 
 def _pods_failing(workload: Mapping[str, Any] | None) -> str:

@@ -31,12 +31,24 @@ _WARNINGS_IF_LOST = frozenset(
 
 
 def news(former: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]) -> Iterator[News]:
-    """An event for each condition whose status changed, but for what is only not so yet."""
-    before = {one["type"]: one["status"] for one in former}
+    """An event for each condition whose status changed, but for what is only not so yet; and for what is wrong with a
+    generation in another way than with the one before."""
+    before = {one["type"]: one for one in former}
     for one in now:
-        kind = _kind_of(one["type"], before.get(one["type"]), one["status"])
+        last = before.get(one["type"], {})
+        kind = (
+            "Warning"
+            if _is_wrong_anew(last, one)
+            else _kind_of(one["type"], last.get("status"), one["status"])
+        )
         if kind is not None:
             yield News(kind, one["reason"], f"{one['type']} is {one['status']}: {one['message']}")
+
+
+def _is_wrong_anew(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    is_still_wrong = was.get("status") == now["status"] and (now["type"], now["status"]) in _WARNINGS
+    is_next = was.get("observedGeneration") != now.get("observedGeneration")
+    return is_still_wrong and is_next and was["message"] != now["message"]
 
 
 def _kind_of(type_: str, was: str | None, now: str) -> str | None:
