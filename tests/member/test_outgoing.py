@@ -22,7 +22,7 @@ from lbg_sidecar.consuming.consumption import Next
 from lbg_sidecar.consuming.held import Attachment, Held
 from lbg_sidecar.membership.messages import Identity
 from lbg_sidecar.patience import LOOKS_PER_PATIENCE, Patience
-from lbg_sidecar.shell.link import Link
+from lbg_sidecar.shell.link import Link, Posts
 from lbg_sidecar.shell.outgoing import Outgoing
 from support.embedded import EmbeddedBroker
 from support.group_load import group_spec
@@ -182,7 +182,8 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
         republished = await talk.open_channel()
         await republished.confirm_select()
         dead = await Publisher.open(talk)
-        link = Link(talk, talk, names, 0, queues=(), posting=posting, dead=dead, republished=republished)
+        posts = Posts(posting, names.members, lambda *_: None)
+        link = Link(talk, talk, names, 0, queues=(), posts=posts, dead=dead, republished=republished)
         lost: list[str] = []
         link.when_lost(lambda _, why: lost.append(why))
         transport = talk._outlet._transport

@@ -15,7 +15,7 @@ from lbg_sidecar import Member, Message, Verdict, drop
 from lbg_sidecar.consuming.held import Attachment, Held
 from lbg_sidecar.membership.messages import Identity
 from lbg_sidecar.patience import Patience
-from lbg_sidecar.shell.link import Link
+from lbg_sidecar.shell.link import Link, Posts
 from lbg_sidecar.shell.outgoing import Outgoing
 from support.balance import active
 from support.group_load import Judge, Load
@@ -144,7 +144,8 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
     posting, republished = await talk.open_channel(), await talk.open_channel()
     await republished.confirm_select()
     dead = await Publisher.open(talk)
-    link = Link(talk, talk, place.names, 0, queues=(), posting=posting, dead=dead, republished=republished)
+    posts = Posts(posting, place.names.members, lambda *_: None)
+    link = Link(talk, talk, place.names, 0, queues=(), posts=posts, dead=dead, republished=republished)
     buried: list[Held] = []
     outgoing = Outgoing(
         place.names,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
 
 from lbg_broker.client import (
     Channel,
@@ -20,7 +19,7 @@ from lbg_broker.client import (
     Returned,
     connect,
 )
-from lbg_broker.group import Names
+from lbg_broker.group import TO_ALL, Names
 
 from ..leaving import CONNECTIONS_S
 from ..membership.claiming import Claiming
@@ -30,7 +29,46 @@ from .attaching import Attaching
 from .joining import OnBody, claim, free_among
 
 OnReturned = Callable[[bytes, int], None]
+"""Body and index of a message to one member that did not reach its mailbox."""
+
 OnLooked = Callable[[int, int | None], None]
+
+
+class Posts:
+    """What a member says to others, over a channel of its own with confirms.
+
+    A message to one member that does not reach its mailbox is told to `on_returned`: it comes back where the mailbox is
+    not there, and it is refused (basic.nack) where the mailbox is on a node that is down or out of reach. RabbitMQ from
+    4.3 on keeps such a mailbox until its node is back; before, the other nodes delete it.
+    """
+
+    def __init__(self, channel: Channel, exchange: str, on_returned: OnReturned) -> None:
+        self._channel = channel
+        self._exchange = exchange
+        self._on_returned = on_returned
+        self._directed: dict[int, tuple[bytes, int]] = {}  # by delivery tag, the oldest first
+        channel.on_return = self._on_return
+        channel.on_confirm = self._on_confirm
+
+    def send(self, post: Post) -> None:
+        """Raises ClientError."""
+        body = encode(post.message)
+        if post.to is None:
+            self._channel.publish(self._exchange, TO_ALL, body)
+            return
+        tag = self._channel.publish(self._exchange, str(post.to), body, mandatory=True)
+        self._directed[tag] = (body, post.to)
+
+    def _on_return(self, returned: Returned) -> None:
+        """Its confirm follows."""
+        self._on_returned(bytes(returned.body), int(returned.routing_key))
+
+    def _on_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
+        tags = [tag] if not multiple else [one for one in self._directed if one <= tag]
+        for one in tags:
+            directed = self._directed.pop(one, None)
+            if directed is not None and not ok:
+                self._on_returned(*directed)
 
 
 class Link:
@@ -47,7 +85,7 @@ class Link:
         index: int,
         *,
         queues: Sequence[str],
-        posting: Channel,
+        posts: Posts,
         dead: Publisher,
         republished: Channel,
     ) -> None:
@@ -56,9 +94,8 @@ class Link:
         self.index = index
         self.dead = dead
         self.republished = republished
-        self._names = names
         self._queues = queues
-        self._posting = posting
+        self._posts = posts
         self._looking: Channel | None = None
         self._looks: set[asyncio.Task[None]] = set()
         self._look_turn = asyncio.Lock()
@@ -86,19 +123,18 @@ class Link:
         try:
             # Before anything is published: a broker that is short of memory answers nothing after it.
             posting = await talk.open_channel()
+            await posting.confirm_select()
             dead = await Publisher.open(talk)
             republished = await talk.open_channel()
             await republished.confirm_select()
             free = await free_among(talk, posting, names, look_at)
-            posting.on_return = partial(_on_return, on_returned)
+            posts = Posts(posting, names.members, on_returned)
             looked = look_at if free is not None else ()
             index, mailbox = await claim(work, names, claiming(looked, free or ()), on_body)
         except BaseException:
             talk.abort()
             raise
-        link = cls(
-            work, talk, names, index, queues=queues, posting=posting, dead=dead, republished=republished
-        )
+        link = cls(work, talk, names, index, queues=queues, posts=posts, dead=dead, republished=republished)
         for channel in (mailbox, posting, dead.channel, republished):
             link._watch(channel)
         return link
@@ -140,14 +176,8 @@ class Link:
         """A hint: it is dropped where it would only pile up."""
         if self.is_blocked:
             return
-        directed = post.to is not None
         with suppress(ClientError):
-            self._posting.publish(
-                self._names.members,
-                str(post.to) if directed else "all",
-                encode(post.message),
-                mandatory=directed,
-            )
+            self._posts.send(post)
 
     def look(self, queue: int, on_looked: OnLooked) -> None:
         """Count the messages that wait in a queue, and tell it; None if that fails."""
@@ -177,7 +207,3 @@ class Link:
     def abort(self) -> None:
         self.work.abort()
         self.talk.abort()
-
-
-def _on_return(on_returned: OnReturned, returned: Returned) -> None:
-    on_returned(bytes(returned.body), int(returned.routing_key))
