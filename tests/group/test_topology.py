@@ -88,6 +88,19 @@ def test_the_delivery_limit_is_lifted_from_4_0_on_and_never_mentioned_before(
         assert queue.arguments.get("x-delivery-limit") == (-1 if quorum and limited else None)
 
 
+@pytest.mark.parametrize(
+    ("version", "waits_ms"),
+    [("3.10.8", None), ("4.0.5", None), ("4.2.9", None), ("4.3.1", 1000), ("5.0.0", 1000)],
+)
+def test_queues_with_an_active_consumer_wait_a_second_for_one_whose_node_is_gone_since_4_3(
+    version: str, waits_ms: int | None
+) -> None:
+    topology = topology_of(spec_of(), Engine.parse("RabbitMQ", version))
+
+    waits = {one.name: one.arguments.get("x-consumer-disconnected-timeout") for one in topology.queues}
+    assert waits == {one.name: waits_ms if ".q." in one.name else None for one in topology.queues}
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_dead_letters_have_no_limit_and_what_is_unrouted_has(engine: Engine) -> None:
     topology = topology_of(spec_of(), engine)

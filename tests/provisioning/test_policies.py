@@ -8,9 +8,10 @@ import pytest
 
 from lbg_broker.group import Engine, GroupSpec, topology_of
 from lbg_broker.provisioning.observed import UNKNOWN, Observed, Policy, QueueSeen
-from lbg_broker.provisioning.policies import in_force, losses, narrowings, reorderings
+from lbg_broker.provisioning.policies import in_force, losses, narrowings, pauses, reorderings
 
 V3, V4 = Engine.parse("RabbitMQ", "3.10.8"), Engine.parse("RabbitMQ", "4.0.5")
+V4_3 = Engine.parse("RabbitMQ", "4.3.6")
 ORDERS = GroupSpec("orders", "o", hash_count=2, queue_count=2, queue_size_mb=10, client_username="o")
 QUORUM = {"x-queue-type": "quorum"}
 
@@ -34,6 +35,14 @@ def seen(engine: Engine, *policies: Policy, **queues: QueueSeen) -> list[str]:
         (QUORUM | {"x-overflow": "reject-publish"}, {"overflow": "drop-head"}, V3, {"overflow": "drop-head"}),
         ({"x-overflow": "reject-publish"}, {"overflow": "drop-head"}, V3, {"overflow": "reject-publish"}),
         (QUORUM, {"ha-mode": "all"}, V3, {}),
+        (QUORUM, {}, V4_3, {"delivery-limit": 20, "consumer-disconnected-timeout": 60_000}),
+        (
+            QUORUM | {"x-delivery-limit": -1, "x-consumer-disconnected-timeout": 1000},
+            {"consumer-disconnected-timeout": 9000},
+            V4_3,
+            {"delivery-limit": -1, "consumer-disconnected-timeout": 1000},
+        ),
+        ({}, {"consumer-disconnected-timeout": 9000}, V4_3, {}),
     ],
 )
 def test_arguments_and_policies_are_put_together_as_rabbitmq_does(
@@ -149,14 +158,31 @@ def test_a_group_made_before_an_upgrade_to_4_needs_a_policy_against_the_new_defa
 def test_a_policy_that_delays_what_comes_back_is_named_as_one_that_reorders(kind: str) -> None:
     delaying = {"delayed-retry-type": kind, "delayed-retry-min": 1000}
     policy = Policy("p", r"\.q\.", "queues", 0, delaying)
-    engine = Engine.parse("RabbitMQ", "4.3.6")
-    topology = topology_of(ORDERS, engine)
-    assert reorderings(topology, Observed(engine, policies=(policy,))) == [
+    topology = topology_of(ORDERS, V4_3)
+    assert reorderings(topology, Observed(V4_3, policies=(policy,))) == [
         f"policy 'p' sets delayed-retry-type {kind} on queue lbg.orders.q.0 and 1 more"
     ]
-    assert losses(topology, Observed(engine, policies=(policy,))) == []
+    assert losses(topology, Observed(V4_3, policies=(policy,))) == []
     policy = Policy("p", r"\.q\.", "queues", 0, delaying | {"delayed-retry-type": "disabled"})
-    assert reorderings(topology, Observed(engine, policies=(policy,))) == []
+    assert reorderings(topology, Observed(V4_3, policies=(policy,))) == []
+
+
+def test_a_group_made_before_an_upgrade_to_4_3_needs_a_policy_or_stands_still_when_a_node_goes() -> None:
+    topology = topology_of(ORDERS, V4_3)
+    made_on_4 = {f"lbg.orders.q.{n}": QueueSeen(arguments=QUORUM | {"x-delivery-limit": -1}) for n in (0, 1)}
+    assert pauses(topology, Observed(V4_3, queues=made_on_4)) == [
+        "RabbitMQ itself sets consumer-disconnected-timeout 60000 on queue lbg.orders.q.0 and 1 more"
+    ]
+    short, long = (
+        Policy("p", r"^lbg\.", "quorum_queues", 0, {"consumer-disconnected-timeout": ms})
+        for ms in (1000, 9000)
+    )
+    assert pauses(topology, Observed(V4_3, queues=made_on_4, policies=(short,))) == []
+    assert pauses(topology, Observed(V4_3, queues=made_on_4, policies=(long,))) == [
+        "policy 'p' sets consumer-disconnected-timeout 9000 on queue lbg.orders.q.0 and 1 more"
+    ]
+    for engine in (V3, V4, V4_3):
+        assert pauses(topology_of(ORDERS, engine), Observed(engine)) == []
 
 
 def test_on_a_broker_without_policies_there_is_nothing_to_find() -> None:

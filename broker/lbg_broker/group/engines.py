@@ -52,5 +52,10 @@ class Engine:
         """Whether a passive declare needs the permission to configure, as in one release (rabbitmq-server#16085)."""
         return self.is_rabbitmq and self.version == (4, 3, 0)
 
+    @property
+    def waits_for_disconnected(self) -> bool:
+        """Whether a quorum queue waits for consumers on a node that is gone before it gives on what they hold."""
+        return self.is_rabbitmq and self.version >= (4, 3, 0)
+
     def __str__(self) -> str:
         return f"{self.product} {'.'.join(map(str, self.version))}"

@@ -15,6 +15,10 @@ from .spec import GroupSpec
 
 Argument = str | int | bool
 
+DISCONNECTED_MS = 1000
+"""How long a group's queue waits for a consumer whose node is gone, where RabbitMQ by itself waits for a minute. Not 0:
+nodes that lose sight of each other for a moment disturb nobody (docs/adr/0050-what-rabbitmq-4-3-asks-of-a-group.md)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -122,6 +126,8 @@ def queues_of(spec: GroupSpec, engine: Engine) -> tuple[Queue, ...]:
 def _serving(spec: GroupSpec, engine: Engine, limited: Mapping[str, Argument]) -> tuple[Queue, ...]:
     if not is_native(spec, engine):
         exclusive = {**limited, "x-single-active-consumer": True}
+        if engine.waits_for_disconnected:
+            exclusive["x-consumer-disconnected-timeout"] = DISCONNECTED_MS
         return tuple(Queue(name, exclusive) for name in stream_queues(spec, engine))
     # The limit of such a queue is one over all its lines.
     size_bytes = spec.queue_size_bytes * spec.queue_count

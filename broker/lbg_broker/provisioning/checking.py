@@ -6,16 +6,20 @@ from collections import Counter
 from collections.abc import Iterator
 
 from lbg_broker.group import GroupSpec, Names, Topology, topology_of
+from lbg_broker.group.topology import DISCONNECTED_MS
 
 from .observed import UNKNOWN, Observed
-from .policies import losses, narrowings, reorderings
+from .policies import DISCONNECTED, losses, narrowings, pauses, reorderings
+
+_JUDGED_IN_FORCE = {"x-delivery-limit", f"x-{DISCONNECTED}"}
 
 
 def deviations(topology: Topology, observed: Observed) -> Iterator[str]:
     """Where what is there is known to be other than the topology; what is missing is no deviation.
 
-    A delivery limit is none either: what counts is the one in force, see `policies`. A group that was made on
-    RabbitMQ 3.x has no argument for it, and after an upgrade to 4.x needs a policy.
+    A delivery limit is none either, nor the time that a queue waits for a consumer whose node is gone: what counts is
+    the one in force, see `policies`. A group that was made on RabbitMQ 3.x has no argument for the first, one from
+    before 4.3 none for the second, and after an upgrade they need a policy.
     """
     for exchange in topology.exchanges:
         seen = observed.exchanges.get(exchange.name)
@@ -29,7 +33,7 @@ def deviations(topology: Topology, observed: Observed) -> Iterator[str]:
         there = observed.queues.get(queue.name)
         if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
             continue
-        for key in sorted({*there.arguments, *queue.arguments} - {"x-delivery-limit"}):
+        for key in sorted({*there.arguments, *queue.arguments} - _JUDGED_IN_FORCE):
             was, wanted = there.arguments.get(key), queue.arguments.get(key)
             if was != wanted:
                 yield f"queue {queue.name} {key}: {_shown(was)} -> {_shown(wanted)}"
@@ -49,6 +53,8 @@ def problems(spec: GroupSpec, observed: Observed) -> Iterator[str]:
         yield f"messages can come out of order: {line}"
     for line in narrowings(topology, observed):
         yield f"queues refuse earlier than the group says: {line}"
+    for line in pauses(topology, observed):
+        yield f"queues stand still when the node of their member goes: {line} (a policy of {DISCONNECTED_MS} helps)"
     for line in deviations(topology, observed):
         yield f"not as it was made (found -> made): {line}"
     if observed.takes_nothing(spec.name):

@@ -14,17 +14,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbg_broker.group import Engine, Names, Topology
-from lbg_broker.group.topology import Queue
+from lbg_broker.group.topology import DISCONNECTED_MS, Queue
 
 from .observed import UNKNOWN, Observed, Policy, QueueSeen, Unknown
 
 DEFAULT_DELIVERY_LIMIT = 20
 """Of a quorum queue since 4.0, where neither an argument nor a policy sets one."""
 
-DELAYED_RETRY = "delayed-retry-type"
+DEFAULT_DISCONNECTED_MS = 60_000
+"""How long a quorum queue waits since 4.3 for a consumer whose node is gone, where nothing says otherwise."""
 
-# The first is one of quorum queues only.
-_SETTINGS = ("delivery-limit", "message-ttl", "expires", "max-length", "max-length-bytes", "overflow")
+DELAYED_RETRY = "delayed-retry-type"
+DISCONNECTED = "consumer-disconnected-timeout"
+
+_OF_QUORUM_QUEUES = ("delivery-limit", DISCONNECTED)
+_OF_BOTH = ("message-ttl", "expires", "max-length", "max-length-bytes", "overflow")
+_SETTINGS = (*_OF_QUORUM_QUEUES, *_OF_BOTH)
 # A policy that sets anything else is not applied to a quorum queue at all: the next one that matches is
 # (`rabbit_quorum_queue:is_policy_applicable/2`).
 _FOR_QUORUM_QUEUES = frozenset(
@@ -32,7 +37,7 @@ _FOR_QUORUM_QUEUES = frozenset(
         *_SETTINGS,
         *("max-in-memory-length", "max-in-memory-bytes", "dead-letter-exchange", "dead-letter-routing-key"),
         *("dead-letter-strategy", "queue-leader-locator", "queue-master-locator", "initial-cluster-size"),
-        *("target-group-size", "consumer-timeout", "consumer-disconnected-timeout"),
+        *("target-group-size", "consumer-timeout"),
         *("delayed-retry-type", "delayed-retry-min", "delayed-retry-max"),
     }
 )
@@ -78,13 +83,25 @@ def narrowings(topology: Topology, observed: Observed) -> list[str]:
     )
 
 
+def pauses(topology: Topology, observed: Observed) -> list[str]:
+    """One line for each setting in force under which a group's queues stand still for longer than by their own argument
+    when the node of their consumer goes. RabbitMQ sets it itself for a group that was made before an upgrade to 4.3."""
+    return _lines(
+        (over.named.get(DISCONNECTED), f"{DISCONNECTED} {waits_ms}", queue.name)
+        for queue, settings, over in _all_in_force(topology, observed)
+        if f"x-{DISCONNECTED}" in queue.arguments
+        and isinstance(waits_ms := settings[DISCONNECTED], int)
+        and waits_ms > DISCONNECTED_MS
+    )
+
+
 def in_force(
     arguments: Mapping[str, object], definition: Mapping[str, object], engine: Engine
 ) -> dict[str, object]:
     """The settings of a queue with these arguments under policies that say `definition`."""
     is_quorum = arguments.get("x-queue-type") == "quorum"
     found: dict[str, object] = {}
-    for setting in _SETTINGS if is_quorum else _SETTINGS[1:]:
+    for setting in _SETTINGS if is_quorum else _OF_BOTH:
         own, policy = arguments.get(f"x-{setting}"), definition.get(setting)
         if own is None or policy is None:
             value = policy if own is None else own
@@ -96,6 +113,8 @@ def in_force(
             found[setting] = value
     if is_quorum and engine.version >= (4, 0, 0):
         found.setdefault("delivery-limit", DEFAULT_DELIVERY_LIMIT)
+    if is_quorum and engine.waits_for_disconnected:
+        found.setdefault(DISCONNECTED, DEFAULT_DISCONNECTED_MS)
     return found
 
 
