@@ -16,6 +16,19 @@ from support.rabbitmq import RabbitNode
 
 load_profile()
 
+RABBITMQ_TIMEOUT_S = 300
+"""Of a test on a RabbitMQ node, which may have to start it (`support.rabbitmq.START_S`)."""
+
+NODE = pytest.StashKey[RabbitNode]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("timeout") is None:
+            given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            if any(isinstance(one, str) and one == "rabbitmq" for one in (*item.fixturenames, *given)):
+                item.add_marker(pytest.mark.timeout(RABBITMQ_TIMEOUT_S))
+
 
 def pytest_report_header() -> str:
     installation = Installation.of_environment()
@@ -27,10 +40,21 @@ def pytest_report_header() -> str:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[RabbitNode]:
+def rabbitmq(pytestconfig: pytest.Config) -> Iterator[RabbitNode]:
     """One RabbitMQ node for the whole run; `rabbit_vhost` or `unique` names keep tests apart."""
     with RabbitNode(statistics_s=1) as node:
+        pytestconfig.stash[NODE] = node
         yield node
+
+
+@pytest.fixture(autouse=True)
+def _node_runs(pytestconfig: pytest.Config) -> Iterator[None]:
+    """A test that fails while it has stopped the node of all leaves it to the next one as it was."""
+    yield
+    node = pytestconfig.stash.get(NODE, None)
+    if node is not None and not node.runs:
+        node.kill()
+        node.start()
 
 
 @pytest.fixture

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lbg_broker.client import BasicProperties, ConnectionSettings, Publisher, connect
+from lbg_broker.client import (
+    BasicProperties,
+    ConnectionSettings,
+    Nacked,
+    Publisher,
+    ResourceLocked,
+    Unroutable,
+    connect,
+)
 from lbg_broker.group import GroupSpec, Names
 from lbg_broker.provisioning import RecordUnavailable, Unreachable
 from lbg_broker.provisioning.describing import Description
@@ -25,14 +33,17 @@ from lbg_broker.provisioning.surveying import lags, survey
 from lbg_broker.publishing import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member, MemberSettings, Message
 from support.aside import aside
+from support.attached import Attached
 from support.group_load import Judge, Load, group_spec, under_load
 from support.group_on_broker import declare_group
 from support.rabbit_cluster import RabbitCluster
-from support.waiting import until
+from support.tried_queue import QUORUM, of_a_group
+from support.waiting import GUARD_S, until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)  # three nodes start in the first, and one or two in most
 
 WINDOW = 64
+SINCE_4_3 = (4, 3, 0)
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +115,14 @@ async def group(cluster: RabbitCluster, unique: str) -> AsyncIterator[Group]:
 
 
 def together(*members: Member) -> Callable[[], bool]:
-    live = list(range(len(members)))
-    return lambda: all(member.state().get("live") == live for member in members)
+    """Whether these are connected and know of each other and of nobody else, under whatever indexes they have."""
+
+    def are() -> bool:
+        indexes = {member.index for member in members}
+        live = [member.state().get("live") for member in members]
+        return None not in indexes and all(seen == sorted(indexes - {None}) for seen in live)
+
+    return are
 
 
 @pytest.mark.cluster
@@ -155,6 +172,89 @@ async def test_queues_go_on_when_the_node_of_their_leaders_goes(
             await aside(cluster.wait_whole)
         await group.check(load)
         assert group.judge.repeats <= 2 * 4 * WINDOW
+
+
+@pytest.mark.cluster
+async def test_while_a_node_is_down_its_members_are_found_gone_and_every_queue_is_served(
+    cluster: RabbitCluster, group: Group
+) -> None:
+    """One of them is back over another node, under another index from 4.3 on: there its old one is the node's."""
+    async with group.load() as load, group.member("a", 0) as a, group.member("b", 1) as b:
+        await until(together(a, b))
+        before = b.index
+        async with under_load(load, rate_hz=200):
+            await until(lambda: {"a", "b"} <= group.judge.members(since=200))
+            await aside(cluster.nodes[1].kill)
+            since = len(group.judge.starts)
+            # Less than the minute for which a queue of 4.3 waits by default.
+            await until(lambda: queues_called(group, since) == {0, 1, 2, 3}, timeout_s=40, what="every queue")
+            await until(together(a, b), what="both to know who is there")
+        assert not cluster.nodes[1].runs
+        assert (b.index == before) <= (cluster.nodes[0].version < SINCE_4_3)
+        await group.check(load)
+
+
+@pytest.mark.cluster
+async def test_a_mailbox_outlives_its_node_since_4_3_and_a_message_to_it_is_refused_and_not_returned(
+    cluster: RabbitCluster, group: Group
+) -> None:
+    """Until the node is back. Before 4.3 the others delete it as soon as they see that the node is gone."""
+    mailbox = f"{group.spec.name}.mailbox"
+    last = Nacked if cluster.nodes[0].version >= SINCE_4_3 else Unroutable
+    owner, other = await connect(cluster.urls[1]), await connect(cluster.urls[0])
+    await (await owner.open_channel()).queue_declare(mailbox, exclusive=True)
+    publisher = await Publisher.open(other)
+    assert await answer_to(publisher, mailbox) is None
+    await aside(cluster.nodes[1].kill)
+    async with asyncio.timeout(GUARD_S):
+        while await answer_to(publisher, mailbox) is not last:
+            pass
+    assert [await answer_to(publisher, mailbox) for _ in range(5)] == [last] * 5
+    if last is Nacked:
+        with pytest.raises(ResourceLocked):
+            await (await other.open_channel()).queue_declare(mailbox, exclusive=True)
+    await aside(cluster.nodes[1].start)
+    async with asyncio.timeout(GUARD_S):
+        while await answer_to(publisher, mailbox) is not Unroutable:
+            pass
+    await other.close()
+
+
+async def answer_to(publisher: Publisher, queue: str) -> type[Exception] | None:
+    """The error of a mandatory message to a queue; None when it is confirmed."""
+    try:
+        await publisher.publish("", queue, b"", mandatory=True)
+    except (Nacked, Unroutable) as error:
+        return type(error)
+    return None
+
+
+@pytest.mark.cluster
+async def test_since_4_3_a_queue_waits_for_a_consumer_whose_node_is_gone_and_a_groups_queue_for_a_second(
+    cluster: RabbitCluster, group: Group
+) -> None:
+    """A minute by default, in which nobody gets anything of it. Before 4.3 no queue waits."""
+    version = cluster.nodes[0].version
+    there, gone = await connect(cluster.urls[0]), await connect(cluster.urls[1])
+    channel = await there.open_channel()
+    publisher = await Publisher.open(there)
+    nexts: dict[str, Attached] = {}
+    for kind, arguments in (("plain", QUORUM), ("group", of_a_group(version))):
+        queue = f"{group.spec.name}.{kind}"
+        await channel.queue_declare(queue, durable=True, arguments=arguments)
+        for number in range(3):
+            await publisher.publish("", queue, b"%d" % number)
+        active = await Attached.to(gone, queue, prefetch=10)
+        await active.wait(3)
+        nexts[kind] = await Attached.to(there, queue, prefetch=10)
+    await aside(cluster.nodes[1].kill)
+    await until(lambda: len(nexts["group"].got) == 3, timeout_s=40, what="the next of a group's queue")
+    if version >= SINCE_4_3:
+        assert not nexts["plain"].got
+        await aside(cluster.nodes[1].start)
+    await until(lambda: len(nexts["plain"].got) == 3, what="the next of the other queue")
+    assert [each.bodies for each in nexts.values()] == [[0, 1, 2]] * 2
+    await there.close()
 
 
 async def test_a_member_starts_while_the_node_that_the_group_was_declared_on_is_down(
@@ -221,14 +321,19 @@ async def test_without_a_majority_everybody_waits_says_so_and_goes_on(
 
 def pauses(cluster: RabbitCluster) -> bool:
     """Whether `cluster_partition_handling` counts: not from 4.3 on, where a minority stays up, as under `ignore`."""
-    return cluster.nodes[0].version < (4, 3, 0)
+    return cluster.nodes[0].version < SINCE_4_3
 
 
 @asynccontextmanager
 async def partition_handling(cluster: RabbitCluster, handling: str) -> AsyncIterator[None]:
+    """A node that is started meanwhile has its own, `pause_minority`."""
+
     async def set_to(value: str) -> None:
         for node in cluster.nodes:
-            await aside(node.evaluate, f"application:set_env(rabbit, cluster_partition_handling, {value})")
+            if node.runs:
+                await aside(
+                    node.evaluate, f"application:set_env(rabbit, cluster_partition_handling, {value})"
+                )
 
     await set_to(handling)
     try:
@@ -267,15 +372,24 @@ async def test_without_a_majority_under_ignore_publishers_and_members_say_what_t
         await b.__aexit__(None, None, None)
 
 
-@pytest.mark.cluster
-async def test_without_a_majority_under_ignore_counts_are_unknown_and_not_0(
-    cluster: RabbitCluster, group: Group
-) -> None:
-    """The node that is left counts 0 at every door."""
+@pytest.fixture
+async def admin(cluster: RabbitCluster) -> AsyncIterator[LiveAdmin]:
+    """On the first node alone."""
     node = cluster.nodes[0]
     admin = LiveAdmin(
         ConnectionSettings.parse(node.amqp_url), ManagementApi(ManagementSettings.parse(node.management_url))
     )
+    try:
+        yield admin
+    finally:
+        await admin.close()
+
+
+@pytest.mark.cluster
+async def test_without_a_majority_under_ignore_counts_are_unknown_and_not_0(
+    cluster: RabbitCluster, group: Group, admin: LiveAdmin
+) -> None:
+    """The node that is left counts 0 at every door."""
     asked = {"it": group.spec}
     async with partition_handling(cluster, "ignore"):
         assert await lags(admin, asked, max_age_s=0.0) == {"it": 0}
@@ -294,7 +408,6 @@ async def test_without_a_majority_under_ignore_counts_are_unknown_and_not_0(
         async with asyncio.timeout(60):
             while await lags(admin, asked, max_age_s=0.0) != {"it": 0}:
                 pass
-    await admin.close()
     assert lag == [{"it": UNKNOWN}] * 10
     assert isinstance(found, Description)
     assert found.ready is UNKNOWN
@@ -353,6 +466,11 @@ async def test_a_partition_that_heals_loses_and_reorders_nothing_and_what_two_do
             await until(together(a, b), timeout_s=90, what="both to be there again")
         await group.check(load)
     assert group.judge.repeats <= 2 * 4 * WINDOW
+
+
+def queues_called(group: Group, since: int) -> set[int]:
+    """Of which queues members were called with something since the call of this number."""
+    return {hash_ % group.spec.queue_count for _, _, (_, hash_, _) in group.judge.starts[since:]}
 
 
 def calls_of(group: Group, member: str, since: int) -> list[tuple[str, str | None, tuple[str, int, int]]]:

@@ -16,6 +16,8 @@ from support.member_place import Place
 from support.rabbitmq import RabbitNode
 from support.waiting import until
 
+pytestmark = pytest.mark.timeout(300)  # a node starts, which takes minutes on a busy machine
+
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[RabbitNode]:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from support.rabbit_installation import Installation, NodeFailedError
-from support.rabbitmq import Epmd, RabbitNode, wait_until
+from support.rabbitmq import START_S, Epmd, RabbitNode, wait_until
 
 _LOOK_UP = """
     {{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, <<"{queue}">>)),
@@ -140,7 +140,7 @@ class RabbitCluster:
                 )
         self._parted = []
 
-    def wait_whole(self, timeout_s: float = 60) -> None:
+    def wait_whole(self, timeout_s: float = START_S) -> None:
         """Return when all nodes serve clients and see each other, and every quorum queue has all its members up.
 
         Raises `NodeFailedError` when that takes too long.

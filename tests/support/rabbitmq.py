@@ -35,6 +35,9 @@ from support.waiting import GUARD_S
 
 USER = "guest"
 PASSWORD = "guest"
+START_S = 240.0
+"""How long a node may take to start: five seconds on an idle machine of two cores, and minutes on one that is busy."""
+
 _RATES = ("global", "basic", "detailed")
 _ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
 
@@ -135,7 +138,7 @@ class RabbitNode:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def start(self, *, timeout_s: float = 90) -> None:
+    def start(self, *, timeout_s: float = START_S) -> None:
         """Start (again, on its old data) and return when both AMQP and the management API answer."""
         self.spawn()
         self.wait_ready(timeout_s=timeout_s)
@@ -156,7 +159,7 @@ class RabbitNode:
                 process_group=0,  # a terminal's Ctrl-C is not for the node, which has to outlive who uses it
             )
 
-    def wait_ready(self, *, timeout_s: float = 90) -> None:
+    def wait_ready(self, *, timeout_s: float = START_S) -> None:
         """Return when both AMQP and the management API answer. Raises `NodeFailedError` and leaves nothing running."""
         try:
             wait_until(self.answers, timeout_s=timeout_s, check=self._check_alive)

@@ -9,7 +9,7 @@ from lbg_broker.group import GroupSpec
 
 from .admin import Beat
 from .describing import Description, describe
-from .errors import GroupNotFound, ProvisioningError, Refused
+from .errors import AdminError, GroupNotFound, ProvisioningError, Refused, Unreachable
 from .live import LiveAdmin
 from .observed import UNKNOWN, Observed, Unknown
 from .provisioner import LISTEN_S
@@ -27,11 +27,12 @@ async def survey(
     """
     observed = await admin.observe_many(list(specs.values()))
     served = [name for name, one in observed.items() if one.is_served(name)]
-    beats: Mapping[str, Sequence[Beat] | Refused] = {}
+    beats: Mapping[str, Sequence[Beat] | AdminError] = {}
     if served:
         try:
             beats = await admin.listen_many(served, seconds=listen_s)
-        except Refused as error:  # a user who may not make a queue to listen with
+        except (Refused, Unreachable) as error:
+            # The user may not make a queue to listen with, or nobody can: most nodes of RabbitMQ 4.3 are down.
             beats = dict.fromkeys(served, error)
     return {
         key: _described(spec.name, observed[spec.name], beats.get(spec.name, ()))
@@ -62,11 +63,11 @@ async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str
 
 
 def _described(
-    group: str, observed: Observed, beats: Sequence[Beat] | Refused
+    group: str, observed: Observed, beats: Sequence[Beat] | AdminError
 ) -> Description | ProvisioningError:
     if observed.is_empty:
         return GroupNotFound(group)
-    if isinstance(beats, Refused):
+    if isinstance(beats, AdminError):
         why = {**observed.why, "members": str(beats)}
         return describe(group, replace(observed, why=why), beats=UNKNOWN)
     return describe(group, observed, beats=beats)
