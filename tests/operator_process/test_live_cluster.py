@@ -79,6 +79,14 @@ async def test_what_is_applied_can_be_read_selected_patched_and_deleted(cluster:
     assert await cluster.read(CONFIG_MAP, "shop", "c") is None
 
 
+async def test_an_object_that_came_in_the_place_of_the_one_that_is_to_go_stays(cluster: LiveCluster) -> None:
+    applied = await cluster.apply(CONFIG)
+    await cluster.delete(CONFIG_MAP, "shop", "c", uid="another")
+    assert await cluster.read(CONFIG_MAP, "shop", "c") == applied
+    await cluster.delete(CONFIG_MAP, "shop", "c", uid=applied["metadata"]["uid"])
+    assert await cluster.read(CONFIG_MAP, "shop", "c") is None
+
+
 async def test_what_is_not_there_is_none_or_done(cluster: LiveCluster) -> None:
     assert await cluster.read(SECRET, "shop", "none") is None
     assert await cluster.merge(GROUP, "shop", "none", {"status": {}}, subresource="status") is None

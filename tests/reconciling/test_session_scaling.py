@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from lbg_operator.cluster.kinds import DEPLOYMENT, GROUP, POD, STATEFUL_SET, Kind
 from lbg_operator.cluster.seam import ClusterError
 from support.operated import SETTLED_S, Place
@@ -100,6 +102,25 @@ async def test_a_consumer_that_is_wanted_again_while_its_session_ends_is_made_an
         assert sorted(broker.sessions) == ["orders-lbg-0", "orders-lbg-1", "orders-lbg-2"]
         assert not broker.sessions["orders-lbg-2"].closing
         assert replicas(place) == 3
+
+
+@pytest.mark.parametrize("delay_s", [1.0, 3.0, 7.0])
+@in_virtual_time
+async def test_the_consumer_that_was_made_anew_is_left_alone_by_an_operator_that_hears_of_it_late(
+    delay_s: float,
+) -> None:
+    place, broker = sessions_place()
+    async with place:
+        await ready(place, broker)
+        broker.works = False
+        place.edit_group({"replicas": 2})
+        await asyncio.sleep(SETTLED_S)
+        place.edit_group({"replicas": 3})
+        await asyncio.sleep(SETTLED_S)
+        place.delay_s = delay_s
+        broker.works = True
+        await asyncio.sleep(90)
+        assert broker.pods.gone == ["orders-lbg-2"]
 
 
 @in_virtual_time

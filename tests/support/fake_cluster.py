@@ -136,10 +136,11 @@ class FakeCluster:
             raise ClusterError(f"create {kind.kind} {place[2]}", "already exists", status=CONFLICT)
         return self._write("create", place, new)
 
-    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str | None = None) -> None:
         self._require_right(kind.verbs, "delete", kind)
         self._require("delete", kind, name)
-        if (kind, namespace, name) in self.objects:
+        there = self.objects.get((kind, namespace, name))
+        if there is not None and uid in (None, there["metadata"]["uid"]):
             self.written.append(("delete", kind.kind, name))
             self.changed.append(("delete", kind.kind, name))
             self.take_away(kind, namespace, name)

@@ -121,7 +121,10 @@ class ServedCluster:
             case "POST":
                 found = await cluster.create(body)
             case "DELETE":
-                there = (kind, namespace, name) in cluster.objects
+                there = cluster.objects.get((kind, namespace, name))
+                uid = body.get("preconditions", {}).get("uid")
+                if there is not None and uid not in (None, there["metadata"]["uid"]):
+                    return _status(409, f"Precondition failed: UID in precondition: {uid}")
                 await cluster.delete(kind, str(namespace), name)
                 found = {"kind": "Status", "status": "Success"} if there else None
             case _:

@@ -24,6 +24,7 @@ APPLY = "application/apply-patch+yaml"
 """JSON is YAML (Kubernetes: "Server-Side Apply")."""
 MERGE = "application/merge-patch+json"
 NOT_THERE = 404
+CONFLICT = 409
 FORBIDDEN = frozenset({401, 403})
 INVALID = frozenset({400, 413, 422})
 MISTAKES = ("failed to create typed patch object", "failed to convert new")
@@ -168,8 +169,15 @@ class LiveCluster:
             raise ClusterError(_called("create", kind, namespace, None), "the namespace is gone", status=404)
         return made
 
-    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        await self._asked("DELETE", kind, namespace, name, query={"propagationPolicy": "Background"})
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str | None = None) -> None:
+        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        try:
+            await self._asked("DELETE", kind, namespace, name, body=body)
+        except ClusterError as error:
+            if uid is None or error.status != CONFLICT:
+                raise
 
     async def _asked(
         self,

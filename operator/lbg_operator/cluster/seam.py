@@ -70,5 +70,5 @@ class Cluster(Protocol):
 
     async def create(self, new: Object) -> Object: ...
 
-    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        """Its dependents are deleted after it, in the background."""
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str | None = None) -> None:
+        """Its dependents are deleted after it, in the background. With a `uid` another object of that name stays."""

@@ -73,14 +73,16 @@ class SessionScaling:
 
     async def _follow(self, key: Key, group: GroupManifest, plan: SessionPlan) -> None:
         cluster = self._world.cluster
-        for pods, mark in ((plan.mark, "true"), (plan.unmark, None)):  # before the session is told
-            for pod in pods:
+        for marked, mark in ((plan.mark, "true"), (plan.unmark, None)):  # before the session is told
+            for pod in marked:
                 patch = {"metadata": {"annotations": {ENDING: mark}}}
                 await cluster.merge(POD, key.namespace, pod, patch)
         for session in plan.close:
             await self._close(key, group, session)
         for pod in plan.renew:
-            await cluster.delete(POD, key.namespace, pod)
+            # By its uid: the store may have one that is gone, and the pod in its place is not the one that is over.
+            if (there := self._world.store.pods(key).get(pod)) is not None:
+                await cluster.delete(POD, key.namespace, pod, uid=there["metadata"]["uid"])
 
     async def _close(self, key: Key, group: GroupManifest, session: str) -> None:
         reach = self._world.reach.get(broker_key(group))
