@@ -202,9 +202,9 @@ async def test_a_pod_that_gets_no_node_or_no_volume_is_told_when_that_lasts() ->
             "lastTransitionTime": place.operator.world.timestamp,
         }
         place.cluster.edit(POD, "shop", "orders-lbg-1", {"status": {"conditions": [condition]}})
-        await asyncio.sleep(40)
+        await asyncio.sleep(15)
         assert place.conditions()["Degraded"] == ("False", "AsExpected")
-        await asyncio.sleep(60)
+        await asyncio.sleep(15)
         assert place.conditions()["Degraded"] == ("True", "PodsFailing")
         assert "orders-lbg-1: Unschedulable: pod has unbound" in place.message("Degraded")
 

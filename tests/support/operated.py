@@ -20,6 +20,7 @@ from lbg_operator.reconciling.autoscaling import Autoscaling
 from lbg_operator.reconciling.broker import Brokers
 from lbg_operator.reconciling.group import Groups
 from lbg_operator.reconciling.looks import Looks
+from lbg_operator.reconciling.pod_watch import BrokerPods
 from lbg_operator.reconciling.secret_cache import SecretCache
 from lbg_operator.reconciling.store import Key, Store
 from lbg_operator.reconciling.store import Object as Seen
@@ -186,6 +187,7 @@ class Operator:
             applied=Applied(cluster, self._store),
             looks=looks,
             secrets=SecretCache(cluster, self._store, changed=lambda key: self._brokers.wake(key)),
+            broker_pods=BrokerPods(cluster, changed=lambda key: self._brokers.wake(key)),
             autoscaling=Autoscaling(
                 cluster,
                 place.settings,
@@ -217,6 +219,7 @@ class Operator:
         await self._brokers.close()
         await self.world.looks.close()
         await self.world.secrets.close()
+        await self.world.broker_pods.close()
 
     def wake_groups(self) -> None:
         for key, _ in self._store.all(GROUP):

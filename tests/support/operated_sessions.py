@@ -29,11 +29,13 @@ class _Session:
 
 
 class SessionPods:
-    """The StatefulSet's controller. `gone`: the pods that it or the operator took, in order."""
+    """The StatefulSet's controller. `gone`: the pods that it or the operator took, in order. `is_away`: it does
+    nothing."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
         self.gone: list[str] = []
+        self.is_away = False
         cluster.watchers.insert(0, self._told)
 
     def all(self) -> dict[str, Object]:
@@ -42,7 +44,7 @@ class SessionPods:
     def _told(self, kind: Kind, seen: Object, is_gone: bool) -> None:
         if kind is POD and is_gone:
             self.gone.append(seen["metadata"]["name"])
-        if kind in (POD, STATEFUL_SET):
+        if kind in (POD, STATEFUL_SET) and not self.is_away:
             asyncio.get_running_loop().call_later(LATER_S, self._follow)
 
     def _follow(self) -> None:

@@ -21,6 +21,7 @@ from ..reconciling.autoscaling import Autoscaling
 from ..reconciling.broker import Brokers
 from ..reconciling.group import Groups
 from ..reconciling.looks import Looks
+from ..reconciling.pod_watch import BrokerPods
 from ..reconciling.secret_cache import SecretCache
 from ..reconciling.store import Key, Object, Store
 from ..reconciling.world import World
@@ -119,6 +120,7 @@ class Process:
             applied=Applied(cluster, self._store),
             looks=self._looks,
             secrets=SecretCache(cluster, self._store, changed=lambda key: self._brokers.wake(key)),
+            broker_pods=BrokerPods(cluster, changed=lambda key: self._brokers.wake(key)),
             autoscaling=self._autoscaling,
             announce=self._announcing,
             wake_group=lambda key: self._groups.wake(key),
@@ -159,6 +161,7 @@ class Process:
         await self._brokers.close()
         await self._looks.close()
         await self.world.secrets.close()
+        await self.world.broker_pods.close()
         await self._pool.close()
 
     def dead(self) -> str:

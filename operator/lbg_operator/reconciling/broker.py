@@ -19,9 +19,11 @@ from ..status.conditions import Condition, Reason, merged
 from ..status.judging import is_ready, taken
 from ..status.judging_brokers import degraded_broker, ready_broker
 from ..status.news import news
+from ..status.pods import changes_in_s, failing
 from .embedded import EmbeddedBrokers
 from .failures import Failures
 from .lag_counts import Counters
+from .pod_watch import Shortages
 from .store import Key, Object
 from .world import Reach, World, broker_key
 
@@ -40,6 +42,7 @@ class Brokers:
         self._embedded = EmbeddedBrokers(world, self._failures)
         self._checks: dict[Key, tuple[str, Condition]] = {}
         """Its version and what became of the last check of each."""
+        self._shortages = Shortages()
         self._whole: dict[Key, int] = {}
         """The generation of each that the cluster had all of."""
         self._alarms: dict[Key, Sequence[str]] = {}
@@ -76,14 +79,27 @@ class Brokers:
         if is_whole or is_ready(manifest):
             self._whole[key] = generation
         is_applied = self._whole.get(key) == generation
+        pods, now_s = self._pods(key, broker), self._world.wall_clock().timestamp()
+        is_ours = isinstance(broker.engine, Embedded)
+        stateful_set = self._world.store.get(STATEFUL_SET, key) if is_ours else None
+        short = self._shortages.seen(key, stateful_set, now=self._world.now())
         conditions = [
             taken(unapplied),
             checked if is_applied else ready_broker(checked, unapplied.words or volume or ""),
-            degraded_broker(volume, self._alarms.get(key), unapplied=unapplied),
+            degraded_broker(
+                volume, self._alarms.get(key), unapplied=unapplied, pods=failing(pods, now_s) or short
+            ),
         ]
         await self._report(key, broker, conditions, generation=generation, version=version)
         is_well = checked.reason is Reason.REACHABLE and not self._failures.may_pass(key)
-        return CHECK_EVERY_S if is_well else RETRY_S
+        again_s = CHECK_EVERY_S if is_well else RETRY_S
+        short_in_s = self._shortages.due_in_s(key, now=self._world.now())
+        return min(again_s, changes_in_s(pods, now_s), short_in_s)
+
+    def _pods(self, key: Key, broker: BrokerManifest) -> Sequence[Object]:
+        """Of a broker that the operator runs."""
+        pod = self._world.broker_pods.latest(key) if isinstance(broker.engine, Embedded) else None
+        return () if pod is None else (pod,)
 
     async def _checked(self, key: Key, broker: BrokerManifest) -> tuple[str, Condition]:
         self._alarms.pop(key, None)
@@ -149,6 +165,8 @@ class Brokers:
     async def _forget(self, key: Key) -> None:
         self._embedded.forget(key)
         self._failures.forget(key)
+        self._shortages.forget(key)
+        await self._world.broker_pods.forget(key)
         self._checks.pop(key, None)
         self._whole.pop(key, None)
         self._alarms.pop(key, None)

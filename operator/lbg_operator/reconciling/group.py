@@ -11,11 +11,13 @@ from ..errors import ManifestError
 from ..manifests import GroupManifest
 from ..status.conditions import Reason
 from ..status.judging import Facts, Refusal, is_ready
+from ..status.pods import NO_MOUNTS, changes_in_s, mounts_of
 from .burying import Burying
 from .failures import Failures
 from .finalizing import has_finalizer, with_finalizer
 from .planning import Object as Child
 from .planning import children_of, obsolete, refusal_of, workload_of
+from .pod_watch import Shortages
 from .provisioning import Provisioning
 from .reporting import Reporting
 from .scaling import Scaling
@@ -42,6 +44,7 @@ class Groups:
         self._scheduling = Scheduling(world.wall_clock)
         self._reporting = Reporting(world)
         self._failures = Failures(world.now)
+        self._shortages = Shortages()
         self._whole: dict[Key, int] = {}
         """The generation of each group that the broker and the cluster had all of."""
         self._uids: dict[Key, str] = {}
@@ -102,8 +105,12 @@ class Groups:
             return 0.0
         facts = replace(facts, unapplied=unapplied, is_applied=self._whole.get(key) == generation)
         again_s = min(again_s, await self._reporting.write(key, group, facts, generation=generation))
-        if failures.are_any(key):
-            again_s = min(again_s, REFUSED_S)
+        again_s = min(
+            again_s,
+            changes_in_s(facts.pods, facts.now_s, facts.mounts),
+            self._shortages.due_in_s(key, now=self._world.now()),
+            REFUSED_S if failures.are_any(key) else AGAIN_S,
+        )
         is_again = failures.may_pass(key) or (facts.failure is not None and facts.failure.retryable)
         return 0.0 if is_again else again_s
 
@@ -198,6 +205,7 @@ class Groups:
         store, look = self._world.store, self._world.looks.latest(key)
         workload, autoscaler = store.get(*workload_of(group)), store.get(AUTOSCALER, key)
         keda = self._world.autoscaling.keda_status(group)
+        sessions = workload if group.has_sessions else None
         return replace(
             facts,
             description=None if look is None else look.description,
@@ -205,7 +213,9 @@ class Groups:
             workload=None if workload is None else workload["status"],
             autoscaler=keda if autoscaler is None else autoscaler["status"],
             metrics=self._world.autoscaling.ailment,
-            pods=tuple(store.pods(key).values()) if group.has_sessions else (),
+            pods=tuple(store.pods(key).values()),
+            mounts=NO_MOUNTS if group.consumer is None else mounts_of(group.consumer.template),
+            missing=self._shortages.seen(key, sessions, now=self._world.now()),
             scale_in=self._session_scaling.waiting(key),
             now_s=self._world.wall_clock().timestamp(),
             **more,
@@ -245,5 +255,6 @@ class Groups:
         self._session_scaling.forget(key)
         self._scheduling.forget(key)
         self._failures.forget(key)
+        self._shortages.forget(key)
         self._whole.pop(key, None)
         self._uids.pop(key, None)

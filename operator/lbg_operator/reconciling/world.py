@@ -19,6 +19,7 @@ from ..settings import OperatorSettings
 from .applied import Applied
 from .autoscaling import Autoscaling
 from .looks import Looks
+from .pod_watch import BrokerPods
 from .secret_cache import SecretCache
 from .store import Key, Object, Store
 
@@ -48,6 +49,7 @@ class World:
     applied: Applied
     looks: Looks
     secrets: SecretCache
+    broker_pods: BrokerPods
     autoscaling: Autoscaling
     announce: Announce
     wake_group: Callable[[Key], None]

@@ -173,7 +173,12 @@ class Reason(enum.Enum):
         "time with more of it.",
     )
     REPAIR_NEEDED = (Type.DEGRADED, State.TRUE, "Something of the group is missing or changed on the broker.")
-    PODS_FAILING = (Type.DEGRADED, State.TRUE, "Consumer pods do not start or keep ending.")
+    PODS_FAILING = (
+        Type.DEGRADED,
+        State.TRUE,
+        "Pods of the consumers, or that of the broker, are not made, do not start, or end again and again; the message "
+        "has the reason of each.",
+    )
     CLUSTER_REFUSES = (
         Type.DEGRADED,
         State.TRUE,

@@ -22,7 +22,8 @@ from lbg_broker.provisioning.statuses import unserved
 
 from ..manifests import Floor, GroupManifest
 from .conditions import Condition, Reason
-from .sessions import failing, stranded_of
+from .pods import NO_MOUNTS, Mounts, failing
+from .sessions import stranded_of
 
 QUEUES_NAMED_MAX = 10
 SCALING_DISABLED = "ScalingDisabled"
@@ -77,10 +78,10 @@ class Facts:
 
     `refusal`: the manifest is not accepted. `failure`: provisioning ended with this. `autoscaler` is the status of the
     HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment. `unapplied`: what the cluster
-    did not take, and `is_applied`: whether it had all of this generation once. `not_begun`: why nothing is
-    done on the broker yet. `metrics`: what keeps lag from autoscalers in this cluster; `floor`: what the schedule
-    comes to, None without one. In mode Sessions `pods`
-    are those of the consumers, and `scale_in` what fewer of them wait for. `now_s` counts from the epoch.
+    did not take, and `is_applied`: whether it had all of this generation once. `not_begun`: why nothing is done on the
+    broker yet. `metrics`: what keeps lag from autoscalers in this cluster; `floor`: what the schedule comes to, None
+    without one. `pods` are those of the consumers, which have `mounts`; `missing` says that fewer are made than there
+    should be. In mode Sessions `scale_in` is what fewer of them wait for. `now_s` counts from the epoch.
     """
 
     refusal: Refusal | None = None
@@ -95,6 +96,8 @@ class Facts:
     workload: Mapping[str, Any] | None = field(default=None, hash=False)
     autoscaler: Mapping[str, Any] | None = field(default=None, hash=False)
     pods: Sequence[Mapping[str, Any]] = field(default=(), hash=False)
+    mounts: Mounts = NO_MOUNTS
+    missing: str = ""
     scale_in: ScaleIn | None = None
     floor: Floor | None = None
     now_s: float = 0.0
@@ -221,7 +224,7 @@ def degraded(group: GroupManifest, facts: Facts) -> Condition:
     description = facts.description
     if (unapplied := not_taken(facts.unapplied)) is not None:
         return unapplied
-    if pods := _pods_failing(facts.workload) or failing(facts.pods, facts.now_s):
+    if pods := _pods_failing(facts):
         return Condition(Reason.PODS_FAILING, pods)
     if description is None or description.members is UNKNOWN:
         return Condition(Reason.NOT_KNOWN, facts.unread)
@@ -254,10 +257,15 @@ def not_taken(unapplied: Unapplied) -> Condition | None:
     return Condition(Reason.APPLY_FAILS, joined(unapplied.faults)) if unapplied.faults else None
 
 
-def _pods_failing(workload: Mapping[str, Any] | None) -> str:
-    """What the Deployment says of pods that do not come up (Kubernetes: "Deployment status")."""
-    for one in (workload or {}).get("conditions", ()):
-        is_stuck = one["type"] == "Progressing" and one["status"] == "False"
-        if is_stuck or (one["type"] == "ReplicaFailure" and one["status"] == "True"):
-            return f"{one.get('reason', '')}: {one.get('message', '')}"
+def _pods_failing(facts: Facts) -> str:
+    """What keeps pods from being made, what keeps them from running, and what the Deployment concludes from that
+    (Kubernetes: "Deployment status")."""
+    said = {one["type"]: one for one in (facts.workload or {}).get("conditions", ())}
+    refused, progress = said.get("ReplicaFailure", {}), said.get("Progressing", {})
+    if refused.get("status") == "True":
+        return f"{refused.get('reason', '')}: {refused.get('message', '')}"
+    if pods := failing(facts.pods, facts.now_s, facts.mounts) or facts.missing:
+        return pods
+    if progress.get("status") == "False":
+        return f"{progress.get('reason', '')}: {progress.get('message', '')}"
     return ""

@@ -15,14 +15,20 @@ def ready_broker(checked: Condition, unapplied: str) -> Condition:
 
 
 def degraded_broker(
-    volume_refusal: str | None, alarms: Sequence[str] | None, *, unapplied: Unapplied = ALL_APPLIED
+    volume_refusal: str | None,
+    alarms: Sequence[str] | None,
+    *,
+    unapplied: Unapplied = ALL_APPLIED,
+    pods: str = "",
 ) -> Condition:
     """`volume_refusal`: why the cluster refuses the volume; empty or None if it does not. `alarms` is None when nobody
-    could ask."""
+    could ask. `pods`: what keeps the broker's pod from running."""
     if alarms:
         return Condition(Reason.BROKER_ALARM, "; ".join(alarms))
     if (refused := not_taken(unapplied)) is not None:
         return refused
+    if pods:
+        return Condition(Reason.PODS_FAILING, pods)
     if volume_refusal:
         return Condition(Reason.VOLUME_REFUSED, volume_refusal)
     return Condition(Reason.NOT_KNOWN if alarms is None else Reason.AS_EXPECTED)
