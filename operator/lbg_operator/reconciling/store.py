@@ -86,12 +86,14 @@ def group_of(child: Object) -> Key | None:
 
 
 def version_of(seen: Object) -> str:
-    """What changes when somebody changes what an object should be. A status changes the resourceVersion only."""
-    generation = seen["metadata"].get("generation")
-    if generation is not None:
-        return str(generation)
-    wanted = {name: value for name, value in seen.items() if name not in ("metadata", "status")}
-    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+    """What changes when somebody changes what an object should be. A status changes the resourceVersion only, and labels
+    and owners change no generation."""
+    metadata = seen["metadata"]
+    wanted = metadata.get("generation")
+    if wanted is None:
+        wanted = {name: value for name, value in seen.items() if name not in ("metadata", "status")}
+    told = (wanted, metadata.get("labels"), metadata.get("ownerReferences"))
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def _is_older(seen: Object, known: Object) -> bool:
