@@ -57,7 +57,9 @@ async def test_a_broker_that_is_away_for_an_hour_costs_no_group_a_write_but_the_
 
 
 @pytest.mark.parametrize(
-    "spoilt", [{"labels": {"app.kubernetes.io/instance": None}}, {"ownerReferences": None}], ids=["labels", "owner"]
+    "spoilt",
+    [{"labels": {"app.kubernetes.io/instance": None}}, {"ownerReferences": None}],
+    ids=["labels", "owner"],
 )
 @in_virtual_time
 async def test_labels_and_owners_that_somebody_takes_away_are_back_at_once(spoilt: dict[str, object]) -> None:

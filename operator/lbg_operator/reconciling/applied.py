@@ -10,8 +10,9 @@ from ..cluster.kinds import Kind, kind_of
 from ..cluster.seam import Cluster, Object
 from .store import Key, Store, version_of
 
-REPEAT_AFTER_S = 600.0
-"""Everything is applied again after this long, whatever the watches say."""
+REPEAT_AFTER_S = 3600.0
+"""Everything is applied again after this long, whatever the watches say. They show each change of what was applied, and
+lists every ten minutes what they missed, so this is for annotations and for mistakes of ours."""
 
 
 @dataclass(slots=True)
@@ -43,6 +44,14 @@ class Applied:
         self._last.setdefault(owner, {})[kind, name] = _Last(digest, version_of(applied), now)
         self.store.put(kind, applied)
         return True
+
+    def are_untouched(self, owner: Key, *, now: float) -> bool:
+        """Whether all that was applied for `owner` is as it was, and not due to be applied again."""
+        applied = self._last.get(owner, {})
+        return all(
+            now < last.at + REPEAT_AFTER_S and self.is_untouched(owner, kind, name)
+            for (kind, name), last in applied.items()
+        )
 
     def is_untouched(self, owner: Key, kind: Kind, name: str) -> bool:
         """Whether an object was applied, and nobody has changed or deleted it since."""

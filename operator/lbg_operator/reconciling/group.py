@@ -48,6 +48,9 @@ class Groups:
         self._whole: dict[Key, int] = {}
         """The generation of each group that the broker and the cluster had all of."""
         self._uids: dict[Key, str] = {}
+        self._settled: dict[Key, tuple[object, ...]] = {}
+        """What the objects of each group were rendered from, where all were applied: they are rendered again when that
+        or one of them changes."""
         self._unmade: dict[Key, Object] = {}
         """Groups that nothing was ever made for on a broker."""
 
@@ -169,11 +172,19 @@ class Groups:
         return self._observed(key, group, facts, failure=failure)
 
     async def _applied(
-        self, key: Key, group: GroupManifest, facts: Facts, children: list[Child]
+        self, key: Key, group: GroupManifest, facts: Facts, children: list[Child] | None
     ) -> tuple[Facts, float]:
         """The cluster's side, and in how many seconds there is more to do."""
         self._world.looks.watch(key, broker_key(group), group.spec)
-        again_s = await self._apply(key, group, children)
+        again_s = AGAIN_S
+        if children is not None:
+            self._settled.pop(key, None)
+            source = self._source(group)
+            again_s = await self._apply(key, group, children)
+            is_all = again_s == AGAIN_S and not self._failures.are_any(key)
+            # Sessions are looked at in each round, and pods that wait for their Secret are not applied yet.
+            if is_all and not group.has_sessions and self._provisioning.has_given(group):
+                self._settled[key] = source
         return self._observed(key, group, facts), again_s
 
     def _waits_for_a_look(self, key: Key, manifest: Object) -> bool:
@@ -181,14 +192,17 @@ class Groups:
         is_known = manifest.get("status", {}).get("observedGeneration") == manifest["metadata"]["generation"]
         return is_known and self._provisioning.is_done(key) and self._world.looks.latest(key) is None
 
-    def _judged(self, key: Key, group: GroupManifest) -> tuple[Facts, list[Child]]:
-        """Whether the manifest is followed, and what it asks for in the cluster."""
+    def _judged(self, key: Key, group: GroupManifest) -> tuple[Facts, list[Child] | None]:
+        """Whether the manifest is followed, and what it asks for in the cluster; None for what is there."""
         world = self._world
         refusal = None
         if not world.is_unreadable(broker_key(group)):
             refusal = refusal_of(group, world.broker(broker_key(group)), world.namesakes(group))
         if refusal is not None:
             return Facts(refusal=refusal), []
+        source = self._source(group)
+        if self._settled.get(key) == source and world.applied.are_untouched(key, now=world.now()):
+            return Facts(floor=self._scheduling.floor(key)), None
         try:
             children = children_of(
                 group,
@@ -199,6 +213,11 @@ class Groups:
         except ManifestError as error:
             return Facts(refusal=Refusal(Reason.INVALID, str(error))), []
         return Facts(floor=self._scheduling.floor(key)), children
+
+    def _source(self, group: GroupManifest) -> tuple[object, ...]:
+        autoscaling = self._world.autoscaling
+        has_ca = self._world.has_authority(broker_key(group))
+        return group, has_ca, autoscaling.scalers_of(group), autoscaling.kinds
 
     def _observed(self, key: Key, group: GroupManifest, facts: Facts, **more: Any) -> Facts:
         """With what the watches and the last look show."""
@@ -257,4 +276,5 @@ class Groups:
         self._failures.forget(key)
         self._shortages.forget(key)
         self._whole.pop(key, None)
+        self._settled.pop(key, None)
         self._uids.pop(key, None)
