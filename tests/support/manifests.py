@@ -35,7 +35,7 @@ def broker_manifest(spec: Manifest | None = None, *, name: str = "main", namespa
 def _object(kind: str, plural: str, spec: Manifest, name: str, namespace: str) -> Manifest:
     metadata = {"name": name, "namespace": namespace, "uid": f"uid-of-{name}", "generation": 1}
     told = {"apiVersion": "lbg.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": copy.deepcopy(spec)}
-    fill_in(told["spec"], schema_of(plural)["properties"]["spec"])
+    fill_in(told, schema_of(plural))
     return told
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..brokers.pool import Pool
 from ..cluster.kinds import BROKER, STATEFUL_SET
 from ..errors import ManifestError
 from ..manifests import BrokerManifest, Embedded
-from ..status.conditions import Condition, Reason, merged
+from ..status.conditions import Condition, Reason, merged, with_stalled
 from ..status.judging import is_ready, taken
 from ..status.judging_brokers import degraded_broker, ready_broker
 from ..status.news import news
@@ -187,7 +187,7 @@ class Brokers:
         self,
         key: Key,
         broker: BrokerManifest | None,
-        conditions: Iterable[Condition],
+        conditions: Sequence[Condition],
         *,
         generation: int,
         version: str = "",
@@ -198,6 +198,7 @@ class Brokers:
         if manifest is None:
             return
         former: dict[str, Any] = manifest.get("status", {})
+        conditions = with_stalled(conditions)
         wanted: dict[str, Any] = {
             "observedGeneration": generation,
             "groupCount": sum(broker_key(group) == key for group in world.groups()),

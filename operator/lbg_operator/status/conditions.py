@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ class Type(enum.StrEnum):
     SCALING_ACTIVE = "ScalingActive"
     DEGRADED = "Degraded"
     SCALED = "Scaled"
+    STALLED = "Stalled"
 
 
 class State(enum.StrEnum):
@@ -214,6 +215,13 @@ class Reason(enum.Enum):
     )
     NOT_KNOWN = (Type.DEGRADED, State.UNKNOWN, "The broker could not be read, so nobody knows.")
 
+    NEEDS_A_CHANGE = (
+        Type.STALLED,
+        State.TRUE,
+        "Waiting does not help, as the manifest has to change: see Accepted and Provisioned. The condition is there "
+        "only while that is so (kstatus).",
+    )
+
     @property
     def word(self) -> str:
         return "".join(part.capitalize() for part in self.name.split("_"))
@@ -221,6 +229,18 @@ class Reason(enum.Enum):
 
 UNASKED = frozenset({Reason.NOT_ASKED.word, Reason.AT_ZERO.word})
 """Reasons by which a condition is False because nobody wants it to be True."""
+
+
+FINAL = frozenset(
+    {
+        Reason.INVALID,
+        Reason.BROKER_NOT_ALLOWED,
+        Reason.NAME_TAKEN,
+        Reason.GROUP_DIFFERS,
+        Reason.UNSUPPORTED,
+    }
+)
+"""Reasons that hold until somebody changes a manifest. A Broker that is not found may be on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +259,13 @@ class Condition:
             "reason": self.reason.word,
             "message": self.message or self.reason.meaning,
         }
+
+
+def with_stalled(conditions: Sequence[Condition]) -> list[Condition]:
+    """With what those who wait for an object go by (kstatus: "Conditions"), where waiting does not help."""
+    final = next((one for one in conditions if one.reason in FINAL), None)
+    message = "" if final is None else f"{final.reason.word}: {final.message or final.reason.meaning}"
+    return [*conditions, *([] if final is None else [Condition(Reason.NEEDS_A_CHANGE, message)])]
 
 
 def merged(

@@ -21,7 +21,7 @@ from lbg_broker.provisioning.observed import UNKNOWN
 from lbg_broker.provisioning.statuses import unserved
 
 from ..manifests import Floor, GroupManifest
-from .conditions import Condition, Reason
+from .conditions import Condition, Reason, with_stalled
 from .pods import NO_MOUNTS, Mounts, failing
 from .sessions import stranded_of
 
@@ -110,7 +110,7 @@ def conditions_of(group: GroupManifest | None, facts: Facts) -> list[Condition]:
         conditions += [ready(group, facts), scaling_active(group, facts), degraded(group, facts)]
         if group.has_sessions and group.consumer is not None:
             conditions.append(scaled(facts))
-    return conditions
+    return with_stalled(conditions)
 
 
 def accepted(facts: Facts) -> Condition:
