@@ -337,6 +337,22 @@ def test_a_key_blocked_for_half_of_the_consumer_timeout_gives_its_queue_back() -
     fine(world, after_s=40)  # poisoned by now, it waits for the longest interval
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_cut_off_at_three_quarters_of_the_consumer_timeout_says_so_whatever_it_waited_for(
+    seed: int,
+) -> None:
+    """A handoff that was begun at half of it, and put off or not, may be waiting for the call."""
+    chances = Chances(slow=1.0, slow_s=1000.0)
+    world = World(seed, queue_count=1, hash_count=1, chances=chances, balancing={"consumer_timeout_s": 40.0})
+    world.join()
+    world.run(1)
+    world.publish("a", hash_=0)
+    world.run(32)
+    (moved,) = events(world, Moved)
+    assert events(world, Kept)
+    assert (moved.why, moved.forced) == ("held for three quarters of the consumer timeout", 1)
+
+
 def test_attempts_are_counted_across_a_move() -> None:
     rules = Rules(concurrency=4, max_attempts=6, when_exhausted=WhenExhausted.DEAD_LETTER)
     world = World(20, queue_count=1, hash_count=1, rules=rules, balancing={"rebalance_delay_s": 0.1})

@@ -94,10 +94,13 @@ class Handoffs:
         return handoff.to is not None
 
     def cut_off(self, binding: Binding, why: str, now: float) -> None:
-        """Give a queue to whoever waits first now, drained or not."""
+        """Give a queue to whoever waits first now, drained or not; a move that waits for calls does not any more."""
         if binding.queue not in self.moves:
             self.start(binding, None, why, now)
-        self._force(self.moves[binding.queue], now)
+        handoff = self.moves[binding.queue]
+        if handoff.stage is not Stage.DETACHING:
+            handoff.why = why
+        self._force(handoff, now)
 
     def force(self, now: float) -> None:
         """Carry out every move now, drained or not."""
