@@ -156,7 +156,7 @@ async def test_a_group_lives_where_queues_are_quorum_queues_by_default(
         await delete_group(admin, "orders")
 
 
-async def test_a_queue_made_before_an_upgrade_to_4_is_shown_until_a_policy_lifts_the_new_limit(
+async def test_a_queue_made_before_an_upgrade_to_4_is_shown_until_a_policy_lifts_the_new_limit_and_the_wait_of_4_3(
     admin: LiveAdmin,
     orders: GroupSpec,
     api: ManagementApi,
@@ -171,11 +171,18 @@ async def test_a_queue_made_before_an_upgrade_to_4_is_shown_until_a_policy_lifts
     for action in (DeleteQueue(queue.name), DeclareQueue(queue), Bind(queue.name, bindings)):
         await admin.perform(action)
     if rabbitmq.version >= (4, 0, 0):
-        told = ("messages can be lost: RabbitMQ itself sets delivery-limit 20 on queue lbg.orders.q.1",)
-        assert (await show_group(admin, "orders")).problems == told
+        told = ["messages can be lost: RabbitMQ itself sets delivery-limit 20 on queue lbg.orders.q.1"]
+        definition = {"delivery-limit": -1}
+        if rabbitmq.version >= (4, 3, 0):
+            told.append(
+                "queues stand still when the node of their member goes: RabbitMQ itself sets "
+                "consumer-disconnected-timeout 60000 on queue lbg.orders.q.1 (a policy of 1000 helps)"
+            )
+            definition["consumer-disconnected-timeout"] = 1000
+        assert list((await show_group(admin, "orders")).problems) == told
         with pytest.raises(Unsupported, match="would lose messages here"):
             await create_group(admin, orders)
-        unlimited = {"pattern": "^lbg\\.", "definition": {"delivery-limit": -1}, "apply-to": "quorum_queues"}
+        unlimited = {"pattern": "^lbg\\.", "definition": definition, "apply-to": "quorum_queues"}
         await api.put(path("policies", settings.vhost, "lbg-unlimited"), unlimited)
     assert (await show_group(admin, "orders")).problems == ()
     assert (await create_group(admin, orders)).changes == ()
