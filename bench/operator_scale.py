@@ -1,15 +1,19 @@
 """Hundreds of groups on one operator: how soon each is on its broker, and what the operator takes when all is quiet.
 
 On any cluster that KUBECONFIG names, with the CRDs in it (`kubectl apply --server-side -f crds/`) and no other operator
-of ours. The operator runs here as a process of its own, for one namespace that is made and deleted; the broker is an
-embedded one of this machine. The groups have no pods, as 500 of these would measure the cluster. From the answer of
-the API server to each manifest until its condition Provisioned is True in a watch; CPU in percent of a core over a time
-in which nothing changes (proc(5), stat), memory resident at its end. `python -m bench.operator_scale --groups 500`.
+of ours; or, with `--api fixture`, on the API server of the tests, which takes no work off the operator. That runs
+here as a process of its own, for one namespace that is made and deleted; the broker is an embedded one of this machine.
+The groups have no pods, as 500 of these would measure the cluster: two members for each are faked on the broker, with a
+beat a second each and a consumer on every queue. From the answer of the API server to each manifest until its condition
+Provisioned is True in a watch; CPU of the operator's process in percent of a core over a time in which nothing changes
+(proc(5), stat), memory resident at its end. `python -m bench.operator_scale --groups 500 --rate 5`.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
 import os
 import signal
 import statistics
@@ -19,6 +23,7 @@ import tempfile
 import threading
 import time
 import uuid
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,9 +31,17 @@ from typing import Any
 
 import kubernetes
 
+from bench.workers import cpu_s
+from lbg_operator.cluster.kinds import Kind
 from support.embedded import PASSWORD, USER, EmbeddedBroker
+from support.fake_cluster import FakeCluster
+from support.manifests import broker_manifest, group_manifest
+from support.operator_process import OperatorProcess
+from support.served_cluster import ServedCluster
+from support.waiting import until
 
 GROUP, VERSION, PLURAL = "lbg.dev", "v1alpha1", "loadbalancedgroups"
+SETTLING_S = 60.0
 
 
 def main() -> int:
@@ -39,7 +52,10 @@ def main() -> int:
     parser.add_argument("--queues", type=int, default=8)
     parser.add_argument("--rate", type=float, default=10, help="manifests applied in a second")
     parser.add_argument("--quiet-s", type=float, default=120, help="how long CPU is measured")
+    parser.add_argument("--api", choices=("cluster", "fixture"), default="cluster")
     asked = parser.parse_args()
+    if asked.api == "fixture":
+        return asyncio.run(_measured_on_fixture(asked))
     if not os.environ.get("KUBECONFIG"):
         print("operator_scale: set KUBECONFIG to a cluster that has the CRDs", file=sys.stderr)
         return 2
@@ -56,12 +72,17 @@ def measured(asked: argparse.Namespace) -> int:
             _make_broker(core, custom, name, broker)
             with _operator(name) as process:
                 waits = _provisioned(custom, name, asked)
-                time.sleep(30)
-                cpu = _cpu_percent(process.pid, asked.quiet_s)
-                memory = _resident_mb(process.pid)
+                with _members(broker.url, f"{name}-group-{{}}", asked.groups):
+                    time.sleep(SETTLING_S)
+                    cpu = _cpu_percent(process.pid, asked.quiet_s)
+                    memory = _resident_mb(process.pid)
                 _delete_groups(custom, name)
     finally:
         core.delete_namespace(name)
+    return _report(asked, waits, cpu, memory)
+
+
+def _report(asked: argparse.Namespace, waits: list[float], cpu: float, memory: float) -> int:
     waits.sort()
     p99 = waits[min(len(waits) - 1, round(len(waits) * 0.99))]
     print(f"{len(waits)} groups of {asked.queues} queues, {asked.rate:g} applied a second")
@@ -69,18 +90,98 @@ def measured(asked: argparse.Namespace) -> int:
         f"apply to Provisioned: p50 {statistics.median(waits):.2f} s  p99 {p99:.2f} s  max {waits[-1]:.2f} s"
     )
     print(f"when quiet: {cpu:.1f} % of a core, {memory:.0f} MB")
+    print(f"load of the machine: {os.getloadavg()[1]:.0f} processes on {os.cpu_count()} cores")
     return 0
 
 
+async def _measured_on_fixture(asked: argparse.Namespace) -> int:
+    applied: dict[str, float] = {}
+    waits: dict[str, float] = {}
+
+    def seen(kind: Kind, told: dict[str, Any], is_gone: bool) -> None:
+        name = told["metadata"]["name"]
+        said = told.get("status", {}).get("conditions", ())
+        is_made = any(one["type"] == "Provisioned" and one["status"] == "True" for one in said)
+        if name in applied and name not in waits and is_made:
+            waits[name] = time.monotonic() - applied[name]
+
+    with tempfile.TemporaryDirectory() as directory, EmbeddedBroker(Path(directory) / "data") as broker:
+        async with ServedCluster(FakeCluster()) as served:
+            served.cluster.put(_secret())
+            served.cluster.put(broker_manifest({"rabbitmq": _where(broker)}))
+            place = OperatorProcess(served, broker, Path(directory))
+            place.start()
+            try:
+                await place.watches()
+                served.cluster.watchers.append(seen)
+                begun = time.monotonic()
+                for number in range(asked.groups):
+                    await asyncio.sleep(max(0.0, begun + number / asked.rate - time.monotonic()))
+                    name = f"group-{number}"
+                    applied[name] = time.monotonic()
+                    served.cluster.put(group_manifest(_spec(asked.queues), name=name))
+                await until(lambda: len(waits) == asked.groups, timeout_s=1800, what="groups are provisioned")
+                with _members(broker.url, "shop-group-{}", asked.groups):
+                    await asyncio.sleep(SETTLING_S)
+                    before = cpu_s(place.pid)
+                    await asyncio.sleep(asked.quiet_s)
+                    cpu = (cpu_s(place.pid) - before) / asked.quiet_s * 100
+                    memory = _resident_mb(place.pid)
+            finally:
+                place.kill()
+    return _report(asked, list(waits.values()), cpu, memory)
+
+
+@contextmanager
+def _members(url: str, named: str, groups: int) -> Iterator[None]:
+    told = json.dumps({"role": "members", "url": url, "groups": groups, "named": named})
+    command = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "bench.surveying", "--worker", told]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            if not process.stdout.readline():
+                raise SystemExit("operator_scale: the members could not be faked")
+            yield
+        finally:
+            process.kill()
+
+
 def _make_broker(core: Any, custom: Any, namespace: str, broker: EmbeddedBroker) -> None:
+    core.create_namespaced_secret(namespace, {"metadata": {"name": "admin"}, "data": _secret()["data"]})
+    _create(custom, namespace, "Broker", "brokers", "main", {"rabbitmq": _where(broker)})
+
+
+def _secret() -> dict[str, Any]:
     login = {"username": USER, "password": PASSWORD}
-    core.create_namespaced_secret(namespace, {"metadata": {"name": "admin"}, "stringData": login})
-    where = {
+    data = {name: b64encode(value.encode()).decode() for name, value in login.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "admin", "namespace": "shop"},
+        "data": data,
+    }
+
+
+def _where(broker: EmbeddedBroker) -> dict[str, Any]:
+    return {
         "uris": [f"amqp://127.0.0.1:{broker.port}"],
         "managementURIs": [f"http://127.0.0.1:{broker.management_port}"],
         "adminSecretName": "admin",
     }
-    _create(custom, namespace, "Broker", "brokers", "main", {"rabbitmq": where})
+
+
+def _spec(queues: int) -> dict[str, Any]:
+    return {
+        "brokerRef": {"name": "main"},
+        "hash": {"count": 32},
+        "queues": {"count": queues, "size": "1M"},
+        "replicas": 0,
+        "drainTimeoutSeconds": 0,
+        "consumer": {
+            "app": {"channel": "Stream"},
+            "template": {"spec": {"containers": [{"name": "app", "image": "app"}]}},
+        },
+    }
 
 
 @contextmanager
@@ -125,18 +226,7 @@ def _provisioned(custom: Any, namespace: str, asked: argparse.Namespace) -> list
     begun = time.monotonic()
     for number in range(asked.groups):
         time.sleep(max(0.0, begun + number / asked.rate - time.monotonic()))
-        spec = {
-            "brokerRef": {"name": "main"},
-            "hash": {"count": 32},
-            "queues": {"count": asked.queues, "size": "1M"},
-            "replicas": 0,
-            "drainTimeoutSeconds": 0,
-            "consumer": {
-                "app": {"channel": "Stream"},
-                "template": {"spec": {"containers": [{"name": "app", "image": "app"}]}},
-            },
-        }
-        _create(custom, namespace, "LoadBalancedGroup", PLURAL, f"group-{number}", spec)
+        _create(custom, namespace, "LoadBalancedGroup", PLURAL, f"group-{number}", _spec(asked.queues))
         applied[f"group-{number}"] = time.monotonic()
     watching.join(timeout=600)
     missing = asked.groups - len(waits)
@@ -161,14 +251,9 @@ def _delete_groups(custom: Any, namespace: str) -> None:
 
 
 def _cpu_percent(pid: int, seconds: float) -> float:
-    before = _cpu_s(pid)
+    before = cpu_s(pid)
     time.sleep(seconds)
-    return (_cpu_s(pid) - before) / seconds * 100
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return (cpu_s(pid) - before) / seconds * 100
 
 
 def _resident_mb(pid: int) -> float:

@@ -159,14 +159,14 @@ async def measure(broker: Broker, groups: int, rate: float, surveys: int, looks:
     return lines
 
 
-async def fake_members(url: str, groups: int) -> None:
-    """Until killed."""
+async def fake_members(url: str, groups: int, named: str = "") -> None:
+    """Until killed. `named`: what the groups are called on the broker, with `{}` for the number of each."""
     beating = []
     for first in range(0, groups, GROUPS_A_CONNECTION):
         connection = await connect(url, name="members")
         channel = await connection.open_channel()
         for number in range(first, min(first + GROUPS_A_CONNECTION, groups)):
-            names = Names(spec_of(number).name)
+            names = Names(named.format(number) if named else spec_of(number).name)
             for index in range(MEMBERS):
                 await channel.queue_declare(names.mailbox(index), exclusive=True)
                 await channel.queue_bind(names.mailbox(index), names.members, TO_ALL)

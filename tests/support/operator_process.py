@@ -41,6 +41,11 @@ class OperatorProcess:
         self._process: subprocess.Popen[str] | None = None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         return self._log.read_text()
 

@@ -29,8 +29,8 @@ CHECK_EVERY_S = 4.0
 """and of hundreds of groups one in so many seconds: a comparison costs 12 ms here and 23 ms of the broker's CPU."""
 MADE_AT_ONCE = 8
 """Groups of one broker. More would not be made sooner, but each so slowly that none is done within its limit."""
-TURN_S = 60.0
-"""How long a group waits for its turn; a round that takes minutes would be taken for one that hangs."""
+TURN_S = 240.0
+"""How long a group waits for its turn. A round of five minutes is taken for one that hangs (`STUCK_S`)."""
 
 
 @dataclass(frozen=True, slots=True)
