@@ -2,7 +2,8 @@
 
 `python -m bench.promises.application CHANNEL LINES TIME_MS [WHERE]`: a `callable` in a member of its own (WHERE:
 the member's settings as JSON), a `command` on standard input and output, an `http` server on the unix socket WHERE, or
-a `stream` client of the sidecar on the unix socket WHERE. SIGTERM ends it.
+a `stream` client of the sidecar on the unix socket WHERE. SIGTERM ends it. A `serial-command` and a `serial-stream`
+take all that they are given and work on one message at a time.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ class Application:
             if self._time_s:
                 await asyncio.sleep(self._time_s)
 
+    def block(self, body: bytes | str) -> None:
+        """The same work in blocking code."""
+        with self._lines.call(body):
+            time.sleep(self._time_s)
+
 
 async def run_callable(application: Application, settings: dict[str, Any]) -> None:
     """A member with default settings, but for who and where it is."""
@@ -94,6 +100,13 @@ async def run_command(application: Application) -> None:
     await asyncio.gather(*calls)
 
 
+def run_serial_command(application: Application) -> None:
+    for line in sys.stdin:
+        message = json.loads(line)
+        application.block(message["data"])
+        print(json.dumps({"id": message["id"], "verdict": "ack"}), flush=True)
+
+
 async def run_http(application: Application, socket: str) -> None:
     """An ordinary server: a request whose client is gone is worked on to its end."""
     from aiohttp import web
@@ -111,13 +124,16 @@ async def run_http(application: Application, socket: str) -> None:
     await runner.cleanup()
 
 
-async def run_stream(application: Application, socket: str) -> None:
+async def run_stream(application: Application, socket: str, *, is_serial: bool) -> None:
     import aiohttp
 
     from lbg_sidecar.stream_client import consume
 
     async def handle(message: dict[str, Any]) -> None:
-        await application.work(message["data"])
+        if is_serial:
+            application.block(message["data"])
+        else:
+            await application.work(message["data"])
 
     async def connect() -> None:
         while True:
@@ -146,8 +162,10 @@ async def run(channel: str, lines: str, time_ms: int, where: str) -> None:
             await run_command(application)
         case "http":
             await run_http(application, where)
-        case "stream":
-            await run_stream(application, where)
+        case "serial-command":
+            run_serial_command(application)
+        case "stream" | "serial-stream":
+            await run_stream(application, where, is_serial=channel == "serial-stream")
         case _:
             raise SystemExit(f"no channel {channel!r}")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.promises.expectations import KEYS
-from bench.promises.matrix import HASHES, QUEUES, Cell
+from bench.promises.matrix import HASHES, QUEUES, SERIAL, Cell
 from lbg_broker.group import SESSIONS
 
 FILLER = "." * 100
@@ -45,8 +45,19 @@ BY_SESSION = {
 }
 """A session has one message in work at a time, whatever its key."""
 
+SERIALLY = {
+    0: Load(100, 100, 300.0),
+    10: Load(100, 40, 40.0),
+    50: Load(20, 10, 8.0),
+    500: Load(5, 2, 1.0),
+    3500: Load(2, 1, 0.2),
+}
+"""Of an application that works on one message at a time, whatever the mode."""
+
 
 def load_of(cell: Cell) -> Load:
+    if cell.channel in SERIAL:
+        return SERIALLY[cell.time_ms]
     return (BY_SESSION if cell.mode == SESSIONS else BY_KEYS)[cell.time_ms]
 
 

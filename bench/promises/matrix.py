@@ -19,6 +19,10 @@ TIMES_MS = (0, 10, 50, 500, 3500)
 CALLABLE = "callable"
 CHANNELS = (CALLABLE, "command", "http", "stream")
 
+SERIAL = ("serial-command", "serial-stream")
+"""Applications that take all they are given and work on one message at a time. Their cells are named, or in a test: no
+run of all cells has them."""
+
 ENGINES = ("embedded", "rabbitmq")
 COUNTED_MODES = (EXCLUSIVE, PARTITIONED)
 """Modes with queues or partitions to repartition (docs/modes.md, "Changing it")."""
@@ -46,7 +50,7 @@ class Cell:
             ("engine", engine, ENGINES),
             ("move", move, MOVES),
             ("time", time_text, tuple(map(str, TIMES_MS))),
-            ("channel", channel, CHANNELS),
+            ("channel", channel, CHANNELS + SERIAL),
         ):
             if word not in possible:
                 raise ValueError(f"{what} {word!r} of {text!r} is none of {', '.join(possible)}")

@@ -103,7 +103,7 @@ class MemberProcess:
         match self._cell.channel:
             case "callable":
                 await self.member.start(*application, time_ms, json.dumps(who))
-            case "command":
+            case "command" | "serial-command":
                 options = [word for option, value in who.items() for word in (f"--{option}", value)]
                 await self.member.start(
                     *("-m", "lbg", "consume", *options, "--", sys.executable, *application, time_ms)
@@ -111,7 +111,7 @@ class MemberProcess:
             case channel:
                 environment = {f"LBG_{option.upper()}": value for option, value in who.items()}
                 environment |= {"LBG_LOCAL": f"unix:{self._local}", "LBG_OBSERVED": f"unix:{self._observed}"}
-                environment["LBG_APP"] = channel
+                environment["LBG_APP"] = "stream" if channel == "serial-stream" else channel
                 if channel == "http":
                     environment["LBG_TARGET"] = f"unix:{self._socket}:/"
                 where = self._socket if channel == "http" else self._local

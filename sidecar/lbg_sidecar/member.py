@@ -13,7 +13,15 @@ from lbg_broker.client import ClientConnection, ClientError, ConnectError, recon
 from lbg_broker.group import GroupSpec, Names
 from lbg_broker.provisioning import RecordUnavailable
 
-from .app import CONCURRENCY, AppChannel, AsyncHandler, SyncHandler, concurrency_of, handler_channel
+from .app import (
+    CONCURRENCY,
+    AppChannel,
+    AsyncHandler,
+    SyncHandler,
+    concurrency_of,
+    handler_channel,
+    is_opaque,
+)
 from .contact import Contact
 from .effects import Effect
 from .errors import IndexTaken
@@ -224,7 +232,13 @@ class Member:
         """Once, before the first join."""
         group = await group_of(work, self.settings.group)
         spec = group.spec
-        machine = machine_of(self.settings, group, concurrency=concurrency_of(self.app), chance=self._random)
+        machine = machine_of(
+            self.settings,
+            group,
+            concurrency=concurrency_of(self.app),
+            chance=self._random,
+            is_opaque=is_opaque(self.app),
+        )
         records.remember(machine.consumption)
         if records.journal is not None:
             records.journal.learn(spec.mode)
@@ -260,6 +274,7 @@ class Member:
                 group,
                 concurrency=concurrency_of(self.app),
                 chance=self._random,
+                is_opaque=is_opaque(self.app),
                 former=driver.machine,
             )
             driver.drive(machine)

@@ -77,6 +77,7 @@ class NativeMachine(Participant):
         self._keys_at_once = keys_at_once
         self.moves_keys = keys_at_once is not None
         self._live: frozenset[int] = frozenset()
+        self._live_since = float("-inf")
         self.is_session_taken = False
         """Another live consumer has it, as far as is known."""
         self._asks_again = False
@@ -111,7 +112,7 @@ class NativeMachine(Participant):
         if self.roster.conflict:
             self.roster.conflict = False
             self.effects.append(Reconnect("another member claimed the same index"))
-        self._observe()
+        self._observe(now)
 
     # The queue
 
@@ -182,6 +183,7 @@ class NativeMachine(Participant):
             self.bindings.attach_due(now)
             if self._moves:
                 self._fit_window()
+        self.consumption.expect_move(now < self._live_since + self._moved_after_s)
 
     def _fit_window(self) -> None:
         """Only where it is far off: a window that follows each measurement would never rest."""
@@ -235,13 +237,19 @@ class NativeMachine(Participant):
         if attachment is not None and not attachment.closed:
             self.consumption.lanes.hold(attachment)
 
-    def _observe(self) -> None:
+    def _observe(self, now: float) -> None:
         if self.roster.live != self._live:
-            self._live = self.roster.live
+            self._live, self._live_since = self.roster.live, now
+            self.consumption.expect_move(True)
             self.effects.append(LiveSet(self._live))
 
+    @property
+    def _moved_after_s(self) -> float:
+        """The broker begins to move partitions a delay after the consumers changed, and is done a handoff later."""
+        return self.rules.rebalance_delay_s + self.rules.max_handoff_s
+
     def _after(self, now: float) -> None:
-        self._observe()
+        self._observe(now)
         self._leave_with_the_session(now)
         if not self._presence.is_giving_away:
             return

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from bench.promises.matrix import Cell
+from bench.promises.matrix import SERIAL, Cell
 from bench.promises.processes import Brokers
 from bench.promises.results import Result
 from bench.promises.scenario import Scenario
@@ -29,3 +29,16 @@ async def test_a_few_cells_show_what_they_must(tmp_path: Path) -> None:
     results = await asyncio.gather(*(run(number, cell) for number, cell in enumerate(CELLS)))
     assert [line for result in results for line in result.lines() if not result.is_as_expected] == []
     assert all(result.messages >= 100 and len(result.by_process) >= 2 for result in results)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("channel", SERIAL)
+async def test_an_application_that_takes_more_than_it_works_on_repeats_nothing_at_a_move(
+    channel: str, tmp_path: Path
+) -> None:
+    """All that it has been given would take it longer than the handoff time."""
+    cell = Cell("Partitioned", "embedded", "join", 500, channel)
+    played = await Scenario(cell, Brokers(), tmp_path / "cell").play()
+    assert played.problems == ()
+    assert {name: count for name, count in played.findings.counts.items() if count} == {}
+    assert len(Result.of(cell, played, 0.0).by_process) == 2

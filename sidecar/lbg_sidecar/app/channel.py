@@ -46,8 +46,8 @@ class Calls(Protocol):
 class AppChannel(Protocol):
     """One way to reach the application. All methods are called in the member's event loop.
 
-    A channel may have an attribute `concurrency`, see `concurrency_of`, and methods `ask_again` and `withdraw`, see the
-    functions of these names.
+    A channel may have attributes `concurrency` and `is_opaque`, see `concurrency_of` and `is_opaque`, and methods
+    `ask_again` and `withdraw`, see the functions of these names.
     """
 
     async def start(self, calls: Calls) -> None:
@@ -70,6 +70,12 @@ def concurrency_of(channel: AppChannel) -> int:
     """How many messages at a time the channel makes use of, where its user sets no number: batches can only fill up
     when there is room for them."""
     return getattr(channel, "concurrency", CONCURRENCY)
+
+
+def is_opaque(channel: AppChannel) -> bool:
+    """Whether a call may wait inside the application, behind others and unseen: a channel to another process says so. A
+    function in this process is called when its call is taken."""
+    return getattr(channel, "is_opaque", False)
 
 
 def withdraw(channel: AppChannel, messages: Collection[Message], *, taken: bool) -> None:

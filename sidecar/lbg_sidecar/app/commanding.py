@@ -50,6 +50,8 @@ class CommandChannel:
     it, and were not to be aborted, are made again.
     """
 
+    is_opaque = True
+
     def __init__(
         self,
         command: Sequence[str],

@@ -27,6 +27,8 @@ REPLY_MAX_BYTES = 64 * 1024
 class PushChannel:
     """`target` as in `targets`; `wall_s` gives seconds since 1970. Raises SettingsError."""
 
+    is_opaque = True
+
     def __init__(
         self,
         target: str,

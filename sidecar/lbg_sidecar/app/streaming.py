@@ -35,6 +35,8 @@ _CLOSE_S = 1.0
 class StreamChannel:
     """Its `routes` belong on the sidecar's local listener."""
 
+    is_opaque = True
+
     def __init__(self, settings: StreamSettings) -> None:
         self._settings = settings
         self.concurrency = settings.concurrency

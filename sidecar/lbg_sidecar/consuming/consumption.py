@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ..verdict import Kind, Verdict
 from .backoff import Backoff
+from .concurrency_limit import ConcurrencyLimit
 from .held import Attachment, Held, Identity, Outcome
 from .lanes import Lanes
 from .poison import WhenExhausted
@@ -91,6 +92,9 @@ class Consumption:
         self.repeats_in: list[Attachment] = []
         """Where `take` dropped repeats since this was last emptied: their acks may be due."""
         self.session: SessionPosition | None = None
+        self.limit: ConcurrencyLimit | None = None
+        """Of an application in which calls may wait unseen, where the broker takes messages back; None: no limit but
+        the concurrency."""
         self._durations: deque[float] = deque(maxlen=256)
         self._awaiting: dict[
             Identity, None
@@ -136,8 +140,16 @@ class Consumption:
             if held.first_started_at is None:
                 held.first_started_at = now
             self.running[held] = None
+            if self.limit is not None:
+                self.limit.began(held)
             return held
         return None
+
+    def expect_move(self, is_expected: bool) -> None:
+        """Whether the broker may soon want messages back."""
+        if self.limit is not None:
+            self.limit.expects_move = is_expected
+            self.lanes.concurrency = self.limit.size
 
     def _outcome_without_call(self, held: Held) -> Outcome | None:
         """Of what the application is not to be given."""
@@ -155,6 +167,13 @@ class Consumption:
         held.finished_at = now
         self._durations.append(now - held.started_at)
         kind = verdict.kind
+        limit = self.limit
+        if limit is not None:
+            if kind is Kind.INTERRUPTED:
+                limit.dropped(held)
+            else:
+                limit.ended(held, now - held.started_at, now)
+            self.lanes.concurrency = limit.size
         if kind is Kind.ACK:
             return self._acked(held)
         if held.is_over:

@@ -22,6 +22,7 @@ from lbg_broker.group import (
 )
 from lbg_broker.provisioning import ProvisioningError, read_group
 
+from ..consuming.concurrency_limit import ConcurrencyLimit
 from ..consuming.session import SessionPosition
 from ..fitting import balancing_rules, keys_at_once, processing_rules, require_fit
 from ..machine import MemberMachine
@@ -84,10 +85,11 @@ def machine_of(
     *,
     concurrency: int,
     chance: random.Random,
+    is_opaque: bool = False,
     former: Participant | None = None,
 ) -> Participant:
-    """`concurrency`: where the settings say none. `former`: see `Participant`. Raises SettingsError when settings and
-    group do not fit together."""
+    """`concurrency`: where the settings say none. `is_opaque`: see `app.channel`. `former`: see `Participant`. Raises
+    SettingsError when settings and group do not fit together."""
     spec = group.spec
     require_fit(settings, spec, is_native=group.is_native)
     balancing = balancing_rules(
@@ -111,7 +113,7 @@ def machine_of(
             incarnation=incarnation,
             former=former,
         )
-    return NativeMachine(
+    machine = NativeMachine(
         settings.name,
         balancing=balancing,
         rules=rules,
@@ -124,6 +126,10 @@ def machine_of(
         keys_at_once=keys_at_once(rules) if spec.mode == MESSAGE_GROUPS else None,
         former=former,
     )
+    if is_opaque and spec.mode == PARTITIONED and machine.consumption.limit is None:
+        machine.consumption.limit = ConcurrencyLimit(rules.concurrency, spec.max_handoff_s)
+        machine.consumption.expect_move(True)
+    return machine
 
 
 def _session_of(
