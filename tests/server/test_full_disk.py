@@ -113,6 +113,11 @@ def declare(broker: EmbeddedBroker, queue: str = "q", **settings: Any) -> None:
     connection.close()
 
 
+def log_in(broker: EmbeddedBroker, user: str, password: str) -> None:
+    credentials = pika.PlainCredentials(user, password)
+    pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, credentials=credentials))
+
+
 def drained(broker: EmbeddedBroker, expected: set[int]) -> set[int]:
     """Acknowledge message after message until all that are expected were delivered."""
     connection = connect(broker.port)
@@ -276,3 +281,109 @@ def test_the_reserve_has_its_blocks_and_keeps_them_when_the_broker_stops(
     with sqlite3.connect(f"file:{copy}?mode=ro&immutable=1", uri=True) as store:
         (reserved,) = store.execute("SELECT sum(length(room)) FROM reserve WHERE id > 0").fetchone()
     assert reserved >= Size(pages).pages * 4096 * 0.9
+
+
+def test_users_are_made_and_changed_on_a_full_disk_and_it_knows_them_at_the_next_start(
+    disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
+) -> None:
+    """What the files of the administrator say goes the same way when they change."""
+    declare(broker)
+    filling = fill(size=LARGE)
+    until(filling.blocked.is_set)
+    with disk.filled():
+        broker.put("users/late", password="first", tags="administrator")
+        broker.put("users/late", password="second", tags="administrator")
+        broker.kill()
+        broker.start()
+        with pytest.raises(pika.exceptions.ProbableAccessDeniedError):
+            log_in(broker, "late", "second")
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            log_in(broker, "late", "first")
+
+
+def test_rejects_alone_drain_a_full_disk_while_somebody_consumes_the_dead_letters(
+    disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
+) -> None:
+    """Each letter is longer than what it replaces: without that consumer they wait for the reserve in the end."""
+    declare(broker, "dead")
+    declare(broker, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    filling = fill(size=LARGE)
+    until(filling.blocked.is_set)
+    with disk.filled():
+        wanted = set(filling.confirmed)
+        refusing, burying = connect(broker.port), connect(broker.port)
+        channel, graves = refusing.channel(), burying.channel()
+        buried: set[int] = set()
+
+        def bury(_: object, method: Any, __: object, body: bytes) -> None:
+            buried.add(int(body.split(b".", 1)[0]))
+            graves.basic_ack(method.delivery_tag)
+
+        channel.basic_qos(prefetch_count=50)
+        channel.basic_consume(
+            "q", lambda _, method, __, ___: channel.basic_reject(method.delivery_tag, requeue=False)
+        )
+        graves.basic_consume("dead", bury)
+        deadline = time.monotonic() + 100
+        while not wanted <= buried and time.monotonic() < deadline:
+            refusing.process_data_events(0.01)
+            burying.process_data_events(0.01)
+        assert wanted <= buried
+        refusing.close()
+        burying.close()
+
+
+WRITE_ALONE = """
+import sqlite3, sys
+from pathlib import Path
+from lbg_broker.server.store import DiskFullError, Store
+sys.path.insert(0, sys.argv[2])
+from server.test_store import batch, change, positions_in
+
+store = Store(Path(sys.argv[1]))
+store.carry_out(batch(change([1])))
+try:
+    # A transaction that is longer than the cache: SQLite writes to the log before the reserve is asked for room.
+    store.carry_out(batch(change(range(2, 2_000), size=30_000)))
+except DiskFullError as error:
+    print(error)
+store.carry_out(batch(change(deletes=[(1, 1)]), on_reserve=True))
+print(positions_in(store))
+store.close()
+"""
+
+
+def test_a_write_of_sqlites_own_that_finds_no_room_is_a_full_disk_whatever_the_kernel_calls_it(
+    tmp_path: Path,
+) -> None:
+    """SQLite knows ENOSPC only. EFBIG stands for all others: EDQUOT takes a disk with quotas."""
+    limited = ["prlimit", f"--fsize={6 << 20}", sys.executable, "-c", WRITE_ALONE]
+    told = subprocess.run(
+        [*limited, str(tmp_path / "broker.sqlite3"), str(Path(__file__).parents[1])],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert told.returncode == 0, told.stderr
+    why, left = told.stdout.splitlines()
+    assert "size that it may have" in why
+    assert left == "[]"
+
+
+def test_a_broker_whose_files_may_not_grow_goes_on_as_on_a_full_disk(tmp_path: Path) -> None:
+    under = ("prlimit", f"--fsize={6 << 20}", "sh", "-c", 'cd "$0" && exec "$@"')
+    with EmbeddedBroker(
+        tmp_path / "data", settings=SETTINGS, under=under, log_file=tmp_path / "broker.log"
+    ) as broker:
+        declare(broker)
+        filling = Filling(broker, size=LARGE)
+        until(filling.blocked.is_set)
+        before = list(filling.confirmed)
+        assert set(before) <= drained(broker, set(before))
+        until(lambda: len(filling.confirmed) > len(before))
+        broker.kill()
+        assert filling.has_ended()
+        broker.start()
+        assert set(filling.confirmed) - set(before) <= drained(broker, set(filling.confirmed) - set(before))
+        assert "Traceback" not in broker.log_file.read_text()

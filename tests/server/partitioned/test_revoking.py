@@ -164,3 +164,46 @@ def test_an_answer_to_nothing_means_nothing() -> None:
     assert former.refusal is None
     assert world.statuses == ["Ready", "Paused"]
     assert world.queue().lines[0].outstanding == 1
+
+
+# Who names its partitions (x-partitions) gets the place of a consumer that went
+
+
+def test_who_claims_partitions_has_their_place_and_is_asked_for_what_moves_on_from_it() -> None:
+    world = PartitionedWorld(2)
+    world.start("a", revocable=True)
+    world.send(0, b"kept")
+    world.send(1, *numbered(4))
+    world.lose("a")
+    heir = world.join("heir", claim=[0, 1], revocable=True)
+    assert world.partitions_of("heir") == [0, 1]
+    assert len(heir.take()) == 5
+    successor = world.join("b", claim=[1], revocable=True)
+    assert world.partitions_of("b") == [], "a claim takes nothing from a live consumer"
+    assert heir.said(BasicRevoke) == []
+    world.pass_time(DELAY_S)
+    (asked,) = heir.said(BasicRevoke)
+    assert asked == BasicRevoke("heir", False, MOVING)
+    for tag in MOVING:
+        heir.nack(tag)
+    answer(heir, *MOVING)
+    assert successor.bodies() == list(numbered(4))
+    assert world.handoffs == {"total": 1, "forced": 0, "messages_forced": 0}
+
+
+def test_a_claim_of_what_a_cancelled_consumer_still_holds_waits_for_it_and_takes_it_at_the_limit() -> None:
+    world = PartitionedWorld(1)
+    (former,) = world.start("a", revocable=True)
+    world.send(0, b"1", b"2")
+    former.cancel("a")
+    heir = world.join("heir", claim=[0], revocable=True)
+    assert world.partitions_of("heir") == [0]
+    assert heir.bodies() == []
+    former.ack(1)
+    assert heir.bodies() == []
+    world.pass_time(HANDOFF_S)
+    assert former.said(BasicRevoke)[-1] == BasicRevoke("a", True, (2,))
+    assert heir.bodies() == [b"2"]
+    former.ack(2)
+    assert former.refusal is None
+    assert world.handoffs["messages_forced"] == 1

@@ -18,6 +18,7 @@ __all__ = [
     "DiskFullError",
     "NewerStoreError",
     "StoreError",
+    "may_be_full",
     "store_error",
 ]
 
@@ -40,6 +41,12 @@ class DiskFullError(StoreError):
 
 class DamagedStoreError(StoreError):
     """The file cannot be read as a store."""
+
+
+def may_be_full(error: sqlite3.Error) -> bool:
+    """Whether a write failed for a reason that SQLite does not pass on: a used-up quota is one (EDQUOT), and a file
+    that may not grow (EFBIG); it tells only ENOSPC apart (os_unix.c, unixWrite)."""
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_WRITE
 
 
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:

@@ -38,7 +38,12 @@ DEAD_MAN: Final = 128
 SHARED_FIRST: Final = 0x40000002
 SHARED_BYTES: Final = 510
 
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_ROOM_WORDS: Final = {
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file has the size that it may have (ulimit -f, or the file system's)",
+}
+NO_ROOM: Final = tuple(_NO_ROOM_WORDS)
 NOT_ALLOCATED: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 """What a C library says that does not write where the file system cannot allocate."""
 
@@ -102,6 +107,18 @@ class Reserve:
                 os.close(log)
             self._log_bytes = size.log_bytes
 
+    def require_room(self) -> None:
+        """Have a block more in the log and in the database. Raises `DiskFullError`, `StoreError`."""
+        log = self._open(self._log)
+        try:
+            for file, unit in ((log, FRAME_BYTES), (self._database, PAGE_BYTES)):
+                self._allocate(file, os.fstat(file).st_size, unit)
+                os.fsync(file)
+        except OSError as error:
+            raise self._error(error) from error
+        finally:
+            os.close(log)
+
     def keep_log(self) -> None:
         """From now on SQLite does not delete the log when it closes the store."""
         if LOCKS:
@@ -152,9 +169,12 @@ class Reserve:
                 if end < start + length:
                     _write(file, bytes(start + length - end), end)
         except OSError as error:
-            if error.errno in NO_ROOM:
-                raise DiskFullError(f"{self.path}: no space left on the device") from error
-            raise StoreError(f"{self.path}: {error.strerror}") from error
+            raise self._error(error) from error
+
+    def _error(self, error: OSError) -> StoreError:
+        if error.errno in NO_ROOM:
+            return DiskFullError(f"{self.path}: {_NO_ROOM_WORDS[error.errno]}")
+        return StoreError(f"{self.path}: {error.strerror}")
 
     def _open(self, path: Path) -> int:
         try:

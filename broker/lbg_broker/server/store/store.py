@@ -18,7 +18,7 @@ from lbg_broker.server.core.changes import (
 )
 from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.unsealed import LETTERS_BYTES
-from lbg_broker.server.store.errors import DiskFullError, StoreError, store_error
+from lbg_broker.server.store.errors import DiskFullError, StoreError, may_be_full, store_error
 from lbg_broker.server.store.reserve import INDEX_BYTES, PAGE_BYTES, Reserve, Size
 from lbg_broker.server.store.schema import POSITION_BITS, RESERVE_TABLE, open_database
 
@@ -111,8 +111,8 @@ class Store:
                 self._in_steps("DELETE FROM spill WHERE id IN (SELECT id FROM spill LIMIT ?)")
                 while self._remove_garbage():
                     pass
-            except sqlite3.OperationalError as error:
-                found = store_error(error, self.path)
+            except (DiskFullError, sqlite3.OperationalError) as error:
+                found = error if isinstance(error, StoreError) else store_error(error, self.path)
                 # Without any room what is thrown away is still there: it would be delivered again.
                 if not isinstance(found, DiskFullError) or self._number("SELECT count(*) FROM garbage"):
                     raise found from error
@@ -161,7 +161,7 @@ class Store:
         """Bring the write-ahead log into the file and close it. The reserve stays."""
         try:
             is_empty = self._checkpoint()
-        except sqlite3.Error:
+        except (StoreError, sqlite3.Error):
             is_empty = False
         self._reserve.keep_log()
         self._database.close()
@@ -286,7 +286,7 @@ class Store:
         try:
             while self._remove_garbage():
                 self._checkpoint()
-        except sqlite3.OperationalError as error:
+        except (DiskFullError, sqlite3.OperationalError) as error:
             if not _is_full(error):
                 raise
 
@@ -333,7 +333,8 @@ class Store:
 
     def _checkpoint(self) -> bool:
         """Copy the log into the database; whether all of it is there now, so that the log begins again."""
-        busy, there, copied = self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        with self._writing():
+            busy, there, copied = self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         return not busy and bool(there == copied)
 
     def _in_steps(self, statement: str) -> None:
@@ -341,9 +342,10 @@ class Store:
         most = TIDY_ROWS
         while True:
             try:
-                if self._database.execute(statement, (most,)).rowcount < most:
-                    return
-            except sqlite3.OperationalError as error:
+                with self._writing():
+                    if self._database.execute(statement, (most,)).rowcount < most:
+                        return
+            except (DiskFullError, sqlite3.OperationalError) as error:
                 if not _is_full(error) or most == 1:
                     raise
                 most = max(most // 8, 1)
@@ -359,14 +361,25 @@ class Store:
     def _transaction(self) -> Iterator[None]:
         database = self._database
         self._pages_next, self._reserve_rows_next = self._pages, self._reserve_rows
-        database.execute("BEGIN IMMEDIATE")
+        with self._writing():
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                database.execute("COMMIT")
+                self._pages, self._reserve_rows = self._pages_next, self._reserve_rows_next
+            except BaseException:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A write of SQLite that fails for want of room is a `DiskFullError` whatever the kernel said."""
         try:
             yield
-            database.execute("COMMIT")
-            self._pages, self._reserve_rows = self._pages_next, self._reserve_rows_next
-        except BaseException:
-            if database.in_transaction:
-                database.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            if may_be_full(error):
+                self._reserve.require_room()
             raise
 
     def _define(self, definition: Definition) -> None:
@@ -467,7 +480,7 @@ class Store:
                 with self._transaction():
                     self._remove(row[0], row[1], most)
                 return True
-            except sqlite3.OperationalError as error:
+            except (DiskFullError, sqlite3.OperationalError) as error:
                 if not _is_full(error) or most == 1:
                     raise
             most = max(most // 8, 1)
