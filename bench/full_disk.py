@@ -40,7 +40,8 @@ __all__ = ["Outcome", "play"]
 DISK_KB = 32_000
 QUEUE = "q"
 BODY_BYTES = (40, 2_000, 30_000)
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
+"""For what a broker does at once: long, as the machine may be busy."""
 
 Disk = SmallDisk | LoopDisk
 
