@@ -313,8 +313,8 @@ def with_image(workload: Any, image: str) -> Any:
 
 OutageHistories.TestCase.settings = settings(
     phases=[p for p in Phase if p is not Phase.shrink],
-    max_examples=40,
-    stateful_step_count=25,
+    max_examples=25,
+    stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
