@@ -25,7 +25,7 @@ from lbg_operator.cluster.kinds import (
     VOLUME_CLAIM,
     Kind,
 )
-from lbg_operator.cluster.seam import ClusterError, Forbidden, Invalid
+from lbg_operator.cluster.seam import ClusterError, Forbidden, Invalid, Terminating
 from lbg_operator.reconciling.store import Key
 from support.manifests import broker_manifest, consumer
 from support.operated import MAIN, ORDERS, SETTLED_S, Place, Told
@@ -304,6 +304,19 @@ async def test_a_fault_makes_nothing_unready_that_was_applied() -> None:
         await asyncio.sleep(40)
         assert place.conditions()["Ready"] == ("True", "Served")
         assert place.conditions()["Degraded"] == ("True", "ApplyFails")
+
+
+@in_virtual_time
+async def test_what_a_namespace_takes_no_more_while_it_is_deleted_is_nobody_s_concern() -> None:
+    async with Place() as place:
+        await place.ready()
+        events = len(place.events)
+        place.cluster.fail = failing(Terminating("patch it", WORDS, status=403), DEPLOYMENT, CONFIG_MAP)
+        place.cluster.take_away(CONFIG_MAP, "shop", "orders-lbg")
+        place.cluster.take_away(DEPLOYMENT, "shop", "orders")
+        await asyncio.sleep(SETTLED_S)
+        assert told(place) == []
+        assert [one for one in place.events[events:] if WORDS in one.message] == []
 
 
 @in_virtual_time

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..cluster.kinds import Kind
-from ..cluster.seam import ClusterError, Forbidden, Invalid
+from ..cluster.seam import ClusterError, Forbidden, Invalid, Terminating
 from ..status.judging import Unapplied
 from .store import Key
 
@@ -48,6 +48,8 @@ class Failures:
         began = self._now()
         try:
             yield
+        except Terminating as error:  # the namespace goes, with all that is in it
+            log.debug("%s: %s", owner, error)
         except ClusterError as error:
             rounds, what = self._rounds.setdefault(owner, _Rounds()), f"{kind.kind} {name}"
             last = rounds.before.get(what)
