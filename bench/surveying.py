@@ -173,7 +173,7 @@ async def fake_members(url: str, groups: int, named: str = "") -> None:
                 await channel.consume(names.mailbox(index), lambda _: None, no_ack=True)
                 for queue in range(QUEUES):
                     await channel.consume(names.queue(queue), lambda _: None)
-                beating.append((channel, names.members, _beat(index)))
+                beating.append((channel, names.members, _beat(number, index)))
     say("ready")
     while True:
         begun = time.monotonic()
@@ -184,7 +184,7 @@ async def fake_members(url: str, groups: int, named: str = "") -> None:
         await asyncio.sleep(max(0.0, begun + 1 - time.monotonic()))
 
 
-def _beat(index: int) -> bytes:
+def _beat(group: int, index: int) -> bytes:
     queues = [
         {"queue": number, "role": "primary", "active": number % MEMBERS == index, "in_flight": 0}
         | {
@@ -197,7 +197,7 @@ def _beat(index: int) -> bytes:
         }
         for number in range(QUEUES)
     ]
-    who = {"index": index, "name": f"pod-{index}", "incarnation": "0123456789abcdef"}
+    who = {"index": index, "name": f"pod-{group}-{index}", "incarnation": f"{2 * group + index:016x}"}
     counts = dict.fromkeys(("delivered", "acked", "retried", "dropped", "duplicates", "handoffs"), 12345)
     body = {"v": 1, "type": "beat", **who, "queues": queues, "rebalance": "Ready", "counts": counts}
     return json.dumps(body, separators=(",", ":")).encode()

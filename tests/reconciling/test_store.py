@@ -12,6 +12,7 @@ from lbg_operator.cluster.seam import ClusterError
 from lbg_operator.reconciling.applied import REPEAT_AFTER_S, Applied
 from lbg_operator.reconciling.store import Key, Store, version_of
 from support.fake_cluster import FakeCluster
+from support.manifests import group_manifest
 
 ORDERS = Key("shop", "orders")
 
@@ -199,3 +200,13 @@ async def test_what_is_forgotten_is_applied_as_if_for_the_first_time() -> None:
     await place.apply(config(a="1"))
     place.applied.forget(ORDERS)
     assert await place.apply(config(a="1"))
+
+
+def test_who_owns_which_field_of_a_group_is_not_remembered() -> None:
+    store, manifest = Store(), group_manifest()
+    manifest["metadata"]["managedFields"] = [{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}]
+    store.put(GROUP, manifest)
+    (kept,) = (seen for _, seen in store.all(GROUP))
+    wanted = {name: value for name, value in manifest["metadata"].items() if name != "managedFields"}
+    assert kept == {**manifest, "metadata": wanted}
+    assert "managedFields" in manifest["metadata"], "what the watch gave is not changed"

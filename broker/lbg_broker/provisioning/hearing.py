@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from lbg_broker.client import Channel, ClientConnection, Delivery
 from lbg_broker.group import TO_ALL, Names
@@ -36,9 +38,9 @@ async def listen_to(
     queue = await amqp.own_queue()
     try:
         async with amqp.link.channel(within_s=None) as channel:
-            tag = await channel.consume(
-                queue, _hearing(lambda group, beat: heard[group].append(beat)), no_ack=True
-            )
+            # A member at rest says the same every second.
+            hear = _hearing(lambda group, beat: heard[group].append(beat), functools.cache(json.loads))
+            tag = await channel.consume(queue, hear, no_ack=True)
             exchanges = {Names(group).members: group for group in groups}
             refused = await amqp.bind_own(queue, list(exchanges), key=TO_ALL)
             await asyncio.sleep(seconds)
@@ -120,11 +122,11 @@ class Ear:
             self._beats.setdefault(group, {})[beat.get("index")] = now, beat
 
 
-def _hearing(hear: Hear) -> Callable[[list[Delivery]], None]:
+def _hearing(hear: Hear, parse: Callable[[bytes], Any] = json.loads) -> Callable[[list[Delivery]], None]:
     def take(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             with contextlib.suppress(ValueError):
-                message = json.loads(bytes(delivery.body))
+                message = parse(bytes(delivery.body))
                 if isinstance(message, dict) and message.get("type") == "beat":
                     hear(delivery.exchange.split(".")[1], message)
 

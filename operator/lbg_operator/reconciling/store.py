@@ -42,7 +42,8 @@ class Store:
             return
         known = self._seen.setdefault(kind, {})
         if key not in known or not _is_older(seen, known[key]):
-            known[key] = seen if kind in (GROUP, BROKER) else _trimmed(seen, with_data=kind is SECRET)
+            is_ours = kind in (GROUP, BROKER)
+            known[key] = _unmanaged(seen) if is_ours else _trimmed(seen, with_data=kind is SECRET)
 
     def update(self, kind: Kind, answer: Object) -> None:
         """The same with what a request was answered, unless the watch told meanwhile that the object is gone."""
@@ -103,6 +104,12 @@ def _is_older(seen: Object, known: Object) -> bool:
 
 def _age_of(seen: Object) -> int:
     return int(seen["metadata"].get("resourceVersion", 0))
+
+
+def _unmanaged(seen: Object) -> Object:
+    """Without who owns which field, which is as large as the rest and asked for by nobody."""
+    metadata = {name: value for name, value in seen["metadata"].items() if name != "managedFields"}
+    return {**seen, "metadata": metadata}
 
 
 def _trimmed(seen: Object, *, with_data: bool = False) -> Object:
