@@ -9,7 +9,7 @@ import pytest
 
 from lbg_operator.cluster.kinds import BROKER, GROUP, POD, Kind
 from lbg_operator.cluster.seam import Forbidden, Invalid
-from support.kstatus import argo_health, argo_rules, kstatus
+from support.kstatus import argo_health, kstatus
 from support.manifests import broker_manifest
 from support.operated import MAIN, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
@@ -133,10 +133,6 @@ async def test_a_group_that_is_deleted_is_terminating() -> None:
         place.delete_group()
         await asyncio.sleep(1)
         assert kstatus(place.seen(GROUP)) == "Terminating"
-
-
-def test_the_rules_for_argo_are_all_read() -> None:
-    assert len(argo_rules()) == 5
 
 
 @in_virtual_time

@@ -1,5 +1,5 @@
 """How tools that wait for objects judge one of ours: kstatus' rules for a kind without rules of its own, and Argo CD's
-by the rules of docs/gitops.md.
+by the script of docs/gitops.md.
 
 kstatus (sigs.k8s.io/cli-utils, pkg/kstatus, README and package documentation) is what Flux, kpt and cli-utils go by.
 """
@@ -10,6 +10,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
+from lupa.lua54 import LuaRuntime
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "gitops.md"
 Object = Mapping[str, Any]
@@ -32,17 +35,16 @@ def kstatus(seen: Object) -> str:
 
 
 def argo_health(seen: Object) -> str:
-    """By the table of rules in the page's Lua: the first that a condition fits."""
-    status = seen.get("status", {})
-    if "conditions" not in status or status["observedGeneration"] != seen["metadata"]["generation"]:
-        return "Progressing"
-    for rule in argo_rules():
-        wanted = {name: value for name, value in rule.items() if name != "health"}
-        if any(wanted.items() <= one.items() for one in status["conditions"]):
-            return rule["health"]
-    return "Progressing"
+    """What the page's Lua says, run as Argo CD runs it: `obj` is the object, the status of what it returns."""
+    runtime = LuaRuntime(unpack_returned_tuples=True)
+    runtime.globals().obj = runtime.table_from(seen, recursive=True)
+    return str(runtime.execute(argo_script()).status)
 
 
-def argo_rules() -> list[dict[str, str]]:
-    lines = re.findall(r"^\s*\{(type = .*?)\},$", PAGE.read_text(), re.M)
-    return [dict(re.findall(r'(\w+) = "(\w+)"', line)) for line in lines]
+def argo_script() -> str:
+    """The Lua of the page, as the API server would have it in the ConfigMap."""
+    (block,) = re.findall(
+        r"^```yaml\n(data:\n  resource\.customizations.*?)^```$", PAGE.read_text(), re.M | re.S
+    )
+    (script,) = yaml.safe_load(block)["data"].values()
+    return str(script)
