@@ -1,4 +1,4 @@
-"""The application of the tests: takes its time for each message (DELAY_MS), and is done with it."""
+"""The application of the tests: takes its time for each message (DELAY_MS, of the CPU BUSY_MS), and is done with it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 DELAY_S = float(os.environ.get("DELAY_MS", "0")) / 1000
+BUSY_S = float(os.environ.get("BUSY_MS", "0")) / 1000
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -18,6 +19,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
         time.sleep(DELAY_S)
+        end = time.thread_time() + BUSY_S
+        while time.thread_time() < end:
+            pass
         self.send_response(204)
         self.end_headers()
 

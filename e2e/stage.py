@@ -40,12 +40,17 @@ def files() -> Object:
     return {**_object("v1", "ConfigMap", "files"), "data": text, "binaryData": {SAMPLE.name: sample}}
 
 
-def group(name: str, *, delay_ms: int = 0, queues: int = 8, concurrency: int = 8, **spec: Any) -> Object:
+def group(
+    name: str, *, delay_ms: int = 0, busy_ms: int = 0, queues: int = 8, concurrency: int = 8, **spec: Any
+) -> Object:
     container: Object = {
         "name": "app",
         "image": image("sidecar"),
         "command": ["python3", "/files/app.py"],
-        "env": [{"name": "DELAY_MS", "value": str(delay_ms)}],
+        "env": [
+            {"name": "DELAY_MS", "value": str(delay_ms)},
+            {"name": "BUSY_MS", "value": str(busy_ms)},
+        ],
         "resources": {"requests": {"cpu": "20m", "memory": "32Mi"}},
         "volumeMounts": [{"name": "files", "mountPath": "/files", "readOnly": True}],
         "securityContext": RESTRICTED,
