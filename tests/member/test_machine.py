@@ -139,7 +139,7 @@ def slow_world(seconds: float, *, call_s: float, abortable: bool = True) -> Worl
     may; one that joins it; and so many seconds."""
     world = World(5, queue_count=2, hash_count=2, rules=Rules(concurrency=32))
     if not abortable:  # as a handler in threads
-        world.application.aborts = lambda call: None  # type: ignore[method-assign]
+        world.application.aborts = lambda call: None
     world.chances = Chances(slow=1.0, slow_s=call_s)
     world.join()
     for number in range(round(seconds * 2)):

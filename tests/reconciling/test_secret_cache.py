@@ -156,7 +156,7 @@ async def test_what_was_seen_counts_while_the_api_server_is_away_and_what_change
     ended = asyncio.Event()
     watch = place.cluster.watch
 
-    async def ending(kind: Kind, namespace: str, name: str):  # type: ignore[no-untyped-def]
+    async def ending(kind: Kind, namespace: str, name: str):
         async for seen in watch(kind, namespace, name):
             yield seen
             await ended.wait()

@@ -108,7 +108,7 @@ class Broker:
         self.loop.run_until_complete(self.server.start())
         self.errors: list[str] = []
         self._handler = logging.Handler(logging.ERROR)
-        self._handler.emit = lambda record: self.errors.append(record.getMessage())  # type: ignore[method-assign]
+        self._handler.emit = lambda record: self.errors.append(record.getMessage())
         for name in ("lbg.broker", "asyncio"):
             logging.getLogger(name).addHandler(self._handler)
 

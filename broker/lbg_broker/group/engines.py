@@ -54,7 +54,7 @@ class Engine:
 
     @property
     def waits_for_disconnected(self) -> bool:
-        """Whether a quorum queue waits for consumers on a node that is gone before it gives on what they hold."""
+        """True if quorum queues wait for consumers of a node that is gone before they requeue what these hold."""
         return self.is_rabbitmq and self.version >= (4, 3, 0)
 
     def __str__(self) -> str:

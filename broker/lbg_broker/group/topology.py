@@ -16,7 +16,7 @@ from .spec import GroupSpec
 Argument = str | int | bool
 
 DISCONNECTED_MS = 1000
-"""How long a group's queue waits for a consumer whose node is gone, where RabbitMQ by itself waits for a minute. Not 0:
+"""Milliseconds that a group's queue waits for a consumer whose node is gone; RabbitMQ's own default is a minute. Not 0:
 nodes that lose sight of each other for a moment disturb nobody (docs/adr/0050-what-rabbitmq-4-3-asks-of-a-group.md)."""
 
 

@@ -79,7 +79,7 @@ class Lags:
         return await asyncio.gather(*(asyncio.shield(self._readings[spec].task) for spec in specs))
 
     async def backlogs(self, specs: Sequence[GroupSpec]) -> list[Lag]:
-        """What is ready, and on the embedded broker delivered, in their order: whoever is behind has some.
+        """Counts ready messages of each group, in their order; on the embedded broker unacknowledged ones too.
 
         Raises AdminError when the broker cannot be asked at all.
         """

@@ -104,7 +104,7 @@ class LiveAdmin:
         return await self._lags.of(specs, max_age_s=max_age_s)
 
     async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[int | Unknown]:
-        """What waits for each group, counted now and listening to nobody; see `lagging`."""
+        """The backlog of each group, counted now and without members' heartbeats; see `lagging`."""
         return await self._lags.backlogs(specs)
 
     async def perform(self, action: Action) -> None:

@@ -22,7 +22,7 @@ DEFAULT_DELIVERY_LIMIT = 20
 """Of a quorum queue since 4.0, where neither an argument nor a policy sets one."""
 
 DEFAULT_DISCONNECTED_MS = 60_000
-"""How long a quorum queue waits since 4.3 for a consumer whose node is gone, where nothing says otherwise."""
+"""RabbitMQ's own time for a quorum queue to wait for a consumer whose node is gone, from 4.3 on."""
 
 DELAYED_RETRY = "delayed-retry-type"
 DISCONNECTED = "consumer-disconnected-timeout"

@@ -53,8 +53,9 @@ async def lags(
 
 
 async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str, int | Unknown]:
-    """What waits in each group's queues, under the same keys, counted now and listening to nobody: the embedded broker
-    counts what is delivered too, on RabbitMQ that is left out.
+    """The backlog of each group, under the same keys, counted now and without members' heartbeats.
+
+    The embedded broker counts unacknowledged messages too, RabbitMQ ready ones only.
 
     Raises AdminError when the broker cannot be asked at all.
     """

@@ -79,7 +79,7 @@ class MessageTooLarge(SpecError):
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
 
-    def __reduce__(self) -> tuple[type[MessageTooLarge], tuple[int, int]]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[type[MessageTooLarge], tuple[int, int]]:  # type: ignore[override]  # narrower
         return type(self), (self.size_bytes, self.limit_bytes)
 
 

@@ -85,7 +85,7 @@ class BrokerManifest:
 
 
 def has_authority(manifest: Mapping[str, Any]) -> bool:
-    """Whether a Broker's clients are given an authority to trust, also where the rest cannot be parsed.
+    """True if a Broker's clients are given an authority to trust, also where the rest cannot be parsed.
 
     Of the manifest alone: what pods look like does not change with what the broker answers.
     """

@@ -46,7 +46,7 @@ class Applied:
         return True
 
     def are_untouched(self, owner: Key, *, now: float) -> bool:
-        """Whether all that was applied for `owner` is as it was, and not due to be applied again."""
+        """True while all that was applied for `owner` is as it was, and not due to be applied again."""
         applied = self._last.get(owner, {})
         return all(
             now < last.at + REPEAT_AFTER_S and self.is_untouched(owner, kind, name)

@@ -1,4 +1,4 @@
-"""What the API server did not do in the rounds of each object, and since when."""
+"""Failures of the API server in the rounds of each object, and their beginnings."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Failures:
             rounds.now.setdefault(what, _Failure(error, began if last is None else last.since))
 
     def of(self, owner: Key) -> Unapplied:
-        """What is to be shown of the round by now."""
+        """The failures of the round that are to be shown by now."""
         shown = [one for one in self._all(owner) if not self._is_young(one)]
 
         def words(error: type[ClusterError]) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Failures:
         return bool(self._all(owner))
 
     def may_pass(self, owner: Key) -> bool:
-        """Whether trying again soon may help with one of them."""
+        """True if trying again soon may help with one of them."""
         return any(_class_of(one) is ClusterError for one in self._all(owner))
 
     def forget(self, owner: Key) -> None:
@@ -91,5 +91,5 @@ class Failures:
 
 
 def _class_of(failure: _Failure) -> type[ClusterError]:
-    """What it means for whoever waits: ClusterError itself is what may pass."""
+    """The class of an error for whoever waits: ClusterError itself is what may pass."""
     return next((one for one in (Invalid, Forbidden) if isinstance(failure.error, one)), ClusterError)

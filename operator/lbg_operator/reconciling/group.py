@@ -49,8 +49,9 @@ class Groups:
         """The generation of each group that the broker and the cluster had all of."""
         self._uids: dict[Key, str] = {}
         self._settled: dict[Key, tuple[object, ...]] = {}
-        """What the objects of each group were rendered from, where all were applied: they are rendered again when that
-        or one of them changes."""
+        """Inputs from which each group's objects were rendered, where all were applied.
+
+        The objects are rendered again when that or one of them changes."""
         self._unmade: dict[Key, Object] = {}
         """Groups that nothing was ever made for on a broker."""
 
@@ -118,7 +119,7 @@ class Groups:
         return 0.0 if is_again else again_s
 
     def _is_whole(self, key: Key, group: GroupManifest, facts: Facts) -> bool:
-        """Whether the broker and the cluster have all that this generation asks for."""
+        """True if the broker and the cluster have all that this generation asks for."""
         is_refused = facts.refusal is not None or facts.failure is not None or self._failures.are_any(key)
         is_done = facts.broker_ready and not facts.not_begun and self._provisioning.is_done(key)
         return is_done and not is_refused and (group.consumer is None or self._provisioning.has_given(group))
@@ -193,7 +194,7 @@ class Groups:
         return is_known and self._provisioning.is_done(key) and self._world.looks.latest(key) is None
 
     def _judged(self, key: Key, group: GroupManifest) -> tuple[Facts, list[Child] | None]:
-        """Whether the manifest is followed, and what it asks for in the cluster; None for what is there."""
+        """The verdict on the manifest, and the objects that it asks for; None for those that are there."""
         world = self._world
         refusal = None
         if not world.is_unreadable(broker_key(group)):

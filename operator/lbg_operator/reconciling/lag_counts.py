@@ -1,4 +1,4 @@
-"""How far groups are behind, counted every two seconds while that is above 0 or changes.
+"""Lag of groups, counted every two seconds while it is above 0 or changes.
 
 Surveys (`looks`) are shared and half a minute apart: they listen to members, which costs most of what a look costs.
 Counts listen to nobody on the embedded broker. On RabbitMQ they go by AMQP, which counts now, where the management API
@@ -118,7 +118,7 @@ class LagCounts:
         return self._latest.get(group)
 
     def surveyed(self, group: Key, broker: Key, lag: int | None) -> None:
-        """What a survey found, which on RabbitMQ knows of what is with consumers and the backlog does not."""
+        """Takes the counts of a survey, which on RabbitMQ knows of what is with consumers and the backlog does not."""
         one = self._brokers.get(broker)
         if one is not None and group in one.specs and lag:
             one.behind.add(group)

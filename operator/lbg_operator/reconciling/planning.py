@@ -82,7 +82,7 @@ def children_of(
 def obsolete(
     group: GroupManifest, children: Sequence[Mapping[str, Any]], *, autoscalers: Sequence[Kind]
 ) -> list[tuple[Kind, str]]:
-    """What a former manifest, or a former provider of metrics, may have asked for and this one does not.
+    """Objects that a former manifest or provider of metrics may have asked for and this one does not.
 
     `autoscalers`: the kinds of these that the cluster has, as far as that is known.
     """

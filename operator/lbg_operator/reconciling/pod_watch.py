@@ -30,7 +30,7 @@ class Shortages:
         self._since: dict[Key, float] = {}
 
     def seen(self, owner: Key, workload: Object | None, *, now: float) -> str:
-        """What there is to say of it, empty for nothing."""
+        """The message about it, empty for none."""
         if workload is None or not are_missing(workload):
             self.forget(owner)
             return ""

@@ -30,7 +30,7 @@ CHECK_EVERY_S = 4.0
 MADE_AT_ONCE = 8
 """Groups of one broker. More would not be made sooner, but each so slowly that none is done within its limit."""
 TURN_S = 240.0
-"""How long a group waits for its turn. A round of five minutes is taken for one that hangs (`STUCK_S`)."""
+"""Seconds that a group waits for its turn. A round of five minutes is taken for one that hangs (`STUCK_S`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Provisioning:
         return self.is_done(group) or (shared is not None and uid in shared["owners"])
 
     def has_given(self, group: GroupManifest) -> bool:
-        """Whether the Secret of the group's user has what its pods will look for there.
+        """True if the Secret of the group's user has the fields that its pods read.
 
         It follows the Broker's manifest once the broker was reached as that says; pods wait for it.
         """

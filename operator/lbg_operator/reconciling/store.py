@@ -87,8 +87,8 @@ def group_of(child: Object) -> Key | None:
 
 
 def version_of(seen: Object) -> str:
-    """What changes when somebody changes what an object should be: not its status, which changes the resourceVersion,
-    and its labels and owners too, which change no generation."""
+    """A fingerprint of what an object should be: not of its status, which changes the resourceVersion,
+    but of its labels and owners, which change no generation."""
     metadata = seen["metadata"]
     wanted = metadata.get("generation")
     if wanted is None:

@@ -125,7 +125,7 @@ class World:
         return is_there and self.broker(broker) is None
 
     def has_authority(self, broker: Key) -> bool:
-        """Whether its manifest gives clients an authority to trust; False where there is no such Broker."""
+        """True if its manifest gives clients an authority to trust; False where there is no such Broker."""
         manifest = self.store.get(BROKER, broker)
         return manifest is not None and has_authority(manifest)
 

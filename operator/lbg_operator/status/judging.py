@@ -40,7 +40,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Unapplied:
-    """What the API server did not do for an object's children, in its own words.
+    """Failures of the API server with an object's children, in its own words.
 
     - `mistakes`: what is wrong by itself, until the manifest changes.
     - `refusals`: what a quota, a policy or the operator's rules forbid.
@@ -120,7 +120,7 @@ def accepted(facts: Facts) -> Condition:
 
 
 def is_ready(manifest: Mapping[str, Any]) -> bool:
-    """Whether the status says that this very generation is ready."""
+    """True if the status says that this very generation is ready."""
     generation = manifest["metadata"].get("generation")
     return any(
         (one["type"], one["status"], one.get("observedGeneration")) == ("Ready", "True", generation)
@@ -129,7 +129,7 @@ def is_ready(manifest: Mapping[str, Any]) -> bool:
 
 
 def taken(unapplied: Unapplied) -> Condition:
-    """Whether the API server takes the objects that the manifest asks for."""
+    """The condition Accepted, by what the API server refuses as wrong by itself."""
     if unapplied.mistakes:
         return Condition(Reason.INVALID, joined(unapplied.mistakes))
     return Condition(Reason.ACCEPTED)
@@ -251,7 +251,7 @@ def degraded(group: GroupManifest, facts: Facts) -> Condition:
 
 
 def not_taken(unapplied: Unapplied) -> Condition | None:
-    """What the cluster did not do, but for what the manifest has wrong by itself."""
+    """The condition Degraded for what is refused or failed; None where neither is so."""
     if unapplied.refusals:
         return Condition(Reason.CLUSTER_REFUSES, joined(unapplied.refusals))
     return Condition(Reason.APPLY_FAILS, joined(unapplied.faults)) if unapplied.faults else None

@@ -1,4 +1,4 @@
-"""What keeps pods from running, in their own words and the kubelet's. No I/O here.
+"""Reasons why pods do not run, in their own words and the kubelet's. No I/O here.
 
 A Deployment says nothing of pods that do not come up for ten minutes, and a StatefulSet never does, so the pods are
 looked at themselves. What counts is what Kubernetes' own tools count (kstatus, Argo CD), and a container that ends
@@ -31,12 +31,12 @@ FOREVER = float("inf")
 
 _LOOPING = "CrashLoopBackOff"
 _REFUSED = frozenset({"InvalidImageName", "RegistryUnavailable"})
-"""What a container waits for that is no error by its name."""
+"""Reasons of a waiting container that are no errors by their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """What a pod mounts before its containers start: `named`, for people, and whether there are claims among it."""
+    """Volumes that a pod mounts before its containers start: `named`, for people, and whether claims are among them."""
 
     named: tuple[str, ...] = ()
     has_claims: bool = False

@@ -1,4 +1,4 @@
-"""What is wrong with the sessions of a group in mode Sessions, in one line; empty for nothing. No I/O here."""
+"""The trouble of a group's sessions in mode Sessions, in one line; empty for nothing. No I/O here."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def concurrency_of(channel: AppChannel) -> int:
 
 
 def is_opaque(channel: AppChannel) -> bool:
-    """Whether a call may wait inside the application, behind others and unseen: a channel to another process says so. A
+    """True if a call may wait inside the application, behind others and unseen: a channel to another process says so. A
     function in this process is called when its call is taken."""
     return getattr(channel, "is_opaque", False)
 

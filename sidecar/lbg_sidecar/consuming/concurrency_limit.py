@@ -1,4 +1,4 @@
-"""How many messages an application gets at a time: no more than it works on, found from how it answers.
+"""Concurrency limit of an application: no more messages than it works on, found from how it answers.
 
 A command that works on one line at a time, and is given sixteen, has fifteen that nobody can take out of it again. What
 a process does inside cannot be asked, so the limit is learned:
@@ -128,7 +128,7 @@ class ConcurrencyLimit:
                 self._try_anew()
 
     def _is_proved(self, lower: int) -> bool:
-        """Whether more calls than this were worked on at the same time."""
+        """True if more calls than this were worked on at the same time."""
         return max(self._proofs, default=0) > lower
 
     def _try_anew(self) -> None:
@@ -169,7 +169,7 @@ class ConcurrencyLimit:
         self._proofs.clear()
 
     def _is_harmless(self, trial: int) -> bool:
-        """Whether all is answered within a handoff even if nothing of it is worked on at the same time as before."""
+        """True if all is answered within a handoff even if nothing of it is worked on at the same time as before."""
         return self._took_s is not None and self._took_s * trial / self._level <= self._handoff_s
 
     def _mean(self) -> float:

@@ -146,7 +146,7 @@ class Consumption:
         return None
 
     def expect_move(self, is_expected: bool) -> None:
-        """Whether the broker may soon want messages back."""
+        """True if the broker may soon want messages back."""
         if self.limit is not None:
             self.limit.expects_move = is_expected
             self.lanes.concurrency = self.limit.size

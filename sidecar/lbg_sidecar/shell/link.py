@@ -35,7 +35,7 @@ OnLooked = Callable[[int, int | None], None]
 
 
 class Posts:
-    """What a member says to others, over a channel of its own with confirms.
+    """The messages of a member to others, over a channel of its own with confirms.
 
     A message to one member that does not reach its mailbox is told to `on_returned`: it comes back where the mailbox is
     not there, and it is refused (basic.nack) where the mailbox is on a node that is down or out of reach. RabbitMQ from

@@ -44,7 +44,7 @@ class DamagedStoreError(StoreError):
 
 
 def may_be_full(error: sqlite3.Error) -> bool:
-    """Whether a write failed for a reason that SQLite does not pass on: a used-up quota is one (EDQUOT), and a file
+    """True for a failed write whose reason SQLite does not pass on: a used-up quota is one (EDQUOT), and a file
     that may not grow (EFBIG); it tells only ENOSPC apart (os_unix.c, unixWrite)."""
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_WRITE
 
