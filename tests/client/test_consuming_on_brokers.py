@@ -71,20 +71,27 @@ async def test_closing_the_channel_gives_everything_unsettled_to_the_next_in_ord
 
 
 async def test_twenty_moves_under_load_lose_repeat_and_reorder_nothing(connection):
+    """The load lasts until the last move is over, however long moves take."""
     declaring = await connection.open_channel()
     await declaring.queue_declare("q", durable=True, arguments=QUORUM)
-    total, moves = 4000, 20
+    moves, after = 20, 1000
     publisher = await Publisher.open(connection)
     done: list[bytes] = []
+    progressed = asyncio.Event()
     moved = asyncio.Event()
 
-    async def publish():
-        for number in range(total):
+    async def publish() -> int:
+        number, last = 0, None
+        while last is None or number < last:
             await publisher.drain()
             publisher.publish_soon("", "q", b"%d" % number, properties=PERSISTENT)
+            number += 1
             if number % 20 == 0:
                 await asyncio.sleep(0.002)
+            if last is None and moved.is_set():
+                last = number + after
         await publisher.flush()
+        return number
 
     async def attach():
         channel = await connection.open_channel()
@@ -94,7 +101,7 @@ async def test_twenty_moves_under_load_lose_repeat_and_reorder_nothing(connectio
             for delivery in deliveries:
                 done.append(delivery.body)
                 acks.settle(delivery.delivery_tag)
-            moved.set()
+            progressed.set()
 
         await channel.consume("q", on_deliveries, prefetch_count=50)
         return channel, acks
@@ -103,17 +110,18 @@ async def test_twenty_moves_under_load_lose_repeat_and_reorder_nothing(connectio
     active = await attach()
     waiting = await attach()
     for _ in range(moves):
-        await moved.wait()
+        progressed.clear()
+        await progressed.wait()
         await asyncio.sleep(0.01)
-        moved.clear()
         channel, acks = active
         acks.flush()
         await channel.close()
         active, waiting = waiting, await attach()
-    await publishing
+    moved.set()
+    total = await publishing
     while len(done) < total:
-        moved.clear()
-        await moved.wait()
+        progressed.clear()
+        await progressed.wait()
     assert done == numbers(0, total)
 
 
