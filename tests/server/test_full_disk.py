@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
+import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
 import threading
@@ -14,11 +18,14 @@ from typing import Any
 
 import pika
 import pytest
+import trustme
 from bench.full_disk import connect, play, release
 
-from lbg_broker.server.store.reserve import Size
+from lbg_broker.server.store import DiskFullError
+from lbg_broker.server.store.reserve import Reserve, Size
 from support.command_line import clean_environment
 from support.embedded import EmbeddedBroker
+from support.mounted import MountedSecret
 from support.small_disk import SmallDisk
 from support.waiting import GUARD_S
 
@@ -120,7 +127,10 @@ def log_in(broker: EmbeddedBroker, user: str, password: str) -> None:
 
 def drained(broker: EmbeddedBroker, expected: set[int]) -> set[int]:
     """Acknowledge message after message until all that are expected were delivered."""
-    connection = connect(broker.port)
+    return acknowledged(connect(broker.port), expected)
+
+
+def acknowledged(connection: Any, expected: set[int]) -> set[int]:
     channel = connection.channel()
     channel.basic_qos(prefetch_count=50)
     got: set[int] = set()
@@ -141,6 +151,16 @@ def test_cycles_of_fill_kill_start_and_drain_lose_nothing_that_was_confirmed(
     outcome = play(disk, tmp_path, cycles=4, seed=3)
     assert not outcome.problems, (tmp_path / "broker.log").read_text()
     assert (outcome.cycles, outcome.stops) == (4, 1)
+    assert outcome.lost == set()
+
+
+def test_members_join_a_full_disk_drain_it_through_a_kill_of_the_broker_and_leave_on_it(
+    disk: SmallDisk, tmp_path: Path
+) -> None:
+    outcome = play(disk, tmp_path, cycles=1, seed=3, members=True)
+    assert not outcome.problems, [log.read_text() for log in tmp_path.glob("*.log")]
+    assert (outcome.cycles, outcome.kills) == (1, 2)
+    assert outcome.stops == 4, "two members after the cycle, and two after the last drain"
     assert outcome.lost == set()
 
 
@@ -301,6 +321,67 @@ def test_users_are_made_and_changed_on_a_full_disk_and_it_knows_them_at_the_next
             log_in(broker, "late", "first")
 
 
+def test_a_renewed_certificate_and_a_changed_login_are_taken_up_while_the_disk_is_full(
+    disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path, fill: Callable[..., Filling]
+) -> None:
+    authority = trustme.CA()
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    def issued() -> dict[str, bytes]:
+        made = authority.issue_cert("127.0.0.1")
+        return {"tls_crt": made.cert_chain_pems[0].bytes(), "tls_key": made.private_key_pem.bytes()}
+
+    def shows(files: dict[str, bytes]) -> bool:
+        address = ("127.0.0.1", renewing.port)
+        with (
+            socket.create_connection(address, GUARD_S) as plain,
+            trusting.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+        ):
+            return client.getpeercert(binary_form=True) == ssl.PEM_cert_to_DER_cert(files["tls_crt"].decode())
+
+    def lets_in(password: str) -> bool:
+        try:
+            connect(renewing.port, "ops", password, trusting).close()
+        except pika.exceptions.ProbableAuthenticationError:
+            return False
+        return True
+
+    first, second = issued(), issued()
+    certificate = MountedSecret(tmp_path / "tls", **first)
+    login = MountedSecret(tmp_path / "login", username="ops", password="first")
+    renewing = EmbeddedBroker(
+        broker.data_dir,
+        settings={
+            **SETTINGS,
+            "files_check_s": 0.05,
+            "tls": [str(certificate / "tls.crt"), str(certificate / "tls.key")],
+            "administrator": [str(login / "username"), str(login / "password")],
+        },
+        under=disk.under,
+        log_file=broker.log_file,
+    )
+    declare(broker)
+    filling = fill(size=LARGE)
+    until(filling.blocked.is_set)
+    with disk.filled():
+        broker.kill()
+        assert filling.has_ended()
+        with renewing:
+            assert shows(first)
+            assert lets_in("first")
+            certificate.put(**second)
+            login.put(username="ops", password="second")
+            until(lambda: shows(second) and lets_in("second"))
+            assert not lets_in("first")
+        login.put(username="ops", password="third")
+        with renewing:
+            assert shows(second)
+            assert lets_in("third")
+            wanted = set(filling.confirmed)
+            assert wanted <= acknowledged(connect(renewing.port, "ops", "third", trusting), wanted)
+
+
 def test_rejects_alone_drain_a_full_disk_while_somebody_consumes_the_dead_letters(
     disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
@@ -369,6 +450,35 @@ def test_a_write_of_sqlites_own_that_finds_no_room_is_a_full_disk_whatever_the_k
     why, left = told.stdout.splitlines()
     assert "size that it may have" in why
     assert left == "[]"
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.EDQUOT, "the disk quota is used up"), (errno.ENOSPC, "no space left on the device")],
+)
+def test_the_reserve_takes_a_used_up_quota_for_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    reserve = Reserve(tmp_path / "broker.sqlite3")
+
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refused)
+    for room in (
+        lambda: reserve.allocate(10, have=0),
+        lambda: reserve.allocate_log(Size(10)),
+        reserve.require_room,
+    ):
+        with pytest.raises(DiskFullError, match=words):
+            room()
+    monkeypatch.undo()
+    reserve.allocate(10, have=0)
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(DiskFullError, match=os.strerror(number)):
+        reserve.allocate_log(Size(10))
+    monkeypatch.undo()
+    reserve.close(is_empty=False)
 
 
 def test_a_broker_whose_files_may_not_grow_goes_on_as_on_a_full_disk(tmp_path: Path) -> None:

@@ -26,7 +26,15 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from lbg_broker.server import Address, Server, ServerSettings, running, serve
+from lbg_broker.server import (
+    Address,
+    AdministratorFiles,
+    Server,
+    ServerSettings,
+    TlsSettings,
+    running,
+    serve,
+)
 from support.ports import free_port
 from support.waiting import GUARD_S
 
@@ -40,8 +48,8 @@ class BrokerFailedError(RuntimeError):
 
 
 class EmbeddedBroker:
-    """One broker process. `settings` are fields of `ServerSettings` (numbers and texts only), `under` is put before
-    its command, with the directory that it begins in behind it."""
+    """One broker process. `settings` are fields of `ServerSettings` (numbers, texts, and of `tls` and `administrator`
+    the list of their files), `under` is put before its command, with the directory that it begins in behind it."""
 
     def __init__(
         self,
@@ -196,6 +204,9 @@ def _main(arguments: list[str]) -> None:
             listen=Address("127.0.0.1", told.pop("port")),
             management=Address("127.0.0.1", told.pop("management_port")),
         )
+        for name, kind in (("tls", TlsSettings), ("administrator", AdministratorFiles)):
+            if name in told:
+                told[name] = kind(*map(Path, told[name]))
         settings = replace(settings, **told)
     else:
         settings = ServerSettings(Path(arguments[0]), listen=Address("127.0.0.1", 5672))

@@ -36,6 +36,48 @@ while True:
     time.sleep(0.0005)
 """
 
+_QUOTA = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <unistd.h>
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define SAID(type, call) type done = call; if (done < 0 && errno == ENOSPC) errno = EDQUOT; return done
+#define OPENED(name) \
+    int name(const char *path, int flags, ...) { \
+        va_list more; va_start(more, flags); mode_t mode = va_arg(more, mode_t); va_end(more); \
+        SAID(int, REAL(name)(path, flags, mode)); }
+OPENED(open)
+OPENED(open64)
+ssize_t write(int file, const void *data, size_t size) { SAID(ssize_t, REAL(write)(file, data, size)); }
+ssize_t pwrite(int file, const void *data, size_t size, off_t at) {
+    SAID(ssize_t, REAL(pwrite)(file, data, size, at)); }
+ssize_t pwrite64(int file, const void *data, size_t size, off64_t at) {
+    SAID(ssize_t, REAL(pwrite64)(file, data, size, at)); }
+int ftruncate(int file, off_t size) { SAID(int, REAL(ftruncate)(file, size)); }
+int ftruncate64(int file, off64_t size) { SAID(int, REAL(ftruncate64)(file, size)); }
+int fsync(int file) { SAID(int, REAL(fsync)(file)); }
+int fdatasync(int file) { SAID(int, REAL(fdatasync)(file)); }
+int posix_fallocate(int file, off_t at, off_t size) {
+    int error = REAL(posix_fallocate)(file, at, size); return error == ENOSPC ? EDQUOT : error; }
+int posix_fallocate64(int file, off64_t at, off64_t size) {
+    int error = REAL(posix_fallocate64)(file, at, size); return error == ENOSPC ? EDQUOT : error; }
+"""
+
+
+def as_quota(folder: Path, under: Sequence[str]) -> Sequence[str]:
+    """`under`, of a disk, for a command that is told EDQUOT (its quota is used up) where the disk has no room.
+
+    It stands for a disk with quotas, which takes a kernel with them. It needs a C compiler, and leaves a library in
+    `folder`.
+    """
+    library = folder / "quota.so"
+    compiler = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-ldl"]
+    subprocess.run(compiler, input=_QUOTA, text=True, check=True)
+    return ("env", f"LD_PRELOAD={library}", *(under or ("sh", "-c", 'cd "$0" && exec "$@"')))
+
 
 def on_small_disk(folder: Path, size_kb: int) -> Sequence[str]:
     """What to put before a command, which then finds an empty disk at `folder`, and has the process id of its own."""
