@@ -452,6 +452,53 @@ def test_a_write_of_sqlites_own_that_finds_no_room_is_a_full_disk_whatever_the_k
     assert left == "[]"
 
 
+ROOM_COMES = """
+import sys
+from pathlib import Path
+from lbg_broker.server.store import DiskFullError, Store, StoreError
+from lbg_broker.server.store.reserve import Reserve
+sys.path.insert(0, sys.argv[2])
+from server.test_store import batch, change
+
+Reserve.require_room = lambda reserve: None   # there is room whenever it is asked for
+store = Store(Path(sys.argv[1]))
+store.carry_out(batch(change([1])))
+for _ in range(4):
+    try:
+        store.carry_out(batch(change(range(2, 2_000), size=30_000)))
+    except StoreError as error:
+        print(type(error).__name__)
+    if len(sys.argv) > 3:
+        store.carry_out(batch(change(deletes=[(1, 1)])))
+"""
+
+
+def without_room_for_sqlite(tmp_path: Path, *arguments: str) -> list[str]:
+    told = subprocess.run(
+        [
+            *("prlimit", f"--fsize={6 << 20}", sys.executable, "-c", ROOM_COMES),
+            *(str(tmp_path / "broker.sqlite3"), str(Path(__file__).parents[1]), *arguments),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert told.returncode == 0, told.stderr
+    return told.stdout.splitlines()
+
+
+def test_a_write_that_failed_while_there_is_room_again_is_tried_again(tmp_path: Path) -> None:
+    """Between the write that failed and the look at the disk somebody else may have freed something."""
+    assert without_room_for_sqlite(tmp_path, "and others go well") == ["DiskFullError"] * 4
+
+
+def test_writes_that_fail_again_and_again_while_there_is_room_are_an_error_of_the_disk(
+    tmp_path: Path,
+) -> None:
+    assert without_room_for_sqlite(tmp_path) == ["DiskFullError", "StoreError", "StoreError", "StoreError"]
+
+
 @pytest.mark.parametrize(
     ("number", "words"),
     [(errno.EDQUOT, "the disk quota is used up"), (errno.ENOSPC, "no space left on the device")],

@@ -46,6 +46,10 @@ WRITES_PER_LOOK: Final = 64
 TRIAL_PAGES: Final = 256
 """So much room (1 MiB) is to be there before publishes are accepted again."""
 
+DOUBTS_MAX: Final = 3
+"""Transactions in a row that may fail while the disk has room: the kernel is asked after the write, and somebody may
+have freed something in between. More are an error of the disk."""
+
 RESERVE_ROW_PAGES: Final = 16
 RESERVE_ROW_BYTES: Final = (RESERVE_ROW_PAGES - 1) * (PAGE_BYTES - 4)
 """A row of the reserve is a chain of so many pages (overflow pages have 4,092 bytes each), and a part of another."""
@@ -76,6 +80,7 @@ class Store:
         self.short: DiskFullError | None = None
         """Why there is no whole reserve since the store was opened; None: there is."""
         self._is_full = False
+        self._doubts = 0
         self._writes = 0
         self._pages = self._pages_next = 0  # of the database, committed and in the open transaction
         self._reserve_rows = self._reserve_rows_next = 0
@@ -366,6 +371,7 @@ class Store:
             try:
                 yield
                 database.execute("COMMIT")
+                self._doubts = 0
                 self._pages, self._reserve_rows = self._pages_next, self._reserve_rows_next
             except BaseException:
                 if database.in_transaction:
@@ -379,8 +385,19 @@ class Store:
             yield
         except sqlite3.Error as error:
             if may_be_full(error):
-                self._reserve.require_room()
+                self._doubt(error)
             raise
+
+    def _doubt(self, error: sqlite3.Error) -> None:
+        """Raises `DiskFullError` if the write that failed is to be tried again."""
+        try:
+            self._reserve.require_room()
+        except DiskFullError:
+            self._doubts = 0
+            raise
+        self._doubts += 1
+        if self._doubts <= DOUBTS_MAX:
+            raise DiskFullError(f"{self.path}: {error}, and there is room") from error
 
     def _define(self, definition: Definition) -> None:
         if definition.value is None:
