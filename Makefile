@@ -9,7 +9,6 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 RELEASE ?= trixie
 RABBITMQ4 ?= .rabbitmq4-$(RELEASE)
-RABBITMQ_TESTS := $(addprefix tests/,rabbitmq oracle client provisioning publishing member cli)
 DEMO_ARGS ?=
 ENGINE ?= embedded
 DEMO_embedded = $(VENV)/bin/lbg demo $(DEMO_ARGS)
@@ -67,7 +66,7 @@ test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majo
 
 test-rabbitmq4: $(VENV)/.dev  ## run what touches RabbitMQ on Debian trixie's, 4.0, in a folder (as root); RELEASE=sid: 4.3
 	@.ci/rabbitmq4 $(RELEASE) $(RABBITMQ4)
-	LBG_RABBITMQ_ROOT=$(RABBITMQ4) $(PYTEST) $(RABBITMQ_TESTS)
+	LBG_RABBITMQ_ROOT=$(RABBITMQ4) $(PYTEST) $(AT_ONCE) -m rabbitmq
 
 e2e: $(VENV)/.dev  ## the whole on a cluster: KUBECONFIG's, or kind's where docker is; E2E_ARGS="-k rollout"
 	@.ci/e2e $(E2E_ARGS)

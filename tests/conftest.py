@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,27 @@ RABBITMQ_TIMEOUT_S = 300
 NODE = pytest.StashKey[RabbitNode]()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what runs on a RabbitMQ node; a test that starts one of its own says so itself."""
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("timeout") is None:
-            given = item.callspec.params.values() if hasattr(item, "callspec") else ()
-            if any(isinstance(one, str) and one == "rabbitmq" for one in (*item.fixturenames, *given)):
+        if not isinstance(item, pytest.Function):
+            continue
+        given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if any(isinstance(one, str) and one == "rabbitmq" for one in (*item.fixturenames, *given)):
+            item.add_marker(pytest.mark.rabbitmq)
+            if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(RABBITMQ_TIMEOUT_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Lets nobody start a node without the mark: `make test-rabbitmq4` would leave that test out."""
+    RabbitNode.may_start = item.get_closest_marker("rabbitmq") is not None
+    try:
+        return (yield)
+    finally:
+        RabbitNode.may_start = True
 
 
 def pytest_report_header() -> str:

@@ -15,7 +15,10 @@ import trustme
 from support.command_line import Lbg, start_lbg
 from support.rabbitmq import RabbitNode, free_ports
 
-pytestmark = pytest.mark.timeout(300)  # a node starts, which takes minutes on a busy machine
+pytestmark = [
+    pytest.mark.rabbitmq,
+    pytest.mark.timeout(300),
+]  # a node starts, which takes minutes on a busy machine
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,10 @@ import pytest
 from support.engines import eventually
 from support.rabbitmq import NodeFailedError, RabbitNode
 
-pytestmark = pytest.mark.timeout(300)  # a node starts, which takes minutes on a busy machine
+pytestmark = [
+    pytest.mark.rabbitmq,
+    pytest.mark.timeout(300),
+]  # a node starts, which takes minutes on a busy machine
 
 TESTS = Path(__file__).parents[1]
 START_ONE_AND_STAY = """

@@ -66,6 +66,7 @@ async def test_one_per_key_keeps_order_on_a_full_queue(rabbit_vhost: str, unique
     assert drain.inversions() == []
 
 
+@pytest.mark.rabbitmq
 @pytest.mark.timeout(300)
 async def test_a_node_that_is_killed_under_load_loses_and_reorders_nothing(
     unique: str,

@@ -40,7 +40,10 @@ from support.rabbit_cluster import RabbitCluster
 from support.tried_queue import QUORUM, of_a_group
 from support.waiting import GUARD_S, until
 
-pytestmark = pytest.mark.timeout(600)  # three nodes start in the first, and one or two in most
+pytestmark = [
+    pytest.mark.rabbitmq,
+    pytest.mark.timeout(600),
+]  # three nodes start in the first, and one or two in most
 
 WINDOW = 64
 SINCE_4_3 = (4, 3, 0)

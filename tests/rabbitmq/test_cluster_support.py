@@ -10,7 +10,7 @@ import pytest
 from support.rabbit_cluster import RabbitCluster
 from support.rabbitmq import NodeFailedError, RabbitNode
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 QUORUM = {"x-queue-type": "quorum"}
 

@@ -16,7 +16,10 @@ from support.member_place import Place
 from support.rabbitmq import RabbitNode
 from support.waiting import until
 
-pytestmark = pytest.mark.timeout(300)  # a node starts, which takes minutes on a busy machine
+pytestmark = [
+    pytest.mark.rabbitmq,
+    pytest.mark.timeout(300),
+]  # a node starts, which takes minutes on a busy machine
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from support.ports import free_port
 from support.rabbit_installation import Installation, NodeFailedError
@@ -75,6 +75,9 @@ class RabbitNode:
 
     The kernel kills the node if the thread that started it ends, so start it from a thread that stays.
     """
+
+    may_start: ClassVar[bool] = True
+    """Of all nodes; False where none is expected."""
 
     def __init__(
         self,
@@ -146,6 +149,7 @@ class RabbitNode:
     def spawn(self) -> None:
         """Start, and return at once; `wait_ready` must follow."""
         assert self._server is None, "the node is running"
+        assert self.may_start, "what starts a RabbitMQ node has the mark rabbitmq"
         self._write_files()
         self._epmd.start()
         with (self.directory / "output").open("ab") as output:
