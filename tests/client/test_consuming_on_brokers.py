@@ -71,25 +71,25 @@ async def test_closing_the_channel_gives_everything_unsettled_to_the_next_in_ord
 
 
 async def test_twenty_moves_under_load_lose_repeat_and_reorder_nothing(connection):
-    """The load lasts until the last move is over, however long moves take."""
+    """The load lasts until the last move is over, however long moves take: some messages always wait."""
     declaring = await connection.open_channel()
     await declaring.queue_declare("q", durable=True, arguments=QUORUM)
-    moves, after = 20, 1000
+    moves, waiting_max = 20, 500
     publisher = await Publisher.open(connection)
     done: list[bytes] = []
-    progressed = asyncio.Event()
-    moved = asyncio.Event()
+    progressed, consumed, moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def publish() -> int:
-        number, last = 0, None
-        while last is None or number < last:
+        number = 0
+        while not moved.is_set():
+            if number - len(done) >= waiting_max:
+                consumed.clear()
+                await consumed.wait()
             await publisher.drain()
             publisher.publish_soon("", "q", b"%d" % number, properties=PERSISTENT)
             number += 1
             if number % 20 == 0:
                 await asyncio.sleep(0.002)
-            if last is None and moved.is_set():
-                last = number + after
         await publisher.flush()
         return number
 
@@ -102,6 +102,7 @@ async def test_twenty_moves_under_load_lose_repeat_and_reorder_nothing(connectio
                 done.append(delivery.body)
                 acks.settle(delivery.delivery_tag)
             progressed.set()
+            consumed.set()
 
         await channel.consume("q", on_deliveries, prefetch_count=50)
         return channel, acks
