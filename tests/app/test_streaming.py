@@ -135,6 +135,12 @@ async def frame(socket: aiohttp.ClientWebSocketResponse) -> dict[str, Any]:
     return fields
 
 
+async def frame_within(socket: aiohttp.ClientWebSocketResponse, within_s: float) -> None:
+    """Wait for another frame than the welcome; raises TimeoutError if none comes."""
+    async with asyncio.timeout(within_s):
+        await frame(socket)
+
+
 async def close_code(socket: aiohttp.ClientWebSocketResponse) -> int | None:
     async with asyncio.timeout(GUARD_S):
         async for _ in socket:
@@ -287,7 +293,48 @@ async def test_what_was_taken_is_cancelled_and_costs_no_connection() -> None:
     assert dict(stream.calls.ended) == {0: ACK, 1: ACK}
 
 
-async def test_who_reads_nothing_is_not_buried_in_messages_and_is_found_by_its_silence() -> None:
+async def test_an_application_that_is_busy_in_blocking_code_keeps_its_stream() -> None:
+    """It answers no ping while it works: this client answers them only while it waits for a frame."""
+    async with a_stream(heartbeat_s=0.1) as stream, stream.connected(HELLO) as socket:
+        stream.offer(message(0))
+        await frame(socket)
+        await asyncio.sleep(0.6)  # four times as long as an idle one may be silent
+        await socket.send_str('{"acks": [1]}')
+        await until(lambda: stream.calls.ended)
+        assert stream.calls.ended == [(0, ACK)]
+        assert stream.channel.describe()["connections"] == 1
+
+
+async def test_an_application_that_answers_pings_while_it_has_nothing_to_do_keeps_its_stream() -> None:
+    async with a_stream(heartbeat_s=0.1) as stream, stream.connected(HELLO) as socket:
+        with pytest.raises(TimeoutError):
+            await frame_within(socket, 0.6)
+        stream.offer(message(0))
+        assert (await frame(socket))["first"] == 1
+
+
+async def test_an_idle_application_that_answers_no_ping_is_dead() -> None:
+    async with a_stream(heartbeat_s=0.1) as stream, stream.connected(HELLO):
+        await until(lambda: stream.channel.describe()["connected"])
+        await until(lambda: not stream.channel.describe()["connected"])
+        assert stream.calls.ended == []
+
+
+async def test_an_application_that_pings_is_answered() -> None:
+    async with a_stream() as stream, stream.session() as session:
+        connecting = session.ws_connect(stream.url, protocols=(SUBPROTOCOL,), autoping=False)
+        async with connecting as socket:
+            await socket.ping(b"before hello")
+            assert (await socket.receive(timeout=GUARD_S)).data == b"before hello"
+            await socket.send_str(json.dumps(HELLO))
+            await socket.ping(b"after")
+            seen = [await socket.receive(timeout=GUARD_S) for _ in range(2)]
+            assert b"after" in [one.data for one in seen]
+
+
+async def test_who_reads_nothing_is_not_buried_in_messages_and_loses_its_stream_when_its_calls_time_is_up() -> (
+    None
+):
     async with a_stream(heartbeat_s=0.6) as stream:
         host, port = stream.url.split("/")[2].split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
@@ -304,8 +351,10 @@ async def test_who_reads_nothing_is_not_buried_in_messages_and_is_found_by_its_s
         )
         text = b'{"hello":{"credit":5000}}'
         writer.write("\r\n".join(lines).encode() + bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text)
-        stream.offer(*(message(seq, b"x" * 300_000) for seq in range(100)))
+        everything = [message(seq, b"x" * 300_000) for seq in range(100)]
+        stream.offer(*everything)
         await until(lambda: stream.channel.describe()["running"])
+        stream.channel.abort(everything)
         await until(lambda: not stream.channel.describe()["connected"])
         assert len(stream.calls.waiting) > 50
         assert {verdict for _, verdict in stream.calls.ended} == {INTERRUPTED}

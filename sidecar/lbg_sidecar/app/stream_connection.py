@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from aiohttp import WSMsgType, web
@@ -29,7 +29,8 @@ class StreamSettings:
     - `hello_limit_s`: how long a connection may wait with its first frame.
     - `cancel_limit_s`: how long the application may take to confirm a cancel before its connection is closed. 2 s
       leaves a handoff (3 s) time to end.
-    - `heartbeat_s`: how often the application is pinged; it must answer within half of that.
+    - `heartbeat_s`: an application that was silent for so long is pinged. With no message to work on it must answer
+      within half of that; with one it may be busy in blocking code, and has the time of a call.
     - `frame_bytes`: a frame with messages is not filled beyond this; a single message may be longer.
     - `answer_max_bytes`: the longest frame that the application may send.
     """
@@ -44,7 +45,7 @@ class StreamSettings:
 
 
 class Gone(Exception):
-    """The other side closed, or is dead."""
+    """The other side closed, or is dead: the text says which."""
 
 
 class Ended(Exception):
@@ -68,6 +69,7 @@ class StreamConnection:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._to_cancel: list[int] = []
         self._limits: set[asyncio.TimerHandle] = set()
+        self._is_silent = False
 
     def wake(self) -> None:
         self._woken.set()
@@ -92,23 +94,44 @@ class StreamConnection:
         """Until one side wants no more. Raises what ended it."""
         reader = self._loop.create_task(self._read(socket))
         writer = self._loop.create_task(self._write(socket))
+        watch = self._loop.create_task(self._watch(socket))
+        parts = {reader, writer, watch, self._ended}
         try:
-            done, _ = await asyncio.wait({reader, writer, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
             for limit in self._limits:
                 limit.cancel()
-            for each in (reader, writer, self._ended):
-                each.cancel()
-            await asyncio.gather(reader, writer, self._ended, return_exceptions=True)
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
 
     async def _read(self, socket: web.WebSocketResponse) -> None:
         calls, conversation = self._calls, self.conversation
         while True:
-            for message, verdict in conversation.answer(await text_frame(socket)):
+            for message, verdict in conversation.answer(await text_frame(socket, self._received)):
                 calls.end(message, verdict)
             self.wake()
+
+    def _received(self) -> None:
+        self._is_silent = False
+
+    async def _watch(self, socket: web.WebSocketResponse) -> None:
+        """Finds an application that is dead on an open connection. One that works on a message in blocking code cannot
+        answer a ping: its calls have the member's limit, which cancels them, and an unconfirmed cancel ends this."""
+        interval_s = self._settings.heartbeat_s
+        while True:
+            self._is_silent = True
+            await asyncio.sleep(interval_s)
+            if not self._is_silent:
+                continue
+            await socket.ping()
+            await asyncio.sleep(interval_s / 2)
+            while self._is_silent:
+                if not self.conversation.out:
+                    raise Gone(f"it answered no ping for {interval_s / 2:g} s")
+                await asyncio.sleep(interval_s / 2)
 
     async def _write(self, socket: web.WebSocketResponse) -> None:
         welcome: dict[str, object] = {"concurrency": self._settings.concurrency}
@@ -151,11 +174,17 @@ class StreamConnection:
             self.end(TOO_LATE, f"{len(late)} cancelled messages were not confirmed within {limit_s:g} s")
 
 
-async def text_frame(socket: web.WebSocketResponse) -> str:
-    message = await socket.receive()
-    if message.type is WSMsgType.TEXT:
-        text: str = message.data
-        return text
-    if message.type is WSMsgType.BINARY:
-        raise StreamError("a binary frame, where frames are JSON text")
-    raise Gone
+async def text_frame(socket: web.WebSocketResponse, received: Callable[[], None] = lambda: None) -> str:
+    """The next text frame; pings are answered. `received` is called for each frame of any kind."""
+    while True:
+        message = await socket.receive()
+        received()
+        if message.type is WSMsgType.TEXT:
+            text: str = message.data
+            return text
+        if message.type is WSMsgType.BINARY:
+            raise StreamError("a binary frame, where frames are JSON text")
+        if message.type is WSMsgType.PING:
+            await socket.pong(message.data)
+        elif message.type is not WSMsgType.PONG:
+            raise Gone("the other side closed it")

@@ -110,7 +110,7 @@ class StreamChannel:
         try:
             socket = web.WebSocketResponse(
                 protocols=(SUBPROTOCOL,),
-                heartbeat=self._settings.heartbeat_s,
+                autoping=False,
                 max_msg_size=self._settings.answer_max_bytes,
                 timeout=_CLOSE_S,
                 compress=False,
@@ -142,8 +142,8 @@ class StreamChannel:
             await _close(request, socket, BAD_FRAME, str(error))
         except Ended as end:
             await _close(request, socket, end.code, end.reason)
-        except (Gone, ConnectionError):
-            log.info("the application's stream was closed by the other side")
+        except (Gone, ConnectionError) as end:
+            log.info("the application's stream is over: %s", end)
             await _close(request, socket, WSCloseCode.GOING_AWAY, "")
         finally:
             if connection is not None:
