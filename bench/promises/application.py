@@ -2,8 +2,8 @@
 
 `python -m bench.promises.application CHANNEL LINES TIME_MS [WHERE]`: a `callable` in a member of its own (WHERE:
 the member's settings as JSON), a `command` on standard input and output, an `http` server on the unix socket WHERE, or
-a `stream` client of the sidecar on the unix socket WHERE. SIGTERM ends it. A `serial-command` and a `serial-stream`
-take all that they are given and work on one message at a time.
+a `stream` client of the sidecar on the unix socket WHERE. SIGTERM ends it. A `serial-command`, a `serial-stream` and a
+`serial-batch`, an HTTP server that gets batches, take all that they are given and work on one message at a time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.promises.judge import ABORTED, FINISHED, STARTED
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 
 class Lines:
@@ -115,6 +118,12 @@ async def run_http(application: Application, socket: str) -> None:
         await application.work(await request.read())
         return web.Response(status=204)
 
+    await _serve(post, socket)
+
+
+async def _serve(post: Callable[[web.Request], Awaitable[web.Response]], socket: str) -> None:
+    from aiohttp import web
+
     app = web.Application()
     app.router.add_post("/", post)
     runner = web.AppRunner(app, access_log=None)
@@ -122,6 +131,21 @@ async def run_http(application: Application, socket: str) -> None:
     await web.UnixSite(runner, socket).start()
     await _terminated()
     await runner.cleanup()
+
+
+async def run_serial_batch(application: Application, socket: str) -> None:
+    """A server of batches that works on one message of all its requests at a time."""
+    from aiohttp import web
+
+    working = asyncio.Lock()
+
+    async def post(request: web.Request) -> web.Response:
+        for event in await request.json():
+            async with working:
+                await application.work(json.dumps(event["data"]))
+        return web.Response(status=204)
+
+    await _serve(post, socket)
 
 
 async def run_stream(application: Application, socket: str, *, is_serial: bool) -> None:
@@ -164,6 +188,8 @@ async def run(channel: str, lines: str, time_ms: int, where: str) -> None:
             await run_http(application, where)
         case "serial-command":
             run_serial_command(application)
+        case "serial-batch":
+            await run_serial_batch(application, where)
         case "stream" | "serial-stream":
             await run_stream(application, where, is_serial=channel == "serial-stream")
         case _:

@@ -19,7 +19,7 @@ TIMES_MS = (0, 10, 50, 500, 3500)
 CALLABLE = "callable"
 CHANNELS = (CALLABLE, "command", "http", "stream")
 
-SERIAL = ("serial-command", "serial-stream")
+SERIAL = ("serial-command", "serial-stream", "serial-batch")
 """Applications that take all they are given and work on one message at a time. Their cells are named, or in a test: no
 run of all cells has them."""
 

@@ -24,6 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ENDS_WITHIN_S = 60.0
 TICK_S = 0.05
 
+APPS = {"serial-stream": "stream", "serial-batch": "http-batch"}
+"""LBG_APP of a channel, where that has another name."""
+
 
 class Process:
     """A Python process in a session of its own, with a log. It ends with this one."""
@@ -111,10 +114,11 @@ class MemberProcess:
             case channel:
                 environment = {f"LBG_{option.upper()}": value for option, value in who.items()}
                 environment |= {"LBG_LOCAL": f"unix:{self._local}", "LBG_OBSERVED": f"unix:{self._observed}"}
-                environment["LBG_APP"] = "stream" if channel == "serial-stream" else channel
-                if channel == "http":
+                environment["LBG_APP"] = APPS.get(channel, channel)
+                is_server = environment["LBG_APP"].startswith("http")
+                if is_server:
                     environment["LBG_TARGET"] = f"unix:{self._socket}:/"
-                where = self._socket if channel == "http" else self._local
+                where = self._socket if is_server else self._local
                 await self._app.start(*application, time_ms, str(where))
                 await self.member.start("-m", "lbg", "sidecar", environment=environment)
 

@@ -44,6 +44,14 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class Capacity:
+    """Let the broker know how many keys the application works on at a time, as of now."""
+
+    attachment: Attachment
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
 class GiveBack:
     """Have the broker put these deliveries back in their places, for others."""
 
@@ -265,6 +273,7 @@ Effect = (
     | Ack
     | Look
     | Limit
+    | Capacity
     | GiveBack
     | Withdraw
     | Abort

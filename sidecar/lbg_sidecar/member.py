@@ -20,7 +20,7 @@ from .app import (
     SyncHandler,
     concurrency_of,
     handler_channel,
-    is_opaque,
+    limit_of,
 )
 from .contact import Contact
 from .effects import Effect
@@ -237,7 +237,7 @@ class Member:
             group,
             concurrency=concurrency_of(self.app),
             chance=self._random,
-            is_opaque=is_opaque(self.app),
+            limit=limit_of(self.app),
         )
         records.remember(machine.consumption)
         if records.journal is not None:
@@ -274,7 +274,7 @@ class Member:
                 group,
                 concurrency=concurrency_of(self.app),
                 chance=self._random,
-                is_opaque=is_opaque(self.app),
+                limit=limit_of(self.app),
                 former=driver.machine,
             )
             driver.drive(machine)

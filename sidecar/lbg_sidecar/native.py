@@ -14,10 +14,21 @@ from typing import Any
 from .balancing.binding import Binding, Phase
 from .balancing.bindings import NativeAttachments
 from .balancing.rules import BalancingRules
+from .consuming.concurrency_limit import CallLimit
 from .consuming.consumption import Rules
 from .consuming.held import Attachment, Held
 from .consuming.session import SessionPosition
-from .effects import AskAgain, Fail, Limit, LiveSet, Reconnect, SessionEnded, SessionForgotten, SessionTaken
+from .effects import (
+    AskAgain,
+    Capacity,
+    Fail,
+    Limit,
+    LiveSet,
+    Reconnect,
+    SessionEnded,
+    SessionForgotten,
+    SessionTaken,
+)
 from .errors import SessionRefused
 from .membership.messages import BeatContent, Message, Repartition
 from .membership.roster import Timings
@@ -40,7 +51,8 @@ GROUP_CONCURRENCY = "x-group-concurrency"
 class NativeMachine(Participant):
     """`partitions`: how many the queue has, 1 where it has none. `moves`: they go from one live member to another.
     `session`: how far the member is in its own; None where there are no sessions. `keys_at_once`: how many keys it can
-    work on at a time, which the broker is told where it shares out by keys; None where it does not."""
+    work on at a time, which the broker is told where it shares out by keys; None where it does not. How many of these
+    its application is seen to work on follows, where that is limited."""
 
     def __init__(
         self,
@@ -75,6 +87,7 @@ class NativeMachine(Participant):
         self.session = self.consumption.session = session
         self._moves = moves
         self._keys_at_once = keys_at_once
+        self._capacity = keys_at_once  # as the broker knows it
         self.moves_keys = keys_at_once is not None
         self._live: frozenset[int] = frozenset()
         self._live_since = float("-inf")
@@ -122,6 +135,8 @@ class NativeMachine(Participant):
             binding.active = True
             self.is_session_taken = False
             self.roster.changed(now)
+            self._capacity = self._keys_at_once
+            self._fit_capacity()
 
     def closed(self, attachment: Attachment, now: float) -> None:
         if self.bindings.closed(attachment, now) is None:
@@ -183,7 +198,8 @@ class NativeMachine(Participant):
             self.bindings.attach_due(now)
             if self._moves:
                 self._fit_window()
-        self.consumption.expect_move(now < self._live_since + self._moved_after_s)
+            self._fit_capacity()
+        self._expect_move(now < self._live_since + self._moved_after_s)
 
     def _fit_window(self) -> None:
         """Only where it is far off: a window that follows each measurement would never rest."""
@@ -194,6 +210,24 @@ class NativeMachine(Participant):
         if fitting * 2 <= attachment.prefetch or fitting >= attachment.prefetch * 2:
             attachment.prefetch = fitting
             self.effects.append(Limit(attachment, fitting))
+
+    def limit_calls(self, limit: CallLimit) -> None:
+        """The application is to get no more at a time than this."""
+        self.consumption.limit = limit
+        self._expect_move(True)
+
+    def _fit_capacity(self) -> None:
+        """Where keys are shared out: what waits here for longer than an idle member would need is to go to it."""
+        limit, known, attachment = self.consumption.limit, self._capacity, self.binding.attachment
+        if limit is None or known is None or attachment is None or self.binding.phase is not Phase.ATTACHED:
+            return
+        if limit.size * 2 <= known or limit.size >= known * 2:
+            self._capacity = limit.size
+            self.effects.append(Capacity(attachment, limit.size))
+
+    def _expect_move(self, is_expected: bool) -> None:
+        """Only partitions are taken from a member that works on them; keys are waited for."""
+        self.consumption.expect_move(is_expected and self._moves)
 
     # For a view, and for the others
 
@@ -240,7 +274,7 @@ class NativeMachine(Participant):
     def _observe(self, now: float) -> None:
         if self.roster.live != self._live:
             self._live, self._live_since = self.roster.live, now
-            self.consumption.expect_move(True)
+            self._expect_move(True)
             self.effects.append(LiveSet(self._live))
 
     @property

@@ -59,9 +59,10 @@ def test_any_method_survives_encoding_and_decoding(method):
 def test_every_method_of_the_protocol_and_of_rabbitmq_is_there():
     ours = set(METHODS)
     assert ours >= set(commands.INDEX_MAPPING)
-    # basic.recover-ok is in pamqp; the obsolete access class and our own extension are only here.
+    # basic.recover-ok is in pamqp; the obsolete access class and our own extensions are only here.
     only_here = {METHODS[number].NAME for number in ours - set(commands.INDEX_MAPPING)}
     assert {name for name in only_here if not name.startswith("access.")} == {
+        "basic.capacity",
         "basic.revoke",
         "basic.revoke-ok",
     }

@@ -20,12 +20,13 @@ from lbg_sidecar.app import (
     PushChannel,
     StreamChannel,
     StreamSettings,
-    is_opaque,
+    limit_of,
 )
 from lbg_sidecar.app.handling import handler_channel
+from lbg_sidecar.consuming.batch_limit import BatchLimit
 from lbg_sidecar.consuming.concurrency_limit import ConcurrencyLimit
 from lbg_sidecar.consuming.held import Attachment, Held
-from lbg_sidecar.effects import GiveBack
+from lbg_sidecar.effects import Capacity, GiveBack
 from lbg_sidecar.membership.messages import Hello, Identity
 from lbg_sidecar.shell.beginning import Group, machine_of
 from lbg_sidecar.verdict import ACK, INTERRUPTED
@@ -206,8 +207,7 @@ def test_it_is_never_less_than_one_nor_more_than_may_be(workers: int, most: int,
 
 def limited_member() -> NativeMember:
     member = NativeMember(moves=True, concurrency=MOST)
-    member.machine.consumption.limit = ConcurrencyLimit(MOST, HANDOFF_S)
-    member.machine.consumption.expect_move(True)
+    member.machine.limit_calls(ConcurrencyLimit(MOST, HANDOFF_S))
     return member
 
 
@@ -248,6 +248,53 @@ def test_a_move_is_expected_until_the_delay_and_a_handoff_after_a_change_of_memb
     assert not limit.expects_move
 
 
+def sharing_member(limit: ConcurrencyLimit | None) -> NativeMember:
+    """Where the broker shares out by keys."""
+    member = NativeMember(keys_at_once=MOST, concurrency=MOST)
+    if limit is not None:
+        member.machine.limit_calls(limit)
+    return member
+
+
+def test_where_keys_are_shared_out_the_broker_is_told_how_many_the_application_works_on() -> None:
+    limit = ConcurrencyLimit(MOST, HANDOFF_S)
+    member = sharing_member(limit)
+    attachment = member.join()
+    assert [effect.keys for effect in member.took(Capacity)] == [1]
+    member.deliver(attachment, *range(100))
+    now = 0.0
+    while running := member.take_all(now):
+        now += 0.5
+        for held in running:
+            member.machine.end(held, ACK, now)
+        member.machine.tick(now)
+    assert [effect.keys for effect in member.took(Capacity)] == [2, 4, 8, 16]
+
+
+def test_the_broker_is_told_again_after_a_new_attachment() -> None:
+    member = sharing_member(ConcurrencyLimit(MOST, HANDOFF_S))
+    member.machine.closed(member.join(), 1.0)
+    member.took(Capacity)
+    member.machine.tick(5.0)
+    member.attach(5.0)
+    assert [effect.keys for effect in member.took(Capacity)] == [1]
+
+
+def test_a_function_works_on_all_that_was_said_and_nothing_more_is_told() -> None:
+    member = sharing_member(None)
+    member.join()
+    member.machine.tick(1.0)
+    assert member.took(Capacity) == []
+
+
+def test_where_keys_are_shared_out_slow_calls_are_tried_at_once_as_nothing_is_taken_by_force() -> None:
+    limit = ConcurrencyLimit(MOST, HANDOFF_S)
+    member = sharing_member(limit)
+    member.join()
+    member.machine.tick(0.1)
+    assert not limit.expects_move
+
+
 def test_the_slots_of_a_member_follow_the_limit() -> None:
     member = limited_member()
     attachment = member.join()
@@ -260,9 +307,15 @@ def test_the_slots_of_a_member_follow_the_limit() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "opaque", "limited"),
-    [("Partitioned", True, True), ("Partitioned", False, False), ("MessageGroups", True, False)],
+    [
+        ("Partitioned", True, True),
+        ("Partitioned", False, False),
+        ("MessageGroups", True, True),
+        ("MessageGroups", False, False),
+        ("Sessions", True, False),
+    ],
 )
-def test_only_an_application_that_cannot_be_looked_into_is_limited_and_only_where_messages_are_taken_back(
+def test_only_an_application_that_cannot_be_looked_into_is_limited_and_only_where_messages_are_wanted_back(
     mode: str, opaque: bool, limited: bool
 ) -> None:
     sizes = {"hash_count": 24, "queue_size_mb": 1, "client_username": "g"}
@@ -272,7 +325,7 @@ def test_only_an_application_that_cannot_be_looked_into_is_limited_and_only_wher
         Group(GroupSpec("g", "g", mode=mode, **sizes, **queues), Engine("LBG", (0, 1, 0))),
         concurrency=MOST,
         chance=Random(0),
-        is_opaque=opaque,
+        limit=ConcurrencyLimit if opaque else None,
     )
     assert (machine.consumption.limit is not None) is limited
     assert machine.consumption.lanes.concurrency == (1 if limited else MOST)
@@ -282,8 +335,8 @@ async def handle(message: object) -> None: ...
 
 
 def test_what_is_called_in_another_process_cannot_be_looked_into() -> None:
-    assert is_opaque(CommandChannel(["true"], concurrency=1))
-    assert is_opaque(StreamChannel(StreamSettings(concurrency=1)))
-    assert is_opaque(PushChannel("http://127.0.0.1:1/", concurrency=1))
-    assert not is_opaque(BatchChannel("http://127.0.0.1:1/"))
-    assert not is_opaque(handler_channel(handle, concurrency=1))
+    assert limit_of(CommandChannel(["true"], concurrency=1)) is ConcurrencyLimit
+    assert limit_of(StreamChannel(StreamSettings(concurrency=1))) is ConcurrencyLimit
+    assert limit_of(PushChannel("http://127.0.0.1:1/", concurrency=1)) is ConcurrencyLimit
+    assert limit_of(BatchChannel("http://127.0.0.1:1/")) is BatchLimit
+    assert limit_of(handler_channel(handle, concurrency=1)) is None

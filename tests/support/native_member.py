@@ -25,6 +25,7 @@ class NativeMember:
         session: SessionPosition | None = None,
         moves: bool = False,
         prefetch: int | None = 64,
+        keys_at_once: int | None = None,
         **rules: Any,
     ) -> None:
         ids = itertools.count()
@@ -41,6 +42,7 @@ class NativeMember:
             partitions=1 if session is not None else 8,
             moves=moves,
             session=session,
+            keys_at_once=keys_at_once,
         )
         self.told: list[Effect] = []
 

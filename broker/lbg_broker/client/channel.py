@@ -10,6 +10,7 @@ from lbg_broker.amqp.methods import (
     BasicAck,
     BasicCancel,
     BasicCancelOk,
+    BasicCapacity,
     BasicConsume,
     BasicConsumeOk,
     BasicGet,
@@ -49,6 +50,7 @@ OnReturn: TypeAlias = Callable[[Returned], None]
 
 MESSAGE_OVERHEAD_BYTES = 100  # frames and names around a body, roughly: only used to decide when to write
 ACK_FRAME_BYTES = 21
+CAPACITY_FRAME_BYTES = 17 + 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,13 @@ class Channel(DeclaringChannel):
             raise
         self.prefetch_count += self._prefetch_next
         return tag
+
+    def capacity(self, consumer_tag: str, groups: int) -> None:
+        """Say how many message groups a consumer works on at a time, as of now. Only to a broker that has
+        `lbg.capacity`: any other closes the connection."""
+        self.check_open()
+        self._machine.send(self.number, BasicCapacity(consumer_tag, groups))
+        self._carrier.wrote(CAPACITY_FRAME_BYTES)
 
     async def cancel(self, consumer_tag: str) -> None:
         """Stop a consumer; what it holds stays unacknowledged. To hand a queue over in order, `close` instead."""

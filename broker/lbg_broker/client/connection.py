@@ -70,6 +70,10 @@ class ClientConnection(asyncio.Protocol):
     def server_properties(self) -> Table:
         return self._handshake.server_properties
 
+    def has(self, capability: str) -> bool:
+        """Whether the broker announces a capability."""
+        return self._handshake.has(capability)
+
     @property
     def max_message_bytes(self) -> int | None:
         """The largest message that the broker takes; None where it does not announce it, as RabbitMQ."""

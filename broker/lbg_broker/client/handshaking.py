@@ -97,8 +97,12 @@ class Handshake:
     def _tells_refusals(self) -> bool:
         """Whether the broker refuses a login with connection.close (RabbitMQ: authentication_failure_close). One
         that does not just hangs up, which looks like one that was killed at that moment."""
+        return self.has("authentication_failure_close")
+
+    def has(self, capability: str) -> bool:
+        """Whether the broker announces it."""
         capabilities = self.server_properties.get("capabilities")
-        return isinstance(capabilities, Mapping) and capabilities.get("authentication_failure_close") is True
+        return isinstance(capabilities, Mapping) and capabilities.get(capability) is True
 
     @property
     def _mechanism(self) -> str:

@@ -75,6 +75,7 @@ def server_properties() -> dict[str, Any]:
             "consumer_priorities": False,
             "lbg.ordered_refusal": True,
             "lbg.revoke": True,
+            "lbg.capacity": True,
         },
     }
 

@@ -1,7 +1,7 @@
 """The ways to reach the application: each takes calls, makes them, and reports how every one of them ended."""
 
 from .batching import BatchChannel
-from .channel import CONCURRENCY, AppChannel, Calls, ask_again, concurrency_of, is_opaque, withdraw
+from .channel import CONCURRENCY, AppChannel, Calls, ask_again, concurrency_of, limit_of, withdraw
 from .commanding import CommandChannel
 from .gathering import BatchSettings
 from .handling import AsyncHandler, SyncHandler, handler_channel
@@ -26,6 +26,6 @@ __all__ = [
     "ask_again",
     "concurrency_of",
     "handler_channel",
-    "is_opaque",
+    "limit_of",
     "withdraw",
 ]

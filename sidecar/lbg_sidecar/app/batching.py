@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from ..consuming.batch_limit import BatchLimit
 from ..consuming.held import Held
 from ..message import Message
 from ..verdict import INTERRUPTED, retry
@@ -44,6 +45,8 @@ class _Request:
 
 class BatchChannel:
     """`target` as in `targets`; `wall_s` gives seconds since 1970. Raises SettingsError."""
+
+    limit = BatchLimit
 
     def __init__(
         self,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
+from ..consuming.concurrency_limit import CallLimit
 from ..consuming.positions import StreamRuns
 from ..message import Message
 from ..verdict import Verdict
@@ -46,7 +47,7 @@ class Calls(Protocol):
 class AppChannel(Protocol):
     """One way to reach the application. All methods are called in the member's event loop.
 
-    A channel may have attributes `concurrency` and `is_opaque`, see `concurrency_of` and `is_opaque`, and methods
+    A channel may have attributes `concurrency` and `limit`, see `concurrency_of` and `limit_of`, and methods
     `ask_again` and `withdraw`, see the functions of these names.
     """
 
@@ -72,10 +73,11 @@ def concurrency_of(channel: AppChannel) -> int:
     return getattr(channel, "concurrency", CONCURRENCY)
 
 
-def is_opaque(channel: AppChannel) -> bool:
-    """True if a call may wait inside the application, behind others and unseen: a channel to another process says so. A
-    function in this process is called when its call is taken."""
-    return getattr(channel, "is_opaque", False)
+def limit_of(channel: AppChannel) -> Callable[[int, float], CallLimit] | None:
+    """What makes a limit, of the concurrency and the handoff time in seconds, where a call may wait inside the
+    application, behind others and unseen: a channel to another process has one. None: a function in this process is
+    called when its call is taken."""
+    return getattr(channel, "limit", None)
 
 
 def withdraw(channel: AppChannel, messages: Collection[Message], *, taken: bool) -> None:

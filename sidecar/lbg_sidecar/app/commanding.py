@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from ..consuming.backoff import Backoff
+from ..consuming.concurrency_limit import ConcurrencyLimit
 from ..errors import CommandFailed
 from ..message import Message
 from ..verdict import INTERRUPTED, Verdict, retry
@@ -50,7 +51,7 @@ class CommandChannel:
     it, and were not to be aborted, are made again.
     """
 
-    is_opaque = True
+    limit = ConcurrencyLimit
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
+from ..consuming.concurrency_limit import ConcurrencyLimit
 from ..message import Message
 from ..verdict import Verdict, retry
 from .channel import Calls
@@ -27,7 +28,7 @@ REPLY_MAX_BYTES = 64 * 1024
 class PushChannel:
     """`target` as in `targets`; `wall_s` gives seconds since 1970. Raises SettingsError."""
 
-    is_opaque = True
+    limit = ConcurrencyLimit
 
     def __init__(
         self,

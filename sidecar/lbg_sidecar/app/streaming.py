@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from aiohttp import WSCloseCode, web
 
+from ..consuming.concurrency_limit import ConcurrencyLimit
 from ..errors import StreamError
 from ..message import Message
 from ..verdict import INTERRUPTED
@@ -35,7 +36,7 @@ _CLOSE_S = 1.0
 class StreamChannel:
     """Its `routes` belong on the sidecar's local listener."""
 
-    is_opaque = True
+    limit = ConcurrencyLimit
 
     def __init__(self, settings: StreamSettings) -> None:
         self._settings = settings

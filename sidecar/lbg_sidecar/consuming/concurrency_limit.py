@@ -14,6 +14,7 @@ A level that stands is tried again, downwards too, since an application may chan
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
 from .held import Held
 
@@ -32,6 +33,18 @@ SAMPLES = 4
 PATIENCE_FIRST = 16
 PATIENCE_MAX = 256
 """Slow calls until the next trial, for each of the level; twice as many after each trial that changed nothing."""
+
+
+class CallLimit(Protocol):
+    """A limit of the messages at an application, by how it answers: `ConcurrencyLimit`, `batch_limit.BatchLimit`."""
+
+    expects_move: bool
+
+    @property
+    def size(self) -> int: ...
+    def began(self, held: Held) -> None: ...
+    def dropped(self, held: Held) -> None: ...
+    def ended(self, held: Held, took_s: float, now: float) -> None: ...
 
 
 class ConcurrencyLimit:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..verdict import Kind, Verdict
 from .backoff import Backoff
-from .concurrency_limit import ConcurrencyLimit
+from .concurrency_limit import CallLimit
 from .held import Attachment, Held, Identity, Outcome
 from .lanes import Lanes
 from .poison import WhenExhausted
@@ -92,7 +92,7 @@ class Consumption:
         self.repeats_in: list[Attachment] = []
         """Where `take` dropped repeats since this was last emptied: their acks may be due."""
         self.session: SessionPosition | None = None
-        self.limit: ConcurrencyLimit | None = None
+        self.limit: CallLimit | None = None
         """Of an application in which calls may wait unseen, where the broker takes messages back; None: no limit but
         the concurrency."""
         self._durations: deque[float] = deque(maxlen=256)

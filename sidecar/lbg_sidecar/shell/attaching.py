@@ -128,6 +128,13 @@ class Attaching:
             self._limiting.add(task)
             task.add_done_callback(self._limiting.discard)
 
+    def capacity(self, attachment: Attachment, keys: int) -> None:
+        """Nothing to a broker that would not know the word."""
+        channel = self._channels.get(attachment)
+        if channel is not None and self._work.has("lbg.capacity"):
+            with suppress(ClientError):
+                channel.capacity(self._tag, keys)
+
     def give_back(self, attachment: Attachment, tags: Sequence[int]) -> None:
         channel = self._channels.get(attachment)
         if channel is not None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from lbg_broker.group import (
 )
 from lbg_broker.provisioning import ProvisioningError, read_group
 
-from ..consuming.concurrency_limit import ConcurrencyLimit
+from ..consuming.concurrency_limit import CallLimit
 from ..consuming.session import SessionPosition
 from ..fitting import balancing_rules, keys_at_once, processing_rules, require_fit
 from ..machine import MemberMachine
@@ -34,6 +35,9 @@ from .driving import Driver
 
 RECORD_S = 2.0
 """Whoever comes back to its group does not wait for longer than this to be told that it is as it was."""
+
+LIMITED_MODES = (PARTITIONED, MESSAGE_GROUPS)
+"""In which the broker wants messages back from a member that lives, and gets those that its application has not got."""
 
 log = logging.getLogger("lbg.member")
 
@@ -85,10 +89,10 @@ def machine_of(
     *,
     concurrency: int,
     chance: random.Random,
-    is_opaque: bool = False,
+    limit: Callable[[int, float], CallLimit] | None = None,
     former: Participant | None = None,
 ) -> Participant:
-    """`concurrency`: where the settings say none. `is_opaque`: see `app.channel`. `former`: see `Participant`. Raises
+    """`concurrency`: where the settings say none. `limit`: see `app.limit_of`. `former`: see `Participant`. Raises
     SettingsError when settings and group do not fit together."""
     spec = group.spec
     require_fit(settings, spec, is_native=group.is_native)
@@ -126,9 +130,8 @@ def machine_of(
         keys_at_once=keys_at_once(rules) if spec.mode == MESSAGE_GROUPS else None,
         former=former,
     )
-    if is_opaque and spec.mode == PARTITIONED and machine.consumption.limit is None:
-        machine.consumption.limit = ConcurrencyLimit(rules.concurrency, spec.max_handoff_s)
-        machine.consumption.expect_move(True)
+    if limit is not None and spec.mode in LIMITED_MODES and machine.consumption.limit is None:
+        machine.limit_calls(limit(rules.concurrency, spec.max_handoff_s))
     return machine
 
 

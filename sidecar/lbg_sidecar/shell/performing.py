@@ -120,6 +120,8 @@ class Performing:
                 link.attaching.ack(attachment, tag, multiple=multiple)
             case fx.Limit(attachment, prefetch):
                 link.attaching.limit(attachment, prefetch)
+            case fx.Capacity(attachment, keys):
+                link.attaching.capacity(attachment, keys)
             case fx.GiveBack(attachment, tags):
                 link.attaching.give_back(attachment, tags)
             case fx.Attach():

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lbg_broker.amqp.methods import BasicRevoke, BasicRevokeOk
+from lbg_broker.amqp.methods import BasicCapacity, BasicRevoke, BasicRevokeOk
 from support.broker_world import Client, World
 from support.grouped_queue import declare, properties
 
@@ -33,10 +33,12 @@ class Work:
 
 @dataclass(eq=False)
 class Member:
-    """`asks` are those that it has received and not answered."""
+    """`concurrency` is what it said when it came, `capacity` how many keys it works on at a time. `asks` are those that
+    it has received and not answered."""
 
     client: Client
     concurrency: int
+    capacity: int
     lanes: dict[str, deque[Work]] = field(default_factory=dict)
     ready: deque[str] = field(default_factory=deque)
     running: dict[str, Work] = field(default_factory=dict)
@@ -45,7 +47,7 @@ class Member:
 
     @property
     def has_room(self) -> bool:
-        return len(self.running) < self.concurrency
+        return len(self.running) < self.capacity
 
 
 class Group:
@@ -71,12 +73,19 @@ class Group:
     def join(
         self, *, concurrency: int | None = 16, prefetch: int = PREFETCH, revocable: bool = True
     ) -> Member:
-        member = Member(self.world.client(lbg__revoke=revocable), concurrency or 1 << 30)
+        can = concurrency or 1 << 30
+        member = Member(self.world.client(lbg__revoke=revocable), can, can)
         arguments = {} if concurrency is None else {"x-group-concurrency": concurrency}
         member.client.consume(prefetch=prefetch, arguments=arguments)
         self.members.append(member)
         self.settle()
         return member
+
+    def resize(self, member: Member, capacity: int) -> None:
+        """It works on so many keys at a time from now on, and says so. What runs is finished."""
+        member.capacity = capacity
+        member.client.say(BasicCapacity("c", capacity))
+        self.settle()
 
     def crash(self, member: Member) -> None:
         self.members.remove(member)
@@ -213,6 +222,92 @@ def test_shares_are_in_proportion_to_what_each_can_work_on() -> None:
     assert (len(first.running), len(second.running)) == (6, 2)
 
 
+def test_a_key_that_a_member_does_not_work_on_is_not_kept_from_an_idle_one() -> None:
+    """The first is a command that works on one line at a time, and said sixteen: its keys of one message look begun."""
+    group = Group()
+    first = group.join()
+    group.resize(first, 1)
+    for key in keys(2):
+        group.publish(key)
+    assert (len(first.lanes), len(first.running)) == (2, 1)
+    second = group.join()
+    group.resize(second, 1)
+    group.answer_all()
+    assert (len(first.running), len(second.running)) == (1, 1)
+
+
+def test_a_key_that_is_finished_at_its_holder_keeps_no_other_key_from_an_idle_member() -> None:
+    group = Group()
+    first = group.join()
+    group.resize(first, 1)
+    for key in keys(2):
+        group.publish(key, 2)
+    group.finish(first, "k0")
+    assert set(first.running) == {"k1"}, "the newest one, which is asked for first"
+    second = group.join()
+    group.resize(second, 1)
+    group.answer_all()
+    assert (set(first.running), set(second.running)) == ({"k1"}, {"k0"})
+
+
+def test_members_that_work_on_one_key_share_all_of_them() -> None:
+    group = Group()
+    for key in keys(12):
+        group.publish(key, 100)
+    for _ in range(2):
+        group.resize(group.join(), 1)
+        group.answer_all()
+    group.finish_all()
+    assert [len(member.lanes) for member in group.members] == [6, 6]
+
+
+def test_a_member_gets_more_keys_as_it_shows_that_it_works_on_more() -> None:
+    """One that has just come works on one key; the other one works on all that it has."""
+    group = Group()
+    for key in keys(12):
+        group.publish(key, 100)
+    group.join()
+    second = group.join()
+    shares = []
+    for capacity in (1, 2, 4, 8):
+        group.resize(second, capacity)
+        for _ in range(3):
+            group.answer_all()
+            group.finish_all()
+        shares.append(len(second.lanes))
+    assert shares == [1, 2, 4, 6]
+
+
+def test_a_capacity_is_never_more_than_the_concurrency() -> None:
+    group = Group()
+    first = group.join(concurrency=2)
+    group.resize(first, 16)
+    first.capacity = 2
+    for key in keys(4):
+        group.publish(key)
+    group.join(concurrency=2)
+    group.answer_all()
+    assert [len(member.running) for member in group.members] == [2, 2]
+
+
+def test_the_capacity_of_a_consumer_that_is_gone_means_nothing() -> None:
+    world = World()
+    client = world.client()
+    declare(client)
+    client.say(BasicCapacity("gone", 1))
+    assert client.refusal is None
+
+
+def test_a_capacity_of_nothing_is_refused() -> None:
+    world = World()
+    client = world.client()
+    declare(client)
+    client.consume(arguments={"x-group-concurrency": 2})
+    client.say(BasicCapacity("c", 0))
+    assert client.refusal is not None
+    assert client.refusal[0] == 406
+
+
 def test_what_a_member_has_begun_is_not_asked_back() -> None:
     group = Group()
     group.join(concurrency=4)
@@ -309,6 +404,12 @@ class Sharing(RuleBasedStateMachine):
 
     @precondition(lambda self: self.group.members)
     @rule(data=st.data())
+    def resize(self, data: st.DataObject) -> None:
+        member = data.draw(st.sampled_from(self.group.members), label="member")
+        self.group.resize(member, data.draw(st.integers(1, member.concurrency), label="capacity"))
+
+    @precondition(lambda self: self.group.members)
+    @rule(data=st.data())
     def crash(self, data: st.DataObject) -> None:
         self.group.crash(data.draw(st.sampled_from(self.group.members), label="member"))
 
@@ -334,7 +435,7 @@ class Sharing(RuleBasedStateMachine):
         idle = [
             consumer
             for consumer, member in self.consumers()
-            if consumer.credit() and member.has_room and len(member.lanes) < member.concurrency
+            if consumer.credit() and member.has_room and len(member.lanes) < member.capacity
         ]
         if not idle:
             return

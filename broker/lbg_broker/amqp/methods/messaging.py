@@ -9,6 +9,7 @@ __all__ = [
     "BasicAck",
     "BasicCancel",
     "BasicCancelOk",
+    "BasicCapacity",
     "BasicConsume",
     "BasicConsumeOk",
     "BasicDeliver",
@@ -176,6 +177,14 @@ class BasicRevokeOk(Method):
 
     taken: Bit = False
     delivery_tags: Tags = ()
+
+
+@method(60, 302, "basic.capacity", CLIENT)
+class BasicCapacity(Method):
+    """LBG's extension (docs/embedded-broker.md): how many groups the consumer works on at a time, as of now."""
+
+    consumer_tag: ShortStr = ""
+    groups: Long = 1
 
 
 @method(85, 10, "confirm.select", CLIENT)

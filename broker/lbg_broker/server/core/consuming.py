@@ -4,6 +4,7 @@ from lbg_broker.amqp import ReplyCode
 from lbg_broker.amqp.methods import (
     BasicCancel,
     BasicCancelOk,
+    BasicCapacity,
     BasicConsume,
     BasicConsumeOk,
     BasicGet,
@@ -22,7 +23,7 @@ from lbg_broker.server.core.queueing import remove_queue
 from lbg_broker.server.core.reading_arguments import ArgumentReader
 from lbg_broker.server.core.state import State
 
-__all__ = ["cancel", "consume", "get", "qos", "remove_consumer"]
+__all__ = ["cancel", "capacity", "consume", "get", "qos", "remove_consumer"]
 
 
 def consume(state: State, channel: Channel, method: BasicConsume) -> None:
@@ -65,6 +66,18 @@ def cancel(state: State, channel: Channel, method: BasicCancel) -> None:
     if consumer is not None:
         remove_consumer(state, consumer)
     state.reply(channel, BasicCancelOk(method.consumer_tag), nowait=method.nowait)
+
+
+def capacity(state: State, channel: Channel, method: BasicCapacity) -> None:
+    """basic.capacity: how many groups a consumer works on at a time. One that is gone meanwhile is none's."""
+    if method.groups < 1:
+        raise ChannelRefusal(
+            ReplyCode.PRECONDITION_FAILED, "basic.capacity of 0 groups: at least 1 is worked on"
+        )
+    consumer = channel.consumers.get(method.consumer_tag)
+    if consumer is not None:
+        consumer.queue.policy.resize(consumer, method.groups)
+        state.make_due(consumer.queue)
 
 
 def remove_consumer(state: State, consumer: Consumer) -> None:

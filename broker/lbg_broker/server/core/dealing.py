@@ -54,6 +54,9 @@ class Policy:
         """A consumer has given back what it had not begun of deliveries that were asked back (`revocation`): the queue
         is dealt from after this."""
 
+    def resize(self, consumer: Consumer, groups: int) -> None:
+        """A consumer works on so many groups at a time as of now: the queue is dealt from after this."""
+
     def ring(self) -> None:
         """A time it asked for with `State.wake_at` has come, or may have: the queue is dealt from after this."""
 

@@ -3,6 +3,9 @@
 A consumer may say how many groups it can work on at a time (`x-group-concurrency`). The groups are then shared out in
 proportion to that, and one that is idle gets some of those that others hold, who are asked for them with basic.revoke:
 nothing is taken away, so nothing is repeated, and a group moves when what its holder has begun is settled.
+
+How many it really works on it may say later, and again (`basic.capacity`): what it has beyond that has not begun, and
+goes to one that is idle. Shares stay in proportion to the first number, which a member that has just come knows too.
 """
 
 import math
@@ -26,21 +29,26 @@ __all__ = ["GroupedPolicy"]
 
 CONCURRENCY: Final = "x-group-concurrency"
 
+Load = tuple[bool, float]
+"""Of a consumer that says what it can work on: groups that are free go to the least."""
+
 
 class _Server(Holder):
     """A consumer as a holder of groups, and what it gets in this round.
 
     `concurrency`: how many groups it can work on at a time; None: it does not say, and has as many as its prefetch
-    admits. `is_revocable`: it can be asked for what it has, so it may have more while nobody else wants them.
+    admits. `capacity`: how many of these it works on as far as it has said. `is_revocable`: it can be asked for
+    what it has, so it may have more while nobody else wants them.
     """
 
-    __slots__ = ("again", "concurrency", "consumer", "credit", "fresh", "is_revocable", "slots")
+    __slots__ = ("again", "capacity", "concurrency", "consumer", "credit", "fresh", "is_revocable", "slots")
 
     def __init__(self, consumer: Consumer) -> None:
         said = None if consumer.no_ack else consumer.arguments.get(CONCURRENCY)
         super().__init__(slides=said is not None)
         self.consumer = consumer
         self.concurrency = cast("int | None", said)
+        self.capacity = self.concurrency or UNLIMITED
         self.is_revocable = consumer.channel.connection.revocable
         self.credit = 0
         self.slots = 0  # groups for which its window has a message at least
@@ -63,17 +71,18 @@ class _Server(Holder):
         return max(self.slots - len(self.groups), 0)
 
     @property
-    def load(self) -> float:
-        """Groups it holds by groups it can work on. Those that it was asked for count: what it has begun of them is in
-        its hands."""
-        return len(self.groups) / (self.concurrency or UNLIMITED)
+    def load(self) -> Load:
+        """Whether it has all that it works on, and groups it holds by groups it can work on. Those that it was asked
+        for count: what it has begun of them is in its hands."""
+        held = len(self.groups)
+        return held >= self.capacity, held / (self.concurrency or UNLIMITED)
 
     @property
     def is_eager(self) -> bool:
         """Whether it may have one group more: beyond what it can work on only if it can be asked for it."""
         return self.concurrency is None or self.is_revocable or len(self.groups) < self.concurrency
 
-    def may_begin(self, least_load: float) -> bool:
+    def may_begin(self, least_load: Load) -> bool:
         """Whether a group that is free may be its: not where another consumer has less to do."""
         return self.concurrency is None or (self.is_eager and self.load <= least_load)
 
@@ -104,6 +113,11 @@ class GroupedPolicy(Policy):
         """Groups of which it still has something stay its own until that is settled or given back."""
         super().remove(consumer)
         self._turn = deque(server for server in self._turn if server.consumer is not consumer)
+
+    def resize(self, consumer: Consumer, groups: int) -> None:
+        for server in self._turn:
+            if server.consumer is consumer and server.concurrency is not None:
+                server.capacity = min(groups, server.concurrency)
 
     def deal(self) -> Iterator[Share]:
         turn, line = self._turn, self._line
@@ -171,7 +185,7 @@ class GroupedPolicy(Policy):
             self._line.groups.allow(group, max(room // len(waiting), 1))
         return bool(waiting)
 
-    def _least_load(self) -> float:
+    def _least_load(self) -> Load:
         """Of the consumers that say what they can work on and may be given a group that is free."""
         return min(
             [
@@ -179,7 +193,7 @@ class GroupedPolicy(Policy):
                 for server in self._turn
                 if server.concurrency is not None and server.credit > 0 and server.is_eager
             ],
-            default=math.inf,
+            default=(True, math.inf),
         )
 
     def _even_out(self) -> None:
@@ -200,10 +214,11 @@ class GroupedPolicy(Policy):
             self._ask_back(server, groups)
 
     def _is_hungry(self, server: _Server) -> bool:
-        """Whether it could work on one group more, and none waits for it."""
+        """Whether it could work on one group more, and nothing waits that it may be given."""
         assert server.concurrency is not None
-        has_room = server.credit > 0 and len(server.groups) < server.concurrency
-        return has_room and self._line.groups.choose(server) is None
+        if server.credit <= 0 or len(server.groups) >= server.concurrency:
+            return False
+        return self._line.groups.choose(server, own=server.credit > server.reserve) is None
 
     def _unanswered(self, server: _Server) -> set[Group]:
         """The groups of which something was asked back, and the answer is still to come."""
@@ -215,7 +230,7 @@ class GroupedPolicy(Policy):
         concurrency = server.concurrency
         assert concurrency is not None
         staying = [group for group in server.groups if not group.leaving]
-        free = concurrency - (server.leaving - unanswered)  # what was begun of the others it works on
+        free = server.capacity - (server.leaving - unanswered)  # what was begun of the others it works on
         movable = [
             group
             for place, group in enumerate(staying)
@@ -224,6 +239,7 @@ class GroupedPolicy(Policy):
         return Party(
             server,
             concurrency,
+            server.capacity,
             present=len(server.groups) - unanswered,
             staying=len(staying),
             is_hungry=self._is_hungry(server),

@@ -1,9 +1,10 @@
 """Shares: which groups are to move from one consumer to another that has nothing to do. Consumers that do not say how
 many groups they can work on have no part in it.
 
-Two reasons move a group. A consumer has more groups than it can work on while another one has room: every group beyond
+Two reasons move a group. A consumer has more groups than it works on while another one has room: every group beyond
 that moves, first those that came last. Or it has more than twice as many as another, in proportion to what each can
-work on: then groups move until both have the same. Below that nothing moves, as groups come and go by themselves.
+work on: then groups move until both have the same. Below that nothing moves, as groups come and go by themselves. Nor
+does a group that is worked on move to a consumer that has all that it works on.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +20,14 @@ S = TypeVar("S")
 
 @dataclass(slots=True, eq=False)
 class Party(Generic[S]):
-    """A consumer. `present`: groups that it has, without those that it may just be giving back. `staying`: groups
+    """A consumer. `concurrency`: groups that it can work on, `capacity`: groups that it works on, which may be less.
+    `present`: groups that it has, without those that it may just be giving back. `staying`: groups
     that it has, without all that were asked back. `movable`: those that may be asked back, which are more than the
     message that is worked on, in the order in which they came; none where the consumer cannot be asked."""
 
     server: S
     concurrency: int
+    capacity: int
     present: int
     staying: int
     is_hungry: bool
@@ -72,7 +75,7 @@ def _move(
 
 
 def _presence(party: Party[S]) -> float:
-    return party.present / party.concurrency
+    return party.present / party.capacity
 
 
 def _share(party: Party[S]) -> float:
@@ -80,11 +83,13 @@ def _share(party: Party[S]) -> float:
 
 
 def _is_beyond(donor: Party[S], taker: Party[S]) -> bool:
-    return donor.present > donor.concurrency and taker.present < taker.concurrency
+    return donor.present > donor.capacity and taker.present < taker.capacity
 
 
 def _is_uneven(donor: Party[S], taker: Party[S], *, by: int) -> bool:
     """Whether the donor has more than the taker also after a move, and now more than `by` times as many."""
-    has_room = taker.staying < taker.concurrency
+    has_room = taker.staying < taker.concurrency and (
+        taker.present < taker.capacity or donor.present > donor.capacity
+    )
     evens = (donor.staying - 1) * taker.concurrency >= (taker.staying + 1) * donor.concurrency
     return has_room and evens and _share(donor) > by * _share(taker)
