@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import helm_python as helm
 import pytest
@@ -35,14 +36,29 @@ def release() -> Iterator[helm.Config]:
             system("delete", "namespace", SYSTEM, "--wait=false")
 
 
+@pytest.fixture(scope="module")
+def desk(release: helm.Config) -> Iterator[Kubectl]:
+    """A namespace without a broker, for what the API server itself refuses or answers."""
+    with _namespace() as inside:
+        yield inside
+
+
 @pytest.fixture
 def shop(release: helm.Config) -> Iterator[Kubectl]:
     """A namespace with a broker that is ready; it is deleted with all that is in it."""
+    with _namespace() as inside:
+        inside.apply(files(), broker())
+        until(lambda: is_condition(inside, "broker", "main", "Ready"), what="the broker to be ready")
+        yield inside
+
+
+@contextmanager
+def _namespace() -> Iterator[Kubectl]:
     name = f"lbg-e2e-{uuid.uuid4().hex[:6]}"
-    shop = Kubectl(name)
-    shop("create", "namespace", name)
-    shop("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-    shop.apply(files(), broker())
-    until(lambda: is_condition(shop, "broker", "main", "Ready"), what="the broker to be ready")
-    yield shop
-    shop("delete", "namespace", name, "--timeout=150s", timeout_s=160)
+    inside = Kubectl(name)
+    inside("create", "namespace", name)
+    try:
+        inside("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+        yield inside
+    finally:
+        inside("delete", "namespace", name, "--timeout=150s", timeout_s=160)

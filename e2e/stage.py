@@ -30,7 +30,10 @@ def image(name: str) -> str:
 
 
 def broker() -> Object:
-    return _object("lbg.dev/v1alpha1", "Broker", BROKER, spec={"embedded": {"storage": {"size": "1Gi"}}})
+    """It asks for little, so that several tests can run side by side on a small node."""
+    resources = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+    embedded = {"storage": {"size": "1Gi"}, "resources": resources}
+    return _object("lbg.dev/v1alpha1", "Broker", BROKER, spec={"embedded": embedded})
 
 
 def files() -> Object:
@@ -41,8 +44,16 @@ def files() -> Object:
 
 
 def group(
-    name: str, *, delay_ms: int = 0, busy_ms: int = 0, queues: int = 8, concurrency: int = 8, **spec: Any
+    name: str,
+    *,
+    delay_ms: int = 0,
+    busy_ms: int = 0,
+    queues: int = 8,
+    concurrency: int = 8,
+    republish: bool = True,
+    **spec: Any,
 ) -> Object:
+    """`republish`: what is consumed goes to a validator, and waits for one where none runs."""
     container: Object = {
         "name": "app",
         "image": image("sidecar"),
@@ -62,7 +73,7 @@ def group(
         "rebalanceDelaySeconds": 3,
         "consumer": {
             "app": {"channel": "HTTP", "port": 8080, "concurrency": concurrency},
-            "sidecar": {"republish": True, "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}},
+            "sidecar": {"republish": republish, "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}},
             "template": {
                 "spec": {
                     "containers": [container],
@@ -97,6 +108,18 @@ def validator(namespace: str, group: str, *, idle_s: int) -> Object:
     return _client(group, "validator", f"{judge} --cafile {AUTHORITY}/ca.crt", login=f"{BROKER}-lbg-admin")
 
 
+def repartition(namespace: str, group: str, *, queues: int) -> Object:
+    """A pod that gives a group another number of queues, as the broker's administrator."""
+    change = f"lbg group repartition {namespace}-{group} --queues {queues} --cafile {AUTHORITY}/ca.crt"
+    return _client(group, "repartition", change, login=f"{BROKER}-lbg-admin")
+
+
+def management_policy() -> Object:
+    """Lets the namespace's pods reach the broker's management API, which its own policy leaves to the operator's."""
+    inside = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
+    return _object("networking.k8s.io/v1", "NetworkPolicy", "inside", spec=inside)
+
+
 def verdict(kubectl: Kubectl, *, timeout_s: float) -> Object:
     """The validator's report, when it has ended."""
     until(lambda: _phase(kubectl, "validator") in ENDED, what="the verdict", timeout_s=timeout_s)
@@ -106,15 +129,25 @@ def verdict(kubectl: Kubectl, *, timeout_s: float) -> Object:
 
 def published(kubectl: Kubectl, *, timeout_s: float = 300) -> None:
     """Wait for a publisher's end, which must be a good one."""
-    until(lambda: _phase(kubectl, "publisher") in ENDED, what="the publisher's end", timeout_s=timeout_s)
-    phase = _phase(kubectl, "publisher")
-    assert phase == "Succeeded", kubectl("logs", "publisher")
+    succeeded(kubectl, "publisher", timeout_s=timeout_s)
+
+
+def succeeded(kubectl: Kubectl, pod: str, *, timeout_s: float = 300) -> None:
+    """Wait for the end of a pod, which must be a good one."""
+    until(lambda: _phase(kubectl, pod) in ENDED, what=f"the end of {pod}", timeout_s=timeout_s)
+    assert _phase(kubectl, pod) == "Succeeded", kubectl("logs", pod)
 
 
 def judging(kubectl: Kubectl, group: str, *, idle_s: int) -> None:
     """Start a validator, and wait until it hears what is delivered from now on."""
     kubectl.apply(validator(kubectl.namespace, group, idle_s=idle_s))
     until(lambda: _phase(kubectl, "validator") == "Running", what="the validator")
+
+
+def waiting(kubectl: Kubectl, group: str) -> int:
+    """The messages in a group's queues, as its broker counts them in this moment."""
+    python = ("exec", f"{BROKER}-0", "--", "python3", "-c", (HERE / "broker_counts.py").read_text())
+    return int(kubectl(*python, f"lbg.{kubectl.namespace}-{group}.q."))
 
 
 def condition(group: Object, type_: str) -> Object:

@@ -8,6 +8,8 @@ import pytest
 
 from e2e import stage
 from e2e.kubectl import CommandFailed, Kubectl, Object, until
+from e2e.test_broker_away import reason
+from e2e.test_life import is_served, status
 
 GITOPS = "argocd-controller"
 
@@ -21,6 +23,42 @@ def managed(shop: Kubectl, name: str) -> list[Object]:
     one = json.loads(shop("get", "lbg", name, "-o", "json", "--show-managed-fields"))
     entries: list[Object] = one["metadata"]["managedFields"]
     return entries
+
+
+def sync(shop: Kubectl, one: Object, *arguments: str) -> Object:
+    """As Argo CD does it with ServerSideApply=true: by force. Returns what the API server makes of it."""
+    command = (
+        "apply",
+        "--server-side",
+        f"--field-manager={GITOPS}",
+        "--force-conflicts",
+        "-o",
+        "json",
+        *arguments,
+    )
+    made: Object = json.loads(shop(*command, "-f", "-", given=json.dumps(one)))
+    return made
+
+
+def is_in_sync(shop: Kubectl, one: Object) -> bool:
+    """Whether another sync would change nothing: Argo CD's server-side diff."""
+    live, wanted = shop.get("lbg", one["metadata"]["name"]), sync(shop, one, "--dry-run=server")
+    return (wanted["spec"], wanted["metadata"]["generation"]) == (
+        live["spec"],
+        live["metadata"]["generation"],
+    )
+
+
+def owners(shop: Kubectl, name: str, *field: str) -> set[tuple[str, str]]:
+    """The managers of a field of the spec, and the subresource by which each wrote it."""
+    found = set()
+    for entry in managed(shop, name):
+        inner = entry["fieldsV1"].get("f:spec", {})
+        for part in field[:-1]:
+            inner = inner.get(f"f:{part}", {})
+        if f"f:{field[-1]}" in inner:
+            found.add((entry["manager"], entry.get("subresource", "")))
+    return found
 
 
 def spec_owners(entries: list[Object]) -> set[str]:
@@ -55,8 +93,49 @@ def test_replicas_that_are_taken_out_of_a_manifest_stay_where_somebody_scaled(sh
     assert shop.get("lbg", "orders")["spec"]["replicas"] == 2
 
 
-def test_an_object_that_nobody_has_looked_at_says_so(shop: Kubectl) -> None:
+def test_queues_and_replicas_of_a_manifest_stay_its_managers_while_the_operator_follows_them(
+    shop: Kubectl,
+) -> None:
+    group = stage.group("orders", queues=6, replicas=2)
+    sync(shop, group)
+    until(lambda: is_served(shop, 2, "orders"), what="two members that serve all queues")
+    assert is_in_sync(shop, group)
+
+    group["spec"]["queues"]["count"] = 8
+    group["spec"]["replicas"] = 3
+    generation = sync(shop, group)["metadata"]["generation"]
+    until(
+        lambda: reason(shop, "lbg", "orders", "Provisioned") == "GroupDiffers",
+        what="the other number to be seen",
+    )
+    assert is_in_sync(shop, group), "the operator puts the former number into no manifest"
+    shop.apply(stage.management_policy(), stage.repartition(shop.namespace, "orders", queues=8))
+    stage.succeeded(shop, "repartition")
+    until(lambda: is_served(shop, 3, "orders"), what="three members that serve all queues")
+    assert sum(len(one["queues"]) for one in status(shop, "orders")["members"]) == 8
+    assert is_in_sync(shop, group)
+    assert shop.get("lbg", "orders")["metadata"]["generation"] == generation, (
+        "nobody wrote the spec but its manager"
+    )
+    assert owners(shop, "orders", "queues", "count") == owners(shop, "orders", "replicas") == {(GITOPS, "")}
+
+
+def test_a_sync_leaves_replicas_that_are_in_no_manifest_to_the_autoscaler(shop: Kubectl) -> None:
+    scaling = {"minReplicas": 2, "maxReplicas": 4, "targetLag": 1000}
+    group = stage.group("orders", scaling=scaling)
+    sync(shop, group)
+    until(lambda: is_served(shop, 2, "orders"), what="the autoscaler's two members", timeout_s=240)
+    for change in (2, 3):
+        group["spec"]["releasePeriodSeconds"] = change
+        assert sync(shop, group)["spec"]["replicas"] == 2
+        assert is_in_sync(shop, group)
+    until(lambda: is_served(shop, 2, "orders"), what="two members still")
+    assert {subresource for _, subresource in owners(shop, "orders", "replicas")} == {"scale"}
+    assert owners(shop, "orders", "scaling", "targetLag") == {(GITOPS, "")}
+
+
+def test_an_object_that_nobody_has_looked_at_says_so(desk: Kubectl) -> None:
     """As the API server makes it: whoever goes by kstatus waits."""
     group = stage.group("orders", replicas=0)
-    made = json.loads(shop("create", "-f", "-", "-o", "json", given=json.dumps(group)))
+    made = json.loads(desk("create", "-f", "-", "-o", "json", given=json.dumps(group)))
     assert made["status"]["observedGeneration"] == -1

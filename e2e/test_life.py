@@ -11,6 +11,8 @@ from e2e.kubectl import Kubectl, Object, until
 
 ROWS = 24_951
 """Of the sample of flights."""
+SEEN_WITHIN_S = 15
+"""A lag that changes is counted every two seconds; the rest is for a busy node."""
 
 
 def status(shop: Kubectl, name: str = "flights") -> Object:
@@ -47,6 +49,22 @@ def test_consumers_grow_with_the_lag_and_shrink_again_and_nothing_is_lost_repeat
     said = stage.verdict(shop, timeout_s=180)
     assert (said["distinct"], said["lost"], said["order_errors"], said["duplicated"]) == (ROWS, 0, 0, 0), said
     assert said["queue_moves"] > 0
+
+
+def test_a_flood_shows_in_the_lag_for_as_long_as_the_broker_has_messages(shop: Kubectl) -> None:
+    begun(shop, stage.group("flights", delay_ms=50, replicas=2, republish=False), members=2)
+    shop.apply(stage.publisher("flights", rows=6000))
+    until(lambda: stage.waiting(shop, "flights"), what="messages to wait", timeout_s=60)
+    until(lambda: status(shop).get("lag"), what="the lag", timeout_s=SEEN_WITHIN_S)
+    looks = 0
+    while True:
+        lag = status(shop).get("lag")
+        if not stage.waiting(shop, "flights"):
+            break
+        looks += 1
+        assert lag, f"look {looks}: the broker has messages"
+    assert looks > 5
+    until(lambda: status(shop).get("lag") == 0, what="the lag to be 0 again", timeout_s=SEEN_WITHIN_S)
 
 
 def test_a_scale_in_under_load_loses_repeats_and_reorders_nothing(shop: Kubectl) -> None:

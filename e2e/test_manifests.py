@@ -50,64 +50,68 @@ def scheduled(entry: dict[str, object]) -> dict[str, object]:
     ],
 )
 def test_the_api_server_refuses_what_cannot_be_and_says_what_to_do(
-    shop: Kubectl, spec: dict[str, object], said: str
+    desk: Kubectl, spec: dict[str, object], said: str
 ) -> None:
-    group = stage.group("orders")
+    group = stage.group("refused")
     group["spec"] |= spec
     with pytest.raises(CommandFailed) as refused:
-        shop.apply(group)
+        desk.apply(group)
     assert said in refused.value.said
 
 
-def test_a_schedule_is_of_one_owner_who_owns_nothing_else(shop: Kubectl) -> None:
+def test_a_schedule_is_of_one_owner_who_owns_nothing_else(desk: Kubectl) -> None:
     """As `lbg pipeline forecast --apply` does it."""
-    shop.apply(stage.group("orders", replicas=0, scaling={"maxReplicas": 4, "targetLag": 100}))
-    forecast = {"apiVersion": "lbg.dev/v1alpha1", "kind": "LoadBalancedGroup", "metadata": {"name": "orders"}}
+    desk.apply(stage.group("scheduled", replicas=0, scaling={"maxReplicas": 4, "targetLag": 100}))
+    forecast = {
+        "apiVersion": "lbg.dev/v1alpha1",
+        "kind": "LoadBalancedGroup",
+        "metadata": {"name": "scheduled"},
+    }
     for entries in ([DAILY] * 512, [{"minReplicas": 3, "from": NOON, "until": NIGHT}]):
         told = {**forecast, "spec": {"scaling": {"schedule": entries}}}
-        shop("apply", "--server-side", "--field-manager=lbg-forecast", "-f", "-", given=json.dumps(told))
-        assert len(shop.get("lbg", "orders")["spec"]["scaling"]["schedule"]) == len(entries)
-    shop.apply(stage.group("orders", replicas=0, scaling={"maxReplicas": 6, "targetLag": 50}))
-    told = shop.get("lbg", "orders")["spec"]["scaling"]
+        desk("apply", "--server-side", "--field-manager=lbg-forecast", "-f", "-", given=json.dumps(told))
+        assert len(desk.get("lbg", "scheduled")["spec"]["scaling"]["schedule"]) == len(entries)
+    desk.apply(stage.group("scheduled", replicas=0, scaling={"maxReplicas": 6, "targetLag": 50}))
+    told = desk.get("lbg", "scheduled")["spec"]["scaling"]
     assert (told["maxReplicas"], [one["minReplicas"] for one in told["schedule"]]) == (6, [3])
 
 
-def test_what_cannot_change_cannot_be_changed(shop: Kubectl) -> None:
-    shop.apply(stage.group("orders", replicas=0))
+def test_what_cannot_change_cannot_be_changed(desk: Kubectl) -> None:
+    desk.apply(stage.group("orders", replicas=0))
     for patch in (
         '{"spec":{"hash":{"count":32}}}',
         '{"spec":{"hash":{"prefix":"x"}}}',
         '{"spec":{"groupName":"x"}}',
     ):
         with pytest.raises(CommandFailed, match="cannot be changed"):
-            shop("patch", "lbg", "orders", "--type=merge", "-p", patch)
+            desk("patch", "lbg", "orders", "--type=merge", "-p", patch)
 
 
-def test_the_times_of_partitions_cannot_be_changed(shop: Kubectl) -> None:
-    group = stage.group("orders", replicas=0)
+def test_the_times_of_partitions_cannot_be_changed(desk: Kubectl) -> None:
+    group = stage.group("partitioned", replicas=0)
     group["spec"]["mode"] = "Partitioned"
-    shop.apply(group)
+    desk.apply(group)
     for patch in ('{"spec":{"rebalanceDelaySeconds":8}}', '{"spec":{"maxHandoffSeconds":8}}'):
         with pytest.raises(CommandFailed, match="cannot be changed in mode Partitioned"):
-            shop("patch", "lbg", "orders", "--type=merge", "-p", patch)
+            desk("patch", "lbg", "partitioned", "--type=merge", "-p", patch)
 
 
-def test_the_volumes_of_consumers_are_for_sessions_and_stay_as_they_are(shop: Kubectl) -> None:
-    group = stage.group("orders", replicas=0, queues=1)
+def test_the_volumes_of_consumers_are_for_sessions_and_stay_as_they_are(desk: Kubectl) -> None:
+    group = stage.group("sessions", replicas=0, queues=1)
     group["spec"]["consumer"]["storage"] = {"size": "2Gi"}
     with pytest.raises(CommandFailed, match=r"consumer\.storage is for mode Sessions"):
-        shop.apply(group)
+        desk.apply(group)
     group["spec"]["mode"] = "Sessions"
-    shop.apply(group)
+    desk.apply(group)
     for patch in (
         '{"spec":{"consumer":{"storage":{"size":"3Gi"}}}}',
         '{"spec":{"consumer":{"storage":null}}}',
     ):
         with pytest.raises(CommandFailed, match="storage cannot be changed"):
-            shop("patch", "lbg", "orders", "--type=merge", "-p", patch)
+            desk("patch", "lbg", "sessions", "--type=merge", "-p", patch)
     group["metadata"]["name"] = "x" * 49
     with pytest.raises(CommandFailed, match="in mode Sessions the name may have 48 characters"):
-        shop.apply(group)
+        desk.apply(group)
 
 
 def test_a_missing_broker_is_told_and_taken_when_it_comes(shop: Kubectl) -> None:

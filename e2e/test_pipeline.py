@@ -91,8 +91,8 @@ def test_what_was_published_and_consumed_is_proved_from_journals_and_a_missing_o
         stage.claim("reports"),
         *jobs(shop.namespace, {"validate": {"enabled": True}}),
     )
-    group = stage.group("flights", replicas=2)
-    group["spec"]["consumer"]["sidecar"] |= {"journal": {"volumeClaim": "journals"}, "republish": False}
+    group = stage.group("flights", replicas=2, republish=False)
+    group["spec"]["consumer"]["sidecar"]["journal"] = {"volumeClaim": "journals"}
     shop.apply(group)
     until(lambda: stage.is_condition(shop, "lbg", "flights", "Ready"), what="a group that is served")
     shop.apply(stage.publisher("flights", rows=ROWS, journal=folder, claim="journals"))

@@ -22,7 +22,7 @@ def replicas(shop: Kubectl) -> int:
 
 def test_consumers_grow_with_the_cpu_and_shrink_again_or_missing_metrics_are_told(shop: Kubectl) -> None:
     scaling = {"maxReplicas": 3, "targetCPUUtilizationPercentage": 50, "scaleDownStabilizationSeconds": 0}
-    shop.apply(stage.group("flights", busy_ms=5, scaling=scaling))
+    shop.apply(stage.group("flights", busy_ms=5, republish=False, scaling=scaling))
     until(lambda: stage.is_condition(shop, "lbg", "flights", "Ready"), what="a group that is served")
     if not has_metrics(shop):
         until(
