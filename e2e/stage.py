@@ -123,8 +123,10 @@ def management_policy() -> Object:
 def verdict(kubectl: Kubectl, *, timeout_s: float) -> Object:
     """The validator's report, when it has ended."""
     until(lambda: _phase(kubectl, "validator") in ENDED, what="the verdict", timeout_s=timeout_s)
-    report: Object = json.loads(kubectl("logs", "validator").splitlines()[-1])
-    return report
+    lines = kubectl("logs", "validator").splitlines()  # its two outputs may come in any order
+    reports: list[Object] = [json.loads(line) for line in lines if line.startswith('{"event": "report"')]
+    assert len(reports) == 1, lines
+    return reports[0]
 
 
 def published(kubectl: Kubectl, *, timeout_s: float = 300) -> None:
