@@ -27,6 +27,7 @@ from lbg_broker.provisioning.observed import UNKNOWN
 from lbg_broker.provisioning.provisioner import create_group, delete_group, show_group
 from lbg_broker.provisioning.surveying import lags, survey
 from lbg_sidecar import Member, MemberSettings
+from support.aside import aside
 from support.provisioning_place import Place
 from support.rabbitmq import RabbitNode
 from support.waiting import GUARD_S
@@ -195,7 +196,7 @@ async def test_a_group_with_a_queue_that_does_not_answer_is_not_taken_for_empty(
     await create_group(admin, orders)
     name = "lbg.orders.q.1"
     find = f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{settings.vhost}">>, queue, <<"{name}">>))'
-    rabbitmq.evaluate(f"{find}, ra:stop_server(quorum_queues, amqqueue:get_pid(Q))")
+    await aside(rabbitmq.evaluate, f"{find}, ra:stop_server(quorum_queues, amqqueue:get_pid(Q))")
     if rabbitmq.version < (4, 0, 0):
         shown = await show_group(admin, "orders")
         assert [line.count("ready") for line in shown.queues] == [0, UNKNOWN, 0, 0]
@@ -204,7 +205,7 @@ async def test_a_group_with_a_queue_that_does_not_answer_is_not_taken_for_empty(
             await delete_group(admin, "orders")
         with pytest.raises(StillInUse, match=rf"{name} does not answer"):
             await admin.perform(DeleteQueue(name, only_idle=True))
-    rabbitmq.evaluate(f"{find}, ra:restart_server(quorum_queues, amqqueue:get_pid(Q))")
+    await aside(rabbitmq.evaluate, f"{find}, ra:restart_server(quorum_queues, amqqueue:get_pid(Q))")
     async with asyncio.timeout(GUARD_S):
         while True:
             try:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from lbg_broker.client import ResourceLocked, connect
+from support.aside import aside
 from support.rabbitmq import RabbitNode
 from support.tried_queue import CLASSIC, QUORUM, Arguments, of_a_group, queue_on
 from support.waiting import GUARD_S
@@ -153,20 +154,20 @@ async def test_a_passive_declare_counts_0_of_a_queue_that_does_not_answer_and_th
     vhost = rabbit_vhost.rpartition("/")[2]
     where = f"/api/queues/{vhost}/q?columns=members,online&disable_stats=true"
 
-    def server(do: str) -> str:
+    async def server(do: str) -> None:
         find = f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, <<"q">>))'
-        return rabbitmq.evaluate(f"{find}, ra:{do}(quorum_queues, amqqueue:get_pid(Q))")
+        await aside(rabbitmq.evaluate, f"{find}, ra:{do}(quorum_queues, amqqueue:get_pid(Q))")
 
     async with queue_on(rabbit_vhost, QUORUM, holding=range(7)) as queue:
         channel = await queue.connection.open_channel()
         assert (await channel.queue_declare("q", passive=True)).message_count == 7
         assert rabbitmq.ask("GET", where) == {"members": [rabbitmq.name], "online": [rabbitmq.name]}
-        server("stop_server")
+        await server("stop_server")
         counted = await channel.queue_declare("q", passive=True)
         assert (counted.message_count, counted.consumer_count) == (0, 0)
         online = [rabbitmq.name] if rabbitmq.version >= SINCE_4 else []
         assert rabbitmq.ask("GET", where) == {"members": [rabbitmq.name], "online": online}
-        server("restart_server")
+        await server("restart_server")
         async with asyncio.timeout(GUARD_S):
             while (await channel.queue_declare("q", passive=True)).message_count != 7:  # noqa: ASYNC110 (it says nothing)
                 await asyncio.sleep(0.1)

@@ -67,7 +67,7 @@ class Engine:
         headers = {"Content-Type": "application/json"}
         if login is not None:
             headers["Authorization"] = "Basic " + base64.b64encode(":".join(login).encode()).decode()
-        connection = http.client.HTTPConnection("127.0.0.1", self.management_port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.management_port, timeout=GUARD_S)
         try:
             connection.request(verb, "/api" + path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()

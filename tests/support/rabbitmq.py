@@ -38,6 +38,9 @@ PASSWORD = "guest"
 START_S = 240.0
 """How long a node may take to start: five seconds on an idle machine of two cores, and minutes on one that is busy."""
 
+CONTROL_S = 180.0
+"""How long rabbitmqctl may take: a second and a half on an idle machine, and a minute on one that is busy."""
+
 _RATES = ("global", "basic", "detailed")
 _ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
 
@@ -226,7 +229,7 @@ class RabbitNode:
         self.ask("PUT", f"/api/permissions/{vhost}/{USER}", everything)
         return self.amqp_url + vhost
 
-    def control(self, *command: str, timeout_s: float = 60) -> str:
+    def control(self, *command: str, timeout_s: float = CONTROL_S) -> str:
         """Run rabbitmqctl against the node, about 1.5 s, and return its output. Raises `NodeFailedError`."""
         try:
             done = subprocess.run(
@@ -240,14 +243,14 @@ class RabbitNode:
                 check=True,
             )
         except subprocess.TimeoutExpired as error:
-            raise NodeFailedError(f"rabbitmqctl {command[0]} took more than {timeout_s} s") from error
+            raise NodeFailedError(f"rabbitmqctl {command[0]} took more than {timeout_s:g} s") from error
         except subprocess.CalledProcessError as error:
             raise NodeFailedError(
                 f"rabbitmqctl {command[0]} failed:\n{error.stdout}{error.stderr}"
             ) from error
         return done.stdout
 
-    def evaluate(self, erlang: str, *, timeout_s: float = 60) -> str:
+    def evaluate(self, erlang: str, *, timeout_s: float = CONTROL_S) -> str:
         """The printed value of an Erlang expression (without its final dot) inside the node."""
         return self.control("eval", erlang + ".", timeout_s=timeout_s)
 
