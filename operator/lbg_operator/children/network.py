@@ -22,7 +22,8 @@ def broker_policy_of(
     broker: BrokerManifest, settings: OperatorSettings, *, amqps_port: int, https_port: int
 ) -> dict[str, Any]:
     """AMQP from the namespaces whose groups may use it, and from the operator's; the management API from the
-    operator's alone. The broker itself calls nobody."""
+    operator's alone. The broker itself calls nobody, which is Egress without a rule: an empty list of rules is stored
+    as none, and so would be another generation of the object at each apply."""
     allowed = {*broker.allowed_namespaces, broker.metadata.namespace}
     ingress = []
     if settings.namespace:
@@ -35,7 +36,6 @@ def broker_policy_of(
             "podSelector": {"matchLabels": broker_selector_of(broker.metadata.name)},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": ingress,
-            "egress": [],
         },
     )
 
