@@ -58,7 +58,7 @@ demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq:
 test: dev  ## run every test but those of test-cluster
 	$(PYTEST) $(AT_ONCE) -m "not cluster"
 
-fuzz: dev  ## run the random tests with other examples for 10 minutes; FUZZ_ARGS="--minutes 60 tests/member"
+fuzz: dev  ## run the random tests with other examples for 10 minutes; FUZZ_ARGS="--minutes 60 tests/sidecar/member"
 	PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m support.exploration $(AT_ONCE) $(FUZZ_ARGS)
 
 test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majorities, partitions

@@ -22,9 +22,9 @@ from bench.judging import Judgement, Log, judged
 from bench.measurement import Measurement
 from bench.peers import EXCHANGE, GROUP, TASK
 from bench.workers import Worker
-from lbg_broker.client import BasicProperties, ClientConnection, Publisher, connect
+from lbg_broker.client import BasicProperties, ClientConnection, ConfirmingPublisher, connect
 from lbg_broker.group import GroupSpec
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from support.group_on_broker import declare_group
 from support.rabbitmq import RabbitNode
 
@@ -94,7 +94,7 @@ class Sender:
         self._random = random.Random(7)
         self.published = 0
         self._connection: ClientConnection | None = None
-        self._plain: Publisher | None = None
+        self._plain: ConfirmingPublisher | None = None
         self._group: GroupPublisher | None = None
         self._header = BasicProperties(delivery_mode=2).encode()
 
@@ -104,7 +104,9 @@ class Sender:
             await self._group.__aenter__()
         else:
             self._connection = await connect(self._url, name="comparison")
-            self._plain = await Publisher.open(self._connection, max_unconfirmed_bytes=UNCONFIRMED_BYTES)
+            self._plain = await ConfirmingPublisher.open(
+                self._connection, max_unconfirmed_bytes=UNCONFIRMED_BYTES
+            )
         return self
 
     async def __aexit__(self, *error: object) -> None:

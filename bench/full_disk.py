@@ -221,7 +221,7 @@ class MemberConsumers:
 
     def declare(self) -> None:
         numbers = ["--queue-count", str(QUEUES), "--hash-count", str(HASHES)]
-        command = [sys.executable, "-m", "lbg", "group", "create", GROUP, "--no-user", *numbers]
+        command = [sys.executable, "-m", "lbgroup", "group", "create", GROUP, "--no-user", *numbers]
         urls = ["--broker", self._broker.url, "--management", self._broker.management_url]
         subprocess.run([*command, *urls], env=clean_environment(), stdout=subprocess.DEVNULL, check=True)
 

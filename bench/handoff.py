@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.measurement import Measurement
 from lbg_broker.group import GroupSpec, hash_of, queue_of
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from support.embedded import EmbeddedBroker
 from support.group_on_broker import declare_group
 from support.member_process import Call, MemberProcess

@@ -27,7 +27,7 @@ from bench.wire import ACK, Bare
 from bench.workers import Worker, say
 from lbg_broker.amqp.methods import BasicConsume, BasicQos
 from lbg_broker.group import Names
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from support.group_on_broker import declare_group
 from support.rabbitmq import RabbitNode

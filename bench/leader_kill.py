@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench.measurement import Measurement
 from lbg_broker.group import GroupSpec, Names
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from support.aside import aside
 from support.group_on_broker import declare_group
 from support.member_process import Call, MemberProcess

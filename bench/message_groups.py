@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.measurement import Measurement
 from bench.workers import Worker, cpu_s, say
-from lbg_broker.client import AckBatcher, BasicProperties, Delivery, Publisher, connect
+from lbg_broker.client import AckBatcher, BasicProperties, ConfirmingPublisher, Delivery, connect
 from support.embedded import EmbeddedBroker
 
 HEADER = "cart"
@@ -36,7 +36,7 @@ async def publish(url: str, queue: str, messages: int, groups: int, **_: Any) ->
         BasicProperties(delivery_mode=2, headers={HEADER: f"cart-{one}"}).encode() for one in range(groups)
     ]
     connection = await connect(url, name="bench-publisher")
-    publisher = await Publisher.open(connection, max_unconfirmed_bytes=UNCONFIRMED * len(BODY))
+    publisher = await ConfirmingPublisher.open(connection, max_unconfirmed_bytes=UNCONFIRMED * len(BODY))
     for number in range(messages):
         last = publisher.publish_soon("", queue, BODY, header=headers[number % groups])
         if number % 100 == 99:

@@ -32,7 +32,7 @@ from typing import Any
 import kubernetes
 
 from bench.workers import cpu_s
-from lbg_operator.cluster.kinds import Kind
+from lbg_operator.kube.kinds import Kind
 from support.embedded import PASSWORD, USER, EmbeddedBroker
 from support.fake_cluster import FakeCluster
 from support.manifests import broker_manifest, group_manifest
@@ -192,7 +192,7 @@ def _operator(namespace: str) -> Iterator[subprocess.Popen[bytes]]:
         "LBG_OPERATOR_WATCH_NAMESPACES": namespace,
         "LBG_OPERATOR_LOG_LEVEL": "WARNING",
     }
-    command = [sys.executable, "-m", "lbg", "operator", "run", "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "lbgroup", "operator", "run", "--host", "127.0.0.1", "--port", "0"]
     process = subprocess.Popen(command, env={**os.environ, **told})
     try:
         yield process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from lbg_broker.client import AckBatcher, BasicProperties, Delivery, Publisher, connect
+from lbg_broker.client import AckBatcher, BasicProperties, ConfirmingPublisher, Delivery, connect
 
 BODY = bytes(256)
 QUEUE = "bench"
@@ -42,7 +42,7 @@ async def lbg_consume(url: str, messages: int) -> float:
 async def lbg_publish(url: str, messages: int) -> float:
     """Seconds from the first publish to the last confirm."""
     connection = await connect(url, name="bench")
-    publisher = await Publisher.open(connection, max_unconfirmed_bytes=UNCONFIRMED * len(BODY))
+    publisher = await ConfirmingPublisher.open(connection, max_unconfirmed_bytes=UNCONFIRMED * len(BODY))
     header = BasicProperties(delivery_mode=2).encode()
     started = time.perf_counter()
     for number in range(messages):

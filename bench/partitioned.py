@@ -25,8 +25,8 @@ from lbg_broker.client import (
     BasicProperties,
     Channel,
     ClientConnection,
+    ConfirmingPublisher,
     Delivery,
-    Publisher,
     connect,
 )
 from lbg_broker.group import hash_of
@@ -83,7 +83,7 @@ def keyed() -> list[tuple[str, bytes]]:
 async def publish(url: str, messages: int) -> None:
     """Worker: publishes all as fast as confirms allow."""
     connection = await connect(url, name="bench-publish")
-    publisher = await Publisher.open(connection, max_unconfirmed_bytes=WINDOW_BYTES)
+    publisher = await ConfirmingPublisher.open(connection, max_unconfirmed_bytes=WINDOW_BYTES)
     routes = keyed()
     started = time.monotonic()
     for number in range(messages):
@@ -193,7 +193,7 @@ class Moves:
 async def load(url: str) -> None:
     """Worker: a message to each partition in turn, evenly spaced; its body is the partition's number and the time."""
     connection = await connect(url, name="bench-load")
-    publisher = await Publisher.open(connection, max_unconfirmed_bytes=WINDOW_BYTES)
+    publisher = await ConfirmingPublisher.open(connection, max_unconfirmed_bytes=WINDOW_BYTES)
     routes = {route.split(".")[1]: (route, header) for route, header in keyed()}
     at = time.monotonic()
     while True:

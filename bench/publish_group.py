@@ -25,11 +25,10 @@ from bench.wire import BarePublisher
 from lbg_broker.client import connect
 from lbg_broker.group import GroupSpec, Names, PublishedRecord
 from lbg_broker.journal import JournalWriter
-from lbg_broker.publishing import GroupPublisher, PublishingSettings, RowOptions, open_source, publish_rows
-from lbg_broker.publishing.heading import Heading, properties_of
-from lbg_broker.publishing.message import Stamped
-from lbg_broker.publishing.ordering import OrderedPublishing
-from lbg_broker.publishing.reading import read_rows
+from lbg_broker.publisher import GroupPublisher, PublishingSettings, RowOptions, open_source, publish_rows
+from lbg_broker.publisher.input.rows import read_rows
+from lbg_broker.publisher.send_window import SendWindow
+from lbg_broker.publisher.stamper import HeaderEncoder, StampedMessage, properties_of
 from support.embedded import EmbeddedBroker
 from support.group_on_broker import declare_group
 from support.rabbitmq import RabbitNode
@@ -39,8 +38,8 @@ BODY = bytes(256)
 FLIGHTS = Path(__file__).resolve().parent.parent / "examples" / "flights-sample.csv.gz"
 
 
-def stamped(count: int) -> list[Stamped]:
-    machine = OrderedPublishing(SPEC)
+def stamped(count: int) -> list[StampedMessage]:
+    machine = SendWindow(SPEC)
     messages = [machine.accept(f"N{number % 5000:05d}", "flight", BODY) for number in range(count)]
     for message in messages:
         message.sent_at_us = time.time_ns() // 1000
@@ -49,7 +48,7 @@ def stamped(count: int) -> list[Stamped]:
 
 class BareGroupPublisher(BarePublisher):
     def encode(self) -> None:
-        heading = Heading("bench-0a0b0c0d", "application/json")
+        heading = HeaderEncoder("bench-0a0b0c0d", "application/json")
         self.encoded = []
         for message in stamped(self.messages):
             header = heading.of(message)
@@ -164,10 +163,10 @@ def per_message_us(work: Callable[[], object], count: int) -> float:
 
 def parts(count: int = 50_000) -> None:
     messages = stamped(count)
-    heading = Heading("bench-0a0b0c0d", "application/json")
+    heading = HeaderEncoder("bench-0a0b0c0d", "application/json")
 
     def machine_alone() -> None:
-        machine = OrderedPublishing(SPEC)
+        machine = SendWindow(SPEC)
         machine.connected(fenced=True)
         tag = 0
         for number in range(count):

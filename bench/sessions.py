@@ -23,7 +23,14 @@ from typing import Any
 from bench.measurement import Measurement
 from bench.ours import BODY, PREFETCH, QUEUE, UNCONFIRMED
 from bench.workers import cpu_s
-from lbg_broker.client import AckBatcher, BasicProperties, ClientConnection, Delivery, Publisher, connect
+from lbg_broker.client import (
+    AckBatcher,
+    BasicProperties,
+    ClientConnection,
+    ConfirmingPublisher,
+    Delivery,
+    connect,
+)
 from support.embedded import EmbeddedBroker
 
 KINDS: dict[str, dict[str, object]] = {"plain": {}, "sessions": {"x-queue-type": "sessions"}}
@@ -64,7 +71,7 @@ class Consumers:
 
 async def publish(url: str, messages: int) -> None:
     connection = await connect(url, name="bench")
-    publisher = await Publisher.open(connection, max_unconfirmed_bytes=UNCONFIRMED * len(BODY))
+    publisher = await ConfirmingPublisher.open(connection, max_unconfirmed_bytes=UNCONFIRMED * len(BODY))
     for number in range(messages):
         last = publisher.publish_soon("", QUEUE, BODY, header=HEADER)
         if number % 100 == 99:

@@ -17,7 +17,7 @@ from bench.lean_applications import body, told_to_go
 from bench.measurement import Measurement
 from bench.publish_group import SPEC
 from bench.workers import Worker, cpu_s, say
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from support.command_line import clean_environment
 from support.embedded import EmbeddedBroker
 from support.group_on_broker import declare_group
@@ -47,7 +47,7 @@ class Sidecar:
         log = directory / "sidecar.log"
         with log.open("w") as opened:
             process = await asyncio.create_subprocess_exec(
-                *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "lbg", "sidecar"),
+                *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "lbgroup", "sidecar"),
                 env={
                     **clean_environment(),
                     "LBG_BROKER": broker_url,

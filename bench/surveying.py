@@ -21,13 +21,13 @@ from typing import Any
 
 from bench.measurement import Measurement
 from bench.workers import Worker, cpu_s, say
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.groups import create_group
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.management import ManagementApi, ManagementSettings
+from lbg_broker.admin.survey import lags, survey
 from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.group import TO_ALL, GroupSpec, Names
-from lbg_broker.provisioning.describing import Description
-from lbg_broker.provisioning.live import LiveAdmin
-from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
-from lbg_broker.provisioning.provisioner import create_group
-from lbg_broker.provisioning.surveying import lags, survey
 from support.embedded import EmbeddedBroker
 from support.rabbitmq import RabbitNode
 

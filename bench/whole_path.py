@@ -28,9 +28,9 @@ from bench.wire import BareConsumer
 from bench.workers import Worker, cpu_s, say
 from lbg_broker.amqp.methods import BasicConsume, BasicQos
 from lbg_broker.group import Names
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from lbg_sidecar.effects import Done, Effect, Moved, TakenOver
+from lbg_sidecar.core.effects import Done, Effect, Moved, TakenOver
 from support.group_on_broker import declare_group
 from support.rabbitmq import RabbitNode
 from support.waiting import until

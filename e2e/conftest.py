@@ -28,12 +28,12 @@ def release() -> Iterator[helm.Config]:
     system("label", "namespace", SYSTEM, "pod-security.kubernetes.io/enforce=restricted", "--overwrite")
     values = {"images": {name: image(name) for name in ("operator", "sidecar", "broker")}}
     with helm.Config(namespace=SYSTEM) as config:
-        config.install(CHART, RELEASE, values, namespace=SYSTEM, wait="watcher", timeout=180)
         try:
+            config.install(CHART, RELEASE, values, namespace=SYSTEM, wait="watcher", timeout=180)
             yield config
         finally:
             config.uninstall(RELEASE, wait="watcher", timeout=120, ignore_not_found=True)
-            system("delete", "namespace", SYSTEM, "--wait=false")
+            system("delete", "namespace", SYSTEM, "--timeout=150s", timeout_s=160)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,8 @@ def is_served(shop: Kubectl, members: int, name: str = "flights") -> bool:
 def begun(shop: Kubectl, group: Object, *, members: int) -> None:
     """The group with its members, and a validator that has heard everything from the beginning."""
     shop.apply(group)
-    until(lambda: is_served(shop, members), what=f"{members} members that serve all queues")
+    name = group["metadata"]["name"]
+    until(lambda: is_served(shop, members, name), what=f"{members} members that serve all queues")
 
 
 def test_consumers_grow_with_the_lag_and_shrink_again_and_nothing_is_lost_repeated_or_out_of_order(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.chaos.application import Application
+from lbg_broker.admin.errors import ProvisioningError
 from lbg_broker.client import ClientError
-from lbg_broker.provisioning.errors import ProvisioningError
 from lbg_sidecar import IndexTaken, Member, MemberSettings
 
 COULD_NOT_JOIN = 3

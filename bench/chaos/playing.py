@@ -16,7 +16,7 @@ from bench.chaos.stream import position_in, publisher_number
 from bench.chaos.verdict import Name, Verdict
 from lbg_broker.client import connect
 from lbg_broker.group import HEADER_PUBLISHER, Names
-from lbg_sidecar.shell.beginning import group_of
+from lbg_sidecar.io.startup import group_of
 
 NEWS_EVERY_S = 15.0
 STUCK_AFTER_S = 120.0

@@ -240,7 +240,15 @@ class MemberSlot:
     def _command_argv(self, ledger: Path) -> list[str]:
         settings = self.settings
         return [
-            *("-m", "lbg", "consume", "--broker", ",".join(settings["broker"]), "--group", settings["group"]),
+            *(
+                "-m",
+                "lbgroup",
+                "consume",
+                "--broker",
+                ",".join(settings["broker"]),
+                "--group",
+                settings["group"],
+            ),
             *(
                 "--name",
                 self.name,

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lbg_broker.publishing import (
+from lbg_broker.publisher import (
     GroupPublisher,
     Identity,
     PublishingSettings,

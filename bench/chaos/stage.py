@@ -160,7 +160,7 @@ class Stage:
         password.write_text(LOGIN.partition(":")[2])
         create = Process(
             [
-                *("-m", "lbg", "group", "create", GROUP, "--client-username", LOGIN.partition(":")[0]),
+                *("-m", "lbgroup", "group", "create", GROUP, "--client-username", LOGIN.partition(":")[0]),
                 *("--broker", self.broker_url, "--management", self.place.management_url),
                 *("--mode", self.sizes.mode, "--hash-count", str(self.sizes.hashes)),
                 *("--queue-count", str(queues), "--queue-size-mb", str(self.sizes.queues // queues)),

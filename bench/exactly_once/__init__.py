@@ -1,4 +1,4 @@
-"""The document's own definition of exactly once: `make exactly-once`, `python -m bench.exactly_once --help`.
+"""Exactly once by its published definition: `make exactly-once`, `python -m bench.exactly_once --help`.
 
 Whatever consumers insert into a table that has no unique index, each of a million messages is in it once in the end
 ("Achieving Exactly-Once Message Delivery Guarantees with Sequence Numbers", The Problem). Publishers fill a group;

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.chaos.processes import Process
-from lbg_broker.publishing.state_layout import MARK_AT, MARK_BYTES, unpacked_mark
+from lbg_broker.publisher.resume import MARK_AT, MARK_BYTES, unpacked_mark
 
 CONCURRENCY = {"http": 16, "http-batch": 400, "stream": 400}
 LEAVE_WITHIN_S = 60.0
@@ -90,7 +90,7 @@ class Pair:
         told = {**told, "channel": channel, "socket": str(local if channel == "stream" else socket)}
         application = ["-m", "bench.exactly_once.application", json.dumps(told)]
         self.sidecar = Watched(
-            f"sidecar {name}", ["-m", "lbg", "sidecar", "--config", str(file)], directory / f"{name}.log"
+            f"sidecar {name}", ["-m", "lbgroup", "sidecar", "--config", str(file)], directory / f"{name}.log"
         )
         self.application = Watched(f"application {name}", application, directory / f"{name}-app.log")
 

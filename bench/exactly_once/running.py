@@ -124,7 +124,7 @@ class Run:
         name = publisher_name(number)
         rows = self.directory / f"{name}.jsonl.gz"
         write_input(rows, self._keys[number], body_bytes=self.sizes.body_bytes)
-        argv = ["-m", "lbg", "publish", "--broker", self._url, "--group", GROUP, "--key", "key"]
+        argv = ["-m", "lbgroup", "publish", "--broker", self._url, "--group", GROUP, "--key", "key"]
         state = self.directory / f"{name}.state"
         argv += ["--name", name, "--state", str(state), str(rows)]
         return PublisherSlot(argv, state, self.directory / f"{name}.log")

@@ -1,7 +1,7 @@
 """The same goal by sessions: a queue full of messages, consumers that are killed, a table without a unique index.
 
-The document begins with a queue that holds them all ("Achieving Exactly-Once Message Delivery Guarantees with Sequence
-Numbers", The Problem): so they are published first, and then each consumer has a session of its name. When
+"Achieving Exactly-Once Message Delivery Guarantees with Sequence Numbers" (The Problem) begins with a queue that
+holds them all: so they are published first, and then each consumer has a session of its name. When
 everybody who was to be killed has been, the queue is closed, and every consumer ends with its End-of-Session.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.chaos.processes import Process
 from lbg_broker.group import SESSIONS, GroupSpec, Names
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from support.embedded import USER, EmbeddedBroker
 from support.group_on_broker import declare_group
 

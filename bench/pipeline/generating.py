@@ -21,7 +21,7 @@ from bench.pipeline.answers import Answer
 from bench.pipeline.planting import Planted, plant
 from bench.pipeline.traffic import ACK, GROUP, MEMBERS, PUBLISHERS, QUEUES, Slice, Traffic
 from lbg_broker.group import DeliveredRecord, encode
-from lbg_broker.journal.naming import closed_path, open_name
+from lbg_broker.journal import closed_path, open_name
 
 FILE_MAX_BYTES = 64 * 1024 * 1024
 BATCH_LINES = 20_000

@@ -1,4 +1,4 @@
-"""The live validator's Python, fed from the same files: `JournalReader`'s decoding, then `Validation.observe`.
+"""The live validator's Python, fed from the same files: `JournalReader`'s decoding, then `Validator.observe`.
 
 It judges one stream in the order of delivery, so the deliveries of each stretch of time are sorted first; a slice of
 the generated traffic is one, as its files say. It does not know of acknowledgements, overlaps, repeats or what was not
@@ -18,10 +18,10 @@ from pathlib import Path
 
 from bench.pipeline.answers import Answer, Offence
 from bench.pipeline.generating import FILES_A_SLICE
-from lbg.republished import Republished
-from lbg.validating import SequenceError, Validation
 from lbg_broker.group import DeliveredRecord, JournalError, PublishedRecord, decode
 from lbg_broker.journal import closed_files
+from lbgroup.validate.republished import Republished
+from lbgroup.validate.validator import SequenceError, Validator
 
 
 def _slice_of(file: Path) -> int:
@@ -29,7 +29,7 @@ def _slice_of(file: Path) -> int:
 
 
 def judged(journal: Path) -> Answer:
-    validation = Validation()
+    validation = Validator()
     published = broken = 0
     offences: list[Offence] = []
     expected: dict[str, dict[int, int]] = {}

@@ -99,7 +99,7 @@ def main() -> None:
             (made / name).write_text(text)
     print(f"made {given.seconds * given.rate} records", flush=True)
     log = given.directory / "progress.log"
-    command = [sys.executable, "-m", "lbg", "pipeline", "validate", "--stream", "--journal", str(journal)]
+    command = [sys.executable, "-m", "lbgroup", "pipeline", "validate", "--stream", "--journal", str(journal)]
     command += ["--out", str(given.directory / "out"), "--checkpoint", str(given.directory / "checkpoint")]
     command += ["--master", given.master, "--watermark", str(given.watermark), "--trigger", "5"]
     with log.open("w") as told, subprocess.Popen(command, stderr=told, stdout=told) as stream:

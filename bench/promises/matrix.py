@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
+from lbg_broker.admin.plan import why_unsupported
 from lbg_broker.group import EMBEDDED, EXCLUSIVE, MODES, PARTITIONED, RABBITMQ, Engine, GroupSpec
-from lbg_broker.provisioning.supporting import why_unsupported
 
 MOVES = ("join", "leave", "scale", "rolling", "repartition")
 """`scale`: from one member to four and back. `rolling`: every member is restarted, one after the other."""

@@ -109,7 +109,7 @@ class MemberProcess:
             case "command" | "serial-command":
                 options = [word for option, value in who.items() for word in (f"--{option}", value)]
                 await self.member.start(
-                    *("-m", "lbg", "consume", *options, "--", sys.executable, *application, time_ms)
+                    *("-m", "lbgroup", "consume", *options, "--", sys.executable, *application, time_ms)
                 )
             case channel:
                 environment = {f"LBG_{option.upper()}": value for option, value in who.items()}
@@ -120,7 +120,7 @@ class MemberProcess:
                     environment["LBG_TARGET"] = f"unix:{self._socket}:/"
                 where = self._socket if is_server else self._local
                 await self._app.start(*application, time_ms, str(where))
-                await self.member.start("-m", "lbg", "sidecar", environment=environment)
+                await self.member.start("-m", "lbgroup", "sidecar", environment=environment)
 
     @property
     def is_sidecar(self) -> bool:
@@ -167,12 +167,12 @@ class MemberProcess:
         await self._app.kill()
 
 
-class Publisher:
+class PublisherProcess:
     """`lbg publish -`, fed with the generator's rows until it is told to end."""
 
     def __init__(self, broker: str, group: str, generator: Generator, directory: Path) -> None:
         self._argv = [
-            *("-m", "lbg", "publish", "-", "--group", group, "--key", "key", "--broker", broker),
+            *("-m", "lbgroup", "publish", "-", "--group", group, "--key", "key", "--broker", broker),
             *("--name", "generator", "--format", "jsonl"),
         ]
         self.process = Process("publisher", directory / "publisher.log")
@@ -269,7 +269,7 @@ async def lbg(directory: Path, *words: str, within_s: float = ENDS_WITHIN_S) -> 
     """The exit status of a command of `lbg`, None where it did not end, and its output."""
     with tempfile.NamedTemporaryFile(dir=directory, prefix="lbg-", suffix=".log", delete=False) as file:
         command = Process("lbg", Path(file.name))
-    await command.start("-m", "lbg", *words)
+    await command.start("-m", "lbgroup", *words)
     status = await command.ended(within_s)
     await command.kill()
     return status, command.log.read_text(errors="replace")

@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.promises.judge import Call, Findings, begun_between, by_key, by_process, calls_of, judge
 from bench.promises.load import Generator, load_of
 from bench.promises.matrix import COUNTED_MODES, HASHES, QUEUES, Cell
-from bench.promises.processes import Brokers, MemberProcess, Publisher, is_closed_first, lbg
+from bench.promises.processes import Brokers, MemberProcess, PublisherProcess, is_closed_first, lbg
 
 REPARTITIONED = "12"
 AT_FIRST = {"join": 1, "leave": 2, "scale": 1, "rolling": 2, "repartition": 2}
@@ -65,7 +65,7 @@ class Scenario:
             await self._create_group()
             load = load_of(self.cell)
             generator = Generator(load)
-            publisher = Publisher(self.broker, self.group, generator, self.directory)
+            publisher = PublisherProcess(self.broker, self.group, generator, self.directory)
             try:
                 await publisher.start(load.rate)
                 await asyncio.gather(

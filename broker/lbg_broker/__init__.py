@@ -1,4 +1,4 @@
-"""How a load-balanced group lives on a broker: its contract, the wire, the client, the embedded broker.
+"""Load-balanced groups on a broker: contract, wire, client, publisher, administration, and the embedded broker.
 
 Sub-packages and what each may touch:
 
@@ -6,7 +6,8 @@ Sub-packages and what each may touch:
 - ``amqp``          AMQP 0-9-1 as a sans-IO codec and connection machine, both roles; no I/O
 - ``client``        asyncio client on ``amqp``
 - ``journal``       append-only record files, written by publishers and members
-- ``publishing``    the ordered publisher of a group
-- ``provisioning``  create, show, list and delete a group on a broker
+- ``publisher``     the ordered publisher of a group
+- ``admin``         create, show, list and delete a group on a broker
+- ``dead_letters``  list, replay and discard dead letters
 - ``server``        the embedded broker; nobody but the command line and tests may import it
 """

@@ -1,4 +1,4 @@
-"""Hashes of passwords as a broker keeps them, for the broker itself and for who wants to know whether one is set."""
+"""Password hashes as RabbitMQ stores them, for the broker and for those who compare."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hash_password(password: str, salt: bytes | None = None) -> str:
 
 
 def hash_algorithm(password_hash: str) -> str | None:
-    """What made the hash: `scrypt` (the embedded broker's), RabbitMQ's salted SHA-256, or None for neither.
+    """Algorithm of the hash: `scrypt` (the embedded broker's), RabbitMQ's salted SHA-256, or None for neither.
 
     RabbitMQ's («Passwords»: 4 bytes of salt, then SHA-256 of salt and password) is accepted so that users
     exported from it can log in to the embedded broker.

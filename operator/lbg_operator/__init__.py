@@ -1,5 +1,5 @@
-"""The operator: LoadBalancedGroups and Brokers of a Kubernetes cluster made real, by kopf.
+"""The operator: reconciles the LoadBalancedGroups and Brokers of a Kubernetes cluster, with kopf.
 
-A manifest is parsed (`manifests`), what is there is observed, a pure plan says what to do and what the status is, and a
-thin shell does it. `manifests` and `children` do no I/O.
+A manifest is parsed (`crds`), what is there is observed, a pure plan says what to do and what the status is, and a
+thin shell does it. `crds` and `resources` do no I/O.
 """

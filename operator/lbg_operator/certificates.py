@@ -1,4 +1,4 @@
-"""Certificates that the operator makes: an authority of its own, and a server's certificate signed by it. No I/O here.
+"""Certificates that the operator issues: an authority of its own, and server certificates signed by it.
 
 The authority is kept and signs the next certificate too: whoever trusts it (a member's mounted Secret, an API service's
 caBundle) need not hear of a renewal, which comes to the server and to its clients at different moments.
@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
 CLOCK_SKEW = timedelta(hours=1)
-"""How far a peer's clock may be behind ours and still find a new certificate valid."""
+"""Time by which a peer's clock may be behind ours and still find a new certificate valid."""
 
 _USAGES = (
     "digital_signature",
@@ -89,7 +89,7 @@ def issue(
 
 
 def renewal_due(certificate_pem: bytes, names: Sequence[str], *, now: datetime) -> bool:
-    """Whether another one is needed: a third of its time or less is left, it is not for all of `names`, or it cannot
+    """True if another one is needed: a third of its time or less is left, it is not for all of `names`, or it cannot
     be read."""
     try:
         certificate = x509.load_pem_x509_certificate(certificate_pem)

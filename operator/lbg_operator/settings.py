@@ -1,4 +1,4 @@
-"""Everything that can be set about the operator, in one place, read once from the environment."""
+"""Settings of the operator, read once from the environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import SettingError
+from lbg_operator.errors import SettingError
 
 SIDECAR_RESOURCES: Mapping[str, Any] = {
     "requests": {"cpu": "100m", "memory": "96Mi"},
@@ -21,6 +21,7 @@ BROKER_RESOURCES: Mapping[str, Any] = {
 }
 PREFETCH_MAX = 65_535
 """AMQP 0-9-1, basic.qos: a short."""
+START_MAX_S = 3600
 METRICS = ("auto", "external", "keda", "none")
 LOG_FORMATS = ("json", "text")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -30,6 +31,8 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 class OperatorSettings:
     """- `sidecar_image`, `broker_image`: for whoever names none.
     - `sidecar_resources`, `broker_resources`: a ResourceRequirements, for whoever gives none.
+    - `sidecar_start_s`: the time that a sidecar has to start before its liveness probe counts, in seconds; None: what
+      three failures of the probe take. Another value replaces the consumers' pods.
     - `prefetch`: the window of consumers whose group says none, in messages; None: each derives its own.
     - `namespace`, `service`: where the operator itself is, and its Service there; empty outside a cluster, and then
       there is no metrics API.
@@ -44,6 +47,7 @@ class OperatorSettings:
     broker_image: str
     sidecar_resources: Mapping[str, Any] = field(default_factory=lambda: SIDECAR_RESOURCES, hash=False)
     broker_resources: Mapping[str, Any] = field(default_factory=lambda: BROKER_RESOURCES, hash=False)
+    sidecar_start_s: int | None = None
     prefetch: int | None = None
     namespace: str = ""
     service: str = ""
@@ -62,7 +66,8 @@ class OperatorSettings:
             broker_image=_needed(told, "LBG_OPERATOR_BROKER_IMAGE"),
             sidecar_resources=_resources(told, "LBG_OPERATOR_SIDECAR_RESOURCES", SIDECAR_RESOURCES),
             broker_resources=_resources(told, "LBG_OPERATOR_BROKER_RESOURCES", BROKER_RESOURCES),
-            prefetch=_prefetch(told, "LBG_OPERATOR_PREFETCH"),
+            sidecar_start_s=_number(told, "LBG_OPERATOR_SIDECAR_START_S", START_MAX_S),
+            prefetch=_number(told, "LBG_OPERATOR_PREFETCH", PREFETCH_MAX),
             namespace=told.get("LBG_OPERATOR_NAMESPACE", ""),
             service=told.get("LBG_OPERATOR_SERVICE", ""),
             watched=tuple(
@@ -90,12 +95,12 @@ def _one_of(told: Mapping[str, str], name: str, allowed: tuple[str, ...], *, def
     return value
 
 
-def _prefetch(told: Mapping[str, str], name: str) -> int | None:
+def _number(told: Mapping[str, str], name: str, most: int) -> int | None:
     text = told.get(name, "")
     if not text:
         return None
-    if not text.isdecimal() or not 1 <= int(text) <= PREFETCH_MAX:
-        raise SettingError(name, f"{text!r} is no number from 1 to {PREFETCH_MAX}")
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise SettingError(name, f"{text!r} is no number from 1 to {most}")
     return int(text)
 
 

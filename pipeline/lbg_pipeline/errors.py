@@ -1,4 +1,4 @@
-"""What can go wrong in the pipeline; `str()` is one line that says what, where and what to do.
+"""Errors of the pipeline; `str()` is one line with the place and the remedy.
 
     PipelineError
     ├── SparkUnusable      no PySpark, no Java, or a master that does not answer
@@ -74,7 +74,7 @@ _OURS = re.compile(r"lbg_pipeline\.errors\.(?P<name>NewerSchema|CheckpointRefuse
 
 
 def told_by(error: Exception) -> PipelineError | None:
-    """What a worker raised of ours, out of the error that Spark makes of it; None if it is something else."""
+    """Our own error that a worker raised, out of the one that Spark makes of it; None if it is something else."""
     found = _OURS.search(str(error))
     if found is None:
         return None

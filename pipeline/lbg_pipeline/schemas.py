@@ -1,4 +1,4 @@
-"""The tables that are read. Times are microseconds since the epoch, sizes are bytes (docs/journal.md)."""
+"""Schemas of the tables that are read. Times are microseconds since the epoch, sizes are bytes (docs/journal.md)."""
 
 from __future__ import annotations
 

@@ -8,18 +8,18 @@
     async with Member(MemberSettings(broker="amqp://…", group="orders"), handle) as member:
         await member.run()
 
-What decides is pure (`machine`, `consuming`, `membership`, `balancing`); `shell` and `app` do the I/O.
+What decides is pure (`core`); `io` and `app` do the I/O.
 """
 
-from .app import AppChannel, CommandChannel
-from .balancing.rules import Assignment
-from .consuming.consumption import Order
-from .consuming.poison import WhenExhausted
-from .errors import AppError, CommandFailed, IndexTaken, MemberError, SettingsError
-from .member import Member
-from .message import Message
-from .settings import MemberSettings
-from .verdict import ACK, Verdict, drop, retry
+from __future__ import annotations
+
+from lbg_sidecar.app import AppChannel, CommandChannel
+from lbg_sidecar.core.dispatcher import Order, WhenExhausted
+from lbg_sidecar.core.queue_bindings import Assignment
+from lbg_sidecar.errors import AppError, CommandFailed, IndexTaken, MemberError, SettingsError
+from lbg_sidecar.member import Member
+from lbg_sidecar.message import ACK, Message, Verdict, drop, retry
+from lbg_sidecar.settings import MemberSettings
 
 __all__ = [
     "ACK",

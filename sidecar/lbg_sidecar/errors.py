@@ -1,4 +1,4 @@
-"""What can go wrong in a member.
+"""Errors of a member.
 
     MemberError
     ├── SettingsError      a setting is not valid: its name, its value and the rule
@@ -10,7 +10,7 @@
         ├── CommandFailed  the command cannot be started at all
         └── StreamError    the application said on its stream what cannot be said there
 
-A group that does not exist is `lbg_broker.provisioning.GroupNotFound`; a broker that refuses the credentials is
+A group that does not exist is `lbg_broker.admin.GroupNotFound`; a broker that refuses the credentials is
 `lbg_broker.client.AuthenticationError`. Losing the connection is no error: the member comes back by itself.
 """
 

@@ -1,19 +1,20 @@
-"""A member of a group: joins it, calls the application, leaves it."""
+"""`Member`: joins its group, calls the application, and leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, cast
 
-from lbg_broker.client import ClientConnection, ClientError, ConnectError, reconnecting
+from lbg_broker.admin import RecordUnavailable
+from lbg_broker.client import ClientConnection, ClientError, ConnectError, reconnect_loop
 from lbg_broker.group import GroupSpec, Names
-from lbg_broker.provisioning import RecordUnavailable
-
-from .app import (
+from lbg_sidecar.app import (
     CONCURRENCY,
     AppChannel,
     AsyncHandler,
@@ -22,18 +23,61 @@ from .app import (
     handler_channel,
     limit_of,
 )
-from .contact import Contact
-from .effects import Effect
-from .errors import IndexTaken
-from .leaving import CONNECTIONS_S, LeavingTime
-from .membership.claiming import Claiming
-from .membership.messages import Identity
-from .settings import MemberSettings
-from .shell.beginning import app_ready, group_again, group_of, machine_of
-from .shell.driving import Driver
-from .shell.link import Link
-from .shell.outgoing import Outgoing
-from .shell.records import Records
+from lbg_sidecar.core.effects import Effect
+from lbg_sidecar.core.member_core import CONNECTIONS_S, LeavingTime
+from lbg_sidecar.core.protocol import Identity
+from lbg_sidecar.core.roster import IndexClaim
+from lbg_sidecar.errors import IndexTaken
+from lbg_sidecar.io.connection import MemberConnection
+from lbg_sidecar.io.driver import Driver
+from lbg_sidecar.io.outbox import Outbox
+from lbg_sidecar.io.startup import DurableState, app_ready, group_of, machine_of, reread_group
+from lbg_sidecar.settings import MemberSettings
+
+
+class ConnectionStatus:
+    """`advise` makes the text of an error, with what to do about it; `wall_s` gives seconds since 1970.
+
+    An error stays until the member is in the group again: while it tries to get there, the last one counts.
+    """
+
+    def __init__(
+        self, *, advise: Callable[[Exception], str] = str, wall_s: Callable[[], float] = time.time
+    ) -> None:
+        self.is_joined = False
+        self.error = ""
+        self._advise = advise
+        self._wall_s = wall_s
+        self._since_s = wall_s()
+
+    def joined(self) -> None:
+        self._turn(True)
+        self.error = ""
+
+    def parted(self, why: str) -> None:
+        """`why` is empty where nothing is wrong."""
+        self._turn(False)
+        self.error = why
+
+    def failed(self, error: Exception) -> str:
+        """An attempt to get into the group; returns the line that says so."""
+        self._turn(False)
+        self.error = self._advise(error)
+        return self.error
+
+    @property
+    def since(self) -> str:
+        """UTC, as in RFC 3339."""
+        return datetime.fromtimestamp(self._since_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+    def describe(self) -> dict[str, object]:
+        return {"joined": self.is_joined, "since": self.since, "last_error": self.error or None}
+
+    def _turn(self, is_joined: bool) -> None:
+        if is_joined is not self.is_joined:
+            self.is_joined = is_joined
+            self._since_s = self._wall_s()
+
 
 log = logging.getLogger("lbg.member")
 
@@ -69,10 +113,10 @@ class Member:
         application: AppChannel | AsyncHandler | SyncHandler,
         *,
         observer: Callable[[Effect], None] | None = None,
-        contact: Contact | None = None,
+        contact: ConnectionStatus | None = None,
     ) -> None:
         self.settings = settings
-        self.contact = contact or Contact()
+        self.contact = contact or ConnectionStatus()
         self.spec: GroupSpec | None = None
         if hasattr(application, "abort"):
             self.app = cast(AppChannel, application)
@@ -83,7 +127,7 @@ class Member:
         self._random = random.Random()
         self._driver: Driver | None = None
         self._queues: Sequence[str] = ()
-        self._records: Records | None = None
+        self._records: DurableState | None = None
         self._previous: int | None = None
         self._life: asyncio.Task[None] | None = None
         self._joined = asyncio.Event()
@@ -96,7 +140,7 @@ class Member:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._records = Records(self.settings)
+        self._records = DurableState(self.settings)
         self._life = loop.create_task(self._live(self._records), name=f"lbg member {self.settings.name}")
         joined = loop.create_task(self._joined.wait())
         try:
@@ -119,7 +163,10 @@ class Member:
             await self._end()
 
     async def run(self) -> None:
-        """Return when the member has left. Raises what ended it otherwise."""
+        """Return when the member has left. Raises what ended it otherwise.
+
+        Cancelling it, as `asyncio.run` does on Ctrl-C, leaves the group by the way out of the `async with`.
+        """
         assert self._life is not None, "use `async with Member(…) as member`"
         await asyncio.wait({self._life})
         self._raise_what_ended_it()
@@ -127,7 +174,8 @@ class Member:
     def stop(self, reason: str = "stopped") -> None:
         """Leave: hand every queue over, then be over. Asked a second time, leave at once.
 
-        What is at work gets `shutdown_grace_s`; the whole, with the application's end, `leaving.MEMBER_MARGIN_S` more.
+        What is at work gets `shutdown_grace_s`; the whole, with the application's end, `member_core.MEMBER_MARGIN_S`
+        more.
         """
         if self._life is not None:
             self._leaving_time.begin(self._life.get_loop().time())
@@ -143,7 +191,7 @@ class Member:
         return me.index if me is not None else None
 
     def state(self) -> dict[str, Any]:
-        """What a view shows: plain data."""
+        """State of the member as plain data, for a view."""
         about = {
             "group": self.settings.group,
             "name": self.settings.name,
@@ -162,15 +210,15 @@ class Member:
 
     @property
     def heard_at(self) -> float | None:
-        """When the broker was last heard of, on the loop's clock; None when that is not known."""
+        """Time of the last byte from the broker, on the loop's clock; None when unknown."""
         link = self._driver.link if self._driver is not None else None
         return link.work.heard_at if link is not None else None
 
     # Connections
 
-    async def _live(self, records: Records) -> None:
+    async def _live(self, records: DurableState) -> None:
         settings = self.settings
-        connections = reconnecting(
+        connections = reconnect_loop(
             settings.addresses, name=f"lbg member {settings.name}", on_failure=self._on_failure
         )
         work: ClientConnection | None = None
@@ -189,11 +237,11 @@ class Member:
             if work is not None:
                 await work.close(timeout_s=CONNECTIONS_S)
 
-    async def _live_on(self, work: ClientConnection, records: Records) -> None:
+    async def _live_on(self, work: ClientConnection, records: DurableState) -> None:
         """One connection, from joining to losing it or leaving."""
         driver = await self._learn_again(work) or await self._learn(work, records)
         await app_ready(driver, work)
-        link = await Link.open(
+        link = await MemberConnection.open(
             work,
             self._names,
             queues=self._queues,
@@ -204,7 +252,7 @@ class Member:
         )
         try:
             me = Identity(link.index, self.settings.name, "")
-            outgoing = Outgoing(
+            outgoing = Outbox(
                 self._names,
                 me,
                 link,
@@ -228,7 +276,7 @@ class Member:
             driver.disconnect("the member ends")
             link.abort()
 
-    async def _learn(self, work: ClientConnection, records: Records) -> Driver:
+    async def _learn(self, work: ClientConnection, records: DurableState) -> Driver:
         """Once, before the first join."""
         group = await group_of(work, self.settings.group)
         spec = group.spec
@@ -239,7 +287,7 @@ class Member:
             chance=self._random,
             limit=limit_of(self.app),
         )
-        records.remember(machine.consumption)
+        records.remember(machine.dispatcher)
         if records.journal is not None:
             records.journal.learn(spec.mode)
         driver = Driver(
@@ -266,7 +314,7 @@ class Member:
         driver, known = self._driver, self.spec
         if driver is None or known is None:
             return None
-        group = await group_again(work, known)
+        group = await reread_group(work, known)
         if group is not None:
             log.info("%s: the group has %d queues now", self.settings.name, group.spec.queue_count)
             machine = machine_of(
@@ -284,8 +332,8 @@ class Member:
     def _worth_a_look(self, client_count: int) -> Collection[int]:
         return range(min(client_count, LOOKED_MAX)) if self.settings.index is None else ()
 
-    def _claiming(self, looked: Collection[int], free: Collection[int]) -> Claiming:
-        return Claiming(previous=self._previous, fixed=self.settings.index, looked=looked, free=free)
+    def _claiming(self, looked: Collection[int], free: Collection[int]) -> IndexClaim:
+        return IndexClaim(previous=self._previous, fixed=self.settings.index, looked=looked, free=free)
 
     def _on_failure(self, error: ConnectError, wait_s: float) -> None:
         line = self.contact.failed(error)

@@ -1,4 +1,4 @@
-"""Everything that can be set about a member, in one place."""
+"""Settings of a member, and the rules that follow from them and from its group."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from lbg_broker.client import ConnectionSettings
-
-from .balancing.rules import Assignment
-from .consuming.consumption import Order
-from .consuming.poison import WhenExhausted
-from .errors import SettingsError
+from lbg_broker.group import PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec
+from lbg_sidecar.core.dispatcher import Backoff, Order, Rules, WhenExhausted
+from lbg_sidecar.core.queue_bindings import Assignment, BalancingRules
+from lbg_sidecar.errors import SettingsError
 
 Broker = str | ConnectionSettings
 
@@ -24,6 +23,9 @@ _Choice = TypeVar("_Choice", Assignment, Order, WhenExhausted)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
     """One member of one group. Raises SettingsError.
+
+    Three settings are a choice of texts: an instance holds them as `Assignment`, `Order` and `WhenExhausted`, which are
+    texts too, and `journal` and `commits` as Path.
 
     Who and where:
 
@@ -36,7 +38,7 @@ class MemberSettings:
     Sharing the queues:
 
     - `assignment`: `balanced` (default: loads differ by at most one, only what must move moves) or `static`
-      (the document's rule: queue mod `clients` == `index`).
+      (the rule of "Sticky Load Balancing": queue mod `clients` == `index`).
     - `clients`: the most members there will be, for `static`; None: the group's max_clients.
     - `index`: a fixed client index. None: the previous one if it is free, else the lowest that is.
     - `rebalance_delay_s`: how long membership must be stable before queues move. None: the group's, in mode
@@ -46,7 +48,7 @@ class MemberSettings:
       tried again, each time with twice as long, up to this and `call_timeout_s`. A member that leaves waits longer:
       `shutdown_grace_s`.
     - `release_interval_s`: how often a `static` member releases its secondary queues, spread by a tenth. 30 s
-      is the document's.
+      is that of "Sticky Load Balancing".
     - `moves_at_once`: queues of this member that are on the move at the same time. 2 keeps the work of a move,
       and so its pause, short, and 16 queues still leave a member in well under a second.
 
@@ -58,7 +60,8 @@ class MemberSettings:
     - `order`: `key` or `queue`: what is processed one at a time. None: `key`, but in mode Sessions `queue`, because how
       far a session is, is one number.
     - `prefetch`: unacknowledged messages a queue may give to this member; None derives it, see
-      `consuming.window.derived_prefetch`. On RabbitMQ the same for all members of a group (docs/rabbitmq.md, "Facts").
+      `lbg_sidecar.core.acks.derived_prefetch`. On RabbitMQ the same for all members of a group (docs/rabbitmq.md,
+      "Facts").
     - `call_timeout_s`: a call without a verdict for this long is aborted and counts as a failed attempt. 30 s
       is what HTTP clients commonly use.
     - `max_attempts`: after so many failed attempts, counted over handoffs, `when_exhausted` says what becomes of a
@@ -78,7 +81,7 @@ class MemberSettings:
 
     - `shutdown_grace_s`: the most time that handing over may take when the member leaves. What the application has not
       finished by then is cut off, and counted, because it will be delivered again. 20 s and the
-      `leaving.MARGIN_S` of all that comes after fit into the 30 s that Kubernetes gives by default.
+      `member_core.MARGIN_S` of all that comes after fit into the 30 s that Kubernetes gives by default.
 
     - `consumer_timeout_s`: how long the broker lets a consumer hold a message (RabbitMQ: `consumer_timeout`, 30 min).
       RabbitMQ from 4.3 on is told, before it has to be no more than the broker's. A queue whose oldest message has
@@ -88,7 +91,7 @@ class MemberSettings:
     broker: Broker | Sequence[Broker] = field(default="amqp://guest:guest@127.0.0.1:5672/", repr=False)
     group: str
     name: str = ""
-    assignment: Assignment = Assignment.BALANCED
+    assignment: Assignment | Literal["balanced", "static"] = Assignment.BALANCED
     clients: int | None = None
     index: int | None = None
     rebalance_delay_s: float | None = None
@@ -96,16 +99,16 @@ class MemberSettings:
     release_interval_s: float = 30.0
     moves_at_once: int = 2
     concurrency: int | None = None
-    order: Order | None = None
+    order: Order | Literal["key", "queue"] | None = None
     prefetch: int | None = None
     call_timeout_s: float = 30.0
     max_attempts: int = 10
-    when_exhausted: WhenExhausted = WhenExhausted.BLOCK
+    when_exhausted: WhenExhausted | Literal["block", "dead-letter"] = WhenExhausted.BLOCK
     retry_first_s: float = 0.1
     retry_max_s: float = 30.0
     republish: bool = False
-    journal: Path | None = None
-    commits: Path | None = None
+    journal: Path | str | None = None
+    commits: Path | str | None = None
     shutdown_grace_s: float = 20.0
     consumer_timeout_s: float = 1800.0
 
@@ -122,6 +125,9 @@ class MemberSettings:
         object.__setattr__(
             self, "when_exhausted", _one_of(WhenExhausted, "when_exhausted", self.when_exhausted)
         )
+        for name in ("journal", "commits"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Path(getattr(self, name)))
         for name in ("moves_at_once", "max_attempts"):
             _at_least(1, name, getattr(self, name))
         for name, least in (("clients", 1), ("index", 0), ("prefetch", 1), ("concurrency", 1)):
@@ -151,7 +157,7 @@ class MemberSettings:
 
     @property
     def has_own_name(self) -> bool:
-        """Whether it has its name again after a restart: somebody gave it."""
+        """True if it has its name again after a restart: somebody gave it."""
         return self.name != _made_up_name()
 
 
@@ -174,3 +180,91 @@ def _one_of(kind: type[_Choice], name: str, value: str) -> _Choice:
         return kind(value)
     except ValueError:
         raise SettingsError(name, value, f"must be one of {', '.join(kind)}") from None
+
+
+SESSION_NAME_MAX = 128
+"""The embedded broker's rule for `x-session` (docs/embedded-broker.md)."""
+
+
+def processing_rules(settings: MemberSettings, spec: GroupSpec, *, concurrency: int) -> Rules:
+    """`concurrency` is the one that counts where none is set."""
+    order = Order.QUEUE if spec.mode == SESSIONS else Order.KEY
+    return Rules(
+        concurrency=concurrency if settings.concurrency is None else settings.concurrency,
+        order=order if settings.order is None else Order(settings.order),
+        call_timeout_s=settings.call_timeout_s,
+        max_attempts=settings.max_attempts,
+        when_exhausted=WhenExhausted(settings.when_exhausted),
+        backoff=Backoff(
+            first_s=settings.retry_first_s, max_s=max(settings.retry_max_s, settings.retry_first_s)
+        ),
+        republish=settings.republish,
+    )
+
+
+def keys_at_once(rules: Rules) -> int:
+    """Number of keys that a member can work on at a time."""
+    return rules.concurrency if rules.order is Order.KEY else 1
+
+
+def balancing_rules(
+    settings: MemberSettings, spec: GroupSpec, *, is_native: bool, on_rabbitmq: bool = False
+) -> BalancingRules:
+    """`is_native`: the broker itself shares the messages out, from one queue. `on_rabbitmq`: each is a quorum queue.
+    Raises SettingsError."""
+    clients = settings.clients or spec.max_clients
+    if clients > spec.queue_count and spec.mode not in UNCOUNTED_MODES:
+        raise SettingsError("clients", clients, f"the group has {spec.queue_count} queues: QC >= CC")
+    if settings.assignment is Assignment.STATIC and settings.index is not None and settings.index >= clients:
+        raise SettingsError("index", settings.index, f"must be below the number of clients ({clients})")
+    rebalance_delay_s, max_handoff_s = settings.rebalance_delay_s, settings.max_handoff_s
+    return BalancingRules(
+        queue_count=1 if is_native else spec.queue_count,
+        assignment=Assignment(settings.assignment),
+        client_count=clients,
+        prefetch=settings.prefetch,
+        rebalance_delay_s=spec.rebalance_delay_s if rebalance_delay_s is None else rebalance_delay_s,
+        max_handoff_s=spec.max_handoff_s if max_handoff_s is None else max_handoff_s,
+        release_interval_s=settings.release_interval_s,
+        moves_at_once=settings.moves_at_once,
+        shutdown_grace_s=settings.shutdown_grace_s,
+        consumer_timeout_s=settings.consumer_timeout_s,
+        on_rabbitmq=on_rabbitmq,
+    )
+
+
+def validate_against(settings: MemberSettings, spec: GroupSpec, *, is_native: bool) -> None:
+    """Raises SettingsError where the settings say what the group's mode cannot do."""
+    if settings.assignment is Assignment.STATIC:
+        if is_native:
+            raise SettingsError(
+                "assignment",
+                "static",
+                f"in mode {spec.mode} this broker shares the messages out: leave it balanced",
+            )
+        if spec.mode == PARTITIONED:
+            raise SettingsError(
+                "assignment",
+                "static",
+                f"in mode {PARTITIONED} loads differ by at most one: leave it balanced",
+            )
+    if spec.mode == SESSIONS:
+        _require_fit_for_a_session(settings)
+
+
+def _require_fit_for_a_session(settings: MemberSettings) -> None:
+    if not settings.has_own_name:
+        raise SettingsError(
+            "name",
+            settings.name,
+            f"in mode {SESSIONS} it is the session's, so the member must have it again after a restart: give it one "
+            "(in Kubernetes, the name of a StatefulSet's pod)",
+        )
+    if len(settings.name) > SESSION_NAME_MAX:
+        raise SettingsError(
+            "name", settings.name, f"in mode {SESSIONS} it takes at most {SESSION_NAME_MAX} characters"
+        )
+    if settings.order is Order.KEY:
+        raise SettingsError(
+            "order", "key", f"in mode {SESSIONS} how far a member is, is one number: leave it at queue"
+        )

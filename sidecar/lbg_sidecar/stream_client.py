@@ -1,4 +1,4 @@
-"""An application's side of the stream, in as few lines as it takes (docs/app-channels.md).
+"""Client of the sidecar's stream, in as few lines as it takes (docs/app-channels.md).
 
 ::
 
@@ -57,7 +57,7 @@ async def consume(
         answered = asyncio.Event()
 
         async def answer() -> None:
-            """What ended in one turn of the event loop goes in one frame."""
+            """Sends the verdicts of one turn of the event loop in one frame."""
             while True:
                 await answered.wait()
                 answered.clear()

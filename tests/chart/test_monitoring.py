@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lbg_operator.children.environment import OBSERVED_PORT
-from lbg_operator.children.naming import GROUP_LABEL, selector_of
+from lbg_operator.resources.names import GROUP_LABEL, selector_of
+from lbg_operator.resources.sidecar_injection import OBSERVED_PORT
 from lbg_sidecar.process.metrics import SERIES as OF_SIDECAR
 from support.chart import CHART, LARGE, Object, of_kind, rendered
 from support.operator_metrics import series_of_operator

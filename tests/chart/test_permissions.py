@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lbg_operator.children.autoscaler import LAG_METRIC
-from lbg_operator.cluster.kinds import API_SERVICE, DEPLOYMENT, KEDA_KINDS, KINDS, POD, SECRET, Kind
+from lbg_operator.kube.kinds import API_SERVICE, DEPLOYMENT, KEDA_KINDS, KINDS, POD, SECRET, Kind
+from lbg_operator.resources.autoscaler import LAG_METRIC
 from support.chart import LARGE, NAMESPACE, Object, of_kind, rendered
 
 Right = tuple[str, str, str]

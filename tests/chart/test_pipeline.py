@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lbg.pipeline import COMMANDS
+from lbgroup.pipeline import COMMANDS
 from support.chart import CHART, LARGE, Object, of_kind, rendered
 
 

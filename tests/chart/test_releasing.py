@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lbg.__main__ import cli
-from lbg_operator.cluster.kinds import DEPLOYMENT, GROUP, POD, Kind
-from lbg_operator.cluster.seam import ClusterError, Object
-from lbg_operator.reconciling.finalizing import FINALIZER
+from lbg_operator.kube.api import ClusterError, Object
+from lbg_operator.kube.kinds import DEPLOYMENT, GROUP, POD, Kind
+from lbg_operator.reconcile.group_deletion import FINALIZER
+from lbgroup.__main__ import cli
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
     global PAUSES, release_all, stop
-    from lbg_operator.process.releasing import PAUSES, release_all, stop
+    from lbg_operator.runtime.uninstall import PAUSES, release_all, stop
 
 
 class OperatorsEnd:

@@ -10,9 +10,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from lbg.__main__ import cli
-from lbg_operator.manifests import BrokerManifest, Embedded
+from lbg_operator.crds import BrokerManifest, Embedded
 from lbg_operator.settings import OperatorSettings
+from lbgroup.__main__ import cli
 from support.chart import CHART, LARGE, NAMESPACE, NONE, of_kind, pods_of, rendered
 from support.manifests import CRDS, fill_in, schema_of
 
@@ -98,6 +98,7 @@ def test_the_operator_takes_the_settings_that_it_is_given() -> None:
         broker_image="registry.example/lbg/lbg-broker:0.1.0",
         sidecar_resources={"requests": {"cpu": "50m"}},
         broker_resources={"limits": {"memory": "1Gi"}},
+        sidecar_start_s=90,
         prefetch=64,
         namespace=NAMESPACE,
         service="lbg-operator",
@@ -115,9 +116,19 @@ def test_every_default_of_the_chart_is_one_of_the_operator() -> None:
     assert OperatorSettings.from_environment(told) == OperatorSettings(
         sidecar_image="lbg-sidecar:0.1.0",
         broker_image="lbg-broker:0.1.0",
+        sidecar_start_s=120,
         namespace=NAMESPACE,
         service="lbg-operator",
     )
+
+
+def test_consumers_of_a_sidecar_that_is_pinned_are_not_replaced_for_another_probe() -> None:
+    for given, seconds in ((None, None), (45, "45")):
+        values = {"images": {"sidecar": "example.org/sidecar:1"}, "defaults": {"sidecarStartSeconds": given}}
+        (deployment,) = of_kind(rendered(values), "Deployment")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        told = {one["name"]: one.get("value") for one in container["env"]}
+        assert told.get("LBG_OPERATOR_SIDECAR_START_S") == seconds
 
 
 def test_an_image_can_be_named_whole() -> None:

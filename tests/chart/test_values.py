@@ -29,6 +29,10 @@ def _large_imports() -> None:
         ({"operator": {"log": {"level": "loud"}}}, "at '/operator/log/level': value must be one of 'debug', 'info'"),
         ({"operator": {"replicas": 2}}, "at '/operator': additional properties 'replicas' not allowed"),
         ({"defaults": {"sidecarResources": {"request": {}}}}, "additional properties 'request' not allowed"),
+        (
+            {"defaults": {"sidecarStartSeconds": 0}},
+            "at '/defaults/sidecarStartSeconds': minimum: got 0, want 1",
+        ),
         ({"defaults": {"prefetch": 0}}, "at '/defaults/prefetch': minimum: got 0, want 1"),
         ({"operator": {"resources": {"limits": {"memory": "lots"}}}}, "'lots' does not match pattern"),
         ({"broker": {"storage": 10}}, "at '/broker/storage': got number, want string"),

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from lbg.__main__ import cli
-from lbg.failing import run
 from lbg_broker.group import GroupSpec
+from lbgroup.__main__ import cli
+from lbgroup.commands import run
 from support.command_line import Lbg, Said, Where, clean_environment
 from support.group_on_broker import declare_group
 from support.rabbitmq import RabbitNode
@@ -52,7 +52,7 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def serving(directory: Path) -> Iterator[Where]:
     serve = ("broker", "serve", "--json", "--data-dir", str(directory / "data"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "lbg", *serve, "--listen", "127.0.0.1:0", "--management", "127.0.0.1:0"],
+        [sys.executable, "-m", "lbgroup", *serve, "--listen", "127.0.0.1:0", "--management", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

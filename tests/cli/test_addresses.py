@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import pytest
 
-from lbg.options import management_of
+from lbg_broker.admin.management import ManagementApi, ManagementSettings, path
 from lbg_broker.client import BrokerAddress
-from lbg_broker.provisioning.management import ManagementApi, ManagementSettings, path
+from lbgroup.options import management_of
 from support.command_line import Lbg, start_lbg
 from support.rabbitmq import RabbitNode
 

@@ -11,7 +11,7 @@ import pytest
 from support.command_line import Lbg, clean_environment
 from support.embedded import EmbeddedBroker
 
-LBG = (sys.executable, "-m", "lbg")
+LBG = (sys.executable, "-m", "lbgroup")
 
 
 def test_a_broker_is_moved_to_another_directory_through_a_pipe(lbg: Lbg, tmp_path: Path) -> None:

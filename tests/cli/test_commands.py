@@ -8,8 +8,8 @@ import sys
 import click
 import pytest
 
-from lbg.__main__ import COMMANDS, cli
-from lbg.failing import Failure, error_line, redacted, run
+from lbgroup.__main__ import COMMANDS, cli
+from lbgroup.commands import CliError, error_line, redacted, run
 from support.command_line import Lbg
 
 
@@ -46,7 +46,7 @@ def test_every_command_has_help_with_an_example(lbg: Lbg, path: tuple[str, ...])
 
 def test_help_lists_every_command_without_importing_any() -> None:
     code = (
-        "import sys; from lbg.__main__ import main\n"
+        "import sys; from lbgroup.__main__ import main\n"
         "sys.argv = ['lbg', '--help']; status = main()\n"
         "heavy = {'aiohttp', 'rich', 'asyncio', 'lbg_broker', 'lbg_sidecar'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
@@ -156,7 +156,7 @@ def test_ctrl_c_ends_with_the_status_that_shells_expect(capsys: pytest.CaptureFi
 
 def test_a_reader_that_goes_away_is_no_error_to_speak_of() -> None:
     done = subprocess.run(
-        f"{sys.executable} -m lbg demo --help | head -1",
+        f"{sys.executable} -m lbgroup demo --help | head -1",
         shell=True,
         capture_output=True,
         text=True,
@@ -177,7 +177,7 @@ def test_a_reader_that_goes_away_is_no_error_to_speak_of() -> None:
 )
 def test_passwords_in_addresses_are_never_shown(text: str, shown: str) -> None:
     assert redacted(text) == shown
-    assert error_line(Failure(text)) == f"lbg: error: {shown}"
+    assert error_line(CliError(text)) == f"lbg: error: {shown}"
 
 
 def test_the_root_command_says_where_the_broker_is_by_default() -> None:

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 from lbg_broker.client import ConnectionSettings, connect
-from lbg_broker.deadletters import DeadLetter, Done, Selection, open_dead_queue, replay
-from lbg_broker.deadletters.restamping import rounds
+from lbg_broker.dead_letters import DeadLetter, ReplayResult, Selection, open_dead_queue, replay
+from lbg_broker.dead_letters.letter import rounds
 from lbg_broker.group import Names
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
 from support.command_line import Lbg, Where
 from support.dead_letters import dead, ids, listed, put
@@ -40,7 +40,7 @@ def test_what_a_member_refused_comes_to_it_again_in_order_while_it_runs(
                         await publisher.publish(key=key, body=body, topic="t")
             await until(lambda: member.state()["counts"]["dead_lettered"] == 5)
             is_repaired = True
-            done = Done()
+            done = ReplayResult()
             async with open_dead_queue([ConnectionSettings.parse(broker.broker)], group) as queue:
                 await replay(queue, Selection(), done)
             assert (done.done, done.total, done.unknown) == (5, 5, 0)

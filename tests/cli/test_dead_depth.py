@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from lbg_broker.client import ConnectionSettings, Delivery, connect
-from lbg_broker.deadletters import Done, Selection, open_dead_queue, replay
-from lbg_broker.deadletters.windows import FIRST_MESSAGES, HELD_MAX_BYTES, LARGEST_MESSAGES, Windows
+from lbg_broker.dead_letters import ReplayResult, Selection, open_dead_queue, replay
+from lbg_broker.dead_letters.letter import FIRST_MESSAGES, HELD_MAX_BYTES, LARGEST_MESSAGES, ReadWindow
 from lbg_broker.group import Names, binding_key
 from support.command_line import Lbg, Said, Where, start_lbg
 from support.dead_letters import dead, ids, listed, put, refused
@@ -154,7 +154,7 @@ def test_a_replay_that_takes_longer_than_the_broker_lets_it_hold_messages_begins
     lbg: Lbg, broker: Where, group: str
 ) -> None:
     dead(broker, group, 300)
-    done = Done()
+    done = ReplayResult()
 
     async def run() -> None:
         async with open_dead_queue([ConnectionSettings.parse(broker.broker)], group, turn_s=0.0) as queue:
@@ -171,7 +171,7 @@ def test_a_replay_that_takes_longer_than_the_broker_lets_it_hold_messages_begins
 def test_a_broker_that_is_busy_with_acks_for_long_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbg_broker.deadletters.queue.ANSWER_S", 0.2)
+    monkeypatch.setattr("lbg_broker.dead_letters.queue.ANSWER_S", 0.2)
 
     async def taken_at_the_first_page(broker: EmbeddedBroker) -> tuple[int, int]:
         await declare_group(broker.url, group_spec("g"))
@@ -215,7 +215,7 @@ def on_a_terminal(typed: str, *arguments: str) -> Said:
 
 
 def test_windows_grow_up_to_what_a_prefetch_count_can_say_and_memory_bears() -> None:
-    windows = Windows()
+    windows = ReadWindow()
     assert [windows.open() for _ in range(10)][-3:] == [32_768, LARGEST_MESSAGES, LARGEST_MESSAGES]
     windows.came(HELD_MAX_BYTES // 1000)
     assert windows.open() == 1000
@@ -224,7 +224,7 @@ def test_windows_grow_up_to_what_a_prefetch_count_can_say_and_memory_bears() -> 
 
 
 def test_a_window_is_crowded_when_less_than_a_page_fits_beside_what_stays() -> None:
-    windows = Windows()
+    windows = ReadWindow()
     assert windows.is_crowded, "before the first is open"
     size = windows.open()
     for _ in range(size):

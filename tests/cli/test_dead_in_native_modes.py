@@ -8,7 +8,7 @@ import secrets
 import pytest
 
 from lbg_broker.group import NATIVE_MODES, PARTITIONED, UNCOUNTED_MODES, GroupSpec
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
 from support.command_line import Lbg, Where
 from support.group_on_broker import declare_group

@@ -7,11 +7,10 @@ import json
 
 from rich.console import Console
 
-from lbg.demo.cast import Kill
-from lbg.demo.finale import finale
-from lbg.demo.reporting import demo_report
-from lbg.demo.scene import Scene
-from lbg.demo.script import MEMBERS
+from lbgroup.demo.model import DemoModel, Kill
+from lbgroup.demo.report import demo_report
+from lbgroup.demo.screen import finale
+from lbgroup.demo.script import MEMBERS
 
 
 def move(was: str, now: str, at_us: int, *, queue: int = 0, repeated: int = 0, redelivered: int = 0):
@@ -124,7 +123,7 @@ def test_in_partitions_a_message_without_a_key_came_again_because_of_the_kill_if
 
 
 def test_the_last_screen_says_whether_it_held() -> None:
-    scene = Scene.of("t", rows=1, queues=2, members=MEMBERS, acts=1)
+    scene = DemoModel.of("t", rows=1, queues=2, members=MEMBERS, acts=1)
     for ok, words in ((True, "nothing lost, nothing out of order"), (False, "FAILED: 4 lost")):
         found = report(move("m2", "m1", 1_006_000), ok=ok, lost=0 if ok else 4)
         console = Console(width=120, file=io.StringIO())
@@ -146,7 +145,7 @@ def test_where_nothing_moves_what_came_again_came_again_because_of_the_kill() ->
 
 def test_the_last_screen_of_sessions_says_that_no_message_is_in_two_and_shows_no_moves() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
-    scene = Scene.of("t", rows=1, queues=1, members=MEMBERS, acts=1, mode="Sessions")
+    scene = DemoModel.of("t", rows=1, queues=1, members=MEMBERS, acts=1, mode="Sessions")
     console.print(finale(scene, in_sessions(), width=100))
     drawn = console.export_text()
     assert "in two sessions" in drawn

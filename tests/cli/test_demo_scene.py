@@ -7,28 +7,25 @@ import io
 import pytest
 from rich.console import Console
 
-from lbg.demo.cast import Life
-from lbg.demo.lines import PlainView, status_line
-from lbg.demo.meters import Meter, sparkline
-from lbg.demo.native_scripts import script_of
-from lbg.demo.scene import Scene
-from lbg.demo.screen import colours_of, frame
-from lbg.demo.script import MEMBERS, SCRIPT, Act, Do, Pacing, rate_for
-from lbg_broker.group import MODES
-from lbg_broker.provisioning.native import (
-    MessageGroupsSeen,
-    PartitionSeen,
-    PartitionsSeen,
-    SessionSeen,
-    SessionsSeen,
+from lbg_broker.admin.snapshot import (
+    UNKNOWN,
+    MessageGroupsStatus,
+    PartitionsStatus,
+    PartitionStatus,
+    QueueStatus,
+    SessionsStatus,
+    SessionStatus,
 )
-from lbg_broker.provisioning.observed import UNKNOWN, QueueSeen
+from lbg_broker.group import MODES
+from lbgroup.demo.model import DemoModel, MemberState, Meter, sparkline
+from lbgroup.demo.screen import PlainView, colours_of, frame, status_line
+from lbgroup.demo.script import MEMBERS, SCRIPT, Act, Do, Pacing, rate_for, script_of
 
 
-def scene() -> Scene:
-    made = Scene.of("title", rows=1000, queues=2, members=MEMBERS, acts=len(SCRIPT))
+def scene() -> DemoModel:
+    made = DemoModel.of("title", rows=1000, queues=2, members=MEMBERS, acts=len(SCRIPT))
     for name in ("m1", "m2"):
-        made.lives(name, Life.STARTING)
+        made.lives(name, MemberState.STARTING)
     made.hears(beat("m1", 0, primary=0, active=(0,)))
     made.hears(beat("m2", 1, primary=1, active=(1,)))
     return made
@@ -86,7 +83,7 @@ def moved(was: str, now: str, at_us: int, queue: int = 1) -> dict[str, object]:
 
 def test_a_member_is_live_from_its_first_beat_on() -> None:
     view = scene().members["m2"]
-    assert (view.life, view.index) == (Life.LIVE, 1)
+    assert (view.life, view.index) == (MemberState.LIVE, 1)
     assert view.cells[1].role == "primary"
     assert view.cells[1].active
     assert not view.cells[0].active
@@ -94,23 +91,23 @@ def test_a_member_is_live_from_its_first_beat_on() -> None:
 
 def test_a_late_beat_of_a_killed_member_does_not_bring_it_back() -> None:
     made = scene()
-    made.lives("m2", Life.KILLED, at_us=1)
+    made.lives("m2", MemberState.KILLED, at_us=1)
     made.hears(beat("m2", 1, primary=1, active=(1,)))
-    assert made.members["m2"].life is Life.KILLED
+    assert made.members["m2"].life is MemberState.KILLED
     assert made.members["m2"].cells == {}
 
 
 def test_a_kill_keeps_what_the_member_said_it_held() -> None:
     made = scene()
     made.hears(beat("m2", 1, primary=1, active=(1,), in_flight=7))
-    made.lives("m2", Life.KILLED, at_us=1)
+    made.lives("m2", MemberState.KILLED, at_us=1)
     assert [(kill.member, kill.in_flight) for kill in made.kills] == [("m2", 7)]
 
 
 def test_moves_away_from_the_dead_are_crashes_until_it_holds_a_queue_again() -> None:
     made = scene()
     made.now_s = 10
-    made.lives("m2", Life.KILLED, at_us=10_000_000)
+    made.lives("m2", MemberState.KILLED, at_us=10_000_000)
     made.validated(moved("m2", "m1", 10_005_000))
     made.validated(moved("m1", "m2", 14_000_000))
     made.validated(moved("m2", "m1", 20_000_000))
@@ -132,7 +129,7 @@ def test_moves_away_from_the_dead_are_crashes_until_it_holds_a_queue_again() -> 
 def test_words_of_another_version_are_passed_over(message: dict[str, object]) -> None:
     made = scene()
     made.hears(message)
-    assert made.members["m1"].life is Life.LIVE
+    assert made.members["m1"].life is MemberState.LIVE
 
 
 def test_what_is_left_to_deliver_counts_each_message_once() -> None:
@@ -197,7 +194,7 @@ def test_a_sparkline_is_scaled_to_its_highest() -> None:
     assert sparkline([], 5) == ""
 
 
-def drawn(made: Scene, width: int = 140, height: int = 45) -> str:
+def drawn(made: DemoModel, width: int = 140, height: int = 45) -> str:
     console = Console(width=width, height=height, file=io.StringIO(), force_terminal=False)
     console.print(frame(made, width=width, height=height))
     assert isinstance(console.file, io.StringIO)
@@ -221,7 +218,7 @@ def test_the_screen_draws_the_lines_of_the_documents_figures() -> None:
 def test_the_screen_fits_whatever_terminal_there_is(width: int, height: int) -> None:
     made = scene()
     made.begins(SCRIPT[1])
-    made.lives("m2", Life.KILLED, at_us=1)
+    made.lives("m2", MemberState.KILLED, at_us=1)
     made.now_s = 8
     made.validated(moved("m2", "m1", 5))
     lines = drawn(made, width, height).splitlines()
@@ -247,25 +244,25 @@ def test_without_a_terminal_every_event_is_told_once_and_the_state_now_and_then(
     assert status_line(made) in told[-1]
 
 
-def shared_scene(mode: str, native: object) -> Scene:
-    made = Scene.of("title", rows=1000, queues=2, members=MEMBERS, acts=7, mode=mode)
+def shared_scene(mode: str, native: object) -> DemoModel:
+    made = DemoModel.of("title", rows=1000, queues=2, members=MEMBERS, acts=7, mode=mode)
     for name, index in (("m1", 0), ("m2", 1)):
-        made.lives(name, Life.STARTING)
+        made.lives(name, MemberState.STARTING)
         made.hears(beat(name, index, primary=0, active=(0,), in_flight=5))
-    made.shares(QueueSeen(ready=30, native=native))
+    made.shares(QueueStatus(ready=30, native=native))
     return made
 
 
 def test_partitions_are_where_the_broker_says_and_not_where_members_do() -> None:
-    seen = PartitionsSeen(
+    seen = PartitionsStatus(
         "HoldDown",
         True,
         handoffs=1,
         forced=0,
         messages_forced=0,
         partitions=(
-            PartitionSeen(0, "Ready", "lbg.demo.member.0", 3, 2),
-            PartitionSeen(1, "Unbound", "lbg.demo.member.1", 4, 0),
+            PartitionStatus(0, "Ready", "lbg.demo.member.0", 3, 2),
+            PartitionStatus(1, "Unbound", "lbg.demo.member.1", 4, 0),
         ),
     )
     made = shared_scene("Partitioned", seen)
@@ -277,17 +274,17 @@ def test_partitions_are_where_the_broker_says_and_not_where_members_do() -> None
 
 
 def test_keys_and_members_are_shown_where_a_key_is_at_one_member() -> None:
-    text = drawn(shared_scene("MessageGroups", MessageGroupsSeen(12, 5)))
+    text = drawn(shared_scene("MessageGroups", MessageGroupsStatus(12, 5)))
     assert "12 keys have messages or are at a member, 5 are" in text
     assert "moves" not in text
 
 
 def test_each_session_is_shown_with_its_numbers() -> None:
     sessions = (
-        SessionSeen("m1", "live", "lbg.demo.member.0", 70, 64, 6, None),
-        SessionSeen("m2", "stranded", None, 41, 37, 4, 1.0),
+        SessionStatus("m1", "live", "lbg.demo.member.0", 70, 64, 6, None),
+        SessionStatus("m2", "stranded", None, 41, 37, 4, 1.0),
     )
-    made = shared_scene("Sessions", SessionsSeen(False, 9, sessions))
+    made = shared_scene("Sessions", SessionsStatus(False, 9, sessions))
     text = drawn(made)
     for words in ("stranded", "70", "64", "9 messages without a session yet"):
         assert words in text

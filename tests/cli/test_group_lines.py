@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from lbg.group.describing import description_lines, list_lines
-from lbg.group.leftover import leftover_lines
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.groups import create_group, list_groups, show_group
 from lbg_broker.group import GroupSpec
-from lbg_broker.provisioning.describing import Description
-from lbg_broker.provisioning.provisioner import create_group, list_groups, show_group
+from lbgroup.group.show import description_lines, leftover_lines, list_lines
 from support.fake_admin import FakeAdmin
 from support.native_groups import PARTITIONS, SESSIONS, made, spec_in
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pika
 import pytest
 
-from lbg.publish import default_name
 from lbg_broker.group import GroupSpec
 from lbg_broker.journal import JournalReader
-from lbg_broker.publishing import state_layout as layout
+from lbg_broker.publisher import resume as layout
+from lbgroup.publish import default_name
 from support.command_line import Lbg, Where, clean_environment
 from support.group_on_broker import declare_group
 
@@ -75,7 +75,7 @@ def test_the_same_command_with_a_state_file_publishes_nothing_twice(
 
 
 def test_standard_input_is_read(broker: Where, group: str) -> None:
-    command = [sys.executable, "-m", "lbg", "publish", "--group", group, "--key", "k", "-"]
+    command = [sys.executable, "-m", "lbgroup", "publish", "--group", group, "--key", "k", "-"]
     environment = clean_environment() | {"LBG_BROKER": broker.broker}
     said = subprocess.run(command, input=b"k,v\n1,2\n,3\n", capture_output=True, env=environment, check=False)
     assert said.returncode == 0, said.stderr
@@ -218,7 +218,7 @@ def saved_position(state: Path) -> int:
 def test_sigterm_ends_it_in_order_and_the_state_goes_on(broker: Where, group: str, tmp_path: Path) -> None:
     state, report_file = tmp_path / "state", tmp_path / "report.json"
     arguments = ["--group", group, "--key", "tailnum", "--state", str(state), "--report", str(report_file)]
-    command = [sys.executable, "-m", "lbg", "publish", *arguments, "--rate", "2000", str(FLIGHTS)]
+    command = [sys.executable, "-m", "lbgroup", "publish", *arguments, "--rate", "2000", str(FLIGHTS)]
     environment = clean_environment() | {"LBG_BROKER": broker.broker}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     assert process.stderr is not None

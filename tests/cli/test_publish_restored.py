@@ -142,7 +142,7 @@ def test_a_state_copied_while_it_is_written_gives_no_number_another_body(
     source = random.Random(47)
     rows, state = tmp_path / "rows.jsonl", tmp_path / "state"
     arguments = ["--group", group, "--key", "k", "--state", str(state), "--rate", "1500", str(rows)]
-    command = [sys.executable, "-m", "lbg", "publish", *arguments]
+    command = [sys.executable, "-m", "lbgroup", "publish", *arguments]
     environment = clean_environment() | {"LBG_BROKER": broker.broker}
     copies: list[tuple[bytes | None, bytes]] = []
     written, kills, refused, restores = 0, 0, 0, 0

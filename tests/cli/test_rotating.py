@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import pytest
 
+from lbg_broker.admin import Refused
+from lbg_broker.admin.management import ManagementApi, ManagementSettings, path
 from lbg_broker.client import ConnectionSettings
-from lbg_broker.provisioning import Refused
-from lbg_broker.provisioning.management import ManagementApi, ManagementSettings, path
 from support.command_line import Lbg, Where, start_lbg
 
 ON_RABBITMQ = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)

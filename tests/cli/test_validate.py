@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.client import BasicProperties, Publisher, connect
+from lbg_broker.client import BasicProperties, ConfirmingPublisher, connect
 from lbg_broker.group import Names
 from support.command_line import Lbg, Where, start_lbg
 
@@ -54,7 +54,7 @@ def republish(
         connection = await connect(broker.broker, name="a member")
         channel = await connection.open_channel()
         await channel.confirm_select()
-        publisher = Publisher(channel)
+        publisher = ConfirmingPublisher(channel)
         for seq, member, redelivered in messages:
             headers = {
                 "lbg-key": "a",

@@ -6,12 +6,19 @@ import json
 
 import pytest
 
-from lbg.moving import Pauses, QueueMoved
-from lbg.overlaps import LATE_US, SPANS_OF_A_KEY, Overlaps
-from lbg.republished import NotRepublished, Republished
-from lbg.validating import SequenceError, ShardMoved, Validation
-from lbg.validating_sessions import SessionError
-from lbg.validation_report import report_lines
+from lbgroup.validate.command import report_lines
+from lbgroup.validate.republished import NotRepublished, Republished
+from lbgroup.validate.validator import (
+    LATE_US,
+    SPANS_OF_A_KEY,
+    MovePauses,
+    Overlaps,
+    QueueMoved,
+    SequenceError,
+    SessionError,
+    ShardMoved,
+    Validator,
+)
 
 
 def message(
@@ -32,15 +39,15 @@ def message(
     return Republished(**{**values, **more})
 
 
-def judged(*messages: Republished) -> Validation:
-    validation = Validation()
+def judged(*messages: Republished) -> Validator:
+    validation = Validator()
     for one in messages:
         validation.observe(one)
     return validation
 
 
 def test_messages_in_order_have_nothing_to_tell() -> None:
-    validation = Validation()
+    validation = Validator()
     assert [validation.observe(message(seq)) for seq in range(3)] == [[], [], []]
     report = validation.report("g", {"p": {5: 3}})
     assert report["ok"]
@@ -135,9 +142,9 @@ def test_a_member_that_comes_back_under_another_name_takes_its_queue_anew() -> N
 
 
 def test_pauses_are_nearest_rank_percentiles() -> None:
-    assert Pauses.of(range(1, 101)) == Pauses(100, 50, 90, 99, 100)
-    assert Pauses.of([7]) == Pauses(1, 7, 7, 7, 7)
-    assert Pauses.of([]) == Pauses(0, None, None, None, None)
+    assert MovePauses.of(range(1, 101)) == MovePauses(100, 50, 90, 99, 100)
+    assert MovePauses.of([7]) == MovePauses(1, 7, 7, 7, 7)
+    assert MovePauses.of([]) == MovePauses(0, None, None, None, None)
 
 
 def test_a_report_is_json_and_counts_the_load_of_queues_and_members() -> None:
@@ -188,7 +195,7 @@ def in_session(seq: int, session: str, sequence: int, **more: object) -> Republi
 
 
 def test_in_sessions_a_key_may_be_anywhere_and_a_session_is_in_order() -> None:
-    validation = Validation("Sessions")
+    validation = Validator("Sessions")
     for one in (in_session(1, "a", 1), in_session(0, "b", 1, member=1), in_session(2, "a", 2)):
         assert validation.observe(one) == [], "neither an inversion of the key nor a move of its hash"
     report = validation.report("g", {"p": {5: 3}})
@@ -198,7 +205,7 @@ def test_in_sessions_a_key_may_be_anywhere_and_a_session_is_in_order() -> None:
 
 
 def test_a_message_in_two_sessions_is_an_error() -> None:
-    validation = Validation("Sessions")
+    validation = Validator("Sessions")
     validation.observe(in_session(0, "a", 1))
     findings = validation.observe(in_session(0, "b", 1))
     (error,) = (one for one in findings if isinstance(one, SessionError))
@@ -209,7 +216,7 @@ def test_a_message_in_two_sessions_is_an_error() -> None:
 
 
 def test_a_message_again_under_its_number_is_a_repeat_and_no_error() -> None:
-    validation = Validation("Sessions")
+    validation = Validator("Sessions")
     for _ in range(2):
         validation.observe(in_session(0, "a", 1))
     report = validation.report("g", {"p": {5: 1}})
@@ -218,7 +225,7 @@ def test_a_message_again_under_its_number_is_a_repeat_and_no_error() -> None:
 
 
 def test_a_session_out_of_order_is_an_error() -> None:
-    validation = Validation("Sessions")
+    validation = Validator("Sessions")
     validation.observe(in_session(0, "a", 2))
     (error,) = validation.observe(in_session(1, "a", 1))
     assert isinstance(error, SessionError)
@@ -227,13 +234,13 @@ def test_a_session_out_of_order_is_an_error() -> None:
 
 
 def test_a_message_without_a_number_is_an_error_in_sessions() -> None:
-    validation = Validation("Sessions")
+    validation = Validator("Sessions")
     validation.observe(message(0))
     assert not validation.report("g", {"p": {5: 1}})["ok"]
 
 
 def test_a_message_without_a_key_says_nothing_of_who_has_a_partition() -> None:
-    validation = Validation("Partitioned")
+    validation = Validator("Partitioned")
     validation.observe(message(0))
     assert validation.observe(message(1, key=None, member=1)) == []
     assert validation.observe(message(2)) == []
@@ -242,7 +249,7 @@ def test_a_message_without_a_key_says_nothing_of_who_has_a_partition() -> None:
 
 @pytest.mark.parametrize(("mode", "moves"), [("Exclusive", 1), ("Partitioned", 1), ("MessageGroups", 0)])
 def test_moves_are_told_where_a_queue_has_one_consumer(mode: str, moves: int) -> None:
-    validation = Validation(mode)
+    validation = Validator(mode)
     validation.observe(message(0))
     findings = validation.observe(message(1, member=1))
     assert len([one for one in findings if isinstance(one, QueueMoved)]) == moves
@@ -318,7 +325,7 @@ def test_what_was_given_back_counts_for_overlaps_only() -> None:
 
 
 def test_sessions_may_have_a_key_in_several_places() -> None:
-    validation = Validation(mode="Sessions")
+    validation = Validator(mode="Sessions")
     for one in (
         spanned(0, 0, 100, member=0, session="a", sequence=1),
         spanned(1, 50, 60, member=1, session="b", sequence=1),

@@ -17,11 +17,11 @@ from typing import Any
 
 import aio_pika
 import aiormq
+import amqp
 import kombu
 import pika
 import pytest
 
-import amqp
 from support.embedded import EmbeddedBroker
 from support.waiting import GUARD_S
 

@@ -11,15 +11,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
-from lbg_operator.children.autoscaler import LAG_METRIC
+from lbg_operator.crds import GroupManifest
 from lbg_operator.errors import GroupNotFound, LagUnknown, SelectorError
-from lbg_operator.manifests import GroupManifest
-from lbg_operator.metrics_api.answers import API_PATH
-from lbg_operator.metrics_api.keeping import API_SERVICE_NAME, secret_name
-from lbg_operator.metrics_api.providing import LAG_GAUGE, Service
-from lbg_operator.metrics_api.reading import lag_within
-from lbg_operator.metrics_api.selecting import groups_asked
-from lbg_operator.status.scheduled import scheduled_of
+from lbg_operator.metrics_api.lag import API_PATH, LAG_GAUGE, Service, lag_within
+from lbg_operator.metrics_api.selector import groups_asked
+from lbg_operator.metrics_api.tls import API_SERVICE_NAME, secret_name
+from lbg_operator.resources.autoscaler import LAG_METRIC
+from lbg_operator.status.status import scheduled_of
 from support.lag_reader import HANGS, Lags
 from support.manifests import group_manifest
 

@@ -11,11 +11,11 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
-from lbg.broker import broker as broker_command
 from lbg_broker.client import Credentials
-from lbg_operator.children.embedded import embedded_of
-from lbg_operator.manifests import BrokerManifest
+from lbg_operator.crds import BrokerManifest
+from lbg_operator.resources.embedded_broker import embedded_of
 from lbg_operator.settings import OperatorSettings
+from lbgroup.broker import broker as broker_command
 from support.manifests import broker_manifest, schema_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "embedded-broker.md").read_text()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from support.command_line import clean_environment, start_lbg
 from support.embedded import EmbeddedBroker, free_port
 from support.group_load import group_spec

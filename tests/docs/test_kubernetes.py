@@ -15,8 +15,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from lbg_operator.children.workload import deployment_of
-from lbg_operator.manifests import BrokerManifest, GroupManifest, Journal, RabbitMQ
+from lbg_operator.crds import BrokerManifest, GroupManifest, Journal, RabbitMQ
+from lbg_operator.resources.workload import deployment_of
 from lbg_operator.settings import OperatorSettings
 from support.chart import of_kind, rendered
 from support.manifests import fill_in, schema_of

@@ -12,13 +12,12 @@ import trustme
 import yaml
 from aiohttp import web
 
-from lbg.__main__ import cli
-from lbg_sidecar.process.configuring import configure
+from lbg_sidecar.process.http import observed_routes
 from lbg_sidecar.process.lag import LagWatch
-from lbg_sidecar.process.life import Life
-from lbg_sidecar.process.measuring import Measures
-from lbg_sidecar.process.routes import observed_routes
-from lbg_sidecar.process.settings import SidecarSettings
+from lbg_sidecar.process.lifecycle import MemberLifecycle
+from lbg_sidecar.process.metrics import Measures
+from lbg_sidecar.process.settings import SidecarSettings, configure
+from lbgroup.__main__ import cli
 from support.build_context import DOCKERFILE, instructions
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sidecar.md").read_text()
@@ -88,7 +87,7 @@ def test_probes_and_hooks_ask_the_observed_listener_for_what_is_there(
     settings: SidecarSettings, sidecar: dict[str, Any], app: dict[str, Any], manifest: dict[str, Any]
 ) -> None:
     measures = Measures(lambda: 0.0)
-    life = Life(settings, measures)
+    life = MemberLifecycle(settings, measures)
     routes = observed_routes(life, measures, LagWatch(life.state, life.count, lambda: 0.0))
     there = {route.path for route in routes if isinstance(route, web.RouteDef) and route.method == "GET"}
     ports = {port["name"]: port["containerPort"] for port in sidecar["ports"]}

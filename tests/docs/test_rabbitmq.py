@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TEST = re.compile(r"([a-z_]+/test_[a-z_]+\.py)::(test_[a-z0-9_]+)")
+TEST = re.compile(r"((?:[a-z_]+/)+test_[a-z_]+\.py)::(test_[a-z0-9_]+)")
 
 
 def test_every_test_that_is_named_exists() -> None:

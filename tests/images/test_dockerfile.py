@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 import click
 import pytest
 
-from lbg.__main__ import cli
+from lbgroup.__main__ import cli
 from support.build_context import DOCKERFILE, ROOT, copied, instructions, is_sent, rules, sent_files
 
 FILE = instructions(DOCKERFILE.read_text())
@@ -115,7 +115,7 @@ def test_only_what_the_wheel_is_made_of_is_sent() -> None:
         ".venv/bin/python",
         "tests/conftest.py",
         "broker/lbg.egg-info/PKG-INFO",
-        "cli/lbg/__pycache__/x",
+        "cli/lbgroup/__pycache__/x",
     ],
 )
 def test_what_could_be_large_or_stale_is_not_sent(path: str) -> None:

@@ -224,7 +224,7 @@ def metrics(observed: str) -> str:
 
 def lbg(where: dict[str, str], *arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "lbg", *arguments],
+        [sys.executable, "-m", "lbgroup", *arguments],
         env={
             **clean_environment(),
             **({} if arguments[0] == "publish" else where),

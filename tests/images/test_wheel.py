@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from lbg.__main__ import COMMANDS
+from lbgroup.__main__ import COMMANDS
 from support.build_context import known_files
 from support.command_line import clean_environment
 from support.installation import Installed
@@ -21,7 +21,10 @@ def test_every_file_of_the_packages_is_in_the_wheel(installed: Installed) -> Non
     with zipfile.ZipFile(installed.wheel) as wheel:
         packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert packed == ours
-    assert {f"{package}/py.typed" for package in ("lbg", "lbg_broker", "lbg_sidecar")} <= packed
+    assert {
+        f"{package}/py.typed"
+        for package in ("lbgroup", "lbg_broker", "lbg_sidecar", "lbg_operator", "lbg_pipeline")
+    } <= packed
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,7 @@ def test_every_command_starts_where_there_is_no_source_tree(installed: Installed
 
 
 def test_what_runs_is_the_wheel(installed: Installed) -> None:
-    names = "lbg, lbg_broker, lbg_operator, lbg_pipeline, lbg_sidecar"
+    names = "lbgroup, lbg_broker, lbg_operator, lbg_pipeline, lbg_sidecar"
     told = subprocess.run(
         [installed.python, "-c", f"import {names}\nfor one in ({names}): print(one.__file__)"],
         cwd="/",
@@ -56,7 +59,7 @@ def test_what_runs_is_the_wheel(installed: Installed) -> None:
     ("packages", "without"),
     [
         (
-            "lbg, lbg_broker, lbg_sidecar",
+            "lbgroup, lbg_broker, lbg_sidecar",
             "kopf, kubernetes, cryptography, pyspark, pandas, numpy, matplotlib",
         ),
         ("lbg_operator", "pyspark, pandas, numpy, matplotlib"),

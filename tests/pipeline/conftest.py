@@ -29,7 +29,7 @@ def spark() -> Iterator[SparkSession]:
 
     A test has a few rows: planning anew after each stage, and compiling what then runs once, would be most of its time.
     """
-    from lbg_pipeline.session import spark_session  # takes long to load: not when the tests are collected
+    from lbg_pipeline.spark.session import spark_session
 
     session = spark_session(
         "tests",

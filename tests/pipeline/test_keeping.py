@@ -14,11 +14,21 @@ from support.journal_rows import delivered, published, write_journal, write_line
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global COUNT, DataFrame, Kept, LongType, SparkSession, Step, StructField, StructType, keep_journals, rows
+    global \
+        COUNT, \
+        DataFrame, \
+        CachedJournals, \
+        LongType, \
+        SparkSession, \
+        Step, \
+        StructField, \
+        StructType, \
+        cache_journals, \
+        rows
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from lbg_pipeline.keeping import Kept, Step, keep_journals
+    from lbg_pipeline.journal.cached import CachedJournals, Step, cache_journals
     from support.journal_tables import rows
 
     COUNT = StructType([StructField("count", LongType())])
@@ -45,9 +55,9 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def kept(spark: SparkSession, journal: Path, *groups: str) -> Kept:
+def kept(spark: SparkSession, journal: Path, *groups: str) -> CachedJournals:
     columns = {"published": ("group", "seq"), "delivered": ("group", "seq", "verdict")}
-    return keep_journals(spark, [str(journal)], **columns, groups=groups, default_group="unnamed")
+    return cache_journals(spark, [str(journal)], **columns, groups=groups, default_group="unnamed")
 
 
 def test_every_record_is_there_once_and_broken_lines_beside(spark: SparkSession, journal: Path) -> None:

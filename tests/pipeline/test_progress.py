@@ -11,7 +11,7 @@ import pytest
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
     global Progress, Tasks
-    from lbg_pipeline.progress import Progress, Tasks
+    from lbg_pipeline.spark.jobs import Progress, Tasks
 
 
 class Terminal(io.StringIO):

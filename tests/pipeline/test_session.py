@@ -17,7 +17,7 @@ def _large_imports() -> None:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    from lbg_pipeline.session import fit_shuffles, size_bytes, spark_session
+    from lbg_pipeline.spark.session import fit_shuffles, size_bytes, spark_session
 
 
 def test_times_are_utc_and_nothing_listens_beyond_this_machine(spark: SparkSession) -> None:

@@ -15,7 +15,7 @@ def _large_imports() -> None:
     global Output, SparkSession
     from pyspark.sql import SparkSession
 
-    from lbg_pipeline.writing import Output
+    from lbg_pipeline.spark.output import Output
 
 
 def test_tables_and_texts_appear_whole_under_their_names(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import logging
 
 import pytest
 
-from lbg_broker.client import Delivery, Publisher, connect
+from lbg_broker.client import ConfirmingPublisher, Delivery, connect
 from lbg_sidecar import Member, Message, Verdict, drop
-from lbg_sidecar.consuming.held import Attachment, Held
-from lbg_sidecar.membership.messages import Identity
-from lbg_sidecar.patience import Patience
-from lbg_sidecar.shell.link import Link, Posts
-from lbg_sidecar.shell.outgoing import Outgoing
+from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.protocol import Identity
+from lbg_sidecar.core.retransmit import RetransmitTimeouts
+from lbg_sidecar.io.connection import MemberConnection, Posts
+from lbg_sidecar.io.outbox import Outbox
 from support.balance import active
 from support.group_load import Judge, Load
 from support.member_place import Place
@@ -143,21 +143,23 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
     talk = await connect(place.url)
     posting, republished = await talk.open_channel(), await talk.open_channel()
     await republished.confirm_select()
-    dead = await Publisher.open(talk)
+    dead = await ConfirmingPublisher.open(talk)
     posts = Posts(posting, place.names.members, lambda *_: None)
-    link = Link(talk, talk, place.names, 0, queues=(), posts=posts, dead=dead, republished=republished)
-    buried: list[Held] = []
-    outgoing = Outgoing(
+    link = MemberConnection(
+        talk, talk, place.names, 0, queues=(), posts=posts, dead=dead, republished=republished
+    )
+    buried: list[InFlight] = []
+    outgoing = Outbox(
         place.names,
         Identity(0, "a", ""),
         link,
         on_confirmed=lambda held, _: buried.append(held),
         wall_us=lambda _: 0,
-        patience=Patience(answer_s=answer_s),
+        patience=RetransmitTimeouts(answer_s=answer_s),
     )
     delivery = Delivery.__new__(Delivery)
     delivery.header, delivery.body, delivery.routing_key = b"\x00\x00", b"x", f"{place.spec.hash_prefix}.0"
-    held = Held(Attachment(0, 1), 1, delivery=delivery)
+    held = InFlight(Attachment(0, 1), 1, delivery=delivery)
     async with alarm(rabbitmq, "memory"):
         outgoing.dead_letter(held)
         await until(lambda: talk.is_blocked)

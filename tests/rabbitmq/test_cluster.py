@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from lbg_broker.admin import RecordUnavailable, Unreachable
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.groups import delete_group, show_group
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.management import ManagementApi, ManagementSettings
+from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.admin.survey import lags, survey
 from lbg_broker.client import (
     BasicProperties,
+    ConfirmingPublisher,
     ConnectionSettings,
     Nacked,
-    Publisher,
     ResourceLocked,
     Unroutable,
     connect,
 )
 from lbg_broker.group import GroupSpec, Names
-from lbg_broker.provisioning import RecordUnavailable, Unreachable
-from lbg_broker.provisioning.describing import Description
-from lbg_broker.provisioning.live import LiveAdmin
-from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
-from lbg_broker.provisioning.observed import UNKNOWN
-from lbg_broker.provisioning.provisioner import delete_group, show_group
-from lbg_broker.provisioning.surveying import lags, survey
-from lbg_broker.publishing import GroupPublisher, PublisherEvent, events
+from lbg_broker.publisher import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member, MemberSettings, Message
 from support.aside import aside
 from support.attached import Attached
@@ -206,7 +206,7 @@ async def test_a_mailbox_outlives_its_node_since_4_3_and_a_message_to_it_is_refu
     last = Nacked if cluster.nodes[0].version >= SINCE_4_3 else Unroutable
     owner, other = await connect(cluster.urls[1]), await connect(cluster.urls[0])
     await (await owner.open_channel()).queue_declare(mailbox, exclusive=True)
-    publisher = await Publisher.open(other)
+    publisher = await ConfirmingPublisher.open(other)
     assert await answer_to(publisher, mailbox) is None
     await aside(cluster.nodes[1].kill)
     async with asyncio.timeout(GUARD_S):
@@ -223,7 +223,7 @@ async def test_a_mailbox_outlives_its_node_since_4_3_and_a_message_to_it_is_refu
     await other.close()
 
 
-async def answer_to(publisher: Publisher, queue: str) -> type[Exception] | None:
+async def answer_to(publisher: ConfirmingPublisher, queue: str) -> type[Exception] | None:
     """The error of a mandatory message to a queue; None when it is confirmed."""
     try:
         await publisher.publish("", queue, b"", mandatory=True)
@@ -240,7 +240,7 @@ async def test_since_4_3_a_queue_waits_for_a_consumer_whose_node_is_gone_and_a_g
     version = cluster.nodes[0].version
     there, gone = await connect(cluster.urls[0]), await connect(cluster.urls[1])
     channel = await there.open_channel()
-    publisher = await Publisher.open(there)
+    publisher = await ConfirmingPublisher.open(there)
     nexts: dict[str, Attached] = {}
     for kind, arguments in (("plain", QUORUM), ("group", of_a_group(version))):
         queue = f"{group.spec.name}.{kind}"
@@ -280,7 +280,7 @@ async def test_a_record_in_a_classic_queue_on_a_node_that_is_down_is_waited_for(
     channel = await connection.open_channel()
     await channel.queue_delete(name)
     await channel.queue_declare(name, durable=True, arguments={"x-queue-type": "classic", "x-max-length": 1})
-    publisher = await Publisher.open(connection)
+    publisher = await ConfirmingPublisher.open(connection)
     record = group.spec.to_record().encode()
     await publisher.publish("", name, record, properties=BasicProperties(delivery_mode=2))
     await connection.close()

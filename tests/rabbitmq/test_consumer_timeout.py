@@ -15,7 +15,7 @@ import pytest
 
 from lbg_broker.client import PreconditionFailed
 from lbg_sidecar import Member, Message, Verdict, retry
-from lbg_sidecar.shell.attaching import consumer_timeout_in
+from lbg_sidecar.io.consumers import consumer_timeout_in
 from support.group_load import Judge, Load
 from support.member_place import Place
 from support.rabbitmq import RabbitNode

@@ -189,17 +189,17 @@ async def test_a_closing_quorum_channel_discards_acks_behind_32_others_and_nothi
     assert 0 < discarded <= 32
 
 
-async def test_sixteen_acks_and_a_close_at_once_are_never_discarded(
+async def test_31_acks_and_a_close_at_once_are_never_discarded(
     rabbitmq: RabbitNode, rabbit_vhost: str
 ) -> None:
-    """What a member keeps to: `UNPROVEN_FRAMES_MAX` of lbg_broker.client.acking, and the final one."""
+    """What a member keeps to: `UNPROVEN_FRAMES_MAX` of lbg_sidecar.core.acks, and 16 at the close."""
     for _ in range(20):
-        async with queue_on(rabbit_vhost, of_a_group(rabbitmq.version), holding=range(17)) as queue:
-            active = await queue.attach(prefetch=16)
-            await active.wait(16)
+        async with queue_on(rabbit_vhost, of_a_group(rabbitmq.version), holding=range(32)) as queue:
+            active = await queue.attach(prefetch=31)
+            await active.wait(31)
             active.ack_singly()
             await active.release()
-            assert await queue.left() == [16]
+            assert await queue.left() == [31]
 
 
 # Who is gone

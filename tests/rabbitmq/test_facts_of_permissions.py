@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from lbg_broker.admin.actions import PutPermissions, PutUser
+from lbg_broker.admin.ingress import without
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.management import ManagementApi, ManagementSettings
 from lbg_broker.client import (
     AccessRefused,
     ClientConnection,
+    ConfirmingPublisher,
     ConnectionClosed,
     ConnectionSettings,
-    Publisher,
     connect,
 )
 from lbg_broker.group import Permissions
-from lbg_broker.provisioning.actions import PutPermissions, PutUser
-from lbg_broker.provisioning.live import LiveAdmin
-from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
-from lbg_broker.provisioning.repartition.patterns import without
 from support.rabbitmq import RabbitNode
 from support.waiting import GUARD_S
 
@@ -55,14 +55,14 @@ async def withdraw(admin: LiveAdmin, user: str) -> None:
 async def test_a_busy_channel_keeps_a_withdrawn_permission_and_a_new_one_does_not_get_it(
     admin: LiveAdmin, client: ClientConnection, unique: str
 ) -> None:
-    busy, idle = await Publisher.open(client), await Publisher.open(client)
+    busy, idle = await ConfirmingPublisher.open(client), await ConfirmingPublisher.open(client)
     for publisher in (busy, idle):
         await publisher.publish(EXCHANGE, "a", b"")
     await withdraw(admin, unique)
     for _ in range(100):
         await busy.publish(EXCHANGE, "a", b"")
     with pytest.raises(AccessRefused):
-        await (await Publisher.open(client)).publish(EXCHANGE, "a", b"")
+        await (await ConfirmingPublisher.open(client)).publish(EXCHANGE, "a", b"")
     await asyncio.sleep(SILENT_S)
     with pytest.raises(AccessRefused):
         await idle.publish(EXCHANGE, "a", b"")

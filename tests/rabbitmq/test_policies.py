@@ -1,7 +1,7 @@
 """Policies that change a group's limits while messages flow: what RabbitMQ then does, and who notices.
 
 A policy is in force as soon as it is set, on queues that exist. `lbg group create` and `lbg group show` refuse and show
-the ones that lose messages (lbg_broker.provisioning.policies); here is why each of them is on that list.
+the ones that lose messages (lbg_broker.admin.policies); here is why each of them is on that list.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lbg_broker.client import Delivery, connect
-from lbg_broker.publishing import GroupPublisher, PublisherEvent, events
+from lbg_broker.publisher import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member
 from support.aside import aside
 from support.group_load import Judge, Load

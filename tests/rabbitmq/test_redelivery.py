@@ -29,7 +29,7 @@ def hand_over(member: Member) -> None:
     binding = machine.bindings.all[0]
     if binding.active and not machine.handoffs.moves:
         machine.handoffs.start(binding, None, "test", asyncio.get_running_loop().time())
-        driver._pump()
+        driver._run_effects()
 
 
 async def test_hundreds_of_handoffs_over_a_poisonous_head_drop_nothing_and_keep_order(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lbg_broker.publishing import GroupPublisher, PublisherEvent, events
+from lbg_broker.publisher import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member, Message
 from support.aside import aside
 from support.group_load import Judge, Load, group_spec, under_load

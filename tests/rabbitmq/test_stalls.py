@@ -38,7 +38,7 @@ def swallow(proxy: SwallowingProxy, member: Member) -> None:
     link = driver.link
     assert link is not None
     (channel,) = (
-        channel for attachment, channel in link.attaching._channels.items() if attachment.queue == QUEUE
+        channel for attachment, channel in link.consumers._channels.items() if attachment.queue == QUEUE
     )
     transport = link.work._outlet._transport
     assert transport is not None

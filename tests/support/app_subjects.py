@@ -29,7 +29,7 @@ from lbg_sidecar.app import (
     StreamSettings,
     handler_channel,
 )
-from lbg_sidecar.app.streaming import PATH
+from lbg_sidecar.app.websocket import PATH
 from support.ports import free_port
 from support.waiting import GUARD_S
 

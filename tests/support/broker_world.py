@@ -30,9 +30,6 @@ from lbg_broker.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from lbg_broker.server.core.authority import Authority, Open
-from lbg_broker.server.core.broker import Broker, Output
-from lbg_broker.server.core.changes import Definition, Page, SpoolRecord, StoreBatch, StoredState
 from lbg_broker.server.core.commands import (
     Command,
     Committed,
@@ -43,7 +40,20 @@ from lbg_broker.server.core.commands import (
     Ticked,
 )
 from lbg_broker.server.core.connection import Peer
-from lbg_broker.server.core.effects import Deliver, Effect, Revoke, Send, SendContent
+from lbg_broker.server.core.effects import (
+    Definition,
+    Deliver,
+    Effect,
+    Page,
+    Revoke,
+    Send,
+    SendContent,
+    SpoolRecord,
+    StoreBatch,
+    StoredState,
+)
+from lbg_broker.server.core.machine import Broker, Output
+from lbg_broker.server.core.permissions import Authority, Open
 from lbg_broker.server.core.queue import Queue
 
 M = TypeVar("M", bound=Method)

@@ -25,6 +25,7 @@ LARGE: Mapping[str, Any] = {
     "defaults": {
         "sidecarResources": {"requests": {"cpu": "50m"}},
         "brokerResources": {"limits": {"memory": "1Gi"}},
+        "sidecarStartSeconds": 90,
         "prefetch": 64,
     },
     "broker": {

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lbg_pipeline.streaming.layout import CHAINS_BEFORE
-from lbg_pipeline.streaming.rows import piece, unpacked
+from lbg_pipeline.verify.stream_checkpoint import CHAINS_BEFORE
+from lbg_pipeline.verify.stream_columns import piece, unpacked
 
 Row = dict[str, Any]
 ADDED = ("histories", "forgotten")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from lbg_operator.children.naming import GROUP_LABEL
-from lbg_operator.cluster.kinds import BROKER, EVENT, GROUP, POD, Kind
-from lbg_operator.cluster.seam import Object
+from lbg_operator.kube.api import Object
+from lbg_operator.kube.kinds import BROKER, EVENT, GROUP, POD, Kind
+from lbg_operator.resources.names import GROUP_LABEL
 from support.fake_cluster import FakeCluster
 
 NO_CHILDREN = frozenset({BROKER, EVENT, GROUP, POD})

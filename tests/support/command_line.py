@@ -52,7 +52,7 @@ def start_lbg(
     """`lbg ARGUMENTS` as a process, with pipes by default; `end_started` ends it if the test does not. `under`: a
     command that becomes it."""
     process = subprocess.Popen(
-        [*under, sys.executable, "-m", "lbg", *arguments],
+        [*under, sys.executable, "-m", "lbgroup", *arguments],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,

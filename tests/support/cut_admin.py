@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lbg_broker.provisioning.actions import Action
-from lbg_broker.provisioning.live import LiveAdmin
+from lbg_broker.admin.actions import Action
+from lbg_broker.admin.live import LiveAdmin
 from support.provisioning_place import Place
 
 

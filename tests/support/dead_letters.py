@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from lbg_broker.client import BasicProperties, Publisher, connect
+from lbg_broker.client import BasicProperties, ConfirmingPublisher, connect
 from lbg_broker.group import Names
 from support.command_line import Lbg, Where
 
@@ -16,7 +16,7 @@ Letter = tuple[str, dict[str, Any], bytes]
 
 async def put(broker: Where, exchange: str, messages: Sequence[Letter]) -> None:
     connection = await connect(broker.broker)
-    publisher = await Publisher.open(connection)
+    publisher = await ConfirmingPublisher.open(connection)
     for routing_key, headers, body in messages:
         properties = BasicProperties(headers=headers, delivery_mode=2)
         publisher.publish_soon(exchange, routing_key, body, properties=properties)

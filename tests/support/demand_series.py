@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from lbg_pipeline.forecast.seasons import History
+from lbg_pipeline.forecast.model import History
 
 HOUR_US = 3_600_000_000
 MONDAY = datetime(2026, 3, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Any
 
-from lbg_operator.cluster.kinds import KINDS, Kind
+from lbg_operator.kube.kinds import KINDS, Kind
 
 EVERYWHERE = (
     Kind("v1", "Namespace", "namespaces", frozenset(), namespaced=False),

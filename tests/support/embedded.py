@@ -26,15 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from lbg_broker.server import (
-    Address,
-    AdministratorFiles,
-    Server,
-    ServerSettings,
-    TlsSettings,
-    running,
-    serve,
-)
+from lbg_broker.server import Address, AdministratorFiles, Server, ServerSettings, TlsSettings, running, serve
 from support.ports import free_port
 from support.waiting import GUARD_S
 

@@ -8,9 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from lbg_broker.group import Engine, GroupSpec, Names, Permissions, topology_of
-from lbg_broker.group.topology import Binding
-from lbg_broker.provisioning.actions import (
+from lbg_broker.admin.actions import (
     Action,
     Bind,
     DeclareExchange,
@@ -24,10 +22,12 @@ from lbg_broker.provisioning.actions import (
     Unbind,
     WriteRecord,
 )
-from lbg_broker.provisioning.admin import Beat
-from lbg_broker.provisioning.errors import Busy
-from lbg_broker.provisioning.observed import UNKNOWN, ExchangeSeen, Observed, Policy, QueueSeen, UserSeen
-from lbg_broker.provisioning.prefixes import recorded
+from lbg_broker.admin.errors import Busy
+from lbg_broker.admin.observe import recorded
+from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, Policy, QueueStatus, Snapshot, UserState
+from lbg_broker.group import Engine, GroupSpec, Names, Permissions, topology_of
+from lbg_broker.group.topology import Binding
 
 EMBEDDED_ENGINE = Engine.parse("LBG", "0.1.0")
 
@@ -39,16 +39,16 @@ class FakeAdmin:
     def __init__(self, *, engine: Engine = EMBEDDED_ENGINE, amqp_only: bool = False) -> None:
         self.engine = engine
         self.amqp_only = amqp_only
-        self.exchanges: dict[str, ExchangeSeen] = {}
-        self.queues: dict[str, QueueSeen] = {}
+        self.exchanges: dict[str, ExchangeState] = {}
+        self.queues: dict[str, QueueStatus] = {}
         self.bindings: set[Binding] = set()
-        self.users: dict[str, UserSeen] = {}
+        self.users: dict[str, UserState] = {}
         self.passwords: dict[str, str] = {}
         self.connections: dict[str, int] = {}
         self.permissions: dict[str, Permissions] = {}
         self.records: dict[str, str] = {}
         self.policies: tuple[Policy, ...] = ()
-        self.beats: list[Beat] = []
+        self.beats: list[Heartbeat] = []
         self.locked: set[str] = set()
         self.performed: list[Action] = []
         self.fail_on: Callable[[Action], Exception | None] = lambda action: None
@@ -66,7 +66,7 @@ class FakeAdmin:
         finally:
             self.locked.remove(group)
 
-    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Observed:
+    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Snapshot:
         names = Names(group)
         text = self.records.get(group)
         spec = wanted or recorded(text, group)
@@ -76,7 +76,7 @@ class FakeAdmin:
             [*([one.name for one in asked.exchanges] if asked else []), names.exchange, *mine]
         )
         queues = dict.fromkeys([*([one.name for one in asked.queues] if asked else []), names.config, *mine])
-        observed = Observed(
+        observed = Snapshot(
             self.engine,
             record=text,
             exchanges={
@@ -102,15 +102,15 @@ class FakeAdmin:
         self.performed.append(action)
         match action:
             case DeclareExchange(exchange):
-                self.exchanges[exchange.name] = ExchangeSeen(exchange.type, exchange.arguments)
+                self.exchanges[exchange.name] = ExchangeState(exchange.type, exchange.arguments)
             case DeclareQueue(queue):
-                self.queues[queue.name] = QueueSeen(0, 0, 0, None, queue.arguments)
+                self.queues[queue.name] = QueueStatus(0, 0, 0, None, queue.arguments)
             case Bind(_, bindings):
                 self.bindings |= set(bindings)
             case Unbind(_, bindings):
                 self.bindings -= set(bindings)
             case PutUser(name, password, group):
-                self.users[name] = UserSeen(name, group, _hash_of(password))
+                self.users[name] = UserState(name, group, _hash_of(password))
                 self.passwords[name] = password
             case PutPermissions(user, permissions):
                 self.permissions[user] = permissions
@@ -134,7 +134,7 @@ class FakeAdmin:
     async def groups(self) -> Sequence[str]:
         return list(self.records)
 
-    async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
+    async def listen(self, group: str, *, seconds: float) -> Sequence[Heartbeat]:
         return self.beats
 
     async def close(self) -> None:
@@ -147,12 +147,12 @@ def _hash_of(password: str) -> str:
     return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
 
 
-def _amqp_only(observed: Observed) -> Observed:
+def _amqp_only(observed: Snapshot) -> Snapshot:
     return replace(
         observed,
-        exchanges={name: seen and ExchangeSeen() for name, seen in observed.exchanges.items()},
+        exchanges={name: seen and ExchangeState() for name, seen in observed.exchanges.items()},
         queues={
-            name: seen and QueueSeen(ready=seen.ready, consumers=seen.consumers)
+            name: seen and QueueStatus(ready=seen.ready, consumers=seen.consumers)
             for name, seen in observed.queues.items()
         },
         bindings=UNKNOWN,

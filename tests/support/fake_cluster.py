@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from lbg_operator.cluster.kinds import (
+from lbg_operator.kube.api import ClusterError, Object
+from lbg_operator.kube.kinds import (
     API_SERVICE,
     BROKER,
     BUDGET,
@@ -22,7 +23,6 @@ from lbg_operator.cluster.kinds import (
     Kind,
     kind_of,
 )
-from lbg_operator.cluster.seam import ClusterError, Object
 
 CONFLICT = 409
 WITH_GENERATION = frozenset({GROUP, BROKER, BUDGET, DEPLOYMENT, NETWORK_POLICY, SCALED_OBJECT, STATEFUL_SET})

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from lbg_broker.group import GroupSpec
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Message, Verdict
 from support.waiting import GUARD_S, until
 

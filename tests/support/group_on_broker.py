@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lbg_broker.client import BasicProperties, Channel, ClientConnection, Delivery, Publisher, connect
+from lbg_broker.client import (
+    BasicProperties,
+    Channel,
+    ClientConnection,
+    ConfirmingPublisher,
+    Delivery,
+    connect,
+)
 from lbg_broker.group import (
     HEADER_KEY,
     HEADER_PUBLISHER,
@@ -58,7 +65,7 @@ async def declare_group(url: str, spec: GroupSpec) -> None:
         await channel.queue_declare(queue.name, durable=queue.durable, arguments=dict(queue.arguments))
     for binding in topology.bindings:
         await channel.queue_bind(binding.queue, binding.exchange, binding.routing_key)
-    publisher = await Publisher.open(connection)
+    publisher = await ConfirmingPublisher.open(connection)
     properties = BasicProperties(delivery_mode=2)
     await publisher.publish("", Names(spec.name).config, spec.to_record().encode(), properties=properties)
     await connection.close()

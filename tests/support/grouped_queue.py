@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lbg_broker.amqp import BasicProperties
-from lbg_broker.server.core.kinds.grouped.line import GroupedLine
+from lbg_broker.server.core.queue_types.group_backlog import GroupBacklog
 from support.broker_world import Client, World
 
 HEADER = "cart"
@@ -34,8 +34,8 @@ def bodies(client: Client) -> str:
     return b" ".join(client.bodies()).decode()
 
 
-def line(world: World, name: str = "q") -> GroupedLine:
+def line(world: World, name: str = "q") -> GroupBacklog:
     """The queue's line."""
     found = world.queue(name).spool
-    assert isinstance(found, GroupedLine)
+    assert isinstance(found, GroupBacklog)
     return found

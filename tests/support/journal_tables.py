@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from lbg_broker.group import DeliveredRecord, PublishedRecord, encode
-from lbg_pipeline.keeping import PIECES, Keeping, Kept
-from lbg_pipeline.reading.parsing import parse
+from lbg_pipeline.journal.cached import PIECES, CachedJournals, JournalCache
+from lbg_pipeline.journal.parse import parse
 from lbg_pipeline.schemas import DELIVERED, PUBLISHED
 
 
@@ -24,9 +24,9 @@ def delivered_table(spark: SparkSession, records: Iterable[DeliveredRecord]) -> 
 
 def kept_records(
     spark: SparkSession, records: Iterable[PublishedRecord | DeliveredRecord], *, block: int = 3
-) -> Kept:
-    """As `keep_journals` has them of a journal of these, all columns, of which `block` lines are read at once."""
-    keeping = Keeping(tuple(PUBLISHED.names), tuple(DELIVERED.names), ())
+) -> CachedJournals:
+    """As `cache_journals` has them of a journal of these, all columns, of which `block` lines are read at once."""
+    keeping = JournalCache(tuple(PUBLISHED.names), tuple(DELIVERED.names), ())
     lines = [encode(one).encode() for one in records]
     blocks = [b"".join(lines[first : first + block]) for first in range(0, len(lines), block)]
     pieces = [
@@ -35,7 +35,7 @@ def kept_records(
         for batch in keeping(parse(one, file_of=lambda line: "journal", default_group="unnamed"))
         for row in batch.to_pylist()
     ]
-    return Kept(spark.createDataFrame(pieces, PIECES).persist())
+    return CachedJournals(spark.createDataFrame(pieces, PIECES).persist())
 
 
 def _table(spark: SparkSession, records: Iterable[Any], schema: StructType) -> DataFrame:

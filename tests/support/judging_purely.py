@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from lbg_broker.group import DeliveredRecord, PublishedRecord, encode
-from lbg_pipeline.reading.parsing import parse
-from lbg_pipeline.validate.evidence import EvidenceStep
-from lbg_pipeline.validate.findings import Judge
-from lbg_pipeline.validate.packing import PackingStep, unpacked
-from lbg_pipeline.validate.settings import ValidationSettings
+from lbg_pipeline.journal.parse import parse
+from lbg_pipeline.verify.batch_findings import LaneChecker
+from lbg_pipeline.verify.settings import ValidationSettings
+from lbg_pipeline.verify.shuffle import PackingStep, RecordStep, unpacked
 
 
 def findings_of(
@@ -23,7 +22,7 @@ def findings_of(
 ) -> dict[str, list[dict[str, Any]]]:
     """`block_records`: few, so that evidence comes in many blocks, as it does from many files."""
     lines = [encode(record).encode() for record in records]
-    step = PackingStep(EvidenceStep(settings), buckets=1)
+    step = PackingStep(RecordStep(settings), buckets=1)
     pieces = [
         batch
         for start in range(0, len(lines), block_records)
@@ -36,7 +35,7 @@ def findings_of(
         )
     ]
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for batch in Judge(settings)(unpacked(pieces)):
+    for batch in LaneChecker(settings)(unpacked(pieces)):
         for row in batch.to_pylist():
             [(column, told)] = [(column, told) for column, told in row.items() if told is not None]
             found[column].append(told)

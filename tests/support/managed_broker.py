@@ -9,12 +9,12 @@ from typing import Any
 from lbg_broker.amqp import BasicProperties, MethodEvent, PublishEvent
 from lbg_broker.amqp.methods import BasicConsume, BasicPublish, ChannelOpen, Method
 from lbg_broker.passwords import hash_password
-from lbg_broker.server.core.broker import Broker, Output
-from lbg_broker.server.core.changes import Definition
 from lbg_broker.server.core.commands import Command, Committed, ConnectionOpened, Received
 from lbg_broker.server.core.connection import Peer
+from lbg_broker.server.core.effects import Definition
+from lbg_broker.server.core.machine import Broker, Output
+from lbg_broker.server.core.permissions import Grant, User, Users
 from lbg_broker.server.core.state import State
-from lbg_broker.server.core.users import Grant, User, Users
 
 Ask = Callable[..., Awaitable[tuple[int, Any]]]
 NOW = 1_700_000_000.0

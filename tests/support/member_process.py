@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lbg_sidecar import Member, MemberSettings, Message
-from lbg_sidecar.effects import Effect, Kept, LiveSet, Moved, TakenOver
+from lbg_sidecar.core.effects import Effect, Kept, LiveSet, Moved, TakenOver
 from support.waiting import GUARD_S
 
 _TESTS = Path(__file__).resolve().parent.parent

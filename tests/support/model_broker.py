@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from lbg_broker.publishing.message import Stamped
+from lbg_broker.publisher.stamper import StampedMessage
 
 
 class Choices:
@@ -60,7 +60,9 @@ class ModelBroker:
         self.lost.append(self.channel)
         self.channel = None
 
-    def write(self, first_tag: int, sends: list[Stamped], *, barrier: bool, publisher: str = "") -> None:
+    def write(
+        self, first_tag: int, sends: list[StampedMessage], *, barrier: bool, publisher: str = ""
+    ) -> None:
         assert self.channel is not None
         if barrier:
             self.channel.inbound.append(None)

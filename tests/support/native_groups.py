@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from lbg_broker.admin.groups import create_group
+from lbg_broker.admin.snapshot import native_of
 from lbg_broker.group import UNCOUNTED_MODES, GroupSpec
-from lbg_broker.provisioning.native import native_of
-from lbg_broker.provisioning.provisioner import create_group
 
 from .fake_admin import FakeAdmin
 

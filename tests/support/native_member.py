@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import Any, TypeVar
 
-from lbg_sidecar.balancing.rules import BalancingRules
-from lbg_sidecar.consuming.consumption import Order, Rules
-from lbg_sidecar.consuming.held import Attachment, Held
-from lbg_sidecar.consuming.session import SessionPosition
-from lbg_sidecar.effects import Attach, Effect
-from lbg_sidecar.membership.roster import Timings
-from lbg_sidecar.native import NativeMachine
+from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
+from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
+from lbg_sidecar.core.dispatcher import Order, Rules
+from lbg_sidecar.core.effects import Attach, Effect
+from lbg_sidecar.core.queue_bindings import BalancingRules
+from lbg_sidecar.core.roster import Timings
 
 E = TypeVar("E")
 
@@ -32,7 +31,7 @@ class NativeMember:
         self.attachment: Attachment
         """The last one."""
         order = Order.KEY if session is None else Order.QUEUE
-        self.machine = NativeMachine(
+        self.machine = BrokerAssignedMember(
             "m",
             balancing=BalancingRules(queue_count=1, client_count=4, prefetch=prefetch),
             rules=Rules(**{"concurrency": 4, "order": order, **rules}),
@@ -75,12 +74,14 @@ class NativeMember:
         arrivals = []
         for offset, name in enumerate(names):
             key, hash_, number = name if isinstance(name, tuple) else (f"k{name}", name, name)
-            held = Held(attachment, attachment.delivered + offset + 1, key=key, identity=("p", hash_, number))
+            held = InFlight(
+                attachment, attachment.delivered + offset + 1, key=key, identity=("p", hash_, number)
+            )
             held.sequence = None if sequence is None else sequence + offset
             arrivals.append(held)
         self.machine.deliver(attachment, arrivals, now)
 
-    def take_all(self, now: float = 0.0) -> list[Held]:
+    def take_all(self, now: float = 0.0) -> list[InFlight]:
         taken = []
         while (held := self.machine.take(now)) is not None:
             taken.append(held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from lbg_broker.client import BasicProperties, ClientConnection, Delivery, Publisher
+from lbg_broker.client import BasicProperties, ClientConnection, ConfirmingPublisher, Delivery
 
 QUORUM = {"x-queue-type": "quorum", "x-single-active-consumer": True}
 PERSISTENT = BasicProperties(delivery_mode=2)
@@ -32,7 +32,7 @@ class Collector:
 
 
 async def publish_numbers(connection: ClientConnection, queue: str, count: int) -> None:
-    publisher = await Publisher.open(connection)
+    publisher = await ConfirmingPublisher.open(connection)
     for number in range(count):
         publisher.publish_soon("", queue, b"%d" % number, properties=PERSISTENT)
     await publisher.flush()

@@ -13,12 +13,9 @@ from lbg_broker.client import Delivery
 from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
 from lbg_sidecar import AppChannel, Message, Verdict
 from lbg_sidecar.app import withdraw
-from lbg_sidecar.consuming.backoff import Backoff
-from lbg_sidecar.consuming.consumption import Consumption, Rules
-from lbg_sidecar.consuming.held import Attachment, Held
-from lbg_sidecar.consuming.positions import Processed, StreamRuns
-from lbg_sidecar.message import held_of
-from lbg_sidecar.verdict import Kind
+from lbg_sidecar.core.delivery import Attachment, InFlight, Processed, StreamRuns
+from lbg_sidecar.core.dispatcher import Backoff, Dispatcher, Rules
+from lbg_sidecar.message import Kind, held_of
 
 TICK_S = 0.01
 
@@ -31,7 +28,7 @@ def delivered(
     attachment: Attachment | None = None,
     content_type: str | None = None,
     headers: dict[str, Any] | None = None,
-) -> Held:
+) -> InFlight:
     """A message as our publisher stamps it, as it comes from the broker."""
     stamp = {HEADER_PUBLISHER: "p", HEADER_SEQ: seq, HEADER_TS: 1_700_000_000_000_000}
     keyed = {HEADER_KEY: key} if key is not None else {}
@@ -51,7 +48,7 @@ class Offering:
         rules = Rules(
             concurrency=concurrency, call_timeout_s=call_timeout_s, backoff=Backoff(first_s=0.01, max_s=0.05)
         )
-        self.consumption = Consumption(rules, Processed(queue_count=8), lambda: 0.5)
+        self.dispatcher = Dispatcher(rules, Processed(queue_count=8), lambda: 0.5)
         self.attachment = Attachment(1, 1, prefetch=10_000)
         self.taken: list[Message] = []
         self.ended: list[tuple[Message, Verdict]] = []
@@ -66,7 +63,7 @@ class Offering:
     # Calls
 
     def take(self) -> Message | None:
-        held = self.consumption.take(asyncio.get_running_loop().time()) if self.is_ready else None
+        held = self.dispatcher.take(asyncio.get_running_loop().time()) if self.is_ready else None
         if held is None:
             return None
         message = Message(held, "g")
@@ -75,10 +72,10 @@ class Offering:
 
     def end(self, message: Message, verdict: Verdict) -> None:
         self.ended.append((message, verdict))
-        self.consumption.end(message.held, verdict, asyncio.get_running_loop().time())
+        self.dispatcher.end(message.held, verdict, asyncio.get_running_loop().time())
 
     def more(self) -> bool:
-        return self.is_ready and self.consumption.lanes.available
+        return self.is_ready and self.dispatcher.lanes.available
 
     def ready(self, is_ready: bool, why: str = "") -> None:
         self.is_ready = is_ready
@@ -96,17 +93,17 @@ class Offering:
 
     def offer(
         self, key: str | None, body: bytes = b"hello", *, headers: dict[str, Any] | None = None
-    ) -> Held:
+    ) -> InFlight:
         held = delivered(self._seq, key=key, body=body, attachment=self.attachment, headers=headers)
         self._seq += 1
-        self.consumption.deliver(self.attachment, [held], asyncio.get_running_loop().time())
+        self.dispatcher.deliver(self.attachment, [held], asyncio.get_running_loop().time())
         if self.channel is not None:
             self.channel.wake()
         return held
 
     def lose(self) -> list[Message]:
         """The connection is lost: what runs is aborted, and may be with another member already."""
-        running, _ = self.consumption.close(self.attachment)
+        running, _ = self.dispatcher.close(self.attachment)
         messages = [Message(held, "g") for held in running]
         assert self.channel is not None
         self.channel.abort(messages)
@@ -116,9 +113,9 @@ class Offering:
         """The broker wants them back, or has given them to another member."""
         tags = [message.held.tag for message in messages]
         if taken:
-            self.consumption.take_back(self.attachment, tags)
+            self.dispatcher.take_back(self.attachment, tags)
         else:
-            self.consumption.ask_back(self.attachment, tags)
+            self.dispatcher.ask_back(self.attachment, tags)
         assert self.channel is not None
         withdraw(self.channel, messages, taken=taken)
 
@@ -139,10 +136,10 @@ class Offering:
         while True:
             await asyncio.sleep(TICK_S)
             now = loop.time()
-            late = self.consumption.overdue(now)
+            late = self.dispatcher.overdue(now)
             if late:
                 self.channel.abort([Message(held, "g") for held in late])
-            self.consumption.lanes.wake(now)
+            self.dispatcher.lanes.wake(now)
             self.channel.wake()
 
 

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, cast
 
-from lbg_operator.brokers.pool import Pool
-from lbg_operator.cluster.kinds import BROKER, GROUP, Kind
-from lbg_operator.cluster.seam import Object
-from lbg_operator.process.watching import SELECTORS, list_all, owner_of, take
-from lbg_operator.process.working import Workers
-from lbg_operator.reconciling.applied import Applied
-from lbg_operator.reconciling.autoscaling import Autoscaling
-from lbg_operator.reconciling.broker import Brokers
-from lbg_operator.reconciling.group import Groups
-from lbg_operator.reconciling.looks import Looks
-from lbg_operator.reconciling.pod_watch import BrokerPods
-from lbg_operator.reconciling.secret_cache import SecretCache
-from lbg_operator.reconciling.store import Key, Store
-from lbg_operator.reconciling.store import Object as Seen
-from lbg_operator.reconciling.world import World
+from lbg_operator.kube.api import Object
+from lbg_operator.kube.kinds import BROKER, GROUP, Kind
+from lbg_operator.reconcile.broker import BrokerReconciler
+from lbg_operator.reconcile.broker_pool import BrokerPool
+from lbg_operator.reconcile.context import ReconcileContext
+from lbg_operator.reconcile.group import GroupReconciler
+from lbg_operator.reconcile.metrics_provider import MetricsProviders
+from lbg_operator.reconcile.object_cache import Key, ObjectCache
+from lbg_operator.reconcile.object_cache import WatchedObject as Seen
+from lbg_operator.reconcile.pod_watch import BrokerPods
+from lbg_operator.reconcile.secret_cache import SecretCache
+from lbg_operator.reconcile.server_side_apply import ServerSideApply
+from lbg_operator.reconcile.survey_cache import SurveyCache
+from lbg_operator.runtime.watches import SELECTORS, list_all, owner_of, take
+from lbg_operator.runtime.work_queue import WorkQueue
 from lbg_operator.settings import OperatorSettings
 from support.fake_cluster import FakeCluster, matches, merged
 from support.manifests import broker_manifest, consumer, fill_in, group_manifest, schema_of
@@ -174,21 +174,21 @@ class Operator:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._store = Store()
+        self._store = ObjectCache()
         loop = asyncio.get_running_loop()
         cluster = place.cluster
-        looks = Looks(
+        looks = SurveyCache(
             lambda key: self._groups.wake(key), now=loop.time, timestamp=lambda: self.world.timestamp
         )
-        self.world = World(
+        self.world = ReconcileContext(
             cluster=cluster,
             settings=place.settings,
             store=self._store,
-            applied=Applied(cluster, self._store),
+            applied=ServerSideApply(cluster, self._store),
             looks=looks,
             secrets=SecretCache(cluster, self._store, changed=lambda key: self._brokers.wake(key)),
             broker_pods=BrokerPods(cluster, changed=lambda key: self._brokers.wake(key)),
-            autoscaling=Autoscaling(
+            autoscaling=MetricsProviders(
                 cluster,
                 place.settings,
                 self._store,
@@ -201,9 +201,9 @@ class Operator:
             wall_clock=wall_clock,
         )
         self.failures: list[str] = []
-        self._groups = Workers(Groups(self.world).round, name="group", done=self._done)
-        pool = cast(Pool, OperatedPool(place.brokers))
-        self._brokers = Workers(Brokers(self.world, pool).round, name="broker", done=self._done)
+        self._groups = WorkQueue(GroupReconciler(self.world).round, name="group", done=self._done)
+        pool = cast(BrokerPool, OperatedPool(place.brokers))
+        self._brokers = WorkQueue(BrokerReconciler(self.world, pool).round, name="broker", done=self._done)
 
     async def start(self) -> None:
         self._place.cluster.watchers.append(self._told)

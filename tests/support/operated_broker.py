@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from lbg_broker.admin.actions import Action
+from lbg_broker.admin.errors import Denied, Unreachable
+from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.snapshot import QueueStatus, Snapshot, Unknown
 from lbg_broker.group import Engine, GroupSpec, Names
-from lbg_broker.provisioning.actions import Action
-from lbg_broker.provisioning.admin import Beat
-from lbg_broker.provisioning.errors import Denied, Unreachable
-from lbg_broker.provisioning.observed import Observed, QueueSeen, Unknown
-from lbg_operator.brokers.access import Access
+from lbg_operator.reconcile.broker_pool import Access
 from support.fake_admin import FakeAdmin
 
 
@@ -30,7 +30,7 @@ class OperatedBroker(FakeAdmin):
         self.check_takes_s = 0.0
         self.waiting: dict[str, int] = {}
         self.counted: list[frozenset[str]] = []
-        self.members_of: Callable[[str], Sequence[Beat]] = lambda group: ()
+        self.members_of: Callable[[str], Sequence[Heartbeat]] = lambda group: ()
 
     async def check(self, access: Access) -> Engine:
         self._require()
@@ -50,7 +50,7 @@ class OperatedBroker(FakeAdmin):
         async with super().lock(group):
             yield
 
-    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Observed:
+    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Snapshot:
         self._require()
         return self._counted(group, await super().observe(group, wanted=wanted))
 
@@ -58,13 +58,15 @@ class OperatedBroker(FakeAdmin):
         self._require()
         await super().perform(action)
 
-    async def observe_many(self, specs: Sequence[GroupSpec]) -> Mapping[str, Observed]:
+    async def observe_many(self, specs: Sequence[GroupSpec]) -> Mapping[str, Snapshot]:
         self._require()
         if self.is_deaf:
             raise Unreachable("statistics are away")
         return {spec.name: await self.observe(spec.name, wanted=spec) for spec in specs}
 
-    async def listen_many(self, groups: Sequence[str], *, seconds: float) -> Mapping[str, Sequence[Beat]]:
+    async def listen_many(
+        self, groups: Sequence[str], *, seconds: float
+    ) -> Mapping[str, Sequence[Heartbeat]]:
         self._require()
         return {group: self.members_of(group) for group in groups}
 
@@ -85,12 +87,12 @@ class OperatedBroker(FakeAdmin):
         if self.is_down:
             raise Unreachable("no broker answers")
 
-    def _counted(self, group: str, observed: Observed) -> Observed:
+    def _counted(self, group: str, observed: Snapshot) -> Snapshot:
         stem = Names(group).queue(0)[:-1]
         consumers = len(self.members_of(group))
         queues = {
             name: replace(seen, ready=self.waiting.get(name, 0), consumers=consumers)
-            if isinstance(seen, QueueSeen) and name.startswith(stem)
+            if isinstance(seen, QueueStatus) and name.startswith(stem)
             else seen
             for name, seen in observed.queues.items()
         }
@@ -112,7 +114,7 @@ class Login:
 
 
 class OperatedPool:
-    """As `brokers.pool.Pool`, with the brokers that a test has."""
+    """As `BrokerPool`, with the brokers that a test has."""
 
     def __init__(self, brokers: Mapping[Hashable, OperatedBroker]) -> None:
         self._brokers = brokers

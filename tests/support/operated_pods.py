@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from lbg_broker.provisioning.admin import Beat
-from lbg_broker.provisioning.statuses import READY
-from lbg_operator.children.naming import GROUP_LABEL
-from lbg_operator.cluster.kinds import DEPLOYMENT, GROUP, POD, Kind
-from lbg_operator.cluster.seam import Object
-from lbg_operator.reconciling.planning import DELETION_COST
+from lbg_broker.admin.describe import READY
+from lbg_broker.admin.protocol import Heartbeat
+from lbg_operator.kube.api import Object
+from lbg_operator.kube.kinds import DEPLOYMENT, GROUP, POD, Kind
+from lbg_operator.reconcile.desired import DELETION_COST
+from lbg_operator.resources.names import GROUP_LABEL
 from support.fake_cluster import FakeCluster
 
 LATER_S = 0.2
@@ -37,7 +37,7 @@ class Pods:
             if kind is POD and place == namespace and one["metadata"]["labels"].get(GROUP_LABEL) == group
         ]
 
-    def members(self, name: str) -> Sequence[Beat]:
+    def members(self, name: str) -> Sequence[Heartbeat]:
         """Of the group that the broker knows by `name`; queues are dealt out one by one, the oldest pod first."""
         for (kind, namespace, group), one in self._cluster.objects.items():
             if kind is GROUP and one["spec"].get("groupName", f"{namespace}-{group}") == name:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
+from lbg_broker.admin.actions import Action, ActOnQueue
+from lbg_broker.admin.snapshot import (
+    AWAY,
+    CLOSING,
+    LIVE,
+    STRANDED,
+    QueueStatus,
+    SessionsStatus,
+    SessionStatus,
+    Snapshot,
+)
 from lbg_broker.group import GroupSpec, Names
-from lbg_broker.provisioning.actions import Action, ActOnQueue
-from lbg_broker.provisioning.native import AWAY, CLOSING, LIVE, STRANDED, SessionSeen, SessionsSeen
-from lbg_broker.provisioning.observed import Observed, QueueSeen
-from lbg_operator.children.naming import GROUP_LABEL
-from lbg_operator.cluster.kinds import POD, STATEFUL_SET, Kind
-from lbg_operator.cluster.seam import Object
+from lbg_operator.kube.api import Object
+from lbg_operator.kube.kinds import POD, STATEFUL_SET, Kind
+from lbg_operator.resources.names import GROUP_LABEL
 from support.fake_cluster import FakeCluster
 from support.operated import MAIN, Place
 from support.operated_broker import OperatedBroker
@@ -84,11 +92,11 @@ class SessionsBroker(OperatedBroker):
     def begin(self, session: str) -> None:
         self.sessions[session] = _Session()
 
-    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Observed:
+    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Snapshot:
         observed = await super().observe(group, wanted=wanted)
         parent = Names(group).parent
         queue = observed.queues.get(parent)
-        if not isinstance(queue, QueueSeen):
+        if not isinstance(queue, QueueStatus):
             return observed
         native = self._seen()
         told = replace(queue, native=native, ready=sum(one.messages for one in native.sessions), unacked=0)
@@ -104,7 +112,7 @@ class SessionsBroker(OperatedBroker):
             return
         await super().perform(action)
 
-    def _seen(self) -> SessionsSeen:
+    def _seen(self) -> SessionsStatus:
         pods = {name: one["metadata"]["uid"] for name, one in self.pods.all().items()}
         for name, uid in pods.items():
             if uid not in self._over and self.starts:
@@ -113,14 +121,14 @@ class SessionsBroker(OperatedBroker):
             if session.closing and self.works and name in pods:
                 self._over.add(pods[name])
                 del self.sessions[name]
-        return SessionsSeen(
+        return SessionsStatus(
             self.closed, 0, tuple(self._shown(name, name in pods) for name in sorted(self.sessions))
         )
 
-    def _shown(self, name: str, is_live: bool) -> SessionSeen:
+    def _shown(self, name: str, is_live: bool) -> SessionStatus:
         session = self.sessions[name]
         state = CLOSING if session.closing else LIVE if is_live else STRANDED if session.messages else AWAY
-        return SessionSeen(name, state, None, 9, 4, session.messages, session.away_since)
+        return SessionStatus(name, state, None, 9, 4, session.messages, session.away_since)
 
 
 def sessions_place() -> tuple[Place, SessionsBroker]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from prometheus_client.core import Metric
 
-from lbg_operator.process.metrics import Metrics
-from lbg_operator.reconciling.looks import Looks
-from lbg_operator.reconciling.store import Store
+from lbg_operator.reconcile.object_cache import ObjectCache
+from lbg_operator.reconcile.survey_cache import SurveyCache
+from lbg_operator.runtime.metrics import Metrics
 from lbg_sidecar.process.metrics import Series
 
 
 def series_of_operator() -> dict[str, Series]:
-    looks = Looks(lambda key: None, now=lambda: 0.0, timestamp=lambda: "")
-    families = Metrics(Store(), looks, lambda kind: 0.0).registry.collect()
+    looks = SurveyCache(lambda key: None, now=lambda: 0.0, timestamp=lambda: "")
+    families = Metrics(ObjectCache(), looks, lambda kind: 0.0).registry.collect()
     return {
         f"{one.name}_total" if one.type == "counter" else one.name: Series(
             one.type, one.documentation, _labels_of(one)

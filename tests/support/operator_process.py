@@ -12,8 +12,8 @@ from pathlib import Path
 
 import aiohttp
 
-from lbg_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, SECRET
-from lbg_operator.process.watching import SELECTORS
+from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, SECRET
+from lbg_operator.runtime.watches import SELECTORS
 from support.command_line import clean_environment
 from support.embedded import EmbeddedBroker
 from support.manifests import consumer, group_manifest
@@ -59,7 +59,7 @@ class OperatorProcess:
         command = [
             sys.executable,
             "-m",
-            "lbg",
+            "lbgroup",
             "operator",
             "run",
             "--host",

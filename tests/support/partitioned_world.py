@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lbg_broker.amqp import BasicProperties
-from lbg_broker.server.core.kinds.partitioned.placing import placing
-from lbg_broker.server.core.kinds.partitioned.rules import PartitionedRules
+from lbg_broker.server.core.arguments import PartitionedArguments
+from lbg_broker.server.core.queue_types.partitioned import placing
 from support.broker_world import Client, World
 
 DELAY_S = 5.0
@@ -98,7 +98,7 @@ class PartitionedWorld(World):
 
     def key_of(self, partition: int, *, number: int = 0) -> str:
         """A key of this partition; others by `number`."""
-        place = placing(PartitionedRules(count=len(self.queue().lines)))
+        place = placing(PartitionedArguments(count=len(self.queue().lines)))
         keys = (key for key in map("key-{}".format, range(100_000)) if place(header(key)) == partition)
         for _ in range(number):
             next(keys)

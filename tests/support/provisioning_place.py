@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.management import ManagementApi, ManagementSettings
 from lbg_broker.client import ConnectionSettings
-from lbg_broker.provisioning.live import LiveAdmin
-from lbg_broker.provisioning.management import ManagementApi, ManagementSettings
 
 
 @dataclass(frozen=True)

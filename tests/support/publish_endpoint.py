@@ -13,7 +13,7 @@ from aiohttp import ClientSession, web
 
 from lbg_broker.client import Delivery, connect
 from lbg_broker.group import GroupSpec, Names
-from lbg_sidecar.publishing import EndpointSettings, Publishing, routes
+from lbg_sidecar.publish_api import EndpointSettings, PublishService, routes
 from support.waiting import GUARD_S
 
 SPEC = GroupSpec("orders", "orders", hash_count=16, queue_count=2, queue_size_mb=1, client_username="guest")
@@ -22,7 +22,7 @@ BATCH = {"Content-Type": "application/cloudevents-batch+json"}
 
 @dataclass
 class Endpoint:
-    publishing: Publishing
+    publishing: PublishService
     session: ClientSession
     url: str
 
@@ -50,7 +50,7 @@ class Endpoint:
 
 @asynccontextmanager
 async def serving(broker_url: str, **settings: Any) -> AsyncIterator[Endpoint]:
-    publishing = Publishing(
+    publishing = PublishService(
         EndpointSettings(**{"broker": [broker_url], "answer_within_s": GUARD_S, **settings})
     )
     await publishing.start()

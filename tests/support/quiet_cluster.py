@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from lbg_operator.cluster.kinds import KINDS, Kind
+from lbg_operator.kube.kinds import KINDS, Kind
 
 Object = dict[str, Any]
 

@@ -14,7 +14,7 @@ from lbg_broker.group import (
     PublishedRecord,
     incarnation_of_epoch,
 )
-from lbg_broker.group.journal import VERDICTS
+from lbg_broker.group.journal_record import VERDICTS
 from support.journal_rows import delivered, published
 
 HASH_OF_KEY = {"k0": 0, "k1": 1, "k2": 0, None: 2}

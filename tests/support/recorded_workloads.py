@@ -1,7 +1,7 @@
 """The workloads that the operator makes of a range of manifests, to be held against those of a release.
 
 `python tests/support/recorded_workloads.py`, run in the tree of a release into which this file was copied, prints what
-that release makes: tests/reconciling/workloads_COMMIT.jsonl, one to a line.
+that release makes: tests/operator/reconcile/workloads_COMMIT.jsonl, one to a line.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lbg_operator.children.broker_pod import stateful_set_of
-from lbg_operator.children.embedded import AMQPS_PORT, HTTPS_PORT
-from lbg_operator.children.session_pods import session_set_of
-from lbg_operator.children.workload import deployment_of
-from lbg_operator.manifests import BrokerManifest, GroupManifest
+from lbg_operator.crds import BrokerManifest, GroupManifest
+from lbg_operator.resources.embedded_broker import AMQPS_PORT, HTTPS_PORT, stateful_set_of
+from lbg_operator.resources.workload import deployment_of, session_set_of
 from lbg_operator.settings import OperatorSettings
 from support.manifests import broker_manifest, group_manifest
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from lbg_operator.manifests import GroupManifest, Scaling
-from lbg_operator.manifests.schedule import DAYS
+from lbg_operator.crds import GroupManifest, Scaling
+from lbg_operator.crds.scaling import DAYS
 from support.manifests import group_manifest
 
 

@@ -15,8 +15,8 @@ from typing import Self
 import yaml
 from aiohttp import web
 
-from lbg_operator.cluster.kinds import KINDS, Kind
-from lbg_operator.cluster.seam import ClusterError, Object
+from lbg_operator.kube.api import ClusterError, Object
+from lbg_operator.kube.kinds import KINDS, Kind
 from support.discovery import discovered
 from support.fake_cluster import FakeCluster, matches
 
@@ -96,7 +96,7 @@ class ServedCluster:
     async def _done(
         self, request: web.Request, kind: Kind, namespace: str | None, name: str, subresource: str
     ) -> web.Response:
-        from lbg_operator.cluster.live import APPLY  # takes long to load: not when the tests are collected
+        from lbg_operator.kube.client import APPLY  # takes long to load: not when the tests are collected
 
         cluster, media = self.cluster, request.headers.get("Content-Type", "")
         body = await request.json() if request.can_read_body else {}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from lbg_broker.amqp.methods import BasicAck, BasicCancel, BasicNack
-from lbg_broker.server.core.kinds.sessions.book import Book
-from lbg_broker.server.core.kinds.sessions.distributing import Distribution
-from lbg_broker.server.core.kinds.sessions.numbering import END, SEQUENCE
+from lbg_broker.server.core.queue_types.session_distribution import SessionRouter
+from lbg_broker.server.core.queue_types.session_headers import END, SEQUENCE
+from lbg_broker.server.core.queue_types.sessions import SessionRegistry
 from support.broker_world import Client, Delivery, World
 
 ENDS = b"end of session"
@@ -101,13 +101,13 @@ class SessionJudge:
         self.published = 0
 
     @property
-    def policy(self) -> Distribution:
+    def policy(self) -> SessionRouter:
         policy = self.world.queue().policy
-        assert isinstance(policy, Distribution)
+        assert isinstance(policy, SessionRouter)
         return policy
 
     @property
-    def book(self) -> Book:
+    def book(self) -> SessionRegistry:
         return self.policy._book
 
     # --- what is heard -----------------------------------------------------------------------------------------

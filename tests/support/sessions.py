@@ -6,7 +6,7 @@ import json
 import urllib.request
 from typing import Any
 
-from lbg_broker.server.core.kinds.sessions.numbering import END, SEQUENCE
+from lbg_broker.server.core.queue_types.session_headers import END, SEQUENCE
 from support.broker_world import Client, Delivery, World
 from support.embedded import EmbeddedBroker
 

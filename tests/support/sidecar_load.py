@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 
 from lbg_broker.group import GroupSpec
-from lbg_broker.publishing import GroupPublisher
+from lbg_broker.publisher import GroupPublisher
 from support.group_on_broker import declare_group
 
 KEYS = 12

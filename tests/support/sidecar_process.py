@@ -30,7 +30,7 @@ def lbg(broker: EmbeddedBroker, *arguments: str) -> None:
     management = {"LBG_MANAGEMENT": broker.management_url} if arguments[0] == "group" else {}
     environment = {**clean_environment(), "LBG_BROKER": broker.url, **management}
     subprocess.run(
-        [sys.executable, "-m", "lbg", *arguments],
+        [sys.executable, "-m", "lbgroup", *arguments],
         env=environment,
         check=True,
         capture_output=True,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from lbg_broker.client import ClientConnection, Publisher, connect
+from lbg_broker.client import ClientConnection, ConfirmingPublisher, connect
 from lbg_broker.group import RABBITMQ, Engine, GroupSpec, topology_of
 from support.attached import Attached
 
@@ -29,7 +29,7 @@ class TriedQueue:
 
     name = "q"
 
-    def __init__(self, connection: ClientConnection, publisher: Publisher) -> None:
+    def __init__(self, connection: ClientConnection, publisher: ConfirmingPublisher) -> None:
         self.connection = connection
         self._publisher = publisher
 
@@ -60,7 +60,7 @@ async def queue_on(
     connection = await connect(url)
     channel = await connection.open_channel()
     await channel.queue_declare(TriedQueue.name, durable=True, arguments=arguments)
-    queue = TriedQueue(connection, await Publisher.open(connection))
+    queue = TriedQueue(connection, await ConfirmingPublisher.open(connection))
     await queue.publish(*holding)
     try:
         yield queue

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from lbg_broker.amqp import METHODS, Connection, Event, Method, MethodEvent, Role
-from lbg_broker.amqp.fields import FieldType
+from lbg_broker.amqp.field_table import FieldType
 from lbg_broker.amqp.methods import (
     ChannelOpen,
     ChannelOpenOk,

@@ -4,8 +4,18 @@ Pure: no asyncio, sockets, threads or clock here, and nothing of LBG's own. `Con
 methods are in `lbg_broker.amqp.methods`.
 """
 
-from lbg_broker.amqp.connection import Connection
-from lbg_broker.amqp.errors import AmqpError, DecodeError, EncodeError, LocalProtocolError, PeerError
+from __future__ import annotations
+
+from lbg_broker.amqp.connection import Connection, Pulse
+from lbg_broker.amqp.errors import (
+    AmqpError,
+    DecodeError,
+    EncodeError,
+    LocalProtocolError,
+    PeerError,
+    ReplyCode,
+    is_channel_error,
+)
 from lbg_broker.amqp.events import (
     AckEvent,
     ChannelFault,
@@ -17,13 +27,11 @@ from lbg_broker.amqp.events import (
     MethodEvent,
     PublishEvent,
 )
+from lbg_broker.amqp.field_table import FieldValue, Table, decode_table, encode_table
 from lbg_broker.amqp.frames import PROTOCOL_HEADER
-from lbg_broker.amqp.heartbeats import Pulse
 from lbg_broker.amqp.methods.base import METHODS, Method, Role
 from lbg_broker.amqp.properties import NO_PROPERTIES, BasicProperties
-from lbg_broker.amqp.replies import ReplyCode, is_channel_error
 from lbg_broker.amqp.states import ChannelState, ConnectionState
-from lbg_broker.amqp.tables import FieldValue, Table, decode_table, encode_table
 
 __all__ = [
     "METHODS",

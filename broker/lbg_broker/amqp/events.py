@@ -1,4 +1,4 @@
-"""What `Connection.batches` and `receive_data` return.
+"""Events that `Connection.batches` and `receive_data` return.
 
 ::
 
@@ -15,25 +15,15 @@ The three frequent ones have the method's arguments as attributes and make `meth
 Handle them by exact type: ``kind = type(event); if kind is PublishEvent: …``.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from lbg_broker.amqp.field_table import Table
 from lbg_broker.amqp.methods.base import Method
-from lbg_broker.amqp.methods.messaging import BasicAck, BasicDeliver, BasicPublish
+from lbg_broker.amqp.methods.basic import BasicAck, BasicDeliver, BasicPublish
 from lbg_broker.amqp.properties import BasicProperties
-from lbg_broker.amqp.tables import Table
-
-__all__ = [
-    "AckEvent",
-    "ChannelFault",
-    "ConnectionFault",
-    "ContentEvent",
-    "DeliverEvent",
-    "Event",
-    "HeaderEvent",
-    "MethodEvent",
-    "PublishEvent",
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The properties of a message: the flags and values of a content header (AMQP 0-9-1 section 4.2.6.1)."""
+"""Properties of a message: flags and values of a content header (AMQP 0-9-1 section 4.2.6)."""
 
 from dataclasses import dataclass, fields
 from struct import Struct
@@ -6,9 +6,7 @@ from struct import error as StructError
 from typing import Any, Final, Self
 
 from lbg_broker.amqp.errors import DecodeError, EncodeError
-from lbg_broker.amqp.fields import FieldType, LongLong, Octet, ShortStr, TableField
-
-__all__ = ["NO_PROPERTIES", "BasicProperties"]
+from lbg_broker.amqp.field_table import FieldType, LongLong, Octet, ShortStr, TableField
 
 _FLAGS = Struct(">H")
 _STRICT_UNUSED: Final = 0x0003  # bit 0 announces more flags, bit 1 has no property: class basic has neither

@@ -1,8 +1,10 @@
-"""The states of a connection and of a channel, and every step between them. What is missing is illegal.
+"""States of a connection and of a channel, and every step between them. A step that is missing is illegal.
 
 The states are of the conversation, so one table serves both roles: the client's connection is in `TUNING` from
 the moment it has read connection.tune, the server's from the moment it has written it.
 """
+
+from __future__ import annotations
 
 from enum import Enum, auto
 from typing import Final
@@ -10,20 +12,9 @@ from typing import Final
 from lbg_broker.amqp.methods import connection as m
 from lbg_broker.amqp.methods.base import Method, Role
 
-__all__ = [
-    "CHANNEL_RECEIVED",
-    "CHANNEL_SENT",
-    "CONNECTION",
-    "CONNECTION_CLOSABLE",
-    "ChannelInput",
-    "ChannelState",
-    "ConnectionState",
-    "input_of",
-]
-
 
 class ConnectionState(Enum):
-    """Where the conversation is."""
+    """State of a connection."""
 
     HEADER = auto()  # nobody has spoken
     STARTING = auto()  # the header was sent: connection.start is next
@@ -73,7 +64,7 @@ CONNECTION_CLOSABLE: Final = frozenset(
 
 
 class ChannelState(Enum):
-    """Where a channel is."""
+    """State of a channel."""
 
     CLOSED = auto()
     OPENING = auto()  # open was sent, open-ok was not
@@ -83,7 +74,7 @@ class ChannelState(Enum):
 
 
 class ChannelInput(Enum):
-    """What can happen to a channel."""
+    """Event that changes the state of a channel."""
 
     OPEN = auto()
     OPEN_OK = auto()
@@ -93,7 +84,7 @@ class ChannelInput(Enum):
 
 
 def input_of(method: type[Method]) -> ChannelInput:
-    """What a method is to its channel's state."""
+    """Input that a method is to the state of its channel."""
     return _INPUTS.get(method, ChannelInput.OTHER)
 
 

@@ -12,14 +12,14 @@ Built on `asyncio.Protocol`: what one read brings is handed over as lists, what 
 write. The errors are drawn in `errors`.
 """
 
+from __future__ import annotations
+
 from lbg_broker.amqp import BasicProperties
-from lbg_broker.client.acking import AckBatcher
-from lbg_broker.client.addressing import BrokerAddress, split_urls
-from lbg_broker.client.backoff import Backoff
+from lbg_broker.client.ack_window import AckBatcher
 from lbg_broker.client.channel import Channel, OnCancelled, OnConfirm, OnDeliveries, OnReturn, OnRevoked
-from lbg_broker.client.connecting import connect, connect_any
+from lbg_broker.client.confirms import ConfirmingPublisher
+from lbg_broker.client.connect import Backoff, ReconnectLoop, connect, connect_any, reconnect_loop
 from lbg_broker.client.connection import ClientConnection
-from lbg_broker.client.credentials import CredentialFiles, Credentials, CredentialsSource
 from lbg_broker.client.errors import (
     AccessRefused,
     AddressConflict,
@@ -41,9 +41,15 @@ from lbg_broker.client.errors import (
     Unroutable,
 )
 from lbg_broker.client.messages import Delivery, GotMessage, Returned
-from lbg_broker.client.publisher import Publisher
-from lbg_broker.client.reconnecting import Reconnecting, reconnecting
-from lbg_broker.client.settings import ConnectionSettings, TlsSettings
+from lbg_broker.client.settings import (
+    BrokerAddress,
+    ConnectionSettings,
+    CredentialFiles,
+    Credentials,
+    CredentialsSource,
+    TlsSettings,
+    split_urls,
+)
 
 __all__ = [
     "AccessRefused",
@@ -57,6 +63,7 @@ __all__ = [
     "ChannelClosed",
     "ClientConnection",
     "ClientError",
+    "ConfirmingPublisher",
     "ConnectError",
     "ConnectRefused",
     "ConnectionClosed",
@@ -76,9 +83,8 @@ __all__ = [
     "OnReturn",
     "OnRevoked",
     "PreconditionFailed",
-    "Publisher",
     "QueueDown",
-    "Reconnecting",
+    "ReconnectLoop",
     "ResourceLocked",
     "Returned",
     "SettingsError",
@@ -87,6 +93,6 @@ __all__ = [
     "Unroutable",
     "connect",
     "connect_any",
-    "reconnecting",
+    "reconnect_loop",
     "split_urls",
 ]

@@ -1,11 +1,24 @@
-"""One channel: publishing, consuming and settling, on top of declaring."""
+"""One channel: requests, declarations, publishing, consuming and settling."""
+
+from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
-from lbg_broker.amqp import NO_PROPERTIES, AckEvent, BasicProperties, Connection, ContentEvent, Method, Table
+from lbg_broker.amqp import (
+    NO_PROPERTIES,
+    AckEvent,
+    BasicProperties,
+    ChannelFault,
+    ChannelState,
+    Connection,
+    ContentEvent,
+    Method,
+    Table,
+)
 from lbg_broker.amqp.methods import (
     BasicAck,
     BasicCancel,
@@ -21,17 +34,50 @@ from lbg_broker.amqp.methods import (
     BasicReject,
     BasicRevoke,
     BasicRevokeOk,
+    ChannelClose,
+    ChannelCloseOk,
     ChannelFlow,
     ChannelFlowOk,
+    ChannelOpen,
+    ChannelOpenOk,
     ConfirmSelect,
     ConfirmSelectOk,
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    ExchangeUnbind,
+    ExchangeUnbindOk,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+    QueueUnbind,
+    QueueUnbindOk,
 )
-from lbg_broker.client.declaring import DeclaringChannel
-from lbg_broker.client.errors import ClientError
+from lbg_broker.client.errors import ChannelClosed, ClientError, channel_closed
 from lbg_broker.client.messages import Delivery, GotMessage, Returned
-from lbg_broker.client.requests import REQUEST_BYTES, Carrier
 
-__all__ = ["Channel", "OnCancelled", "OnConfirm", "OnDeliveries", "OnReturn", "OnRevoked"]
+REQUEST_BYTES = 128  # what a request adds to the output, roughly: only used to decide when to write
+
+_AnswerT = TypeVar("_AnswerT")
+
+
+class Transport(Protocol):
+    """The connection, as its channels see it."""
+
+    def wrote(self, size_bytes: int) -> None: ...
+    def before_writing(self, callback: Callable[[], None]) -> None: ...
+    async def drain(self) -> None: ...
+    def check_open(self) -> None: ...
+    def release(self, number: int) -> None: ...
+
 
 OnDeliveries: TypeAlias = Callable[[list[Delivery]], None]
 """Called once per read with everything that came for the consumer, in order."""
@@ -60,26 +106,205 @@ class _Consumer:
     on_revoked: OnRevoked | None
 
 
-class Channel(DeclaringChannel):
+class Channel:
     """A channel of a `ClientConnection`; made by `open_channel`.
 
     `publish`, `ack`, `nack` and `reject` only add to the output, which is written at the end of the loop turn;
     `drain` of the connection waits until it may go on.
     """
 
-    def __init__(self, carrier: Carrier, machine: Connection, number: int) -> None:
-        super().__init__(carrier, machine, number)
+    def __init__(self, carrier: Transport, machine: Connection, number: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._carrier = carrier
+        self._machine = machine
+        self.number = number
+        self.is_open = False
+        self.closed: asyncio.Future[ClientError | None] = self._loop.create_future()
+        self._waiters: deque[tuple[tuple[type, ...], asyncio.Future[object]]] = deque()
+        self._reason: ClientError | None = None
         self.on_confirm: OnConfirm | None = None
         self.on_return: OnReturn | None = None
         self.is_confirming = False
         self.last_delivery_tag = 0
         """Of the newest message handed over, by consuming or by get."""
         self.prefetch_count = 0
-        """What all consumers of this channel together may hold unacknowledged; 0: no limit."""
+        """Limit of unacknowledged messages of all consumers of this channel together; 0: no limit."""
         self._published = 0
         self._prefetch_next = 0
         self._consumers: dict[str, _Consumer] = {}
         self._consumers_made = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.number} {'open' if self.is_open else 'closed'}>"
+
+    async def open(self) -> None:
+        """Open it. Called once, by the connection."""
+        try:
+            await self._request(ChannelOpen(), ChannelOpenOk)
+        except asyncio.CancelledError:
+            self.is_open = self._machine.channel_state(self.number) in (
+                ChannelState.OPENING,
+                ChannelState.OPEN,
+            )
+            self.close_soon()
+            raise
+
+    def close_soon(self) -> None:
+        """Send channel.close, at the end of this loop turn; from now on the channel is closed to us.
+
+        It goes out directly, never after a basic.cancel: the broker then puts what was delivered and not
+        acknowledged back at the head of the queue before another consumer gets anything. Later deliveries are
+        dropped.
+        """
+        if self.is_open:
+            self.is_open = False
+            self._machine.send(self.number, ChannelClose(200, "goodbye"))
+            self._carrier.wrote(REQUEST_BYTES)
+
+    async def close(self) -> None:
+        """`close_soon`, and await the broker's answer. Never raises."""
+        self.close_soon()
+        if not self.closed.done():
+            await asyncio.shield(self.closed)
+
+    async def drain(self) -> None:
+        """As the connection's `drain`. Raises `ChannelClosed` or `ConnectionLost`."""
+        self.check_open()
+        await self._carrier.drain()
+        self.check_open()
+
+    def before_writing(self, callback: Callable[[], None]) -> None:
+        """Call once at the end of this loop turn, before its output is written in one piece."""
+        self._carrier.before_writing(callback)
+
+    def check_open(self) -> None:
+        """Raises why the channel is closed, if it is."""
+        if not self.is_open:
+            raise self.why_closed()
+
+    async def call(self, request: Method, answer: type[_AnswerT]) -> _AnswerT:
+        """Send a request and await its answer. Raises `ChannelClosed` or `ConnectionLost`."""
+        self.check_open()
+        return await self._request(request, answer)
+
+    async def _request(self, request: Method, *answers: type[_AnswerT]) -> _AnswerT:
+        self._carrier.check_open()
+        self._machine.send(self.number, request)
+        self._carrier.wrote(REQUEST_BYTES)
+        waiter: asyncio.Future[object] = self._loop.create_future()
+        self._waiters.append((answers, waiter))
+        answer = await waiter
+        assert isinstance(answer, answers)
+        return answer
+
+    def _answer(self, answer: object) -> None:
+        if self._waiters and isinstance(answer, self._waiters[0][0]):
+            _, waiter = self._waiters.popleft()
+            if not waiter.done():  # whoever asked may have been cancelled
+                waiter.set_result(answer)
+
+    def _on_answer(self, method: Method) -> None:
+        """A method from the broker."""
+        match method:
+            case ChannelClose():
+                self._machine.send(self.number, ChannelCloseOk())
+                self._carrier.wrote(REQUEST_BYTES)
+                self._finish(channel_closed(method.reply_code, method.reply_text))
+            case ChannelCloseOk():
+                self._finish(None)
+            case ChannelOpenOk():
+                self.is_open = True
+                self._answer(method)
+            case _:
+                self._answer(method)
+
+    def on_fault(self, fault: ChannelFault) -> None:
+        """The broker broke the protocol on this channel. The machine has closed it and awaits the answer."""
+        self._end(channel_closed(fault.reply_code, fault.reply_text))
+
+    def on_connection_lost(self, reason: ClientError) -> None:
+        """The connection is gone, or closed by us."""
+        self._end(reason)
+
+    def why_closed(self) -> ClientError:
+        """The error that a use of the closed channel raises."""
+        return self._reason or ChannelClosed(200, "closed by us")
+
+    def _finish(self, reason: ClientError | None) -> None:
+        self._carrier.release(self.number)
+        self._end(reason)
+
+    def _end(self, reason: ClientError | None) -> None:
+        if self.closed.done():
+            return
+        self.is_open = False
+        self._reason = reason
+        self.closed.set_result(reason)
+        waiters, self._waiters = self._waiters, deque()
+        for _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(self.why_closed())
+
+    async def exchange_declare(
+        self,
+        name: str,
+        type: str = "direct",
+        *,
+        durable: bool = False,
+        passive: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Table | None = None,
+    ) -> None:
+        flags = {"passive": passive, "durable": durable, "auto_delete": auto_delete, "internal": internal}
+        await self.call(ExchangeDeclare(name, type, **flags, arguments=arguments or {}), ExchangeDeclareOk)
+
+    async def exchange_delete(self, name: str, *, if_unused: bool = False) -> None:
+        await self.call(ExchangeDelete(name, if_unused), ExchangeDeleteOk)
+
+    async def exchange_bind(
+        self, destination: str, source: str, routing_key: str = "", *, arguments: Table | None = None
+    ) -> None:
+        request = ExchangeBind(destination, source, routing_key, arguments=arguments or {})
+        await self.call(request, ExchangeBindOk)
+
+    async def exchange_unbind(
+        self, destination: str, source: str, routing_key: str = "", *, arguments: Table | None = None
+    ) -> None:
+        request = ExchangeUnbind(destination, source, routing_key, arguments=arguments or {})
+        await self.call(request, ExchangeUnbindOk)
+
+    async def queue_declare(
+        self,
+        name: str = "",
+        *,
+        durable: bool = False,
+        passive: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Table | None = None,
+    ) -> QueueDeclareOk:
+        """The answer holds the queue's name (the broker makes one for ``""``), messages and consumers."""
+        flags = {"passive": passive, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete}
+        return await self.call(QueueDeclare(name, **flags, arguments=arguments or {}), QueueDeclareOk)
+
+    async def queue_bind(
+        self, queue: str, exchange: str, routing_key: str = "", *, arguments: Table | None = None
+    ) -> None:
+        await self.call(QueueBind(queue, exchange, routing_key, arguments=arguments or {}), QueueBindOk)
+
+    async def queue_unbind(
+        self, queue: str, exchange: str, routing_key: str = "", *, arguments: Table | None = None
+    ) -> None:
+        await self.call(QueueUnbind(queue, exchange, routing_key, arguments or {}), QueueUnbindOk)
+
+    async def queue_purge(self, name: str) -> int:
+        """Returns how many messages are gone."""
+        return (await self.call(QueuePurge(name), QueuePurgeOk)).message_count
+
+    async def queue_delete(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Returns how many messages went with it."""
+        return (await self.call(QueueDelete(name, if_unused, if_empty), QueueDeleteOk)).message_count
 
     # Publishing
 
@@ -127,12 +352,12 @@ class Channel(DeclaringChannel):
     # Consuming
 
     async def basic_qos(self, prefetch_count: int) -> None:
-        """How many unacknowledged messages each consumer started from now on may hold; 0: no limit."""
+        """Limits the unacknowledged messages of each consumer that starts from now on; 0: no limit."""
         await self.call(BasicQos(0, prefetch_count, False), BasicQosOk)
         self._prefetch_next = prefetch_count
 
     async def limit(self, prefetch_count: int) -> None:
-        """How many unacknowledged messages all consumers of this channel may hold together, those that are there, too;
+        """Limits the unacknowledged messages of all consumers of this channel together, also of those that are there;
         0: no limit but their own (RabbitMQ: basic.qos with global)."""
         await self.call(BasicQos(0, prefetch_count, True), BasicQosOk)
 
@@ -253,7 +478,7 @@ class Channel(DeclaringChannel):
                 if self.is_open:
                     self._machine.send(self.number, ChannelFlowOk(method.active))
             case _:
-                super().on_method(method)
+                self._on_answer(method)
 
     def _on_cancelled(self, method: BasicCancel) -> None:
         consumer = self._consumers.pop(method.consumer_tag, None)

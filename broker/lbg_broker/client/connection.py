@@ -1,4 +1,6 @@
-"""One open connection: bytes between a transport and the machine, and events to their channels."""
+"""One open connection: its transport, its write buffer, and its channels."""
+
+from __future__ import annotations
 
 import asyncio
 import ssl
@@ -6,9 +8,13 @@ from collections.abc import Callable
 from typing import cast
 
 from lbg_broker.amqp import (
+    AckEvent,
+    ChannelFault,
     Connection,
     ConnectionFault,
     ConnectionState,
+    ContentEvent,
+    DeliverEvent,
     Event,
     Method,
     MethodEvent,
@@ -17,13 +23,202 @@ from lbg_broker.amqp import (
 )
 from lbg_broker.amqp.methods import ConnectionBlocked, ConnectionClose, ConnectionCloseOk, ConnectionUnblocked
 from lbg_broker.client.channel import Channel
-from lbg_broker.client.channels import Channels
 from lbg_broker.client.errors import ClientError, ConnectError, ConnectionClosed, ConnectionLost, TlsError
-from lbg_broker.client.handshaking import Handshake, client_properties
-from lbg_broker.client.outlet import Outlet
+from lbg_broker.client.handshake import Handshake, client_properties
 from lbg_broker.client.settings import ConnectionSettings
 
-__all__ = ["ClientConnection"]
+FLUSH_BYTES = 256 * 1024
+"""Output goes to the transport at the end of the loop turn, or when so much has gathered."""
+
+HIGH_WATER_BYTES = 1024 * 1024
+"""`drained` waits above this. With asyncio's own 64 KiB a publisher of small messages waits for every write."""
+
+LINGER_S = 2.0
+"""Seconds for a closing socket to write out its last bytes."""
+
+
+class WriteBuffer:
+    """Takes a machine's output to a transport, and tells when publishers must wait."""
+
+    def __init__(self, machine: Connection) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._machine = machine
+        self._transport: asyncio.Transport | None = None
+        self._turn_end: asyncio.Handle | None = None
+        self._before_writing: list[Callable[[], None]] = []
+        self._lingering: asyncio.TimerHandle | None = None
+        self._gathered_bytes = 0
+        self._written_in_turn_bytes = 0
+        self._is_full = False
+        self._is_blocked = False
+        self._free = asyncio.Event()
+        self._free.set()
+
+    def attach(self, transport: asyncio.Transport) -> None:
+        """There is a transport from now on."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+
+    def detach(self) -> None:
+        """The transport is gone."""
+        self._transport = None
+        for handle in (self._turn_end, self._lingering):
+            if handle is not None:
+                handle.cancel()
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes that have not reached the kernel, roughly."""
+        buffered = self._transport.get_write_buffer_size() if self._transport else 0
+        return self._gathered_bytes + buffered
+
+    def wrote(self, size_bytes: int) -> None:
+        """The machine has more output, of about this size: have it written at the end of this loop turn."""
+        self._gathered_bytes += size_bytes
+        if self._gathered_bytes >= FLUSH_BYTES:
+            self.flush()
+        elif self._turn_end is None:
+            self._turn_end = self._loop.call_soon(self._end_turn)
+
+    def before_writing(self, callback: Callable[[], None]) -> None:
+        """Call once at the end of this loop turn, before its output is written."""
+        self._before_writing.append(callback)
+        if self._turn_end is None:
+            self._turn_end = self._loop.call_soon(self._end_turn)
+
+    def flush(self) -> None:
+        """Write what has gathered, now."""
+        output = self._machine.take_output()
+        self._gathered_bytes = 0
+        if output and self._transport is not None:
+            self._written_in_turn_bytes += len(output)
+            self._transport.write(output)
+
+    async def drained(self) -> None:
+        """Flush; return when neither the transport is full nor the broker blocks, or `release` was called."""
+        self.flush()
+        if self._written_in_turn_bytes > FLUSH_BYTES:
+            # A publisher that never waits would starve the reading of its confirms.
+            self._written_in_turn_bytes = 0
+            await asyncio.sleep(0)
+        if not self._free.is_set():
+            await self._free.wait()
+
+    def set_full(self, is_full: bool) -> None:
+        """The transport's word."""
+        self._is_full = is_full
+        self._update()
+
+    def set_blocked(self, is_blocked: bool) -> None:
+        """The broker's word."""
+        self._is_blocked = is_blocked
+        self._update()
+
+    def release(self) -> None:
+        """Wake whoever waits: there is nothing to wait for any more."""
+        self._is_full = self._is_blocked = False
+        self._update()
+
+    def close(self) -> None:
+        """Write what is left and close the socket."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+            # A peer that reads nothing would keep what is buffered, and so the socket, for ever.
+            self._lingering = self._loop.call_later(LINGER_S, self._transport.abort)
+
+    def abort(self) -> bool:
+        """Close the socket without writing; False when there is none."""
+        if self._transport is None:
+            return False
+        self._transport.abort()
+        return True
+
+    def _end_turn(self) -> None:
+        callbacks, self._before_writing = self._before_writing, []
+        for callback in callbacks:
+            callback()
+        self._turn_end = None
+        self.flush()
+        self._written_in_turn_bytes = 0
+
+    def _update(self) -> None:
+        if self._is_full or self._is_blocked:
+            self._free.clear()
+        else:
+            self._free.set()
+
+
+class Channels:
+    """`on_other` gets what is of the connection itself. What comes for a channel that is gone is dropped."""
+
+    def __init__(self, on_other: Callable[[Event], None]) -> None:
+        self._on_other = on_other
+        self._channels: dict[int, Channel] = {}
+
+    def __len__(self) -> int:
+        return len(self._channels)
+
+    def free_number(self, channel_max: int) -> int | None:
+        """None: all are in use."""
+        return next((number for number in range(1, channel_max + 1) if number not in self._channels), None)
+
+    def add(self, channel: Channel) -> None:
+        self._channels[channel.number] = channel
+
+    def remove(self, number: int) -> None:
+        self._channels.pop(number, None)
+
+    def lose(self, reason: ClientError) -> None:
+        """The connection is gone, and all of them with it."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            channel.on_connection_lost(reason)
+
+    def dispatch(self, events: list[Event]) -> None:
+        """Deliveries of one consumer that came together are handed over together."""
+        batch: list[DeliverEvent] = []
+        number = 0
+        tag = ""
+        for event in events:
+            if type(event) is DeliverEvent:
+                if event.consumer_tag is tag and event.channel == number:
+                    batch.append(event)
+                    continue
+                if batch:
+                    self._hand_over(number, tag, batch)
+                batch = [event]
+                number, tag = event.channel, event.consumer_tag
+            elif type(event) is AckEvent:
+                channel = self._channels.get(event.channel)
+                if channel is not None:
+                    channel.on_ack_event(event)
+            else:
+                if batch:
+                    self._hand_over(number, tag, batch)
+                    batch, number = [], 0
+                self.on_event(event)
+        if batch:
+            self._hand_over(number, tag, batch)
+
+    def on_event(self, event: Event) -> None:
+        """One alone."""
+        match event:
+            case DeliverEvent():
+                self._hand_over(event.channel, event.consumer_tag, [event])
+            case ContentEvent() if event.channel in self._channels:
+                self._channels[event.channel].on_content(event)
+            case MethodEvent() if event.channel in self._channels:
+                self._channels[event.channel].on_method(event.method)
+            case ChannelFault() if event.channel in self._channels:
+                self._channels[event.channel].on_fault(event)
+            case _:
+                self._on_other(event)
+
+    def _hand_over(self, number: int, consumer_tag: str, batch: list[DeliverEvent]) -> None:
+        channel = self._channels.get(number)
+        if channel is not None:
+            channel.on_batch(consumer_tag, batch)
 
 
 class ClientConnection(asyncio.Protocol):
@@ -50,7 +245,7 @@ class ClientConnection(asyncio.Protocol):
         self.on_blocked: Callable[[str], None] | None = None
         self.on_unblocked: Callable[[], None] | None = None
         self.is_blocked = False
-        self._outlet = Outlet(self._machine)
+        self._outlet = WriteBuffer(self._machine)
         self._channels = Channels(self._on_event)
         self._reason: ClientError | None = None
         self._closing_by_us = False
@@ -71,7 +266,7 @@ class ClientConnection(asyncio.Protocol):
         return self._handshake.server_properties
 
     def has(self, capability: str) -> bool:
-        """Whether the broker announces a capability."""
+        """True if the broker announces a capability."""
         return self._handshake.has(capability)
 
     @property
@@ -91,7 +286,8 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def heard_at(self) -> float | None:
-        """When the broker was last heard of, on the loop's clock, to an eighth of a heartbeat; None without them."""
+        """Time of the last byte from the broker, on the loop's clock, to an eighth of a heartbeat; None without
+        them."""
         return self._machine.heard_at
 
     @property
@@ -211,7 +407,7 @@ class ClientConnection(asyncio.Protocol):
     # What is not for a channel
 
     def _on_event(self, event: Event) -> None:
-        """What is not for a channel."""
+        """Handles an event of the connection itself."""
         match event:
             case MethodEvent(channel=0):
                 self._on_connection_method(event.method)

@@ -25,32 +25,12 @@
 holds a password.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from lbg_broker.client.messages import Returned
-
-__all__ = [
-    "AccessRefused",
-    "AddressConflict",
-    "AuthenticationError",
-    "ChannelClosed",
-    "ClientError",
-    "ConnectError",
-    "ConnectRefused",
-    "ConnectionClosed",
-    "ConnectionLost",
-    "CredentialsUnreadable",
-    "Nacked",
-    "NotFound",
-    "PreconditionFailed",
-    "QueueDown",
-    "ResourceLocked",
-    "SettingsError",
-    "TlsError",
-    "Unroutable",
-    "channel_closed",
-]
 
 
 class ClientError(Exception):
@@ -60,7 +40,7 @@ class ClientError(Exception):
 
 
 class SettingsError(ClientError, ValueError):
-    """What is wrong with an address or a setting."""
+    """An address or a setting is invalid."""
 
 
 class AddressConflict(SettingsError):
@@ -162,7 +142,7 @@ class Nacked(ClientError):
 class Unroutable(ClientError):
     """A mandatory message reached no queue."""
 
-    def __init__(self, returned: "Returned") -> None:
+    def __init__(self, returned: Returned) -> None:
         super().__init__(
             f"{returned.reply_code} {returned.reply_text}: exchange {returned.exchange!r}, "
             f"routing key {returned.routing_key!r}"

@@ -1,12 +1,12 @@
-"""Messages as the broker hands them over."""
+"""Messages as the broker delivers or returns them."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from lbg_broker.amqp import BasicProperties, ContentEvent, DeliverEvent, Table
 from lbg_broker.amqp.methods import BasicGetOk, BasicReturn
-
-__all__ = ["Delivery", "GotMessage", "Returned"]
 
 Delivery: TypeAlias = DeliverEvent
 """A message for a consumer: `delivery_tag`, `redelivered`, `exchange`, `routing_key`, `body`, `header` (the
@@ -22,7 +22,7 @@ class GotMessage(DeliverEvent):
     message_count: int
 
     @classmethod
-    def of(cls, event: ContentEvent) -> "GotMessage":
+    def of(cls, event: ContentEvent) -> GotMessage:
         """From the wire's event."""
         method = event.method
         assert isinstance(method, BasicGetOk)
@@ -47,7 +47,7 @@ class Returned:
     body: bytes
 
     @classmethod
-    def of(cls, event: ContentEvent) -> "Returned":
+    def of(cls, event: ContentEvent) -> Returned:
         """From the wire's event."""
         method = event.method
         assert isinstance(method, BasicReturn)

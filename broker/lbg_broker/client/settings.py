@@ -1,15 +1,60 @@
-"""Where a broker is and how to speak to it."""
+"""Connection settings: addresses, TLS, credentials and timeouts.
 
+RabbitMQ looks at a login when a connection opens and never again: a changed password ends no connection.
+"""
+
+from __future__ import annotations
+
+import random
+import re
 import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from lbg_broker.client.credentials import CredentialsSource
-from lbg_broker.client.errors import SettingsError
+from lbg_broker.client.errors import AddressConflict, SettingsError
 
-__all__ = ["ConnectionSettings", "TlsSettings"]
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A user and its password, which never shows in a repr."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+CredentialsSource = Callable[[], Credentials]
+"""Called in a thread of its own for each attempt to connect; whatever it raises makes that attempt fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialFiles:
+    """Reads files as a Kubernetes Secret mounts them: one line each, of which the first counts.
+
+    Called, it returns the `Credentials` of this moment. Raises OSError, and ValueError for an empty first line.
+    """
+
+    username: str | Path
+    password: str | Path = field(repr=False)
+
+    def __call__(self) -> Credentials:
+        return Credentials(_text(self.username), _text(self.password))
+
+
+def first_line(file: Path) -> str:
+    """The first line of `file`, without its end. Raises OSError, and ValueError when it is empty."""
+    with file.open(encoding="utf-8") as lines:
+        line = lines.readline().rstrip("\r\n")
+    if not line:
+        raise ValueError(f"{file}: its first line is empty")
+    return line
+
+
+def _text(source: str | Path) -> str:
+    return first_line(source) if isinstance(source, Path) else source
+
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 
@@ -19,15 +64,15 @@ FRAME_MAX_LEAST_BYTES = 8192
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """How to secure a connection. None for `cafile`: the system's authorities.
+    """TLS settings of a connection. None for `cafile`: the system's authorities.
 
     `verify=False` turns off every check of the broker's certificate and is meant for experiments only.
     `server_name` is the name to expect in the certificate; None: the host of the address.
     """
 
-    cafile: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
+    cafile: Path | str | None = None
+    certfile: Path | str | None = None
+    keyfile: Path | str | None = None
     verify: bool = True
     server_name: str | None = None
 
@@ -67,7 +112,7 @@ class ConnectionSettings:
     password: str = field(default="guest", repr=False)
     vhost: str = "/"
     tls: TlsSettings | None = None
-    mechanism: str = "PLAIN"
+    mechanism: Literal["PLAIN", "EXTERNAL"] = "PLAIN"
     heartbeat_s: int = 5
     connect_timeout_s: float = 10.0
     frame_max_bytes: int = 131072
@@ -75,7 +120,7 @@ class ConnectionSettings:
     credentials: CredentialsSource | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, url: str) -> "ConnectionSettings":
+    def parse(cls, url: str) -> ConnectionSettings:
         """Settings from ``amqp[s]://user:password@host:port/vhost?heartbeat=5``.
 
         No path, or ``/``, is the virtual host ``/``; others are percent-encoded. Query: `heartbeat` and
@@ -176,3 +221,78 @@ def _options(query: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+# A password may hold a comma; what follows the one between two addresses is a scheme.
+_BETWEEN_URLS = re.compile(r"\s*,\s*(?=[a-z]+://)")
+
+
+def split_urls(*texts: str) -> tuple[str, ...]:
+    """The addresses in texts that hold one each, or several with commas between them."""
+    return tuple(url for text in texts for url in _BETWEEN_URLS.split(text.strip()) if url)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """One broker, a cluster perhaps. Raises `SettingsError`: `AddressConflict` where only the whole is wrong. Neither
+    shows a password.
+
+    - `urls`: of its nodes, tried in turn: amqp[s]://user:password@host:port/vhost, see `ConnectionSettings.parse`.
+    - `management_urls`: of its management API; none: on its usual port. None: whoever asks has no use for it.
+    - `cafile`, `certfile`, `keyfile`: for every address with TLS, in place of what it says itself.
+    - `username`: the user to log in as, in place of the address's.
+    - `username_file`, `password_file`: their first lines, read again for every connection; they count first.
+    """
+
+    urls: tuple[str, ...] = field(repr=False)
+    management_urls: tuple[str, ...] | None = field(default=None, repr=False)
+    cafile: Path | str | None = None
+    certfile: Path | str | None = None
+    keyfile: Path | str | None = None
+    username: str | None = None
+    username_file: Path | str | None = None
+    password_file: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        self.places()
+
+    def places(self) -> tuple[ConnectionSettings, ...]:
+        """Addresses to connect to, in turn."""
+        places = [ConnectionSettings.parse(url) for url in self.urls]
+        files = self.tls_files
+        if files is not None:
+            self._check_use_of_tls_files(places)
+            places = [replace(place, tls=files) if place.tls else place for place in places]
+        if len({place.vhost for place in places}) > 1:
+            raise AddressConflict("the broker's addresses name different virtual hosts")
+        return tuple(map(self._with_login, places))
+
+    def spread_places(self, chance: random.Random | None = None) -> tuple[ConnectionSettings, ...]:
+        """The same in an order of chance, for processes of which there are many: a cluster's nodes share their
+        connections, and when one goes, its clients do not all go to the same other one."""
+        places = self.places()
+        return tuple((chance or random.Random()).sample(places, len(places)))
+
+    @property
+    def tls_files(self) -> TlsSettings | None:
+        if not any((self.cafile, self.certfile, self.keyfile)):
+            return None
+        cafile, certfile, keyfile = (
+            None if file is None else str(file) for file in (self.cafile, self.certfile, self.keyfile)
+        )
+        return TlsSettings(cafile, certfile, keyfile)
+
+    def _check_use_of_tls_files(self, places: Sequence[ConnectionSettings]) -> None:
+        is_used = any(place.tls for place in places)
+        is_used = is_used or any(url.startswith("https:") for url in self.management_urls or ())
+        if not is_used:
+            needed = "an amqps://" if self.management_urls is None else "an amqps:// or https://"
+            raise AddressConflict(f"cafile, certfile and keyfile need {needed} address")
+
+    def _with_login(self, place: ConnectionSettings) -> ConnectionSettings:
+        username = self.username or place.username
+        if self.username_file or self.password_file:
+            user = Path(self.username_file) if self.username_file else username
+            password = Path(self.password_file) if self.password_file else place.password
+            return replace(place, credentials=CredentialFiles(user, password))
+        return replace(place, username=username)

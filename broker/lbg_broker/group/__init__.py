@@ -3,15 +3,13 @@
 Pure: standard library only, no I/O, no clock, no threads; everything here is a function of its arguments.
 """
 
-from .assignment import balanced_primaries, static_primaries
-from .ending import closed_record, is_closed_in
-from .engines import EMBEDDED, RABBITMQ, Engine
-from .epochs import Epoch, epoch_of, incarnation_of_epoch
-from .errors import GroupError, JournalError, SpecError
-from .hashing import HASH_FUNCTIONS, hash_of, queue_of
-from .journal import DeliveredRecord, PublishedRecord, decode, encode
-from .modes import EXCLUSIVE, MESSAGE_GROUPS, MODES, NATIVE_MODES, PARTITIONED, SESSIONS, UNCOUNTED_MODES
-from .names import (
+from __future__ import annotations
+
+from lbg_broker.group.assignment import balanced_primaries, static_primaries
+from lbg_broker.group.errors import GroupError, JournalError, SpecError
+from lbg_broker.group.hashing import HASH_FUNCTIONS, HashFunction, hash_of, queue_of
+from lbg_broker.group.journal_record import DeliveredRecord, PublishedRecord, decode, encode
+from lbg_broker.group.names import (
     HEADER_ATTEMPTS,
     HEADER_DELIVERED_AT,
     HEADER_FINISHED_AT,
@@ -40,14 +38,48 @@ from .names import (
     binding_key,
     routing_key,
 )
-from .order import OrderJudge
-from .recounting import marked, recounted, repartition_in
-from .sequences import SequenceSet
-from .session_order import SessionJudge
-from .spec import Difference, GroupSpec, differences
-from .topology import Permissions, Topology, binding_of, is_native, mailbox_of, stream_queues, topology_of
+from lbg_broker.group.order_checker import OrderChecker, SessionChecker
+from lbg_broker.group.sequences import Epoch, SequenceSet, epoch_of, incarnation_of_epoch
+from lbg_broker.group.spec import (
+    DEFAULT_HASH_COUNT,
+    DEFAULT_HASH_FUNCTION,
+    DEFAULT_QUEUE_COUNT,
+    DEFAULT_QUEUE_SIZE_MB,
+    EXCLUSIVE,
+    MESSAGE_GROUPS,
+    MODES,
+    NATIVE_MODES,
+    PARTITIONED,
+    SESSIONS,
+    UNCOUNTED_MODES,
+    Difference,
+    GroupSpec,
+    Mode,
+    closed_record,
+    differences,
+    is_closed_in,
+    marked,
+    recounted,
+    repartition_in,
+)
+from lbg_broker.group.topology import (
+    EMBEDDED,
+    RABBITMQ,
+    Engine,
+    Permissions,
+    Topology,
+    binding_of,
+    is_native,
+    mailbox_of,
+    stream_queues,
+    topology_of,
+)
 
 __all__ = [
+    "DEFAULT_HASH_COUNT",
+    "DEFAULT_HASH_FUNCTION",
+    "DEFAULT_QUEUE_COUNT",
+    "DEFAULT_QUEUE_SIZE_MB",
     "EMBEDDED",
     "EXCLUSIVE",
     "HASH_FUNCTIONS",
@@ -88,13 +120,15 @@ __all__ = [
     "Epoch",
     "GroupError",
     "GroupSpec",
+    "HashFunction",
     "JournalError",
+    "Mode",
     "Names",
-    "OrderJudge",
+    "OrderChecker",
     "Permissions",
     "PublishedRecord",
     "SequenceSet",
-    "SessionJudge",
+    "SessionChecker",
     "SpecError",
     "Topology",
     "balanced_primaries",

@@ -1,4 +1,4 @@
-"""Which member should serve which queue: a hint that every member computes for itself.
+"""Assignment of queues to members: a hint that every member computes for itself.
 
 Two laws bind `Balanced`: the same live indexes give the same primaries, and loads differ by at most one. Within
 them it moves few queues when a member joins or leaves. docs/assignment.md has the measured movement, beside what
@@ -15,7 +15,10 @@ _GOLDEN = 2_654_435_769
 
 
 def static_primaries(queue_count: int, client_count: int, live: Collection[int]) -> dict[int, int | None]:
-    """The document's rule: queue q belongs to index q mod client_count; None while that index is not live."""
+    """Primaries by the rule of "Sticky Load Balancing": queue q belongs to index q mod client_count.
+
+    None while that index is not live.
+    """
     there = frozenset(live)
     homes = (queue % client_count for queue in range(queue_count))
     return {queue: home if home in there else None for queue, home in enumerate(homes)}

@@ -1,4 +1,4 @@
-"""What can be wrong with a group's contract.
+"""Errors of a group's contract.
 
     GroupError (ValueError)
     ├── SpecError      a field of a group, a name, a key: says field, value and rule

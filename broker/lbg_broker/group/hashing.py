@@ -1,4 +1,4 @@
-"""From a message's key to its hash, and from the hash to its queue.
+"""Key to hash, and hash to queue.
 
 Every function here is fixed for ever: a change would send a key to another queue and break its order. The
 vectors in docs/hash-vectors.json hold them, for ports to other languages too.
@@ -13,8 +13,9 @@ from array import array
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Literal, TypeAlias
 
-from .errors import SpecError
+from lbg_broker.group.errors import SpecError
 
 # Keys repeat, and these two cost a Python loop over the key: remembering this many costs a few MB at most.
 _REMEMBERED_KEYS = 16_384
@@ -39,7 +40,7 @@ def crc32(key: str) -> int:
 def java(key: str) -> int:
     """The absolute value of Java's String.hashCode, which runs over UTF-16 code units.
 
-    `java(key) % n` is the document's Math.abs(key.hashCode() % n), for the most negative hash too: Java's
+    `java(key) % n` is Math.abs(key.hashCode() % n) of "Sticky Load Balancing", for the most negative hash too: Java's
     remainder truncates toward zero, so its absolute value is the remainder of the absolute value.
     """
     code = 0
@@ -83,6 +84,8 @@ def modulo(key: str) -> int:
         raise SpecError("key", key, "must be an integer in decimal digits, as hash function modulo needs")
     return int(key)
 
+
+HashFunction: TypeAlias = Literal["crc32", "java", "murmur2", "modulo"]
 
 HASH_FUNCTIONS: Mapping[str, Callable[[str], int]] = MappingProxyType(
     {"crc32": crc32, "java": java, "murmur2": murmur2, "modulo": modulo}

@@ -1,11 +1,11 @@
-"""What a group's things are called on a broker, and how a message of it is addressed."""
+"""Names of a group's objects on a broker, and the address of each of its messages."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from .errors import SpecError
+from lbg_broker.group.errors import SpecError
 
 HEADER_KEY = "lbg-key"
 HEADER_PUBLISHER = "lbg-publisher"
@@ -95,7 +95,7 @@ class Names:
         return int(number) if number != queue and number.isdecimal() else None
 
     def is_served(self, queue: str) -> bool:
-        """Whether the queue of this name carries the group's messages to its members."""
+        """True if the queue of this name carries the group's messages to its members."""
         return queue == self.parent or self.number_of(queue) is not None
 
     @property

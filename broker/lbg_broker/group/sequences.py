@@ -1,9 +1,50 @@
-"""Which sequence numbers were seen: a contiguous floor and the sparse runs above it."""
+"""Sequence numbers and epochs of publishers: which numbers were seen, and the order of epochs.
+
+A publisher that goes on from a state file sends what it may have sent before under the epoch of then, and all that
+follows in an epoch of its own, whose sequences begin at 0 (docs/adr/0047-epochs.md). The header's value says both:
+
+    NAME-RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR                          the first epoch: 128 random bits
+    NAME-HHHHHHHH.BBBBBBBBBBBBB.RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR   a later one
+
+H is the beginning of the first epoch's R, B the microseconds since 1970 at which the epoch began. An incarnation that
+is not 32 hexadecimal digits (older publishers had 8) stands for H as a whole. Any other value is a publisher with one
+epoch.
+"""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+_FIRST = re.compile(r"(?P<history>.+-[0-9a-f]{8})[0-9a-f]{24}")
+_LATER = re.compile(r"(?P<history>.+-.*)\.(?P<began>[0-9a-f]{13})\.[0-9a-f]{32}")
+_ROOT_DIGITS = 8
+_FULL_DIGITS = 32
+
+
+class Epoch(NamedTuple):
+    """`history` is the same for all epochs of a publisher; of two of them the one with the later `began_us` counts as
+    the later one. `began_us` of the first epoch is 0."""
+
+    history: str
+    began_us: int
+
+
+def epoch_of(publisher: str) -> Epoch:
+    """The epoch that a value of `lbg-publisher` names."""
+    if (later := _LATER.fullmatch(publisher)) is not None:
+        return Epoch(later["history"], int(later["began"], 16))
+    first = _FIRST.fullmatch(publisher)
+    return Epoch(publisher if first is None else first["history"], 0)
+
+
+def incarnation_of_epoch(first: str, began_us: int, random: bytes) -> str:
+    """The incarnation of an epoch after the first one, whose incarnation was `first`."""
+    root = first[:_ROOT_DIGITS] if re.fullmatch(f"[0-9a-f]{{{_FULL_DIGITS}}}", first) else first
+    return f"{root}.{began_us:013x}.{random.hex()}"
+
 
 Run = tuple[int, int]
 """First and last number of a run, both in it."""
@@ -85,7 +126,7 @@ class SequenceSet:
 
     @property
     def sparse_count(self) -> int:
-        """How many runs there are above the floor."""
+        """Number of runs above the floor."""
         return len(self._firsts)
 
     def runs(self) -> list[Run]:
@@ -94,7 +135,7 @@ class SequenceSet:
         return [(0, self.floor), *sparse] if self.floor >= 0 else sparse
 
     def holes(self, upto: int) -> list[Run]:
-        """What is missing from 0 to `upto` - 1, as rising runs."""
+        """Numbers missing from 0 to `upto` - 1, as rising runs."""
         holes = []
         expected = self.floor + 1
         for first, last in zip(self._firsts, self._lasts, strict=True):

@@ -1,4 +1,12 @@
-"""A group's attributes: what the document's admin is given, parsed, validated, and as the group's record."""
+"""Attributes of a group: parsing, validation, and the record that the broker stores.
+
+The record stays the group's own, and has one key more: `CL`. The broker refuses what is published to a closed group
+as it refuses for a full queue; whoever finds `CL` knows that there is nothing to wait for.
+
+The record stays the group's own, and has one key more: `RP`, the number of queues that there are to be. With `QC` as it
+was, nothing is decided yet; with `QC` equal to it, all that is left is to let members settle and publishers in. Whoever
+finds `RP` knows that the group takes no messages for now, on purpose (docs/adr/0033-repartitioning.md).
+"""
 
 from __future__ import annotations
 
@@ -7,22 +15,99 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field
+from typing import Final, Literal, TypeAlias
 
-from .errors import SpecError
-from .hashing import HASH_FUNCTIONS
-from .modes import EXCLUSIVE, MODES, PARTITIONED, UNCOUNTED_MODES
-from .names import require_group_name
-from .rules import (
-    HASH_COUNT_MAX,
-    QUEUE_COUNT_MAX,
-    QUEUE_SIZE_MAX_MB,
-    integer,
-    number,
-    one_of,
-    prefix,
-    seconds,
-    username,
-)
+from lbg_broker.group.errors import SpecError
+from lbg_broker.group.hashing import HASH_FUNCTIONS, HashFunction
+from lbg_broker.group.names import require_group_name
+
+Mode: TypeAlias = Literal["Exclusive", "Partitioned", "MessageGroups", "Sessions"]
+
+EXCLUSIVE: Final = "Exclusive"
+PARTITIONED: Final = "Partitioned"
+MESSAGE_GROUPS: Final = "MessageGroups"
+SESSIONS: Final = "Sessions"
+
+MODES: tuple[Mode, ...] = (EXCLUSIVE, PARTITIONED, MESSAGE_GROUPS, SESSIONS)
+"""Every mode that a group may ask for; whether an engine can do it is for provisioning to say."""
+
+NATIVE_MODES: tuple[Mode, ...] = (PARTITIONED, MESSAGE_GROUPS, SESSIONS)
+"""Modes for which the embedded broker has a queue type: there a group in one of these modes is one queue."""
+
+UNCOUNTED_MODES: tuple[Mode, ...] = (MESSAGE_GROUPS, SESSIONS)
+"""All members consume the one queue there is: queues bound their number nowhere."""
+
+
+HASH_COUNT_MAX = 65_536
+QUEUE_COUNT_MAX = 4_096
+QUEUE_SIZE_MAX_MB = 6_000_000
+PREFIX_MAX_BYTES = 128
+USERNAME_MAX_BYTES = 255
+DURATION_MAX_S = 3600
+
+_WHOLE = re.compile(r"[0-9]{1,18}")
+_DECIMAL = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
+
+
+def number(value: object) -> object:
+    """The number that text says; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    if _WHOLE.fullmatch(value):
+        return int(value)
+    return float(value) if _DECIMAL.fullmatch(value) else value
+
+
+def integer(field: str, value: object, maximum: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
+        raise SpecError(field, value, f"must be an integer from 1 to {maximum}")
+    return value
+
+
+def seconds(field: str, value: object) -> float:
+    """To the millisecond, which is as fine as a queue's arguments say it."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= DURATION_MAX_S:
+        raise SpecError(field, value, f"must be a number of seconds from 0 to {DURATION_MAX_S}")
+    return round(float(value), 3)
+
+
+def prefix(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise SpecError("hash_prefix", value, "must be text of at least one character")
+    if any(mark in value for mark in ".#*"):
+        raise SpecError("hash_prefix", value, "must not contain . # or *: it is one word of a topic")
+    return _plain("hash_prefix", value, PREFIX_MAX_BYTES)
+
+
+def username(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise SpecError("client_username", value, "must be text of at least one character")
+    if ":" in value:
+        raise SpecError(
+            "client_username", value, "must not contain a colon: HTTP basic authentication ends there"
+        )
+    return _plain("client_username", value, USERNAME_MAX_BYTES)
+
+
+def one_of(field: str, value: object, known: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise SpecError(field, value, f"must be one of {', '.join(known)}")
+    return value
+
+
+def _plain(field: str, value: str, maximum_bytes: int) -> str:
+    if not value.isprintable() or " " in value:
+        raise SpecError(field, value, "must not contain spaces or unprintable characters")
+    if len(value.encode()) > maximum_bytes:
+        raise SpecError(field, value, f"must take at most {maximum_bytes} bytes of UTF-8")
+    return value
+
+
+DEFAULT_HASH_COUNT = 100
+DEFAULT_QUEUE_COUNT = 4
+"""In modes MessageGroups and Sessions there is one queue."""
+DEFAULT_QUEUE_SIZE_MB = 1000
+DEFAULT_HASH_FUNCTION: HashFunction = "crc32"
 
 REBALANCE_DELAY_S = 5.0
 MAX_HANDOFF_S = 3.0
@@ -47,16 +132,21 @@ _PASSWORDS = frozenset({"CP", "client_password"})
 REPARTITION_KEY = "RP"
 CLOSED_KEY = "CL"
 UNFINISHED_KEY = "UF"
-"""In a record, and no attributes: see `recounting`, `ending` and `GroupSpec.from_unfinished`."""
+"""Fields of a record that are no attributes: a repartition under way, a closed group, an unfinished create."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class GroupSpec:
     """A group's attributes; whoever holds one holds a valid one. Raises SpecError.
 
+    ::
+
+        GroupSpec("orders", hash_count=100, queue_count=8, queue_size_mb=64)
+
+    `hash_prefix` and `client_username` are the group's name unless they are given, `queue_count` is 4.
     `queue_size_mb` is the spool limit of one queue in megabytes of 1,000,000 bytes. `max_clients` is CC of
-    the document's HC >= QC >= CC; None stands for as many as there are queues. In modes MessageGroups and Sessions
-    all members consume one queue: `queue_count` is 1, and None stands for as many clients as there are hashes.
+    HC >= QC >= CC ("Sticky Load Balancing"); None stands for as many as there are queues. In modes MessageGroups and
+    Sessions all members consume one queue: `queue_count` is 1, and None stands for as many clients as there are hashes.
     `limits_clients`: `max_clients` was given, so it stays when the number of queues changes; two specs that differ in
     nothing else are equal.
     `rebalance_delay_s` and `max_handoff_s` are of the partitions of mode Partitioned. There is no password in it.
@@ -68,8 +158,8 @@ class GroupSpec:
     queue_count: int
     queue_size_mb: int
     client_username: str
-    hash_function: str
-    mode: str
+    hash_function: HashFunction
+    mode: Mode
     max_clients: int
     rebalance_delay_s: float
     max_handoff_s: float
@@ -78,26 +168,26 @@ class GroupSpec:
     def __init__(
         self,
         name: str,
-        hash_prefix: str,
+        hash_prefix: str | None = None,
         *,
-        hash_count: int,
+        hash_count: int = DEFAULT_HASH_COUNT,
         queue_count: int | None = None,
-        queue_size_mb: int,
-        client_username: str,
-        hash_function: str = "crc32",
-        mode: str = EXCLUSIVE,
+        queue_size_mb: int = DEFAULT_QUEUE_SIZE_MB,
+        client_username: str | None = None,
+        hash_function: HashFunction = DEFAULT_HASH_FUNCTION,
+        mode: Mode = EXCLUSIVE,
         max_clients: int | None = None,
         rebalance_delay_s: float | None = None,
         max_handoff_s: float | None = None,
     ) -> None:
         keep = object.__setattr__
         keep(self, "name", require_group_name(name))
-        keep(self, "hash_prefix", prefix(hash_prefix))
+        keep(self, "hash_prefix", prefix(name if hash_prefix is None else hash_prefix))
         keep(self, "hash_count", integer("hash_count", hash_count, HASH_COUNT_MAX))
         keep(self, "mode", one_of("mode", mode, MODES))
         keep(self, "queue_count", _queue_count(queue_count, hash_count, mode))
         keep(self, "queue_size_mb", integer("queue_size_mb", queue_size_mb, QUEUE_SIZE_MAX_MB))
-        keep(self, "client_username", username(client_username))
+        keep(self, "client_username", username(name if client_username is None else client_username))
         keep(self, "hash_function", one_of("hash_function", hash_function, tuple(HASH_FUNCTIONS)))
         keep(self, "limits_clients", max_clients is not None)
         if max_clients is None:
@@ -105,7 +195,9 @@ class GroupSpec:
         keep(self, "max_clients", integer("max_clients", max_clients, HASH_COUNT_MAX))
         if mode not in UNCOUNTED_MODES and max_clients > self.queue_count:
             raise SpecError(
-                "max_clients", max_clients, f"must be at most queue_count ({queue_count}): HC >= QC >= CC"
+                "max_clients",
+                max_clients,
+                f"must be at most queue_count ({self.queue_count}): HC >= QC >= CC",
             )
         for field, given, default in (
             ("rebalance_delay_s", rebalance_delay_s, REBALANCE_DELAY_S),
@@ -181,13 +273,15 @@ class GroupSpec:
         )
 
     def to_record(self) -> str:
-        """The document's compact JSON: HP, HC, QC, QS, CU, and HF, MD, RD, MH where they are not the default, and CC
-        where it was given."""
+        """The record as compact JSON, with the names of "Sticky Load Balancing".
+
+        HP, HC, QC, QS, CU; HF, MD, RD, MH where they are not the default; CC where it was given.
+        """
         record: dict[str, object] = {
             key: getattr(self, field) for key, field in list(_RECORD_FIELDS.items())[:5]
         }
         for key, default in (
-            ("HF", "crc32"),
+            ("HF", DEFAULT_HASH_FUNCTION),
             ("MD", EXCLUSIVE),
             ("CC", None if self.limits_clients else self.max_clients),
             ("RD", REBALANCE_DELAY_S),
@@ -249,8 +343,8 @@ def differences(existing: GroupSpec, wanted: GroupSpec) -> tuple[Difference, ...
 
 
 def _queue_count(value: int | None, hash_count: int, mode: str) -> int:
-    if mode in UNCOUNTED_MODES and value is None:
-        return 1
+    if value is None:
+        value = 1 if mode in UNCOUNTED_MODES else DEFAULT_QUEUE_COUNT
     count = integer("queue_count", value, QUEUE_COUNT_MAX)
     if mode in UNCOUNTED_MODES and count != 1:
         raise SpecError("queue_count", count, f"must be 1 in mode {mode}: all members consume the one queue")
@@ -262,3 +356,50 @@ def _queue_count(value: int | None, hash_count: int, mode: str) -> int:
 def _excerpt(text: str | bytes) -> str:
     """A broken record may hold a password, so only its size is shown."""
     return f"({len(text)} long)"
+
+
+def closed_record(spec: GroupSpec) -> str:
+    """The record of a group that is closed."""
+    return json.dumps(
+        {**json.loads(spec.to_record()), CLOSED_KEY: True}, separators=(",", ":"), ensure_ascii=False
+    )
+
+
+def is_closed_in(record: str) -> bool:
+    """True if the group was closed; False where the record is none."""
+    try:
+        found = json.loads(record)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.get(CLOSED_KEY) is True
+
+
+def recounted(spec: GroupSpec, queue_count: int, *, max_clients: int | None = None) -> GroupSpec:
+    """The same group with another number of queues; raises SpecError where it cannot have that many.
+
+    A limit of its clients stays, or becomes `max_clients`, and has to fit: HC >= QC >= CC. Without one there may be as
+    many as queues.
+    """
+    if spec.mode in UNCOUNTED_MODES:
+        raise SpecError("mode", spec.mode, "has one queue for all members, and no partitions to count")
+    limit = {} if max_clients is None else {"max_clients": max_clients}
+    return spec.altered(queue_count=queue_count, **limit)
+
+
+def marked(spec: GroupSpec, queue_count: int) -> str:
+    """The record of a group whose number of queues is being changed to `queue_count`."""
+    return json.dumps(
+        {**json.loads(spec.to_record()), REPARTITION_KEY: queue_count},
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
+
+
+def repartition_in(record: str) -> int | None:
+    """The number of queues that the group is being given, None when nobody changes it or the record is none."""
+    try:
+        found = json.loads(record)
+    except (ValueError, RecursionError):
+        return None
+    wanted = found.get(REPARTITION_KEY) if isinstance(found, dict) else None
+    return wanted if isinstance(wanted, int) else None

@@ -1,4 +1,4 @@
-"""Everything a group has on a broker, as a pure function of its spec and the engine."""
+"""Exchanges, queues, bindings and permissions of a group, as a pure function of spec and engine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,63 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from .engines import Engine
-from .hashing import queue_of
-from .modes import MESSAGE_GROUPS, NATIVE_MODES, PARTITIONED, SESSIONS
-from .names import HEADER_KEY, TO_ALL, Names, binding_key
-from .spec import GroupSpec
+from lbg_broker.group.errors import SpecError
+from lbg_broker.group.hashing import queue_of
+from lbg_broker.group.names import HEADER_KEY, TO_ALL, Names, binding_key
+from lbg_broker.group.spec import MESSAGE_GROUPS, NATIVE_MODES, PARTITIONED, SESSIONS, GroupSpec
+
+RABBITMQ = "RabbitMQ"
+EMBEDDED = "LBG"
+"""`product` in the server properties of connection.start (AMQP 0-9-1, section 1.4.2.1)."""
+
+OLDEST_RABBITMQ = (3, 10)
+"""The oldest RabbitMQ that is tested (docs/rabbitmq.md, "Versions")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A broker product and its version (major, minor, patch)."""
+
+    product: str
+    version: tuple[int, int, int]
+
+    @classmethod
+    def parse(cls, product: str, version: str) -> Engine:
+        """From what a broker says of itself when a connection starts; raises SpecError for an unknown one."""
+        if product not in (RABBITMQ, EMBEDDED):
+            raise SpecError("engine", product, f"must be {RABBITMQ} or {EMBEDDED}")
+        found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+        if found is None:
+            raise SpecError("engine version", version, "must begin with numbers, as 4.0.5 does")
+        return cls(product, (int(found[1]), int(found[2]), int(found[3] or 0)))
+
+    @classmethod
+    def announced(cls, properties: Mapping[str, object]) -> Engine:
+        """From the server properties of connection.start; raises SpecError for an unknown one."""
+        return cls.parse(str(properties.get("product", "")), str(properties.get("version", "")))
+
+    @property
+    def is_rabbitmq(self) -> bool:
+        return self.product == RABBITMQ
+
+    @property
+    def is_too_old(self) -> bool:
+        """True if no new group should be made there."""
+        return self.is_rabbitmq and self.version[:2] < OLDEST_RABBITMQ
+
+    @property
+    def counts_for_owners_only(self) -> bool:
+        """True if a passive declare needs the permission to configure, as in one release (rabbitmq-server#16085)."""
+        return self.is_rabbitmq and self.version == (4, 3, 0)
+
+    @property
+    def waits_for_disconnected(self) -> bool:
+        """True if quorum queues wait for consumers of a node that is gone before they requeue what these hold."""
+        return self.is_rabbitmq and self.version >= (4, 3, 0)
+
+    def __str__(self) -> str:
+        return f"{self.product} {'.'.join(map(str, self.version))}"
+
 
 Argument = str | int | bool
 
@@ -60,7 +112,7 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What has to be there, in the order in which to declare it: exchanges, queues, bindings.
+    """Objects of a group on a broker, in the order in which to declare them: exchanges, queues, bindings.
 
     `permissions` are those of the group's user, of which members and publishers are clients.
     """
@@ -72,7 +124,7 @@ class Topology:
 
 
 def is_native(spec: GroupSpec, engine: Engine) -> bool:
-    """Whether the group is one queue, of a kind that does there what the group's mode says."""
+    """True if the group is one queue, of a kind that does there what the group's mode says."""
     return spec.mode in NATIVE_MODES and not engine.is_rabbitmq
 
 
@@ -153,7 +205,10 @@ def _kind_of(spec: GroupSpec) -> dict[str, Argument]:
 
 
 def bindings_of(spec: GroupSpec, engine: Engine) -> tuple[Binding, ...]:
-    """Queue q takes hashes q, q + QC, q + 2 QC …: the document's striping. Where there is one queue, it takes all."""
+    """Bindings of all queues, striped as in "Sticky Load Balancing"; a single queue takes all hashes.
+
+    Queue q takes hashes q, q + QC, q + 2 QC ….
+    """
     names = Names(spec.name)
     hashes = (
         [0]
@@ -190,7 +245,7 @@ def mailbox_of(names: Names, index: int) -> tuple[Queue, tuple[Binding, ...]]:
 
 
 def permissions_of(names: Names, engine: Engine, *, is_one_queue: bool) -> Permissions:
-    """What a member and a publisher need and no more.
+    """Permissions that a member and a publisher need, and no more.
 
     A mailbox is declared (configure), bound (write on it, read on the exchange) and consumed from (read). RabbitMQ from
     4.3.1 on counts a queue for those alone who have any permission on it. For dead letters and unrouted messages it is

@@ -8,11 +8,18 @@
 ``running(settings)`` is a broker for the length of a block, ``serve(settings)`` one until SIGTERM.
 """
 
-from lbg_broker.server.errors import ServerError, StartError
-from lbg_broker.server.process import serve
-from lbg_broker.server.running import running
-from lbg_broker.server.serving import Server
-from lbg_broker.server.settings import Address, AdministratorFiles, ServerSettings, TlsSettings
+from __future__ import annotations
+
+from lbg_broker.server.main import running, serve
+from lbg_broker.server.server import Server
+from lbg_broker.server.settings import (
+    Address,
+    AdministratorFiles,
+    ServerError,
+    ServerSettings,
+    StartError,
+    TlsSettings,
+)
 
 __all__ = [
     "Address",

@@ -1,4 +1,6 @@
-"""One client's socket: bytes to events, effects to bytes. What they mean is the core's business."""
+"""One client's socket: bytes to commands, effects to bytes."""
+
+from __future__ import annotations
 
 import asyncio
 import logging
@@ -16,7 +18,10 @@ from lbg_broker.amqp import (
     ReplyCode,
     Role,
 )
+from lbg_broker.amqp.field_table import TAG_BYTES
 from lbg_broker.amqp.methods import (
+    BasicRevoke,
+    ChannelClose,
     ConnectionClose,
     ConnectionCloseOk,
     ConnectionUpdateSecret,
@@ -25,14 +30,109 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.server.core.commands import ConnectionLost, ConnectionOpened, Paused
 from lbg_broker.server.core.connection import Peer
 from lbg_broker.server.core.effects import Deliver, Effect, Hold, Revoke, Send, SendContent
-from lbg_broker.server.handshaking import Admitted, Handshake, Refused
-from lbg_broker.server.listening import Listening
-from lbg_broker.server.performing import deliver, revoke, send, send_content
+from lbg_broker.server.handshake import Admitted, Handshake, Refused
 
 if TYPE_CHECKING:
-    from lbg_broker.server.serving import Server
+    from lbg_broker.server.server import Server
 
-__all__ = ["Session"]
+
+REVOKE_OVERHEAD_BYTES: Final = 512
+"""More than a basic.revoke takes beside its tags: the frame, the method, the longest consumer tag."""
+
+
+def send(wire: Wire, effect: Send) -> None:
+    """Put a method in the output. Raises `EncodeError`, and `LocalProtocolError` unless the client closed the channel
+    itself right behind the command that is refused: its close is answered."""
+    try:
+        wire.send(effect.channel, effect.method)
+    except LocalProtocolError:
+        if type(effect.method) is not ChannelClose:
+            raise
+
+
+def send_content(wire: Wire, effect: SendContent) -> None:
+    """Put a method with content in the output. Raises `EncodeError`, `LocalProtocolError`."""
+    wire.send_content(effect.channel, effect.method, effect.header, effect.body)
+
+
+def deliver(wire: Wire, effect: Deliver) -> None:
+    """Put a run of deliveries in the output. Raises `LocalProtocolError`."""
+    put = wire.deliver
+    channel, consumer_tag, tag = effect.channel, effect.consumer_tag, effect.first_tag
+    fresh_from = tag + effect.redelivered
+    for message in effect.messages:
+        origin = message.origin
+        put(
+            channel,
+            consumer_tag,
+            tag,
+            tag < fresh_from,
+            origin.exchange,
+            origin.routing_key,
+            message.header,
+            message.body,
+        )
+        tag += 1
+
+
+def revoke(wire: Wire, effect: Revoke) -> None:
+    """Put basic.revoke in the output, in frames of what the peer takes. Raises `LocalProtocolError`."""
+    tags = effect.delivery_tags
+    count = (wire.frame_max_bytes - REVOKE_OVERHEAD_BYTES) // TAG_BYTES
+    for start in range(0, len(tags), count):
+        part = tags[start : start + count]
+        wire.send(effect.channel, BasicRevoke(effect.consumer_tag, effect.taken, part))
+
+
+class ReadPause:
+    """Reading from one socket stands still as long as there is a reason for it: "disk", "alarm", "output"."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._reasons: set[str] = set()
+        self._lenient_until = 0.0
+        self._unsent_bytes = 0
+        self._drops = False
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """The socket is there."""
+        self._transport = transport
+
+    def drop(self) -> None:
+        """Read from now on whatever else there is a reason for: what comes is only dropped, up to the client's end."""
+        for reason in list(self._reasons):
+            self.resume(reason, lenient_until=0.0)
+        self._drops = True
+
+    def pause(self, reason: str) -> None:
+        """Take nothing more from this client for now."""
+        if self._drops:
+            return
+        transport = self._transport
+        if not self._reasons and transport is not None and not transport.is_closing():
+            transport.pause_reading()
+        self._reasons.add(reason)
+
+    def resume(self, reason: str, *, lenient_until: float) -> None:
+        """The reason is gone; go on if it was the last. What the client sent meanwhile is still in the socket: it was
+        not silent, we did not listen."""
+        if reason not in self._reasons:
+            return
+        self._reasons.discard(reason)
+        transport = self._transport
+        if transport is not None and not self._reasons:
+            self._lenient_until = lenient_until
+            if not transport.is_closing():
+                transport.resume_reading()
+
+    def excuses_silence(self, now: float) -> bool:
+        """True if silence proves nothing, because it is us who do not listen, or the client who takes what we sent.
+        To be asked once a beat."""
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        drains, self._unsent_bytes = unsent < self._unsent_bytes, unsent
+        is_ours = not self._reasons.isdisjoint(("disk", "alarm"))
+        return is_ours or now < self._lenient_until or ("output" in self._reasons and drains)
+
 
 log = logging.getLogger("lbg.broker")
 
@@ -42,7 +142,7 @@ LOOPBACK: Final = ("127.", "::1", "::ffff:127.")
 class Session(asyncio.Protocol):
     """The life of one connection, from accept to closed socket."""
 
-    def __init__(self, server: "Server", number: int) -> None:
+    def __init__(self, server: Server, number: int) -> None:
         settings = server.settings
         self.number = number
         self.name = f"#{number}"
@@ -58,7 +158,7 @@ class Session(asyncio.Protocol):
         self._handshake: Handshake | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._listening = Listening()
+        self._read_pause = ReadPause()
         self._lingers = False
 
     # --- asyncio's side ----------------------------------------------------------------------------------------
@@ -67,7 +167,7 @@ class Session(asyncio.Protocol):
         server, loop = self._server, self._server.loop
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         transport = self._transport
-        self._listening.begin(transport)
+        self._read_pause.begin(transport)
         limit = server.settings.write_buffer_bytes
         transport.set_write_buffer_limits(high=limit, low=limit // 4)
         address = transport.get_extra_info("peername") or ("unknown", 0)
@@ -121,7 +221,7 @@ class Session(asyncio.Protocol):
 
     @property
     def is_greeting(self) -> bool:
-        """Whether the client has not been let in yet."""
+        """True if the client has not been let in yet."""
         return self._handshake is not None
 
     # --- the server's side -------------------------------------------------------------------------------------
@@ -172,11 +272,11 @@ class Session(asyncio.Protocol):
 
     def pause_reading(self, reason: str) -> None:
         """Take nothing more from this client for now."""
-        self._listening.pause(reason)
+        self._read_pause.pause(reason)
 
     def resume_reading(self, reason: str) -> None:
         """The reason is gone; go on if it was the last."""
-        self._listening.resume(reason, lenient_until=self._server.loop.time() + self._wire.heartbeat_s)
+        self._read_pause.resume(reason, lenient_until=self._server.loop.time() + self._wire.heartbeat_s)
 
     def abort(self) -> None:
         """Drop the socket as it is."""
@@ -186,7 +286,7 @@ class Session(asyncio.Protocol):
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _greeted(self, events: list[Event]) -> None:
-        """What comes before connection.open-ok, and after a close."""
+        """Handles events before connection.open-ok, and after a close."""
         for event in events:
             if isinstance(event, ConnectionFault):
                 log.warning("%s: %s", self.name, event.reply_text)
@@ -268,13 +368,13 @@ class Session(asyncio.Protocol):
             return
         loop, limit_s = self._server.loop, self._server.settings.close_timeout_s
         self._timer = loop.call_later(limit_s, self._transport.abort)
-        self._listening.drop()
+        self._read_pause.drop()
         if not await_close_ok:
             self.flush()
             self._linger()
 
     def _is_over(self) -> bool:
-        """Whether all is said on our side."""
+        """True if all is said on our side."""
         return self._lingers
 
     def _linger(self) -> None:
@@ -323,7 +423,7 @@ class Session(asyncio.Protocol):
         pulse = self._wire.pulse(loop.time())
         if self._wire.has_output:
             self._server.flush_soon(self)
-        excused = self._listening.excuses_silence(loop.time())
+        excused = self._read_pause.excuses_silence(loop.time())
         if pulse.expired and not excused:
             log.warning("%s: silent for two heartbeats of %d s", self.name, self._wire.heartbeat_s)
             self.abort()

@@ -1,22 +1,38 @@
-"""What a broker is told when it starts."""
+"""Settings of the embedded broker, and its start errors.
+
+::
+
+    ServerError
+    └── StartError     a setting, the address or the data directory cannot be used; the text is one clear line
+
+The store has errors of its own (`store/errors.py`), the core as well (`core/errors.py`).
+"""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from lbg_broker.server.core.state import DEFAULT_MESSAGE_GROUP
 
-__all__ = ["Address", "AdministratorFiles", "ServerSettings", "TlsSettings"]
+
+class ServerError(Exception):
+    """Base of every error of the broker process."""
+
+
+class StartError(ServerError):
+    """The broker did not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen. Port 0: any free one (`Server.port` says which)."""
+    """Address to listen on. Port 0: any free one (`Server.port` says which)."""
 
     host: str = "127.0.0.1"
     port: int = 5672
 
     @classmethod
-    def parse(cls, text: str) -> "Address":
+    def parse(cls, text: str) -> Address:
         """Read `HOST:PORT`; an IPv6 host stands in brackets. Raises ValueError."""
         host, colon, port = text.rpartition(":")
         if not colon or not host or not port.isdecimal() or int(port) > 65535:
@@ -38,7 +54,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class AdministratorFiles:
-    """Who is to be administrator, by name and password: the first line of each file."""
+    """Files with the administrator's name and password: the first line of each file."""
 
     username_file: Path
     password_file: Path
@@ -49,11 +65,11 @@ class ServerSettings:
     """Settings of one broker process."""
 
     data_dir: Path
-    """Where messages and definitions are kept; made if missing."""
+    """Directory of messages and definitions; made if missing."""
 
     listen: Address = Address()
     management: Address | None = None
-    """Where the management HTTP API listens. None: nowhere."""
+    """Address of the management HTTP API. None: nowhere."""
 
     default_message_group: str = DEFAULT_MESSAGE_GROUP
     """The group of messages that name none, on queues of message groups."""
@@ -65,8 +81,8 @@ class ServerSettings:
     """Let in from everywhere, with every permission; made and kept so at each start. None: a new broker knows guest."""
 
     files_check_s: float = 10.0
-    """How often the files of `tls` and `administrator` are looked at for a change. Kubernetes takes a minute or so to
-    bring a changed Secret to a pod, which is long compared with this."""
+    """Seconds between checks of the files of `tls` and `administrator` are looked at for a change. Kubernetes takes a
+    minute or so to bring a changed Secret to a pod, which is long compared with this."""
 
     heartbeat_s: int = 60
     """Proposed to clients; the smaller of both wishes counts, 0 turns heartbeats off. RabbitMQ's default."""
@@ -83,7 +99,7 @@ class ServerSettings:
     """From connecting to connection.open-ok."""
 
     close_timeout_s: float = 5.0
-    """How long a client gets to answer connection.close."""
+    """Seconds for a client to answer connection.close."""
 
     unwritten_max_bytes: int = 16 * 1024 * 1024
     """Publishes waiting for the disk; beyond this publishers are no longer read from."""
@@ -97,7 +113,7 @@ class ServerSettings:
     because a client that writes before it reads must not be locked out by its own deliveries."""
 
     disk_silent_s: float = 10.0
-    """How long a batch may take before the broker calls itself not ready: a disk that hangs gives no error."""
+    """Seconds that a batch may take before the broker calls itself not ready: a disk that hangs gives no error."""
 
     disk_retry_s: float = 1.0
-    """How long to wait before a batch that found the disk full is tried again."""
+    """Seconds to wait before a batch that found the disk full is tried again."""

@@ -1,16 +1,26 @@
 """The lag of groups for autoscalers: external.metrics.k8s.io, and an endpoint for KEDA (ADR 24).
 
-A request is answered by pure functions (`selecting`, `answers`, `callers`, `tokens`) around one read of the lag
-(`reading`); `doors` and `serving` are HTTPS, `keeping` the certificate and its trust, `running` all of it together.
-`providing` says who in this cluster tells autoscalers the lag.
+A request is answered by pure functions (`selector`) around one read of the lag (`lag`, which also detects who else in
+this cluster serves the lag to autoscalers); `tls` has the certificate and its trust, `server` is HTTPS and all of it
+together.
 """
 
-from ..errors import GroupNotFound, LagUnknown
-from .doors import Standing
-from .providing import PORT, Keda, Missing, Other, Ours, Provider, Service, provider_of
-from .reading import LagReader
-from .running import MetricsApi, serve
-from .tokens import token_for
+from __future__ import annotations
+
+from lbg_operator.errors import GroupNotFound, LagUnknown
+from lbg_operator.metrics_api.lag import (
+    PORT,
+    Keda,
+    LagReader,
+    Missing,
+    Other,
+    Ours,
+    Provider,
+    Service,
+    provider_of,
+)
+from lbg_operator.metrics_api.server import MetricsApi, serve, token_for
+from lbg_operator.metrics_api.tls import ServingConfig
 
 __all__ = [
     "PORT",
@@ -24,7 +34,7 @@ __all__ = [
     "Ours",
     "Provider",
     "Service",
-    "Standing",
+    "ServingConfig",
     "provider_of",
     "serve",
     "token_for",

@@ -1,1 +1,1 @@
-"""What a status says: conditions with reasons from a closed list, and what was seen of a group. No I/O here."""
+"""Statuses: conditions with reasons from a closed list, and numbers of a group. No I/O."""

@@ -1,4 +1,4 @@
-"""Conditions (Kubernetes API conventions, "Typical status properties"), each reason of which is documented."""
+"""Conditions (Kubernetes API conventions, «Typical status properties») and their reasons."""
 
 from __future__ import annotations
 

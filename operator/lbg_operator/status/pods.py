@@ -1,4 +1,4 @@
-"""Reasons why pods do not run, in their own words and the kubelet's. No I/O here.
+"""Reasons why pods do not run, in the kubelet's words. No I/O.
 
 A Deployment says nothing of pods that do not come up for ten minutes, and a StatefulSet never does, so the pods are
 looked at themselves. What counts is what Kubernetes' own tools count (kstatus, Argo CD), and a container that ends
@@ -71,7 +71,7 @@ def changes_in_s(pods: Sequence[Mapping[str, Any]], now_s: float, mounts: Mounts
 
 
 def missing(workload: Mapping[str, Any], since_s: float, now_s: float) -> str:
-    """That a StatefulSet makes fewer pods than it should, in one line, when that has lasted. `since_s`: since when it
+    """Shortage of a StatefulSet's pods, in one line, when it has lasted. `since_s`: since when it
     has been so. `workload`: with the `replicas` that were asked for, and its status."""
     made, wanted = workload["status"].get("replicas"), workload["replicas"]
     if not are_missing(workload) or now_s - since_s < MISSING_AFTER_S:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from lbg_broker.group import HASH_FUNCTIONS
-from lbg_broker.group.rules import HASH_COUNT_MAX, QUEUE_COUNT_MAX
+from lbg_broker.group.spec import HASH_COUNT_MAX, QUEUE_COUNT_MAX
 from lbg_pipeline.commands.options import default_group_option, journal_option, output_options
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
@@ -117,11 +117,11 @@ def plan(
     minutes. Writes patch.yaml (for kubectl patch lbg NAME --type merge --patch-file patch.yaml), plan.json, report.html
     and the Parquet tables candidates and hot_keys.
     """
-    from lbg_pipeline.commands.running import spark_job
     from lbg_pipeline.plan.job import Question, answer
     from lbg_pipeline.plan.manifest import read_manifest
-    from lbg_pipeline.plan.planning import Wishes
-    from lbg_pipeline.progress import shown_progress
+    from lbg_pipeline.plan.recommend import Wishes
+    from lbg_pipeline.spark.jobs import shown_progress
+    from lbg_pipeline.spark.session import spark_job
 
     question = Question(
         journals=journals,
@@ -146,6 +146,6 @@ def plan(
 
 
 if __name__ == "__main__":
-    from lbg_pipeline.commands.running import submitted
+    from lbg_pipeline.spark.session import submitted
 
     submitted(plan)

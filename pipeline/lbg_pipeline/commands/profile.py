@@ -30,9 +30,9 @@ def profile(
     Writes a page for people, report.html, which needs nothing but itself; report.json; and the Parquet tables rates,
     demand, keys, latencies, skew, handoffs, utilisation and broken (docs/pipeline.md).
     """
-    from lbg_pipeline.commands.running import spark_job
     from lbg_pipeline.profile.job import Request, run
-    from lbg_pipeline.progress import shown_progress
+    from lbg_pipeline.spark.jobs import shown_progress
+    from lbg_pipeline.spark.session import spark_job
 
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     request = Request(
@@ -47,6 +47,6 @@ def profile(
 
 
 if __name__ == "__main__":
-    from lbg_pipeline.commands.running import submitted
+    from lbg_pipeline.spark.session import submitted
 
     submitted(profile)

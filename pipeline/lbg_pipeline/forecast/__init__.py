@@ -1,8 +1,7 @@
-"""How much will be asked of a group, and so how many replicas it needs at least, and when.
+"""Forecast of a group's demand, and the minimum replicas that follow from it.
 
     arrived (messages at times) -> counted -> demand -> modelled -> scored, chosen -> forecast -> schedule
 
-`seasons`, `fitting`, `quantiles` and `backtesting` are the method, on the numbers of one group; `modelling` and
-`scoring` do it for all groups on Spark; `scheduling` and `weekly` make the floors of replicas, `manifest` the
-LoadBalancedGroup's patch.
+`model` and `backtest` are the method, on the numbers of one group; `groups` does it for all groups on Spark;
+`schedule` makes the minimum replicas, and `apply` patches the LoadBalancedGroup.
 """

@@ -1,9 +1,15 @@
-"""Histories of other systems: any table with one row for each event, or with counted rows. The edge at which they are
-read."""
+"""History of demand: from journals, from profiles, or from a table of another system.
+
+An interval without rows had none, if it lies between a group's first row and the end of the whole history; outside of
+that nothing is known. Where rows have times of their own, the first interval of a group and the last of the history
+were recorded in part, and are left out; where every time is the start of an interval, rows were counted by interval
+before, and all are whole.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
@@ -13,12 +19,152 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     IntegralType,
+    LongType,
     StringType,
+    StructField,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
 
-from ..errors import HistoryRefused
+from lbg_pipeline.errors import HistoryRefused
+from lbg_pipeline.forecast.model import ForecastSettings
+from lbg_pipeline.journal.cached import cache_journals
+from lbg_pipeline.schemas import DELIVERED, PUBLISHED
+
+MINUTE_US = 60_000_000
+DONE = ("ack", "dead")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one group. `concurrency` is the most that any member had at once over a minute, at least 1: what members that
+    were never busy could do beyond that is not known."""
+
+    service_us: float
+    concurrency: int
+    messages: int
+
+    def capacity(self, *, utilisation: float, concurrency: int | None) -> float:
+        """Messages a second that keep a member busy for `utilisation` of its time. `concurrency`, if given, is what
+        is set and counts instead of what was seen."""
+        return (concurrency or self.concurrency) * 1e6 / max(self.service_us, 1.0) * utilisation
+
+
+def measured_of_delivered(delivered: DataFrame) -> DataFrame:
+    """For each group `messages`, `service_us` (the mean), `concurrency`. Of a call that goes on beyond its minute
+    only what is inside counts for concurrency, so that one call at a time is never taken for more."""
+    minute_us = F.col("started_at_us") - F.pmod("started_at_us", F.lit(MINUTE_US))
+    inside_us = F.least("finished_at_us", minute_us + MINUTE_US) - F.col("started_at_us")
+    minutes = (
+        delivered.where(F.col("verdict").isin(*DONE) & (F.col("finished_at_us") > F.col("started_at_us")))
+        .groupBy("group", "member", "incarnation", minute_us.alias("minute_us"))
+        .agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.sum(F.col("finished_at_us") - F.col("started_at_us")).alias("busy_us"),
+            F.sum(inside_us).alias("inside_us"),
+        )
+    )
+    return minutes.groupBy("group").agg(
+        F.sum("messages").alias("messages"),
+        (F.sum("busy_us") / F.sum("messages")).alias("service_us"),
+        F.greatest(F.lit(1), F.ceil(F.max("inside_us") / MINUTE_US)).cast("int").alias("concurrency"),
+    )
+
+
+def measured_of_rates(rates: DataFrame) -> DataFrame:
+    """The same of `rates` as `lbg pipeline profile` keeps it. It has the work of a minute's deliveries, whenever that
+    was done, so concurrency is not in it: 1 is what is safe to say."""
+    return (
+        rates.groupBy("group")
+        .agg(F.sum("messages").alias("messages"), F.sum("busy_us").alias("busy_us"))
+        .where(F.col("busy_us") > 0)
+        .select(
+            "group",
+            "messages",
+            (F.col("busy_us") / F.col("messages")).alias("service_us"),
+            F.lit(1).alias("concurrency"),
+        )
+    )
+
+
+ARRIVED = StructType(
+    [
+        StructField("group", StringType(), False),
+        StructField("at_us", LongType(), False),  # microseconds since the epoch
+        StructField("messages", LongType(), False),
+    ]
+)
+"""History of demand: so many messages at a time."""
+
+DEMAND = StructType(
+    [
+        StructField("group", StringType(), False),
+        StructField("start_us", LongType(), False),  # of the interval
+        StructField("messages", LongType(), False),
+        StructField("known_from_us", LongType(), False),  # start of the first whole interval of the group
+        StructField("known_until_us", LongType(), False),  # end of the last whole interval of the history
+    ]
+)
+"""Only intervals in which something came have a row."""
+
+
+def arrived_of_published(published: DataFrame) -> DataFrame:
+    """A publisher's record is a message. One that was sent again after a crash may have two."""
+    return published.select(
+        "group", F.col("published_at_us").alias("at_us"), F.lit(1).cast("long").alias("messages")
+    )
+
+
+def arrived_of_delivered(delivered: DataFrame) -> DataFrame:
+    """Of members' journals alone: each message once, as it is done with once."""
+    return delivered.where(F.col("verdict").isin("ack", "dead")).select(
+        "group", F.col("published_at_us").alias("at_us"), F.lit(1).cast("long").alias("messages")
+    )
+
+
+def arrived_of_minutes(minutes: DataFrame) -> DataFrame:
+    """Of `demand` as `lbg pipeline profile` keeps it. Its messages came during a minute, and of the first and the last
+    only a part is recorded: the middle of it stands for them, or they would be taken for rows counted by interval."""
+    middle_us = F.unix_micros("minute") + MINUTE_US // 2
+    return minutes.select("group", middle_us.alias("at_us"), "messages")
+
+
+def counted(arrived: DataFrame, settings: ForecastSettings) -> DataFrame:
+    """Of ARRIVED, what came in each interval before `settings.now_us`; `furthest_us` tells whether rows have times of
+    their own: how far from the interval's start they lie at most."""
+    into_us = F.pmod("at_us", F.lit(settings.interval_us))
+    return (
+        arrived.where(F.col("at_us") < settings.now_us)
+        .groupBy("group", (F.col("at_us") - into_us).alias("start_us"))
+        .agg(F.sum("messages").alias("messages"), F.max(into_us).alias("furthest_us"))
+    )
+
+
+def demand(counted: DataFrame, settings: ForecastSettings) -> DataFrame:
+    """DEMAND. `counted` is read three times: cache it."""
+    interval_us = settings.interval_us
+    begins = counted.groupBy("group").agg(F.min("start_us").alias("first_us"))
+    end = counted.agg(
+        F.max("start_us").alias("last_us"),
+        F.when(F.max("furthest_us") == 0, 0).otherwise(interval_us).alias("partly_us"),
+    )
+    whole_until_us = F.lit(settings.now_us - settings.now_us % interval_us)
+    known_from_us = F.col("first_us") + F.col("partly_us")
+    known_until_us = F.least(F.col("last_us") + interval_us - F.col("partly_us"), whole_until_us)
+    return (
+        counted.join(F.broadcast(begins), "group")
+        .crossJoin(F.broadcast(end))
+        .select(
+            "group",
+            "start_us",
+            "messages",
+            known_from_us.cast("long").alias("known_from_us"),
+            known_until_us.cast("long").alias("known_until_us"),
+        )
+        .where(F.col("start_us").between(F.col("known_from_us"), F.col("known_until_us") - interval_us))
+    )
+
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.bz2", ".csv.zst")
 ZIP = ".zip"
@@ -131,3 +277,93 @@ def _first_line(error: Exception) -> str:
     said = str(error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error)
     lines = (line.strip().rstrip(".") for line in said.splitlines())
     return next((line for line in lines if line), type(error).__name__)[:300]
+
+
+_PUBLISHED = StructType([PUBLISHED[name] for name in ("group", "published_at_us")])
+_DELIVERED = StructType(
+    [
+        DELIVERED[name]
+        for name in (
+            *("group", "member", "incarnation", "verdict"),
+            *("published_at_us", "started_at_us", "finished_at_us"),
+        )
+    ]
+)
+"""What of a delivery tells of demand, and of what a member can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromJournals:
+    paths: tuple[str, ...]
+    default_group: str
+
+
+@dataclass(frozen=True, slots=True)
+class FromProfiles:
+    """`demand` of one or many profiles."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FromTable:
+    """A row for each event of `group`, at `time`; or for as many as column `messages` says."""
+
+    path: str
+    group: str
+    time: str
+    messages: str | None
+
+
+Source = FromJournals | FromProfiles | FromTable
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """ARRIVED, what members can do where that is known, and lines of journals that are no records."""
+
+    arrived: DataFrame
+    measured: DataFrame | None
+    broken: DataFrame | None
+
+
+def sourced(
+    spark: SparkSession, source: Source, *, groups: tuple[str, ...], rates: tuple[str, ...]
+) -> Sourced:
+    """Of these groups, of all if there are none. Raises PipelineError."""
+    measured = broken = None
+    if rates:
+        table = read_kept(spark, rates, ("group", "messages", "busy_us"), "tables `rates` with --rates")
+        measured = measured_of_rates(table)
+    match source:
+        case FromJournals(paths, default_group):
+            kept = cache_journals(
+                spark,
+                paths,
+                published=_PUBLISHED.names,
+                delivered=_DELIVERED.names,
+                default_group=default_group,
+            )
+            published = kept.published(lambda rows: [rows], _PUBLISHED)
+            delivered = kept.delivered(lambda rows: [rows], _DELIVERED)
+            # Members' journals alone know of each message too, but only of what was consumed.
+            arrived = (
+                arrived_of_delivered(delivered) if published.isEmpty() else arrived_of_published(published)
+            )
+            measured = measured_of_delivered(delivered)
+            broken = kept.broken
+        case FromProfiles(paths):
+            columns = ("group", "minute", "messages")
+            minutes = read_kept(spark, paths, columns, "tables `demand` with --demand")
+            if minutes.isEmpty():
+                raise HistoryRefused(
+                    f"{', '.join(paths)} has no rows: its profile had no journal of a publisher. Name tables `rates` "
+                    "with --demand, for what members were done with"
+                )
+            arrived = arrived_of_minutes(minutes)
+        case FromTable(path, group, time, messages):
+            table = read_table(spark, path)
+            arrived = arrived_of_table(table, where=path, group=group, time=time, messages=messages)
+    if groups:
+        arrived = arrived.where(F.col("group").isin(*groups))
+    return Sourced(arrived, measured, broken)

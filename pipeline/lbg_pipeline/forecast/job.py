@@ -1,24 +1,33 @@
-"""The job: from whatever history there is to tables, and what is known of each group."""
+"""Forecast job: reads, forecasts, writes and applies."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from ..errors import ForecastRefused
-from . import scoring
-from .demand import counted, demand
-from .figures import DRAWN_BACKTEST_S, DRAWN_HISTORY_S, Drawable
-from .measuring import Measured
-from .modelling import modelled
-from .planned import History, Interval, Planned, Scheduling, Score, planned
-from .scheduling import Sizing
-from .seasons import Season
-from .settings import DAY_S, SECOND_US, ForecastSettings
+from lbg_pipeline.errors import ClusterRefused, ForecastRefused
+from lbg_pipeline.forecast import groups as scoring
+from lbg_pipeline.forecast import report as telling
+from lbg_pipeline.forecast.groups import modelled
+from lbg_pipeline.forecast.history import Measured, Source, counted, demand, sourced
+from lbg_pipeline.forecast.model import DAY_S, SECOND_US, ForecastSettings, Season
+from lbg_pipeline.forecast.page import DRAWN_BACKTEST_S, DRAWN_HISTORY_S, Drawable, made_by, report
+from lbg_pipeline.forecast.result import History, Interval, Planned, Scheduling, Score, planned
+from lbg_pipeline.forecast.schedule import Sizing, patch_yaml
+from lbg_pipeline.spark.jobs import run_concurrently
+from lbg_pipeline.spark.output import Output
+
+if TYPE_CHECKING:
+    from lbg_pipeline.forecast.apply import Cluster, Target
+
 
 OLDEST_S = 28 * DAY_S
 """A history that ended longer ago tells nothing of now."""
@@ -28,7 +37,7 @@ MOST_REPLICAS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How demand becomes replicas: `given` messages a second of a member, or as much as was measured times
+    """Capacity of a member: `given` messages a second, or as much as was measured times
     `utilisation`, with `concurrency` where that is given instead of what was seen."""
 
     given: float | None
@@ -121,7 +130,7 @@ def groups(
 
 
 def drawables(told: Tables, names: Sequence[str], settings: ForecastSettings) -> dict[str, Drawable]:
-    """What figures need of these groups."""
+    """Data of the figures of these groups."""
     late = F.col("known_until_us") - DRAWN_HISTORY_S * SECOND_US
     came = told.demand.where(F.col("group").isin(*names) & (F.col("start_us") >= late)).collect()
     recent = F.col("start_us") >= F.col("last_us") - DRAWN_BACKTEST_S * SECOND_US
@@ -227,3 +236,148 @@ def _without_gaps(rows: Sequence[Row], settings: ForecastSettings) -> list[tuple
     from_us = max(rows[0]["known_from_us"], until_us - DRAWN_HISTORY_S * SECOND_US)
     came = {row["start_us"]: float(row["messages"]) for row in rows}
     return [(at_us, came.get(at_us, 0.0)) for at_us in range(from_us, until_us, settings.interval_us)]
+
+
+DRAWN_GROUPS = 12
+PATCH = "patch.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """Into which namespace. None: the one that this runs in."""
+
+    namespace: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`groups`: only these, all if there are none. `rates`: kept by profiles, to measure service times by."""
+
+    source: Source
+    groups: tuple[str, ...]
+    rates: tuple[str, ...]
+    settings: ForecastSettings
+    capacity: Capacity
+    scheduling: Scheduling
+    applying: Applying | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    told: dict[str, Any]
+    lines: Sequence[str]
+
+
+def answer(
+    spark: SparkSession, request: Request, out: str, *, says: Callable[[str], None] = lambda _: None
+) -> Answer:
+    """`says` is told what begins. Raises PipelineError. Nothing is applied before everything is written."""
+    settings = request.settings
+    # First what can fail at once.
+    cluster = None if request.applying is None else _connected(request.applying)
+    output = Output(spark, out)
+    says("reading history")
+    found = sourced(spark, request.source, groups=request.groups, rates=request.rates)
+    broken = _set_aside(output, found.broken)
+    group_tables = tables(found.arrived, settings)
+    group_names = names(group_tables)
+    _require_groups(request, group_names)
+    targets, unfit = ({}, {}) if cluster is None else _targets(cluster, group_names, request)
+    says("forecasting")
+    planned = groups(
+        group_tables,
+        settings,
+        capacity=request.capacity,
+        measured={} if found.measured is None else collected(found.measured),
+        scheduling=request.scheduling,
+        limits={name: target.max_replicas for name, target in targets.items()},
+    )
+    _require_schedules(planned, targets)
+    told = telling.as_json(planned, settings, broken=broken)
+    lines = list(telling.lines(planned, settings, broken=broken))
+    says("writing")
+    _write(spark, output, group_tables, planned, request)
+    output.text("forecast.json", json.dumps(told, indent=2) + "\n")
+    if cluster is not None:
+        says("applying")
+        for one in planned:
+            if one.group in targets:
+                cluster.apply(targets[one.group], one.schedule)
+                lines.append(
+                    f"applied to LoadBalancedGroup {targets[one.group]}: {len(one.schedule)} entries"
+                )
+        lines += [f"not applied: {why}" for why in unfit.values()]
+        told |= {"applied": {group: str(target) for group, target in targets.items()}, "not_applied": unfit}
+    return Answer(told, lines)
+
+
+def _connected(applying: Applying) -> Cluster:
+    try:
+        from lbg_pipeline.forecast.apply import Cluster
+    except ImportError:
+        raise ClusterRefused("--apply needs the Kubernetes client: pip install 'lbgroup[operator]'") from None
+    return Cluster(applying.namespace)
+
+
+def _targets(
+    cluster: Cluster, group_names: Sequence[str], request: Request
+) -> tuple[dict[str, Target], dict[str, str]]:
+    """Groups that were not asked for by name may be without a LoadBalancedGroup that scales; one has to be left."""
+    targets, unfit = cluster.find(group_names)
+    if unfit and (request.groups or not targets):
+        raise ClusterRefused(
+            f"{next(iter(unfit.values()))}: correct --group or --namespace, or set its scaling.maxReplicas"
+        )
+    return targets, unfit
+
+
+def _set_aside(output: Output, broken: DataFrame | None) -> int:
+    """Stores the broken rows, and returns their number."""
+    if broken is None:
+        return 0
+    output.table("broken", broken)
+    return output.read("broken").count()
+
+
+def _require_groups(request: Request, group_names: Sequence[str]) -> None:
+    missing = [name for name in request.groups if name not in group_names]
+    if missing:
+        raise ForecastRefused(
+            f"there is no history of group {missing[0]}: there is of {', '.join(group_names[:10])}: correct --group"
+        )
+
+
+def _require_schedules(planned: Sequence[Planned], targets: Mapping[str, Target]) -> None:
+    """Without a capacity there is a forecast still, but nothing to apply."""
+    unknown = [one.group for one in planned if one.sizing is None and one.group in targets]
+    if unknown:
+        raise ForecastRefused(
+            f"nobody knows what a member of group {unknown[0]} can do, so there is nothing to apply: say --capacity"
+        )
+
+
+def _write(
+    spark: SparkSession,
+    output: Output,
+    group_tables: Tables,
+    planned: Sequence[Planned],
+    request: Request,
+) -> None:
+    settings = request.settings
+    written = {
+        "forecast": with_replicas(spark, group_tables.forecast, planned),
+        "backtest": group_tables.backtest,
+        "schedule": schedule_table(spark, planned),
+    }
+    run_concurrently(partial(output.table, name, table) for name, table in written.items())
+    largest = sorted(planned, key=lambda one: -one.history.messages)[:DRAWN_GROUPS]
+    pictures = drawables(group_tables, [one.group for one in largest], settings)
+    drawn = [(one, pictures[one.group]) for one in largest]
+    left_out = len(planned) - len(drawn)
+    output.text("report.html", report(drawn, settings, left_out=left_out, made_by=made_by(settings)))
+    sized = [one for one in planned if one.sizing is not None]
+    if len(planned) != 1 or not sized:
+        output.without(PATCH)
+    for one in sized:
+        name = PATCH if len(planned) == 1 else f"patch-{quote(one.group, safe='')}.yaml"
+        output.text(name, patch_yaml(one.group, one.schedule, remarks=telling.remarks(one, settings)))

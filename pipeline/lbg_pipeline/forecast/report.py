@@ -1,143 +1,195 @@
-"""A forecast as a page for people."""
+"""Forecast as text for a terminal, and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import date
+from typing import Any
 
-from ..pages import Column, Fact, Facts, Figure, Note, Section, Table, page
-from ..pages.formatting import count, share, three_figures, whole
-from .figures import Drawable, backtest_figure, floor_figure, history_figure
-from .manifest import rfc3339
-from .planned import Planned, shown
-from .settings import SECOND_US, ForecastSettings
+from lbg_broker.text_table import text_table
+from lbg_pipeline.forecast.model import SECOND_US, ForecastSettings
+from lbg_pipeline.forecast.result import Interval, Planned, Score, shown
+from lbg_pipeline.forecast.schedule import rfc3339
+from lbg_pipeline.html import numbers
 
-BUSIEST = 12
-SHOWN_ENTRIES = 60
-
-
-def report(
-    groups: Sequence[tuple[Planned, Drawable]], settings: ForecastSettings, *, left_out: int, made_by: str
-) -> str:
-    """`left_out`: how many groups are in the tables alone."""
-    sections = [_section(group, drawable, settings) for group, drawable in groups]
-    if left_out:
-        others = Note(f"{left_out} groups with fewer messages are in the tables alone.")
-        sections.append(Section("Other groups", [others]))
-    first = shown(settings.starts_us()[0], settings.time_zone)
-    until = shown(settings.starts_us()[-1] + settings.interval_us, settings.time_zone)
-    subtitle = (
-        f"from {first:%A %d %B %Y, %H:%M} to {until:%A %d %B, %H:%M} ({settings.time_zone}), "
-        f"planned for the {settings.quantile:.3g} quantile"
-    )
-    return page("Demand forecast", sections, subtitle=subtitle, made_by=made_by)
+BUSIEST = 10
+TOLD_GROUPS = 3
+TOLD_DAYS = 8
+_NAMES = {"seasonal": "seasonal", "naive": "naive, as last {period}"}
 
 
-def _section(group: Planned, drawable: Drawable, settings: ForecastSettings) -> Section:
-    parts: list[Facts | Note | Figure | Table] = [_facts(group, settings)]
-    parts += [Note(note, warns=True) for note in group.notes]
-    parts.append(history_figure(group, drawable, settings))
-    if group.floor:
-        parts.append(floor_figure(group))
-    if drawable.backtest:
-        parts.append(backtest_figure(drawable, settings))
-        parts.append(_scores(group, settings))
-    parts.append(_busiest(group, settings))
-    if group.schedule:
-        parts.append(_schedule(group, settings))
+def lines(groups: Sequence[Planned], settings: ForecastSettings, *, broken: int = 0) -> Iterator[str]:
+    """Of one to three groups all there is to know; of more a line each, as the tables have the rest. `broken`: lines of
+    the journals that are no records."""
+    if broken:
+        yield f"{broken:,} lines are no records, and count for nothing: table broken has them with the reason"
+    if len(groups) > TOLD_GROUPS:
+        yield from _overview(groups, settings)
+        return
+    for place, group in enumerate(groups):
+        if place:
+            yield ""
+        yield from _of_group(group, settings)
+
+
+def _of_group(group: Planned, settings: ForecastSettings) -> Iterator[str]:
     history = group.history
-    intro = (
-        f"{whole(history.messages)} messages in {history.days:.1f} days, by {group.season.value}"
-        + (f": {group.variant}" if group.variant else "")
-        + "."
+    begin, end = (shown(at, settings.time_zone) for at in (history.from_us, history.until_us))
+    yield (
+        f"group {group.group}: {history.messages:,} messages from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} "
+        f"({settings.time_zone}), by {group.season.value}" + (f", {group.variant}" if group.variant else "")
     )
-    return Section(group.group, parts, intro=intro)
-
-
-def _facts(group: Planned, settings: ForecastSettings) -> Facts:
-    busiest = group.busiest(1)[0]
-    used = next((one for one in group.scores if one.is_used), None)
-    naive = next((one for one in group.scores if one.method == "naive"), None)
-    facts = [
-        Fact(
-            "busiest interval",
-            f"{shown(busiest.start_us, settings.time_zone):%a %H:%M}",
-            f"{busiest.planned / settings.interval_s:,.3g} messages/s",
-        )
-    ]
+    yield from (f"- {note}" for note in group.notes)
+    if group.scores:
+        yield ""
+        yield from _backtest(group, settings)
+    yield ""
+    yield from _busiest(group, settings)
     if group.sizing is not None:
-        facts.append(
-            Fact("replicas then", whole(busiest.replicas), f"{group.sizing.capacity:,.3g} messages/s each")
-        )
-    if used is not None and naive is not None:
-        facts += [
-            Fact("weighted MAPE", share(used.wmape), f"naive last period: {share(naive.wmape)}"),
-            Fact(f"stayed below {settings.quantile:.3g}", share(used.covered), "of the backtest's intervals"),
-        ]
-    return Facts(facts)
+        yield ""
+        yield f"a member does {group.sizing.capacity:.3g} messages/s ({group.capacity_from})"
+        yield "replicas by hour:"
+        yield from _by_hour(group, settings)
+        yield f"schedule: {len(group.schedule)} entries, in the patch"
 
 
-def _scores(group: Planned, settings: ForecastSettings) -> Table:
+def _backtest(group: Planned, settings: ForecastSettings) -> Iterator[str]:
+    period = "week" if group.season.period_s > 86_400 else "day"
     level = f"{settings.quantile:.3g}"
-    columns = [
-        Column("method"),
-        Column("weighted MAPE", numeric=True),
-        Column(f"pinball loss at {level}", numeric=True),
-        Column(f"stayed below {level}", numeric=True),
-        Column("in the band of 0.8", numeric=True),
-        Column("origins", numeric=True),
-        Column("used"),
-    ]
+    header = (
+        f"backtest, {group.scores[0].origins} {period}s",
+        "weighted MAPE",
+        f"pinball {level}",
+        f"below {level}",
+        "in band",
+        "",
+    )
     rows = [
-        [
-            one.method,
-            share(one.wmape),
-            "–" if one.pinball is None else three_figures(one.pinball),
-            share(one.covered),
-            share(one.in_band),
-            whole(one.origins),
-            "yes" if one.is_used else "",
-        ]
+        (
+            _NAMES[one.method].format(period=period),
+            numbers.share(one.wmape),
+            "–" if one.pinball is None else f"{one.pinball:.3g}",
+            numbers.share(one.covered),
+            numbers.share(one.in_band),
+            "used" if one.is_used else "",
+        )
         for one in group.scores
     ]
-    return Table(columns, rows, title="Backtest")
+    yield from text_table(header, rows, names=1)
 
 
-def _busiest(group: Planned, settings: ForecastSettings) -> Table:
-    columns = [
-        Column(f"from ({settings.time_zone})"),
-        Column("expected", numeric=True),
-        Column(f"quantile {settings.quantile:.3g}", numeric=True),
-        Column("messages/s", numeric=True),
-        Column("replicas", numeric=True),
-    ]
+def _busiest(group: Planned, settings: ForecastSettings) -> Iterator[str]:
+    header = ("busiest", "expected", f"quantile {settings.quantile:.3g}", "messages/s", "replicas")
     rows = [
-        [
+        (
             f"{shown(one.start_us, settings.time_zone):%a %Y-%m-%d %H:%M}",
-            count(one.expected),
-            count(one.planned),
+            f"{one.expected:,.1f}",
+            f"{one.planned:,.1f}",
             f"{one.planned / settings.interval_s:,.3g}",
-            whole(one.replicas),
-        ]
+            numbers.whole(one.replicas),
+        )
         for one in group.busiest(BUSIEST)
     ]
-    return Table(columns, rows, title="Busiest intervals", left_out="All are in table forecast.")
+    yield from text_table(header, rows, names=1)
 
 
-def _schedule(group: Planned, settings: ForecastSettings) -> Table:
-    shown_entries = group.schedule[:SHOWN_ENTRIES]
-    zone = settings.time_zone if "weekly" in group.schedule[0] else "UTC"
-    times = [entry.get("weekly", entry) for entry in shown_entries]
-    rows = [
-        [str(entry["minReplicas"]), at["from"], at["until"], ", ".join(at.get("days", ()))]
-        for entry, at in zip(shown_entries, times, strict=True)
-    ]
-    columns = [Column("replicas", numeric=True), Column(f"from ({zone})"), Column("until"), Column("days")]
-    if not any(row[-1] for row in rows):
-        rows, columns = [row[:-1] for row in rows], columns[:-1]
-    beyond = len(group.schedule) - len(rows)
-    left_out = f"{beyond} more are in the patch." if beyond else ""
-    return Table(columns, rows, title="Schedule", left_out=left_out)
+def _by_hour(group: Planned, settings: ForecastSettings) -> Iterator[str]:
+    """The most of each hour of the first days: a line an hour of the day, a column a date."""
+    most: dict[tuple[int, date], int] = {}
+    for one in group.intervals:
+        wall = shown(one.start_us, settings.time_zone)
+        place = (wall.hour, wall.date())
+        most[place] = max(most.get(place, 0), one.replicas or 0)
+    days = sorted({day for _, day in most})
+    told = days[:TOLD_DAYS]
+    header = ("", *(f"{day:%a %d %b}" for day in told))
+    rows = [(f"{hour:02}:00", *(str(most.get((hour, day), "")) for day in told)) for hour in range(24)]
+    yield from text_table(header, rows, names=1)
+    if days != told:
+        yield f"and so on until {days[-1]:%a %d %b}: table forecast"
 
 
-def made_by(settings: ForecastSettings) -> str:
-    return f"lbg pipeline forecast, {rfc3339(settings.now_us // SECOND_US)}"
+def _overview(groups: Sequence[Planned], settings: ForecastSettings) -> Iterator[str]:
+    header = ("group", "method", "weighted MAPE", "naive", "busiest", "messages/s", "replicas", "entries")
+    yield from text_table(header, [_overview_row(group, settings) for group in groups], names=1)
+    noted = [(group.group, note) for group in groups for note in group.notes]
+    yield from (f"- {name}: {note}" for name, note in noted[:20])
+    if len(noted) > 20:
+        yield f"- and {len(noted) - 20} notes more: forecast.json"
+
+
+def _overview_row(group: Planned, settings: ForecastSettings) -> tuple[str, ...]:
+    busiest = group.busiest(1)[0]
+    errors = {one.method: one.wmape for one in group.scores}
+    return (
+        group.group,
+        f"{group.method}, {group.season.value}" if group.method != "flat" else "flat",
+        numbers.share(errors.get("seasonal")),
+        numbers.share(errors.get("naive")),
+        f"{shown(busiest.start_us, settings.time_zone):%a %m-%d %H:%M}",
+        f"{busiest.planned / settings.interval_s:,.3g}",
+        numbers.whole(busiest.replicas),
+        str(len(group.schedule)),
+    )
+
+
+def as_json(groups: Sequence[Planned], settings: ForecastSettings, *, broken: int = 0) -> dict[str, Any]:
+    """Everything but the intervals, which are in the tables; times are RFC 3339."""
+    return {
+        "now": rfc3339(settings.now_us // SECOND_US),
+        "interval_seconds": settings.interval_s,
+        "horizon_seconds": settings.horizon_s,
+        "time_zone": settings.time_zone,
+        "quantile": settings.quantile,
+        "broken_lines": broken,
+        "groups": [_group_json(group) for group in groups],
+    }
+
+
+def _group_json(group: Planned) -> dict[str, Any]:
+    history, sizing = group.history, group.sizing
+    return {
+        "group": group.group,
+        "season": group.season.value,
+        "method": group.method,
+        "variant": group.variant,
+        "history": {
+            "messages": history.messages,
+            "from": rfc3339(history.from_us // SECOND_US),
+            "until": rfc3339(history.until_us // SECOND_US),
+        },
+        "backtest": {one.method: _score_json(one) for one in group.scores},
+        "capacity_messages_per_second": None if sizing is None else sizing.capacity,
+        "capacity_from": group.capacity_from,
+        "busiest": [_interval_json(one) for one in group.busiest(BUSIEST)],
+        "schedule": list(group.schedule),
+        "notes": list(group.notes),
+    }
+
+
+def _score_json(one: Score) -> dict[str, Any]:
+    return {
+        "origins": one.origins,
+        "weighted_mape": one.wmape,
+        "pinball": one.pinball,
+        "covered": one.covered,
+        "in_band": one.in_band,
+        "used": one.is_used,
+    }
+
+
+def _interval_json(one: Interval) -> dict[str, Any]:
+    return {
+        "start": rfc3339(one.start_us // SECOND_US),
+        "expected": one.expected,
+        "planned": one.planned,
+        "replicas": one.replicas,
+    }
+
+
+def remarks(group: Planned, settings: ForecastSettings) -> Iterator[str]:
+    """For the head of a patch."""
+    yield f"made at {rfc3339(settings.now_us // SECOND_US)}, planned for the {settings.quantile:.3g} quantile of demand"
+    if group.sizing is not None:
+        yield f"a member does {group.sizing.capacity:.3g} messages/s ({group.capacity_from})"
+    yield from group.notes

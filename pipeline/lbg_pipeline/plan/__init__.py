@@ -1,5 +1,5 @@
-"""How many hashes, queues and members a group needs, from the work that its keys have brought.
+"""Planning: the hashes, queues and members that a group needs, from the work of its keys.
 
-`observing`, `hashes` and `hot_keys` are DataFrame -> DataFrame; `sharing`, `demand`, `simulating` and `choosing` are
-pure Python on as many numbers as there are hashes; `gathering` is what lies between.
+`load` and `candidates` are DataFrame -> DataFrame; `simulate` and `choose` are pure Python on as many numbers as there
+are hashes; `recommend` is what lies between.
 """

@@ -1,4 +1,4 @@
-"""The whole job: journals in, a directory with the plan out."""
+"""Plan job: journals in, a directory with the plan out."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from ..keeping import keep_journals
-from ..reading.journals import DEFAULT_GROUP
-from ..together import together
-from ..writing import Output
-from .candidates import candidates_table
-from .gathering import observe
-from .hot_keys import HOT_KEYS
-from .manifest import Declared
-from .planning import Wishes, plan_for
-from .report_page import plan_page
-from .reporting import patch_yaml, plan_json, plan_lines
+from lbg_pipeline.journal.cached import cache_journals
+from lbg_pipeline.journal.scan import DEFAULT_GROUP
+from lbg_pipeline.plan.candidates import HOT_KEYS, candidates_table
+from lbg_pipeline.plan.load import observe
+from lbg_pipeline.plan.manifest import Declared
+from lbg_pipeline.plan.page import plan_page
+from lbg_pipeline.plan.recommend import Wishes, plan_for
+from lbg_pipeline.plan.report import patch_yaml, plan_json, plan_lines
+from lbg_pipeline.spark.jobs import run_concurrently
+from lbg_pipeline.spark.output import Output
 
 _PUBLISHED = ("group", "key", "hash", "queue", "published_at_us")
 
@@ -57,7 +56,7 @@ def answer(
     declared = question.declared
     group = question.group or (None if declared is None else declared.group)
     default_group = question.default_group or group or DEFAULT_GROUP
-    journals = keep_journals(
+    journals = cache_journals(
         spark,
         question.journals,
         published=_PUBLISHED,
@@ -78,7 +77,7 @@ def answer(
         )
         hottest = spark.createDataFrame(list(plan.hottest), HOT_KEYS).coalesce(1)
         written = {"candidates": candidates, "hot_keys": hottest, "broken": journals.broken}
-        together(partial(output.table, name, table) for name, table in written.items())
+        run_concurrently(partial(output.table, name, table) for name, table in written.items())
         broken = journals.broken.count()
     if plan.proposal.patch is None:
         output.without("patch.yaml")

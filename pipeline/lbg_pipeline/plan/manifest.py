@@ -1,18 +1,19 @@
-"""The group as its LoadBalancedGroup declares it, read from a file as kubectl takes it."""
+"""A group as its LoadBalancedGroup declares it, or as the keys in a journal show it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from lbg_broker.group import EXCLUSIVE, HASH_FUNCTIONS, MODES, SESSIONS
-
-from ..errors import PlanRefused
-from .sharing import ASSIGNMENTS, BALANCED
+from lbg_broker.group import EXCLUSIVE, HASH_FUNCTIONS, MODES, SESSIONS, SpecError, hash_of
+from lbg_broker.group.spec import HASH_COUNT_MAX
+from lbg_pipeline.errors import PlanRefused
+from lbg_pipeline.plan.simulate import ASSIGNMENTS, BALANCED
 
 _KIND = "LoadBalancedGroup"
 _CONCURRENCY = {"HTTP": 16, "Stream": 256}
@@ -21,8 +22,8 @@ _CONCURRENCY = {"HTTP": 16, "Stream": 256}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What of a manifest matters here, with the CRD's defaults. `group` is the name on the broker. Without scaling
-    `members_min` is None, and `members` the replicas; with it the most that it allows."""
+    """Fields of a manifest that a plan depends on, with the CRD's defaults. `group` is the name on the broker.
+    Without scaling `members_min` is None, and `members` the replicas; with it the most that it allows."""
 
     name: str
     group: str
@@ -128,3 +129,57 @@ def _word(parent: Mapping[str, Any], name: str, words: tuple[str, ...], default:
     if value not in words:
         raise _Wrong(f"{name} is {value!r:.40} and must be one of {', '.join(words)}")
     return str(value)
+
+
+ENOUGH = 24
+"""Different keys after which a common divisor that is too large by chance is out of the question (1 in 2**23)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Hash and queue of one key, from a record."""
+
+    key: str
+    hash: int
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """None for what the stamps do not tell."""
+
+    hash_count: int | None = None
+    hash_function: str | None = None
+    queue_count: int | None = None
+
+
+def recognise(stamps: Collection[Stamp]) -> Recognised:
+    """hash = H(key) mod count, so the count divides H(key) - hash of every key, and nothing larger divides them all."""
+    if len({stamp.key for stamp in stamps}) < ENOUGH:
+        return Recognised()
+    for name, whole in HASH_FUNCTIONS.items():
+        try:
+            count = math.gcd(*(whole(stamp.key) - stamp.hash for stamp in stamps))
+        except SpecError:
+            continue  # keys that are no numbers were not hashed by `modulo`
+        if max(stamp.hash for stamp in stamps) < count <= HASH_COUNT_MAX:
+            return Recognised(count, name, _queue_count(stamps, count))
+    return Recognised()
+
+
+def _queue_count(stamps: Collection[Stamp], hash_count: int) -> int | None:
+    count = math.gcd(*(stamp.hash - stamp.queue for stamp in stamps))
+    if count == 0:
+        return hash_count
+    return count if count > max(stamp.queue for stamp in stamps) else None
+
+
+def first_stranger(stamps: Collection[Stamp], hash_count: int, function: str) -> Stamp | None:
+    """A key that would not have the hash that its record says. Queues are not compared: groups are repartitioned."""
+    for stamp in stamps:
+        try:
+            if hash_of(stamp.key, hash_count, function) != stamp.hash:
+                return stamp
+        except SpecError:
+            return stamp
+    return None

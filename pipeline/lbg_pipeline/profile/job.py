@@ -1,9 +1,9 @@
-"""The whole job: journals in, a directory with tables and pages out."""
+"""Profile job: journals in, a directory with tables and pages out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -11,16 +11,86 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from ..keeping import keep_journals
-from ..reading.journals import DEFAULT_GROUP
-from ..schemas import DELIVERED
-from ..together import together
-from ..writing import Output
-from .digesting import Digest, digests
-from .profiling import profile
-from .report import report
-from .spanning import interval_us, totals_delivered, totals_published
-from .summing import lines, summary
+from lbg_pipeline.html.numbers import duration, rate, ratio, share, whole
+from lbg_pipeline.html.page import shown
+from lbg_pipeline.journal.cached import cache_journals
+from lbg_pipeline.journal.scan import DEFAULT_GROUP
+from lbg_pipeline.profile.digest import (
+    Digest,
+    digests,
+    interval_us,
+    profile,
+    totals_delivered,
+    totals_published,
+)
+from lbg_pipeline.profile.histograms import AGE, CONFIRM, SERVICE, WAIT
+from lbg_pipeline.profile.page import report
+from lbg_pipeline.schemas import DELIVERED
+from lbg_pipeline.spark.jobs import run_concurrently
+from lbg_pipeline.spark.output import Output
+
+_PERCENTILES = ("messages", "least", "mean", "p50", "p90", "p95", "p99", "p999", "greatest")
+
+
+def lines(digest: Digest) -> Iterator[str]:
+    """For a terminal."""
+    yield f"group {shown(digest.group)}"
+    if digest.published is not None:
+        yield f"  published  {whole(digest.published.messages)} by {whole(digest.published.publishers)} publishers"
+    if digest.delivered is not None:
+        total = digest.delivered
+        peak = max((row.messages for row in digest.done_over_time), default=0) * 1e6 / digest.interval_us
+        yield f"  done       {whole(total.ack + total.dead)}, {whole(total.dead)} of them dead; peak {rate(peak)}"
+    told = {row.metric: row for row in digest.latencies}
+    for metric in (CONFIRM, AGE, WAIT, SERVICE):
+        if metric in told:
+            p50, p99, greatest = (duration(told[metric][name]) for name in ("p50", "p99", "greatest"))
+            yield f"  {metric:9}  median {p50}, 99 % {p99}, greatest {greatest}"
+    for row in sorted(digest.skew, key=lambda row: str(row.unit)):
+        yield (
+            f"  {row.unit:9}  {whole(row['count'])}; hottest {shown(row.hottest, 30)} with {share(row.hottest_share)}; "
+            f"Gini {ratio(row.gini_messages)}"
+        )
+    for row in sorted(digest.pauses, key=lambda row: str(row.unit)):
+        yield (
+            f"  handoffs   {whole(row['count'])} of a {row.unit}; a message waited {duration(row.waited_p50)} at the "
+            f"median, {duration(row.waited_greatest)} at most"
+        )
+
+
+def summary(
+    digests: Sequence[Digest], published: Mapping[str, Row], delivered: Mapping[str, Row], *, broken: int
+) -> dict[str, Any]:
+    """For programs: totals of every group, and more of those that the page draws."""
+    drawn = {digest.group: digest for digest in digests}
+    groups = {}
+    for name in sorted({*published, *delivered}):
+        told: dict[str, Any] = {
+            "published": _plain(published.get(name)),
+            "delivered": _plain(delivered.get(name)),
+        }
+        if name in drawn:
+            told |= _drawn(drawn[name])
+        groups[name] = told
+    return {"groups": groups, "broken": broken}
+
+
+def _drawn(digest: Digest) -> dict[str, Any]:
+    return {
+        "latencies": {
+            row.metric: {"unit": row.unit, **{name: row[name] for name in _PERCENTILES}}
+            for row in digest.latencies
+        },
+        "skew": {row.unit: _plain(row, "unit") for row in digest.skew},
+        "handoffs": {row.unit: _plain(row, "unit") for row in digest.pauses},
+    }
+
+
+def _plain(row: Row | None, *without: str) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    return {name: value for name, value in row.asDict().items() if name not in ("group", *without)}
+
 
 _PUBLISHED = ("group", "publisher", "queue", "resends", "body_bytes", "published_at_us", "confirmed_at_us")
 _NOT_USED = ("publisher", "seq", "attempts", "session", "sequence")
@@ -50,7 +120,7 @@ def run(
     spark: SparkSession, request: Request, out: str, *, says: Callable[[str], None] = lambda phase: None
 ) -> Outcome:
     """Raises PipelineError. `says` hears what begins."""
-    journals = keep_journals(
+    journals = cache_journals(
         spark,
         request.journals,
         published=_PUBLISHED,
@@ -67,7 +137,7 @@ def run(
             return table.persist()
 
         says("reading")
-        sent, got = together(
+        sent, got = run_concurrently(
             partial(_by_group, total(journals)) for total in (totals_published, totals_delivered)
         )
         interval = _interval([*sent.values(), *got.values()])
@@ -76,7 +146,7 @@ def run(
             keep(table)
         says("writing tables")
         written = {**made.tables.named(), "broken": journals.broken}
-        together(partial(output.table, name, table) for name, table in written.items())
+        run_concurrently(partial(output.table, name, table) for name, table in written.items())
         broken = journals.broken.count()
         says("report")
         drawn = digests(made, interval, sent, got)

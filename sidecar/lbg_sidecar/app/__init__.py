@@ -1,14 +1,21 @@
 """The ways to reach the application: each takes calls, makes them, and reports how every one of them ended."""
 
-from .batching import BatchChannel
-from .channel import CONCURRENCY, AppChannel, Calls, ask_again, concurrency_of, limit_of, withdraw
-from .commanding import CommandChannel
-from .gathering import BatchSettings
-from .handling import AsyncHandler, SyncHandler, handler_channel
-from .probing import HealthRules
-from .pushing import PushChannel
-from .stream_connection import StreamSettings
-from .streaming import StreamChannel
+from __future__ import annotations
+
+from lbg_sidecar.app.callable import AsyncHandler, SyncHandler, handler_channel
+from lbg_sidecar.app.channel import (
+    CONCURRENCY,
+    AppChannel,
+    Calls,
+    concurrency_of,
+    limit_of,
+    request_position,
+    withdraw,
+)
+from lbg_sidecar.app.command import CommandChannel
+from lbg_sidecar.app.health import HealthRules
+from lbg_sidecar.app.http_push import BatchChannel, BatchSettings, PushChannel
+from lbg_sidecar.app.websocket import StreamChannel, StreamSettings
 
 __all__ = [
     "CONCURRENCY",
@@ -23,9 +30,9 @@ __all__ = [
     "StreamChannel",
     "StreamSettings",
     "SyncHandler",
-    "ask_again",
     "concurrency_of",
     "handler_channel",
     "limit_of",
+    "request_position",
     "withdraw",
 ]

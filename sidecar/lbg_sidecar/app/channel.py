@@ -1,21 +1,142 @@
-"""The seam between a member and its application."""
+"""Protocol between a member and its application, and the application's answers in JSON.
+
+One entry for each publisher and hash, with runs of sequence numbers, both ends included. An application that commits
+positions with its own writes says so when it connects; every channel takes the same form. In mode Sessions there is one
+number: ``{"committed": 345}``, or ``{"committed": [345, "C0WvEMT0RmXWoLuPB5mK8A"]}`` with the epoch of that message.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
-from ..consuming.concurrency_limit import CallLimit
-from ..consuming.positions import StreamRuns
-from ..message import Message
-from ..verdict import Verdict
+from lbg_sidecar.core.delivery import StreamRuns
+from lbg_sidecar.core.limits import CallLimit
+from lbg_sidecar.errors import AppError
+from lbg_sidecar.message import ACK, Kind, Message, Verdict
+
+
+class Committed(NamedTuple):
+    """Committed position of a session. `epoch`: of the message with that number, None where none is kept."""
+
+    sequence: int
+    epoch: str | None = None
+
+
+def parse_reported(value: object) -> tuple[tuple[StreamRuns, ...], Committed | None]:
+    """Processed streams and the committed position of a session: from a list, or from an object that holds one or both.
+    Raises ValueError."""
+    if not isinstance(value, dict):
+        return parse_processed(value), None
+    if not value.keys() & {"processed", "committed"}:
+        raise ValueError('neither "processed" nor "committed" is in what the application knows')
+    committed = value.get("committed")
+    return parse_processed(value.get("processed", [])), None if committed is None else parse_committed(
+        committed
+    )
+
+
+def parse_committed(value: object) -> Committed:
+    """A number, or a pair of it and its epoch. Raises ValueError."""
+    match value:
+        case [number, str() | None as epoch]:
+            pass
+        case number:
+            epoch = None
+    if not _is_number(number):
+        raise ValueError(
+            f"what is committed of a session is {value!r:.80}, not a number from 0, or it and its epoch"
+        )
+    return Committed(number, epoch)
+
+
+def parse_processed(value: object) -> tuple[StreamRuns, ...]:
+    """Raises ValueError, which says what is wrong with which entry."""
+    if not isinstance(value, list):
+        raise ValueError("what was processed is not a list")
+    return tuple(_streams(value))
+
+
+def _streams(entries: list[object]) -> Iterator[StreamRuns]:
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, list) or len(entry) != 3:
+            raise ValueError(f"entry {number} of what was processed is not [publisher, hash, runs]")
+        publisher, hash_, runs = entry
+        if not isinstance(publisher, str) or not _is_number(hash_) or not isinstance(runs, list):
+            raise ValueError(f"entry {number} of what was processed is not [publisher, hash, runs]")
+        yield publisher, hash_, tuple(_run(number, run) for run in runs)
+
+
+def _run(number: int, run: object) -> tuple[int, int]:
+    if not isinstance(run, list) or len(run) != 2 or not all(map(_is_number, run)) or run[0] > run[1]:
+        raise ValueError(f"entry {number} of what was processed has a run that is not [first, last]: {run!r}")
+    return run[0], run[1]
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+AFTER_MAX_S = 86_400
+
+
+def read_object(text: str | bytes) -> dict[str, Any]:
+    """Raises ValueError unless it is one JSON object."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("not JSON") from None
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    return fields
+
+
+def read_verdict(fields: Mapping[str, Any]) -> Verdict:
+    """From `verdict`, `reason` and `after_s`; raises ValueError with what is wrong."""
+    kind = fields.get("verdict")
+    reason = str(fields.get("reason") or "")
+    if kind == "ack":
+        return ACK
+    if kind == "drop":
+        return Verdict(Kind.DROP, reason)
+    if kind == "retry":
+        return Verdict(Kind.RETRY, reason, _after_s(fields.get("after_s")))
+    raise ValueError('"verdict" must be "ack", "retry" or "drop"')
+
+
+def parse_verdict(line: bytes) -> tuple[str, Verdict]:
+    """The id and the verdict in a command's line; raises ValueError with the reason."""
+    fields = read_object(line)
+    name = fields.get("id")
+    if not isinstance(name, str):
+        raise ValueError('no object with an "id"')
+    return name, read_verdict(fields)
+
+
+def parse_first_line(line: bytes) -> tuple[StreamRuns, ...] | None:
+    """A command's positions; None if it does not begin with them. Raises ValueError if they cannot be read."""
+    fields = read_object(line)
+    return parse_processed(fields["processed"]) if "processed" in fields else None
+
+
+def _after_s(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= AFTER_MAX_S:
+        raise ValueError(f'"after_s" must be a number of seconds from 0 to {AFTER_MAX_S}')
+    return value
+
 
 CONCURRENCY = 16
 """Messages at the application at the same time, where neither the user nor the channel says another number."""
 
 
 class Calls(Protocol):
-    """What the member offers to a channel: calls to take, and somebody to tell how they ended."""
+    """The member as a channel sees it: calls to take, and reports of how they ended."""
 
     def take(self) -> Message | None:
         """The next call to make, or None when there is none now; the channel is woken when there may be again."""
@@ -25,21 +146,21 @@ class Calls(Protocol):
         and gave no verdict, and only when nothing of the call runs any more."""
 
     def more(self) -> bool:
-        """Whether `take` would probably give another call."""
+        """True if `take` would probably give another call."""
 
     def ready(self, is_ready: bool, why: str = "") -> None:
-        """Whether the application can take messages. It can from the start, unless the channel says otherwise in
-        `start`: then nothing is consumed until it can. While it cannot, the member's queues are with others."""
+        """Reports whether the application can take messages. It can from the start, unless the channel says otherwise
+        in `start`: then nothing is consumed until it can. While it cannot, the member's queues are with others."""
 
     def processed(self, streams: Iterable[StreamRuns]) -> None:
-        """What the application itself knows to have processed: it is not given again."""
+        """Reports what the application has processed by its own record: it is not given again."""
 
     @property
     def session(self) -> str | None:
         """The name of the member's session; None in other modes than Sessions."""
 
     def committed(self, sequence: int, epoch: str | None = None) -> None:
-        """How far the application has committed its session itself, with its own writes; 0: it has begun. `epoch`: of
+        """Reports the session position that the application committed with its own writes; 0: it has begun. `epoch`: of
         the message with that number, None if the application does not keep it. From then on the position is its own.
         Said before the application counts as ready, the broker goes on after it."""
 
@@ -48,7 +169,7 @@ class AppChannel(Protocol):
     """One way to reach the application. All methods are called in the member's event loop.
 
     A channel may have attributes `concurrency` and `limit`, see `concurrency_of` and `limit_of`, and methods
-    `ask_again` and `withdraw`, see the functions of these names.
+    `request_position` and `withdraw`, see the functions of these names.
     """
 
     async def start(self, calls: Calls) -> None:
@@ -64,17 +185,17 @@ class AppChannel(Protocol):
         """Nothing is taken any more; end within the grace period, whatever the application does."""
 
     def describe(self) -> dict[str, object]:
-        """What a view should show of it."""
+        """State of the channel, for a view."""
 
 
 def concurrency_of(channel: AppChannel) -> int:
-    """How many messages at a time the channel makes use of, where its user sets no number: batches can only fill up
-    when there is room for them."""
+    """Number of messages at a time that the channel makes use of, where its user sets no number: batches can only
+    fill up when there is room for them."""
     return getattr(channel, "concurrency", CONCURRENCY)
 
 
 def limit_of(channel: AppChannel) -> Callable[[int, float], CallLimit] | None:
-    """What makes a limit, of the concurrency and the handoff time in seconds, where a call may wait inside the
+    """Factory of a limit, from the concurrency and the handoff time in seconds, where a call may wait inside the
     application, behind others and unseen: a channel to another process has one. None: a function in this process is
     called when its call is taken."""
     return getattr(channel, "limit", None)
@@ -92,11 +213,63 @@ def withdraw(channel: AppChannel, messages: Collection[Message], *, taken: bool)
         channel.abort(messages)
 
 
-def ask_again(channel: AppChannel) -> bool:
+def request_position(channel: AppChannel) -> bool:
     """Let the application say anew how far it has committed its session. A channel through which it can say so has a
     method of this name: it is not ready from then on until it has said it. False for any other channel."""
-    asking = getattr(channel, "ask_again", None)
+    asking = getattr(channel, "request_position", None)
     if asking is None:
         return False
     asking()
     return True
+
+
+log = logging.getLogger("lbg.member")
+
+ASK_EVERY_S = 1.0
+
+
+async def report_positions(handler: object, calls: Calls) -> None:
+    processed, committed = getattr(handler, "processed", None), getattr(handler, "committed", None)
+    try:
+        if processed is not None:
+            calls.processed(parse_processed(await _said(processed())))
+        if committed is not None and calls.session is not None:
+            calls.committed(*parse_committed(await _said(committed(calls.session))))
+    except Exception as error:
+        raise AppError(
+            f"the handler cannot say what it has processed: {type(error).__name__}: {error}"
+        ) from error
+
+
+ASKED_ANEW = "it is asked anew how far its session is"
+
+
+class PositionRequests:
+    """Asks a handler that is at work already."""
+
+    def __init__(self, handler: object) -> None:
+        self._handler = handler
+        self._task: asyncio.Task[None] | None = None
+
+    def again(self, calls: Calls) -> None:
+        calls.ready(False, ASKED_ANEW)
+        self._task = asyncio.get_running_loop().create_task(self._ask(calls))
+
+    async def _ask(self, calls: Calls) -> None:
+        while True:
+            try:
+                await report_positions(self._handler, calls)
+            except AppError as error:
+                log.warning("%s; asking again in %g s", error, ASK_EVERY_S)
+                await asyncio.sleep(ASK_EVERY_S)
+            else:
+                calls.ready(True)
+                return
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def _said(answer: object) -> object:
+    return await answer if inspect.isawaitable(answer) else answer

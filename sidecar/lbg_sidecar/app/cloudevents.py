@@ -1,4 +1,7 @@
-"""A message as a CloudEvent 1.0: HTTP binary mode, and the JSON form for batches.
+"""A message as a CloudEvent 1.0, and as the JSON of commands and streams.
+
+Nearly every message has the headers of our publisher and no others, and what they say is known from the stamp: then
+nothing is decoded, and no dict is made (tests/sidecar/app/test_message_json.py holds both ways to the same).
 
 A message that was published as a CloudEvent (AMQP binding: headers `cloudEvents:*`, `cloudEvents_*`) keeps the
 attributes it came with; what is missing is ours. Everything that only we know is an extension whose name starts with
@@ -17,8 +20,34 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
 from urllib.parse import quote
 
-from ..message import Message
-from ..tracing import BAGGAGE, PARENT, STATE, trace_in, trace_of
+from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
+from lbg_sidecar.message import BAGGAGE, PARENT, STATE, Message, is_only_stamped, trace_in, trace_of
+
+
+def message_json(message: Message) -> str:
+    """`message.as_json()` as text, without a line break."""
+    held = message.held
+    identity, delivery = held.identity, message.delivery
+    if identity is None or not is_only_stamped(delivery.header):
+        return json.dumps(message.as_json(), separators=(",", ":"))
+    try:
+        data = delivery.body.decode()
+    except UnicodeDecodeError:
+        return json.dumps(message.as_json(), separators=(",", ":"))
+    publisher, hash_, seq = identity
+    who = _quoted(publisher)
+    key, key_header = "null", ""
+    if held.key is not None:
+        key = _quoted(held.key)
+        key_header = f'"{HEADER_KEY}":{key},'
+    redelivered = "true" if delivery.redelivered else "false"
+    return (
+        f'{{"id":{_quoted(message.id)},"group":{_quoted(message.group)},"queue":{message.queue},"hash":{hash_},'
+        f'"key":{key},"publisher":{who},"seq":{seq},"topic":{_quoted(message.topic)},"attempt":{held.attempts},'
+        f'"redelivered":{redelivered},"headers":{{{key_header}"{HEADER_PUBLISHER}":{who},"{HEADER_SEQ}":{seq},'
+        f'"{HEADER_TS}":{held.published_at_us}}},"data":{_quoted(data)}}}'
+    )
+
 
 BATCH_CONTENT_TYPE = "application/cloudevents-batch+json"
 EVENT_TYPE = "lbg.message.v1"
@@ -110,7 +139,7 @@ def batch_item(message: Message) -> str:
 
 def _stamped(message: Message) -> str:
     """What `attributes` says of a message with the stamp alone, as JSON: a third of the time of a dict that is dumped
-    (tests/app/test_cloudevents.py holds both to the same)."""
+    (tests/sidecar/app/test_cloudevents.py holds both to the same)."""
     held = message.held
     name = _quoted(message.id)
     at_us, topic, key, identity = held.published_at_us, message.topic, held.key, held.identity
@@ -164,7 +193,7 @@ _JSON = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _own(headers: Mapping[str, Any]) -> dict[str, str]:
-    """What the publisher said of its event; nothing, if that is not a whole CloudEvent 1.x."""
+    """Attributes that the publisher gave its event; none if they are no whole CloudEvent 1.x."""
     own = {}
     for header, value in headers.items():
         if header.startswith(_AMQP_PREFIXES):

@@ -2,11 +2,13 @@
 
 The message's identity (publisher, hash, sequence) is recorded in the transaction of the application's own writes.
 Whoever processed it before, on whichever pod, a message seen before is recognised there: that alone makes it exact.
-`compact` folds rows into a floor per stream; `processed` gives positions in the form of `lbg_sidecar.app.knowledge`,
+`compact` folds rows into a floor per stream; `processed` gives positions in the form of `lbg_sidecar.app.channel`,
 which saves the member calls and is never needed for correctness.
 """
 
-from .identity import Identified, InboxError, NoIdentity
-from .sqlite import SQLiteInbox
+from __future__ import annotations
+
+from lbg_sidecar.inbox.identity import Identified, InboxError, NoIdentity
+from lbg_sidecar.inbox.sqlite import SQLiteInbox
 
 __all__ = ["Identified", "InboxError", "NoIdentity", "SQLiteInbox"]

@@ -1,4 +1,4 @@
-"""What an inbox reads of a message, and what it needs of a table's name.
+"""Identity of a message for an inbox, and the floor of its recorded sequence numbers.
 
 InboxError
 └── NoIdentity   the message was not stamped by a publisher of ours: nothing tells it from its repeat
@@ -6,7 +6,35 @@ InboxError
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
+
+from lbg_broker.group import SequenceSet
+
+Stream = tuple[str, int]
+JsonStreams = list[list[object]]
+
+
+def raised_floor(floor: int, numbers: Iterable[int]) -> int:
+    """The floor after the rising `numbers` that follow it without a hole."""
+    for number in numbers:
+        if number > floor + 1:
+            break
+        floor = max(floor, number)
+    return floor
+
+
+def as_json(floors: Iterable[tuple[str, int, int]], rows: Iterable[tuple[str, int, int]]) -> JsonStreams:
+    """``[[publisher, hash, [[first, last], …]], …]``, as `lbg_sidecar.app.channel` reads it."""
+    streams: dict[Stream, SequenceSet] = {}
+    for publisher, hash_, floor in floors:
+        streams[publisher, hash_] = SequenceSet([(0, floor)] if floor >= 0 else [])
+    for publisher, hash_, seq in rows:
+        streams.setdefault((publisher, hash_), SequenceSet()).add(seq)
+    return [
+        [publisher, hash_, [list(run) for run in numbers.runs()]]
+        for (publisher, hash_), numbers in streams.items()
+    ]
 
 
 class InboxError(Exception):

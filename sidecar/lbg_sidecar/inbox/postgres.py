@@ -1,4 +1,4 @@
-"""The inbox in PostgreSQL, by psycopg 3: `pip install "lbg[postgres]"`.
+"""Inbox in PostgreSQL, by psycopg 3: `pip install 'lbgroup[postgres]'`.
 
 A row of a stream's floor, once there, stays. `first_time` holds it shared until its transaction ends, and `compact`
 alone holds it exclusively: no row is folded away between a record and the look at the floor. Under REPEATABLE READ and
@@ -14,8 +14,15 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 from psycopg.sql import SQL, Composed, Identifier
 
-from .folding import JsonStreams, as_json, raised_floor
-from .identity import Identified, InboxError, identity_of, quoted
+from lbg_sidecar.inbox.identity import (
+    Identified,
+    InboxError,
+    JsonStreams,
+    as_json,
+    identity_of,
+    quoted,
+    raised_floor,
+)
 
 NO_FLOOR = -1
 _CREATE_LOCK = 0x6C62675F  # "lbg_": CREATE TABLE IF NOT EXISTS fails when two make it at the same time
@@ -114,7 +121,7 @@ class PostgresInbox:
             return folded
 
     def processed(self, connection: Connection[Any]) -> JsonStreams:
-        """What was processed, for the member. In the transaction under way, if there is one."""
+        """Processed streams, for the member. In the transaction under way, if there is one."""
         # One statement, so that no compaction comes between rows and floors.
         query = self._sql(
             "SELECT 0, publisher, hash, floor FROM {floors} WHERE floor > %s "

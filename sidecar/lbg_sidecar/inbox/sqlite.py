@@ -1,11 +1,18 @@
-"""The inbox in SQLite. One writer at a time is SQLite's own rule, so no lock is needed beyond its own."""
+"""Inbox in SQLite. One writer at a time is SQLite's own rule, so no lock is needed beyond its own."""
 
 from __future__ import annotations
 
 import sqlite3
 
-from .folding import JsonStreams, as_json, raised_floor
-from .identity import Identified, InboxError, identity_of, quoted
+from lbg_sidecar.inbox.identity import (
+    Identified,
+    InboxError,
+    JsonStreams,
+    as_json,
+    identity_of,
+    quoted,
+    raised_floor,
+)
 
 
 class SQLiteInbox:
@@ -84,7 +91,7 @@ class SQLiteInbox:
         return folded
 
     def processed(self, connection: sqlite3.Connection) -> JsonStreams:
-        """What was processed, for the member."""
+        """Processed streams, for the member."""
         # One statement, so that no compaction comes between rows and floors.
         found = connection.execute(
             f"SELECT 0, publisher, hash, floor FROM {self._floors} "

@@ -1,4 +1,4 @@
-"""How far the group is behind, in the queues that this member is the primary of.
+"""Lag of the group, in the queues that this member is the primary of.
 
 A queue's lag is what waits at the broker, counted there by a passive declare, and what is delivered and not
 acknowledged, counted here. Every queue has one primary, so the sum over all members is the group's. The counting costs

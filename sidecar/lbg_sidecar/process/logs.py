@@ -1,16 +1,23 @@
-"""What the sidecar logs, as text or as one JSON object a line."""
+"""Logging of the sidecar, as text or as one JSON object a line, without credentials."""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-from .redacting import redacted
-from .settings import LogFormat
+from lbg_sidecar.process.settings import LogFormat
+
+_PASSWORD_IN_URL = re.compile(r"(\w+://[^\s:/@\"]*):[^\s/\"]*@")
+
+
+def redacted(text: str) -> str:
+    return _PASSWORD_IN_URL.sub(r"\1:***@", text)
+
 
 TEXT = "%(asctime)s %(levelname)s %(message)s"
 

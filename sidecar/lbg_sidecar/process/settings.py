@@ -1,21 +1,138 @@
-"""Everything that can be set about a sidecar, in one place."""
+"""Settings of the sidecar, from environment and file; the environment takes precedence.
+
+MemberError
+└── ConfigurationError   a setting is wrong, unknown or missing: its name, its value and what to do
+"""
 
 from __future__ import annotations
 
 import enum
+import re
+import shlex
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-from lbg_broker.client import BrokerAddress, split_urls
+from lbg_broker.client import BrokerAddress, ConnectionSettings, split_urls
+from lbg_broker.client import SettingsError as AddressError
+from lbg_sidecar.app import BatchSettings, HealthRules
+from lbg_sidecar.app.http_client import parse_target
+from lbg_sidecar.errors import MemberError, SettingsError
+from lbg_sidecar.settings import MemberSettings
 
-from ..app import BatchSettings, HealthRules
-from ..settings import MemberSettings
-from .listener import Listener
+
+class ConfigurationError(MemberError):
+    """One line for a person. It holds the value of a setting only where that cannot be a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A port of an address, or a unix socket. Port 0 takes a free one."""
+
+    host: str = ""
+    port: int = 0
+    path: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:/PATH``. Raises ValueError with the rule."""
+        if text.startswith("unix:"):
+            path = Path(text.removeprefix("unix:"))
+            if not path.is_absolute():
+                raise ValueError("must be unix:/ and the path of a socket")
+            return cls(path=path)
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65_535):
+            raise ValueError("must be HOST:PORT or unix:/PATH")
+        return cls(host, int(port))
+
+    @property
+    def is_local(self) -> bool:
+        """True if only this machine (in Kubernetes: this pod) reaches it."""
+        if self.path is not None or self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+YES = ("1", "true", "yes", "on")
+NO = ("0", "false", "no", "off")
+
+
+def read_value(kind: Any, value: object) -> object:
+    """`value`, a text of the environment or a value of TOML, as `kind`. Raises ValueError with the rule."""
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = _kind_of(get_args(kind))
+    if kind is bool:
+        return _boolean(value)
+    if kind is int:
+        return _whole(value)
+    if kind is float:
+        return _number(value)
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    if issubclass(kind, enum.StrEnum):
+        if value not in list(kind):
+            raise ValueError(f"must be one of {', '.join(kind)}")
+        return kind(value)
+    if kind is Path:
+        if not value:
+            raise ValueError("must be a path")
+        return Path(value)
+    return value
+
+
+def _kind_of(choices: Sequence[Any]) -> Any:
+    """The type that a union stands for: None is an absent value, and texts are accepted beside a path or an enum."""
+    kinds = [one for one in choices if one is not types.NoneType and get_origin(one) is not Literal]
+    (kind,) = [one for one in kinds if one is not str] or kinds
+    return kind
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in (*YES, *NO):
+        return value.lower() in YES
+    raise ValueError("must be true or false")
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            pass
+    raise ValueError("must be a whole number")
+
+
+def _number(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    raise ValueError("must be a number")
 
 
 class Channel(enum.StrEnum):
-    """How the sidecar speaks with the application."""
+    """Channel between sidecar and application."""
 
     COMMAND = "command"
     HTTP = "http"
@@ -97,7 +214,7 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarSettings:
-    """The whole: what `configuring.configure` makes of environment and file."""
+    """The whole: what `configure` makes of environment and file."""
 
     member: MemberSettings
     process: ProcessSettings
@@ -144,3 +261,114 @@ def table() -> dict[str, Setting]:
 def _row(one: Field[Any], kind: Any) -> Setting:
     required = one.default is MISSING and one.default_factory is MISSING
     return Setting(one.name, kind, None if one.default is MISSING else one.default, required)
+
+
+OTHERS = frozenset({"LBG_DEBUG", "LBG_MANAGEMENT"})
+"""Of other commands: they may be there and say nothing to a sidecar."""
+
+_SERVICE = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
+"""What Kubernetes puts into every container for a Service whose name begins with lbg (kubernetes.io, "Accessing
+the Service", Docker-links variables). No setting of ours may end like this."""
+
+SECRET = frozenset({"broker"})
+
+
+def configure(environment: Mapping[str, str], file: Path | None = None) -> SidecarSettings:
+    """Raises ConfigurationError."""
+    rows = table()
+    said: dict[str, tuple[str, object]] = {}
+    for name, value in (_in_file(file) if file is not None else {}).items():
+        if name not in rows:
+            raise ConfigurationError(
+                f"{name} in {file} is no setting of a sidecar: remove it or correct its name"
+            )
+        said[name] = (f"{name} in {file}", value)
+    by_variable = {row.variable: row for row in rows.values()}
+    for variable, text in environment.items():
+        if variable in by_variable:
+            said[by_variable[variable].name] = (variable, text)
+        elif variable.startswith("LBG_") and variable not in OTHERS and not _SERVICE.search(variable):
+            raise ConfigurationError(f"{variable} is no setting of a sidecar: unset it or correct its name")
+    for row in rows.values():
+        if row.required and row.name not in said:
+            raise ConfigurationError(
+                f"{row.variable} is missing: set it, or {row.name} in the file of --config"
+            )
+    values: dict[str, Any] = {}
+    for name, (where, value) in said.items():
+        try:
+            values[name] = read_value(str if name in SECRET else rows[name].kind, value)
+        except ValueError as error:
+            raise ConfigurationError(_line(where, name, value, str(error))) from None
+    return _settings(values, {name: where for name, (where, _) in said.items()})
+
+
+def _in_file(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as opened:
+            return tomllib.load(opened)
+    except OSError as error:
+        raise ConfigurationError(f"--config {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--config {file} is no TOML: {error}") from None
+
+
+def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettings:
+    process = ProcessSettings(**_of(ProcessSettings, values))
+    listeners = {}
+    for name in ("local", "observed"):
+        text = getattr(process, name)
+        try:
+            listeners[name] = Listener.parse(text)
+        except ValueError as error:
+            raise ConfigurationError(_line(where.get(name, name), name, text, str(error))) from None
+    if process.body_max_bytes < 1:
+        at = where["body_max_bytes"]
+        raise ConfigurationError(_line(at, "body_max_bytes", process.body_max_bytes, "must be at least 1"))
+    if process.app is Channel.COMMAND:
+        _check_command(process.command, where.get("command", "LBG_COMMAND"))
+    elif process.app is not Channel.STREAM:
+        try:
+            batch_settings(process)
+            parse_target(process.target)
+            health_rules(process)
+        except SettingsError as error:
+            raise ConfigurationError(
+                f"LBG_TARGET, LBG_HEALTH_PATH, LBG_POSITIONS_PATH, LBG_BATCH_…: {error}"
+            ) from None
+    broker = BrokerSettings(**_of(BrokerSettings, values))
+    told = {name: value for name, value in _of(MemberSettings, values).items() if name != "broker"}
+    try:
+        member = MemberSettings(broker=_places(broker), **told)
+    except SettingsError as error:
+        name = error.field
+        raise ConfigurationError(f"{where.get(name, name)}: {error}") from None
+    except AddressError as error:
+        raise ConfigurationError(f"{where.get('broker', 'LBG_BROKER')}: {error}") from None
+    return SidecarSettings(member=member, process=process, **listeners)
+
+
+def _of(holder: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {one.name: values[one.name] for one in fields(holder) if one.name in values}
+
+
+def _check_command(command: str, where: str) -> None:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigurationError(_line(where, "command", command, f"cannot be split: {error}")) from None
+    if not words:
+        raise ConfigurationError(f"{where} is missing: with LBG_APP=command it says what to run")
+
+
+def _places(said: BrokerSettings) -> tuple[ConnectionSettings, ...]:
+    """Raises the client's SettingsError, also for a file of TLS that cannot be used."""
+    places = said.address.places()
+    for place in places:
+        if place.tls is not None:
+            place.tls.context()
+    return places
+
+
+def _line(where: str, name: str, value: object, rule: str) -> str:
+    return f"{where} {rule}" if name in SECRET else f"{where} is {value!r}, but it {rule}"

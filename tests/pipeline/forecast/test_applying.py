@@ -10,8 +10,8 @@ from typing import TypeVar
 import pytest
 import pytest_asyncio
 
-from lbg_operator.cluster.kinds import GROUP, Kind
-from lbg_operator.cluster.seam import ClusterError
+from lbg_operator.kube.api import ClusterError
+from lbg_operator.kube.kinds import GROUP, Kind
 from lbg_pipeline.errors import ClusterRefused
 from support.fake_cluster import FakeCluster
 from support.served_cluster import ServedCluster
@@ -21,8 +21,8 @@ from support.served_cluster import ServedCluster
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
     global Cluster, ORDERS, Target, applying
-    from lbg_pipeline.forecast import applying
-    from lbg_pipeline.forecast.applying import Cluster, Target
+    from lbg_pipeline.forecast import apply as applying
+    from lbg_pipeline.forecast.apply import Cluster, Target
 
     ORDERS = Target("shop", "orders", 10)
 

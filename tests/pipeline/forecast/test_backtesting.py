@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
-from lbg_pipeline.forecast.backtesting import Backtest, Expectation
-from lbg_pipeline.forecast.seasons import History, Season
+from lbg_pipeline.forecast.backtest import Backtest, Expectation
+from lbg_pipeline.forecast.model import History, Season
 from support.demand_series import HOUR_US, MONDAY, before, hourly, noisy, office
 
 LEVELS = (0.1, 0.5, 0.9, 0.95)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lbg_pipeline.forecast.settings import ForecastSettings
+from lbg_pipeline.forecast.model import ForecastSettings
 from support.demand_series import HOUR_US
 
 
@@ -17,7 +17,8 @@ def _large_imports() -> None:
     global arrived_of_published, counted, demand, history_of
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from lbg_pipeline.forecast.demand import (
+    from lbg_pipeline.forecast.groups import history_of
+    from lbg_pipeline.forecast.history import (
         ARRIVED,
         arrived_of_delivered,
         arrived_of_minutes,
@@ -25,7 +26,6 @@ def _large_imports() -> None:
         counted,
         demand,
     )
-    from lbg_pipeline.forecast.modelling import history_of
 
 
 NOW = ForecastSettings(now_us=100 * HOUR_US)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lbg_pipeline.forecast.fitting import CANDIDATES, Candidate, expected, last_known
-from lbg_pipeline.forecast.seasons import Season
+from lbg_pipeline.forecast.model import CANDIDATES, Candidate, Season, expected, last_known
 
 WEEK = np.array([0.0, 0.0, 40.0, 100.0, 60.0, 10.0, 0.0])
 NAMES = [one.told(Season.WEEK) for one in CANDIDATES]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lbg_pipeline.errors import HistoryRefused
-from lbg_pipeline.forecast.planned import Scheduling
-from lbg_pipeline.forecast.settings import HOUR_S, ForecastSettings
+from lbg_pipeline.forecast.model import HOUR_S, ForecastSettings
+from lbg_pipeline.forecast.result import Scheduling
 from support.demand_series import HOUR_US
 from support.journal_rows import START_US, delivered, published, write_journal
 
@@ -20,10 +20,8 @@ def _large_imports() -> None:
     global counted, demand, profile, sourced
     from pyspark.sql import Row, SparkSession
 
-    from lbg_pipeline.forecast.demand import counted, demand
-    from lbg_pipeline.forecast.job import Capacity, collected
-    from lbg_pipeline.forecast.running import Request, answer
-    from lbg_pipeline.forecast.sources import FromJournals, FromProfiles, Source, sourced
+    from lbg_pipeline.forecast.history import FromJournals, FromProfiles, Source, counted, demand, sourced
+    from lbg_pipeline.forecast.job import Capacity, Request, answer, collected
     from lbg_pipeline.profile import job as profile
 
 

@@ -11,8 +11,8 @@ def _large_imports() -> None:
     global Capacity, Measured, Row, SparkSession, collected, measured_of_delivered, measured_of_rates
     from pyspark.sql import Row, SparkSession
 
+    from lbg_pipeline.forecast.history import Measured, measured_of_delivered, measured_of_rates
     from lbg_pipeline.forecast.job import Capacity, collected
-    from lbg_pipeline.forecast.measuring import Measured, measured_of_delivered, measured_of_rates
 
 
 SECOND_US = 1_000_000

@@ -6,10 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from lbg_pipeline.forecast.planned import History, Interval, Planned, Scheduling, Score, planned
-from lbg_pipeline.forecast.scheduling import Sizing
-from lbg_pipeline.forecast.seasons import Season
-from lbg_pipeline.forecast.settings import ForecastSettings
+from lbg_pipeline.forecast.model import ForecastSettings, Season
+from lbg_pipeline.forecast.result import History, Interval, Planned, Scheduling, Score, planned
+from lbg_pipeline.forecast.schedule import Sizing
 from support.demand_series import HOUR_US, MONDAY, micros, office
 
 
@@ -17,9 +16,8 @@ from support.demand_series import HOUR_US, MONDAY, micros, office
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
     global Drawable, report, telling
-    from lbg_pipeline.forecast import telling
-    from lbg_pipeline.forecast.figures import Drawable
-    from lbg_pipeline.forecast.report import report
+    from lbg_pipeline.forecast import report as telling
+    from lbg_pipeline.forecast.page import Drawable, report
 
 
 NOW_US = micros(MONDAY)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lbg_pipeline.forecast.quantiles import classes_of, misses_of, quantiles_of, scale_of
-from lbg_pipeline.forecast.settings import DAY_S
+from lbg_pipeline.forecast.model import DAY_S, classes_of, misses_of, quantiles_of, scale_of
 
 LEVELS = (0.1, 0.5, 0.9)
 

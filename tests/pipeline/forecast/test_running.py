@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from lbg_pipeline.errors import ForecastRefused
-from lbg_pipeline.forecast.planned import Scheduling
-from lbg_pipeline.forecast.settings import ForecastSettings
+from lbg_pipeline.forecast.model import ForecastSettings
+from lbg_pipeline.forecast.result import Scheduling
 from support.demand_series import HOUR_US, MONDAY, micros, office
 from support.journal_rows import START_US, delivered, published, write_journal
 
@@ -20,14 +20,13 @@ from support.journal_rows import START_US, delivered, published, write_journal
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global Applying, Capacity, FromJournals, FromTable, Request, SparkSession, Target, answer, running
+    global Applying, Capacity, FromJournals, FromTable, Request, SparkSession, Target, answer, job
     from pyspark.sql import SparkSession
 
-    from lbg_pipeline.forecast import running
-    from lbg_pipeline.forecast.applying import Target
-    from lbg_pipeline.forecast.job import Capacity
-    from lbg_pipeline.forecast.running import Applying, Request, answer
-    from lbg_pipeline.forecast.sources import FromJournals, FromTable
+    from lbg_pipeline.forecast import job
+    from lbg_pipeline.forecast.apply import Target
+    from lbg_pipeline.forecast.history import FromJournals, FromTable
+    from lbg_pipeline.forecast.job import Applying, Capacity, Request, answer
 
 
 pytestmark = pytest.mark.timeout(600)  # each is a dozen of Spark's jobs, which take minutes on a busy machine
@@ -119,7 +118,7 @@ def test_journals_tell_demand_and_what_a_member_can_do_and_the_schedule_is_appli
     ]
     out = tmp_path / "out"
     shop = Shop(out)
-    monkeypatch.setattr(running, "_connected", lambda _: shop)
+    monkeypatch.setattr(job, "_connected", lambda _: shop)
     journal = write_journal(tmp_path / "journal", records)
     (journal / "cut.jsonl").write_text('{"v":1,"kind":"publ\n')
     request = asked(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_pipeline.forecast.scheduling import Need, Sizing, fewer, floors, said, schedule
+from lbg_pipeline.forecast.schedule import Need, Sizing, fewer, floors, said, schedule
 
 HOUR_S = 3600
 

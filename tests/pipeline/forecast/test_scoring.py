@@ -6,8 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from lbg_pipeline.forecast.seasons import History
-from lbg_pipeline.forecast.settings import ForecastSettings
+from lbg_pipeline.forecast.model import ForecastSettings, History
 from support.demand_series import HOUR_US, MONDAY, hourly, micros, noisy, office
 
 
@@ -17,9 +16,8 @@ def _large_imports() -> None:
     global DEMAND, DataFrame, MODELLED, SparkSession, backtest, chosen, forecast, modelled, scored
     from pyspark.sql import DataFrame, SparkSession
 
-    from lbg_pipeline.forecast.demand import DEMAND
-    from lbg_pipeline.forecast.modelling import MODELLED, modelled
-    from lbg_pipeline.forecast.scoring import backtest, chosen, forecast, scored
+    from lbg_pipeline.forecast.groups import MODELLED, backtest, chosen, forecast, modelled, scored
+    from lbg_pipeline.forecast.history import DEMAND
 
 
 WEEKS = 12

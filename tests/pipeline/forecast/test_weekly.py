@@ -10,10 +10,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_operator.manifests.schedule import Schedule
-from lbg_pipeline.forecast.manifest import dated_entry, patch, patch_yaml, weekly_entry
-from lbg_pipeline.forecast.scheduling import Need, schedule
-from lbg_pipeline.forecast.weekly import WeeklyNeed, weekly
+from lbg_operator.crds.scaling import Schedule
+from lbg_pipeline.forecast.schedule import (
+    Need,
+    WeeklyNeed,
+    dated_entry,
+    patch,
+    patch_yaml,
+    schedule,
+    weekly,
+    weekly_entry,
+)
 
 HOUR_S = 3600
 BERLIN, NEW_YORK, KOLKATA = "Europe/Berlin", "America/New_York", "Asia/Kolkata"

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from lbg_pipeline.keeping import PIECES, Keeping, Kept
-from lbg_pipeline.reading import Parsed
+from lbg_pipeline.journal import Parsed
+from lbg_pipeline.journal.cached import PIECES, CachedJournals, JournalCache
 from lbg_pipeline.schemas import DELIVERED, PUBLISHED
 
 MINUTE = 28_333_333
@@ -71,12 +71,12 @@ def published_rows(*told: tuple[str | None, float]) -> pa.RecordBatch:
 
 def kept(
     spark: SparkSession, *, sent: pa.RecordBatch | None = None, got: pa.RecordBatch | None = None
-) -> Kept:
+) -> CachedJournals:
     """As if a journal had these."""
     parsed = Parsed([] if sent is None else [sent], [] if got is None else [got], [])
-    keeping = Keeping(tuple(PUBLISHED.names), tuple(DELIVERED.names), ())
+    keeping = JournalCache(tuple(PUBLISHED.names), tuple(DELIVERED.names), ())
     pieces = [tuple(row.values()) for batch in keeping(parsed) for row in batch.to_pylist()]
-    return Kept(spark.createDataFrame(pieces, PIECES))
+    return CachedJournals(spark.createDataFrame(pieces, PIECES))
 
 
 def _batch(schema: StructType, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbg_pipeline.plan.choosing import Existing, choose, choose_freely, queue_ladder
-from lbg_pipeline.plan.demand import Demand
-from lbg_pipeline.plan.simulating import simulate
+from lbg_pipeline.plan.choose import Existing, choose, choose_freely, queue_ladder
+from lbg_pipeline.plan.simulate import Demand, simulate
 
 from .test_simulating import demand, rules
 

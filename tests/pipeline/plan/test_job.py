@@ -26,7 +26,7 @@ def _large_imports() -> None:
     from pyspark.sql import SparkSession
 
     from lbg_pipeline.plan.job import Question, Report, answer
-    from lbg_pipeline.plan.planning import Wishes
+    from lbg_pipeline.plan.recommend import Wishes
 
 
 pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine

@@ -20,16 +20,18 @@ def _large_imports() -> None:
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 
-    from lbg_pipeline.plan.gathering import demands, observe
-    from lbg_pipeline.plan.hashes import hashes_of, loads
-    from lbg_pipeline.plan.hot_keys import hot_keys
-    from lbg_pipeline.plan.observing import (
+    from lbg_pipeline.plan.candidates import hot_keys
+    from lbg_pipeline.plan.load import (
         KEYS,
         SLICES,
         WORK,
         busiest_minutes,
         counted_delivered,
+        demands,
+        hashes_of,
         keys,
+        loads,
+        observe,
         slices,
         work,
     )

@@ -10,12 +10,11 @@ import jsonschema
 import pytest
 import yaml
 
-from lbg_operator.manifests import GroupManifest
-from lbg_pipeline.plan.choosing import Choice, Existing, choose, choose_freely
-from lbg_pipeline.plan.demand import Demand
+from lbg_operator.crds import GroupManifest
+from lbg_pipeline.plan.choose import Choice, Existing, choose, choose_freely
 from lbg_pipeline.plan.manifest import Declared, read_manifest
-from lbg_pipeline.plan.proposing import Proposal, Subject, propose
-from lbg_pipeline.plan.simulating import Rules
+from lbg_pipeline.plan.propose import Proposal, Subject, propose
+from lbg_pipeline.plan.simulate import Demand, Rules
 from support.manifests import Manifest, fill_in, group_manifest, schema_of
 
 from .test_choosing import even

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_broker.group import HASH_FUNCTIONS, hash_of, queue_of
-from lbg_pipeline.plan.recognising import ENOUGH, Recognised, Stamp, first_stranger, recognise
+from lbg_pipeline.plan.manifest import ENOUGH, Recognised, Stamp, first_stranger, recognise
 
 
 def stamps(keys: list[str], hash_count: int, function: str, queue_count: int) -> list[Stamp]:

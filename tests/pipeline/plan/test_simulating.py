@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_broker.group import balanced_primaries, queue_of, static_primaries
-from lbg_pipeline.plan.demand import Demand, queue_loads
-from lbg_pipeline.plan.sharing import BALANCED, STATIC
-from lbg_pipeline.plan.simulating import Rules, share_freely, simulate
+from lbg_pipeline.plan.simulate import BALANCED, STATIC, Demand, Rules, queue_loads, share_freely, simulate
 
 
 def rules(**told: object) -> Rules:

@@ -33,8 +33,8 @@ def _large_imports() -> None:
         kept,
         percentiles,
     )
-    from lbg_pipeline.profile.skewing import lorenz, skew
-    from lbg_pipeline.profile.utilising import utilisation
+    from lbg_pipeline.profile.skew import lorenz, skew
+    from lbg_pipeline.profile.utilisation import utilisation
     from support.journal_tables import kept_records
 
 

@@ -16,9 +16,8 @@ def _large_imports() -> None:
     global Digest, PICTURED, Row, grain_us, interval_us, report
     from pyspark.sql import Row
 
-    from lbg_pipeline.profile.digesting import Digest
-    from lbg_pipeline.profile.report import report
-    from lbg_pipeline.profile.spanning import PICTURED, grain_us, interval_us
+    from lbg_pipeline.profile.digest import PICTURED, Digest, grain_us, interval_us
+    from lbg_pipeline.profile.page import report
 
 
 SECOND_US = 1_000_000

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg.overlaps import Overlaps
-from lbg.republished import Republished
-from lbg.validating import Validation
-from lbg_broker.group import EXCLUSIVE, MODES, SESSIONS, DeliveredRecord, OrderJudge, PublishedRecord
-from lbg_broker.group.order import Kind, Lost
+from lbg_broker.group import EXCLUSIVE, MODES, SESSIONS, DeliveredRecord, OrderChecker, PublishedRecord
+from lbg_broker.group.order_checker import Kind, Lost
+from lbgroup.validate.republished import Republished
+from lbgroup.validate.validator import Overlaps, Validator
 from support.pipeline_offences import message_of, when
 from support.pipeline_reference import FINAL, Record, judge
 from support.planted_journal import plant
@@ -27,8 +26,8 @@ def deliveries(records: Sequence[Record]) -> list[DeliveredRecord]:
     return sorted(found, key=when("delivered_at_us"))
 
 
-def live(records: Sequence[Record], mode: str, *, skew_us: int = 0) -> Validation:
-    validation = Validation(mode=mode, overlaps=Overlaps(skew_us))
+def live(records: Sequence[Record], mode: str, *, skew_us: int = 0) -> Validator:
+    validation = Validator(mode=mode, overlaps=Overlaps(skew_us))
     for one in deliveries(records):
         validation.observe(republished(one))
     return validation
@@ -57,7 +56,7 @@ def republished(one: DeliveredRecord) -> Republished:
 
 @given(journals(modes=(EXCLUSIVE,), groups=1, publishers=EPOCHS))
 def test_order_and_moves_are_those_of_the_members_judge(records: list[Record]) -> None:
-    live_judge = OrderJudge()
+    live_judge = OrderChecker()
     offences, moves = [], []
     for one in deliveries(records):
         at_us = one.delivered_at_us
@@ -80,7 +79,7 @@ def test_order_and_moves_are_those_of_the_members_judge(records: list[Record]) -
 @given(journals(modes=(EXCLUSIVE,), groups=1))
 def test_what_is_lost_is_what_the_members_judge_misses(records: list[Record]) -> None:
     """It knows of deliveries that count, and of publishers how far they came."""
-    live_judge = OrderJudge()
+    live_judge = OrderChecker()
     for one in deliveries(records):
         if one.verdict in FINAL:
             live_judge.observe(one.publisher, one.key, one.hash_, one.seq, one.member, one.delivered_at_us)
@@ -138,13 +137,13 @@ def test_overlaps_are_those_of_the_live_validator(records: list[Record], skew_us
 def test_the_overlaps_of_a_planted_journal_are_those_that_the_pipeline_finds(
     tmp_path: Path, reverse: bool
 ) -> None:
-    """The pipeline's own tests hold it to the same list (tests/pipeline/validate)."""
+    """The pipeline's own tests hold it to the same list (tests/pipeline/verify/batch)."""
     planted = plant(tmp_path / "journal")
     for group, verdict in planted.verdicts.items():
         records = [one for one in planted.records if isinstance(one, DeliveredRecord) and one.group == group]
         if not records:
             continue
-        validation = Validation(mode=records[0].mode or EXCLUSIVE)
+        validation = Validator(mode=records[0].mode or EXCLUSIVE)
         for one in sorted(records, key=when("delivered_at_us"), reverse=reverse):
             validation.overlaps.observe(republished(one))
         expected = [told for told in planted.offences[group] if told[0] == "overlap"]

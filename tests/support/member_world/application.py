@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lbg_sidecar.consuming.held import Held
-from lbg_sidecar.verdict import ACK, INTERRUPTED, Verdict, drop, retry
+from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.message import ACK, INTERRUPTED, Verdict, drop, retry
 from support.member_world.queues import Item
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @dataclass(eq=False)
 class Call:
     member: SimMember
-    held: Held
+    held: InFlight
     item: Item
     cut_off: bool = False  # its connection was lost, or a shutdown did not wait for it
     ended: bool = False
@@ -31,7 +31,7 @@ class Application:
         self._highest: dict[str, int] = {}  # by key
         self._inside: dict[str, list[Call]] = defaultdict(list)  # by key
 
-    def starts(self, member: SimMember, held: Held) -> None:
+    def starts(self, member: SimMember, held: InFlight) -> None:
         world = self.world
         item: Item = held.delivery
         # A connection may be lost before its member can know.

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lbg_broker.group import queue_of
-from lbg_sidecar.consuming.consumption import Next
-from lbg_sidecar.consuming.held import Held
+from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.protocol import decode
 from support.member_world.queues import BrokerQueue, Consumer, Item
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Link:
         self.world.at(max(self._clear_at.values()), lambda: self.world.broker.drops(self))
 
     def _send(self, pipe: str, action: Callable[[], None]) -> None:
-        at = max(self.world.now + self.world.delay(), self._clear_at[pipe])
+        at = max(self.world.now + self.world.delay(), self._clear_at[pipe], self.world.broker.stands_until)
         self._clear_at[pipe] = at
         self.world.at(at, action)
 
@@ -46,6 +47,9 @@ class Broker:
         self.world = world
         self.queues = [BrokerQueue() for _ in range(world.queue_count)]
         self.mailboxes: dict[int, Link] = {}  # by the member's index
+        self.stands_until = 0.0  # it reads and says nothing before
+        self.applies_after_s = 0.0  # an ack, on a queue
+        self.loses: tuple[type, ...] = ()  # messages of members that never arrive
         self._places = 0
         self._seqs: dict[int, int] = defaultdict(int)
 
@@ -90,11 +94,12 @@ class Broker:
                 assert tag in consumer.unacked or tag in consumer.taken_back, (
                     "RabbitMQ answers 406 to an unknown delivery tag"
                 )
-                for known in [
-                    known for known in consumer.unacked if known == tag or (multiple and known < tag)
-                ]:
-                    del consumer.unacked[known]
-                queue.pump()
+                consumer.acks.append((tag, multiple))
+                if self.applies_after_s:
+                    applied_at = self.world.now + self.applies_after_s
+                    self.world.at(applied_at, lambda: queue.apply_acks(consumer))
+                else:
+                    queue.apply_acks(consumer)
             case ("close", attachment):
                 queue = self.queues[attachment.queue]
                 consumer = queue.find(attachment)
@@ -111,10 +116,10 @@ class Broker:
             case ("post", body, to):
                 if to not in self.mailboxes:
                     link.down(pipe, ("returned", body, to))
-                elif not self._hint_is_lost():
+                elif not isinstance(decode(body), self.loses) and not self._hint_is_lost():
                     self.mailboxes[to].down("group", ("message", body))
             case ("publish", held, what):
-                if what is Next.DEAD_LETTER:
+                if what is NextCall.DEAD_LETTER:
                     self.world.dead[held.identity] += 1
                 link.down(pipe, ("confirmed", held, what))
 
@@ -135,7 +140,7 @@ class Broker:
         """See `BrokerQueue.suspect`."""
         self.world.disturbed += self.queues[queue].suspect()
 
-    def has_taken_back(self, held: Held) -> bool:
+    def has_taken_back(self, held: InFlight) -> bool:
         consumer = self.queues[held.attachment.queue].find(held.attachment)
         return consumer is not None and held.tag in consumer.taken_back
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lbg_sidecar.consuming.consumption import Next
-from lbg_sidecar.consuming.held import Held
-from lbg_sidecar.effects import (
+from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.effects import (
     Abort,
     Ack,
     Attach,
+    CountReady,
     DeadLetter,
     Detach,
     Done,
     Exit,
     Kept,
-    Look,
     Moved,
     Poisoned,
     Reconnect,
@@ -26,10 +26,9 @@ from lbg_sidecar.effects import (
     Superseded,
     TakenOver,
 )
-from lbg_sidecar.machine import MemberMachine
-from lbg_sidecar.membership.claiming import Claiming
-from lbg_sidecar.membership.encoding import decode, encode
-from lbg_sidecar.membership.roster import Post
+from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.protocol import decode, encode
+from lbg_sidecar.core.roster import IndexClaim, Post
 from support.member_world.application import Call
 from support.member_world.broker import Link
 
@@ -40,7 +39,9 @@ if TYPE_CHECKING:
 class SimMember:
     """The shell of one machine."""
 
-    def __init__(self, world: World, name: str, machine: MemberMachine, *, fixed: int | None = None) -> None:
+    def __init__(
+        self, world: World, name: str, machine: ExclusiveMember, *, fixed: int | None = None
+    ) -> None:
         self.world = world
         self.name = name
         self.machine = machine
@@ -51,7 +52,7 @@ class SimMember:
         self.stalled = False
         self.exited = False
         self.stood_down = False  # until `connect`
-        self.calls: dict[Held, Call] = {}
+        self.calls: dict[InFlight, Call] = {}
         self._missed: list[Callable[[], None]] = []
         self._ticking = False
 
@@ -63,7 +64,7 @@ class SimMember:
         if not self.alive or self.stalled or self.link is not None or self.exited:
             return
         self.stood_down = False
-        claiming = Claiming(previous=self.previous, fixed=self.fixed)
+        claiming = IndexClaim(previous=self.previous, fixed=self.fixed)
         while True:
             index = claiming.candidate()
             if index is None:
@@ -103,7 +104,7 @@ class SimMember:
                 machine.looked(queue, ready, now)
             case ("deliver", attachment, batch):
                 arrivals = [
-                    Held(attachment, tag, key=item.key, identity=item.identity, delivery=item)
+                    InFlight(attachment, tag, key=item.key, identity=item.identity, delivery=item)
                     for tag, item in batch
                 ]
                 machine.deliver(attachment, arrivals, now)
@@ -198,14 +199,14 @@ class SimMember:
                 link.up("queues", ("close", attachment))
             case Ack(attachment, tag, multiple):
                 link.up("queues", ("ack", attachment, tag, multiple))
-            case Look(queue):
+            case CountReady(queue):
                 link.up("queues", ("look", queue))
             case Post(message, to):
                 link.up("group", ("post", encode(message), to))
             case DeadLetter(held):
-                link.up("group", ("publish", held, Next.DEAD_LETTER))
+                link.up("group", ("publish", held, NextCall.DEAD_LETTER))
             case Republish(held):
-                link.up("group", ("publish", held, Next.REPUBLISH))
+                link.up("group", ("publish", held, NextCall.REPUBLISH))
 
     def _part(self, link: Link | None) -> None:
         self.link = None

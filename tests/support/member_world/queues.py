@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lbg_sidecar.consuming.held import Attachment
+from lbg_sidecar.core.delivery import Attachment
 
 if TYPE_CHECKING:
     from support.member_world.broker import Link
 
 PUBLISHER = "p"
+
+COMMANDS_MAX = 32
+"""A channel of a quorum queue has so many commands on the way; a close discards the acks that wait behind them."""
 
 
 @dataclass(eq=False)
@@ -38,6 +42,12 @@ class Consumer:
         self.tags = 0
         self.swallows = False  # what is delivered to it gets lost on the way
         self.taken_back: set[int] = set()  # tags that it still believes to hold
+        self.acks: deque[tuple[int, bool]] = deque()  # not applied yet: tag, and whether all before it
+
+    def apply(self, acks: Iterable[tuple[int, bool]]) -> None:
+        for tag, multiple in acks:
+            for known in [known for known in self.unacked if known == tag or (multiple and known < tag)]:
+                del self.unacked[known]
 
 
 class BrokerQueue:
@@ -81,8 +91,15 @@ class BrokerQueue:
         self._requeue(held.values())
         return len(held)
 
+    def apply_acks(self, consumer: Consumer) -> None:
+        consumer.apply(consumer.acks)
+        consumer.acks.clear()
+        self.pump()
+
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
+        consumer.apply(itertools.islice(consumer.acks, COMMANDS_MAX))
+        consumer.acks.clear()
         self._requeue(consumer.unacked.values())
 
     def _requeue(self, items: Iterable[Item]) -> None:

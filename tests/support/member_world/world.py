@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lbg_sidecar.balancing.rules import BalancingRules
-from lbg_sidecar.consuming.consumption import Rules
-from lbg_sidecar.machine import MemberMachine
-from lbg_sidecar.membership.roster import Timings
+from lbg_sidecar.core.dispatcher import Rules
+from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.queue_bindings import BalancingRules
+from lbg_sidecar.core.roster import Timings
 from support.member_world.application import Application
 from support.member_world.broker import Broker
 from support.member_world.member import SimMember
@@ -84,7 +84,7 @@ class World:
         balancing = BalancingRules(
             **{"queue_count": self.queue_count, "prefetch": 8, "client_count": 3, **self.balancing}
         )
-        machine = MemberMachine(
+        machine = ExclusiveMember(
             name,
             balancing=balancing,
             rules=self.rules,
@@ -153,7 +153,7 @@ class World:
     @property
     def forced(self) -> int:
         """Calls that members cut off in shutdowns which could not wait."""
-        return sum(member.machine.consumption.counts.forced for member in self.members)
+        return sum(member.machine.dispatcher.counts.forced for member in self.members)
 
     def served_by(self) -> dict[int, int | None]:
         """The index whose consumer is the active one, per queue; None for a queue without consumers."""

@@ -1,4 +1,4 @@
-"""What every method has in common: its number, who may send it, and how its arguments become bytes."""
+"""Base of all methods: number, sender, and the encoding of arguments."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
@@ -9,13 +9,11 @@ from struct import error as StructError
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, dataclass_transform, get_origin
 
 from lbg_broker.amqp.errors import DecodeError, EncodeError
-from lbg_broker.amqp.fields import BIT, FieldType
-
-__all__ = ["METHODS", "Method", "Role", "Sender", "method"]
+from lbg_broker.amqp.field_table import BIT, FieldType
 
 
 class Role(Enum):
-    """Which end of the connection this is."""
+    """End of the connection: client or server."""
 
     CLIENT = "client"
     SERVER = "server"

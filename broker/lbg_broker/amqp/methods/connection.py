@@ -2,31 +2,8 @@
 
 from dataclasses import field
 
-from lbg_broker.amqp.fields import Bit, Long, LongStr, Octet, Short, ShortStr, TableField
+from lbg_broker.amqp.field_table import Bit, Long, LongStr, Octet, Short, ShortStr, TableField
 from lbg_broker.amqp.methods.base import Method, Role, method
-
-__all__ = [
-    "ChannelClose",
-    "ChannelCloseOk",
-    "ChannelFlow",
-    "ChannelFlowOk",
-    "ChannelOpen",
-    "ChannelOpenOk",
-    "ConnectionBlocked",
-    "ConnectionClose",
-    "ConnectionCloseOk",
-    "ConnectionOpen",
-    "ConnectionOpenOk",
-    "ConnectionSecure",
-    "ConnectionSecureOk",
-    "ConnectionStart",
-    "ConnectionStartOk",
-    "ConnectionTune",
-    "ConnectionTuneOk",
-    "ConnectionUnblocked",
-    "ConnectionUpdateSecret",
-    "ConnectionUpdateSecretOk",
-]
 
 CLIENT, SERVER = Role.CLIENT, Role.SERVER
 

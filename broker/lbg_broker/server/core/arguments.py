@@ -1,20 +1,299 @@
-"""Arguments of queues, exchanges and consumers: what they may be, and refusing those we would have to ignore."""
+"""Arguments of queues, exchanges and consumers, and the queue type that they declare."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from lbg_broker.amqp import ReplyCode
 from lbg_broker.server.core.errors import ChannelRefusal
-from lbg_broker.server.core.kinds.rules import KindRules, read_kind
-from lbg_broker.server.core.reading_arguments import ArgumentReader, described
+from lbg_broker.server.core.queue_types.session_headers import EPOCH
 
-__all__ = [
-    "QueueArguments",
-    "check_exchange_arguments",
-    "inequivalent",
-    "same_arguments",
-]
+INERT: Final = frozenset(
+    (
+        "x-queue-mode",
+        "x-queue-version",
+        "x-queue-master-locator",
+        "x-queue-leader-locator",
+        "x-quorum-initial-group-size",
+        "x-quorum-target-group-size",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+    )
+)
+"""Arguments of RabbitMQ about where and how it keeps a queue: accepted, they change nothing a client can see."""
+
+
+class ArgumentReader:
+    """Reads typed arguments, each once, and refuses with 406 what is out of range or was not asked for.
+
+    `where` says whose arguments they are: "queue 'x' in vhost '/'".
+    """
+
+    def __init__(self, arguments: Mapping[str, object], where: str) -> None:
+        self._arguments = arguments
+        self._where = where
+        self._known: set[str] = set()
+
+    def value(self, name: str) -> object:
+        """Value of any type; None when it is absent."""
+        return self._get(name)
+
+    def text(self, name: str) -> str | None:
+        """A string, or None."""
+        value = self._get(name)
+        if value is None or isinstance(value, str):
+            return value
+        raise self.invalid(name, f"{described(value)} is no string")
+
+    def number(self, name: str, *, least: int = 0, most: int | None = None) -> int | None:
+        """An integer of at least `least` and at most `most`, or None."""
+        value = self._get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.invalid(name, f"{described(value)} is no number")
+        if value < least:
+            raise self.invalid(name, f"{value} is less than {least}")
+        if most is not None and value > most:
+            raise self.invalid(name, f"{value} is more than {most}")
+        return value
+
+    def numbers(self, name: str) -> list[int] | None:
+        """A list of integers from 0, or None."""
+        value = self._get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(
+            isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value
+        ):
+            raise self.invalid(name, f"{described(value)} is no list of numbers")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """A boolean; False when it is absent."""
+        value = self._get(name)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        raise self.invalid(name, f"{described(value)} is no boolean")
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
+        """One of `choices`, or None."""
+        value = self.text(name)
+        if value is not None and value not in choices:
+            raise self.unsupported(name, f"the values supported are {', '.join(choices)}; received '{value}'")
+        return value
+
+    def finish(self) -> None:
+        """Refuse what nobody asked for: an ignored argument is a broken promise."""
+        for name in self._arguments:
+            if name.startswith("x-") and name not in self._known and name not in INERT:
+                raise self.unsupported(name, "")
+
+    def invalid(self, name: str, reason: str) -> ChannelRefusal:
+        """A value that no argument of this name may have."""
+        return ChannelRefusal(
+            ReplyCode.PRECONDITION_FAILED, f"invalid arg '{name}' for {self._where}: {reason}"
+        )
+
+    def refused(self, reason: str) -> ChannelRefusal:
+        """Arguments that do not go together."""
+        return ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"invalid arguments for {self._where}: {reason}")
+
+    def unsupported(self, name: str, reason: str) -> ChannelRefusal:
+        """An argument, or a value of one, that this broker does not have."""
+        text = f"arg '{name}' for {self._where} is not supported"
+        return ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"{text}: {reason}" if reason else text)
+
+    def _get(self, name: str) -> object:
+        self._known.add(name)
+        return self._arguments.get(name)
+
+
+def described(value: object) -> str:
+    """A value in a reply text."""
+    if isinstance(value, bool):
+        return "'true'" if value else "'false'"
+    return f"'{value}'"
+
+
+HEADER: Final = "x-group-header"
+QPID_HEADER: Final = "qpid.group_header_key"
+QPID_SHARED: Final = "qpid.shared_msg_group"
+
+NAME_MAX_BYTES: Final = 128
+"""Of a header's name: AMQP 0-9-1 section 4.2.5.5 asks field names to be at most 128 long."""
+
+LAST_VALUE: Final = (
+    "qpid.last_value_queue",
+    "qpid.last_value_queue_no_browse",
+    "qpid.last_value_queue_key",
+    "x-last-value-key",
+)
+PRIORITY: Final = (
+    "x-max-priority",
+    "qpid.priorities",
+    "x-qpid-priorities",
+    "qpid.fairshare",
+    "x-qpid-fairshare",
+)
+
+
+@dataclass(slots=True, frozen=True)
+class MessageGroupsArguments:
+    """`header`: the name of the header that holds a message's group."""
+
+    header: str
+    kind: str = "message group"
+
+
+def read_grouped(reader: ArgumentReader, _queue_type: str) -> MessageGroupsArguments | None:
+    """The rules of a queue of message groups; None for another. Raises `ChannelRefusal` 406."""
+    ours, theirs = reader.text(HEADER), reader.text(QPID_HEADER)
+    shared = reader.value(QPID_SHARED)
+    if ours is None and theirs is None:
+        if shared is not None:
+            raise reader.refused(f"{QPID_SHARED} without {QPID_HEADER}, the header that holds the group")
+        return None
+    name, header = (HEADER, ours) if ours is not None else (QPID_HEADER, theirs)
+    assert header is not None
+    if ours is not None and theirs is not None and ours != theirs:
+        raise reader.refused(f"{HEADER} is '{ours}' and {QPID_HEADER} '{theirs}': give one of them")
+    if not 0 < len(header.encode()) <= NAME_MAX_BYTES:
+        raise reader.invalid(name, f"a header's name has 1 to {NAME_MAX_BYTES} bytes")
+    if shared not in (None, 1):  # True is 1
+        raise reader.unsupported(
+            QPID_SHARED, f"only 1 is, groups shared among consumers; received '{shared}'"
+        )
+    if shared is None and ours is None:
+        raise reader.refused(f"{QPID_HEADER} needs {QPID_SHARED} 1: other groups are not supported")
+    for names, what in (
+        (LAST_VALUE, "keeps only the last message of a key"),
+        (PRIORITY, "orders by priority"),
+    ):
+        for other in names:
+            if reader.value(other) not in (None, False):
+                raise reader.refused(f"message groups keep their order, and a queue with {other} {what}")
+    return MessageGroupsArguments(header)
+
+
+def group_header(rules: object) -> str:
+    """The header that a queue's groups stand in, whichever argument said so; "none" where it has no groups."""
+    return rules.header if isinstance(rules, MessageGroupsArguments) else "none"
+
+
+QUEUE_TYPE: Final = "partitioned"
+PARTITIONS_MAX: Final = 4096
+HASHES: Final = ("crc32", "java", "murmur2", "modulo")
+COUNT, DELAY, HANDOFF, HASH, HASH_COUNT = ARGUMENTS = (
+    "x-partition-count",
+    "x-rebalance-delay",
+    "x-max-handoff-time",
+    "x-partition-hash",
+    "x-partition-hash-count",
+)
+
+
+@dataclass(slots=True, frozen=True)
+class PartitionedArguments:
+    """`hash_count` None: partition = hash mod count; else (hash mod hash_count) mod count. The times default to
+    those of «Configuring Partitioned Queues»."""
+
+    count: int
+    rebalance_delay_ms: int = 5000
+    max_handoff_ms: int = 3000
+    hash: str = "crc32"
+    hash_count: int | None = None
+
+    kind: str = "partitioned"
+
+
+def read_partitioned(reader: ArgumentReader, queue_type: str) -> PartitionedArguments | None:
+    """The rules of a partitioned queue; None for one of another type. Raises `ChannelRefusal` 406."""
+    if queue_type != QUEUE_TYPE:
+        return None
+    count = reader.number(COUNT, least=1)
+    if count is None:
+        raise reader.refused(f"a partitioned queue needs {COUNT}, from 1 to {PARTITIONS_MAX}")
+    if count > PARTITIONS_MAX:
+        raise reader.invalid(COUNT, f"{count} is more than {PARTITIONS_MAX}")
+    delay, handoff = reader.number(DELAY), reader.number(HANDOFF)
+    return PartitionedArguments(
+        count=count,
+        rebalance_delay_ms=5000 if delay is None else delay,
+        max_handoff_ms=3000 if handoff is None else handoff,
+        hash=reader.choice(HASH, HASHES) or "crc32",
+        hash_count=reader.number(HASH_COUNT, least=1),
+    )
+
+
+SESSION: Final = "x-session"
+COMMITTED: Final = "x-session-committed"
+NAME_MAX: Final = 128
+
+
+@dataclass(slots=True, frozen=True)
+class SessionsArguments:
+    """There is nothing to choose."""
+
+    kind: str = "sessions"
+
+
+@dataclass(slots=True, frozen=True)
+class SessionRequest:
+    """Session that a consumer requests. `committed`: the last sequence number that it has processed; None when it
+    leaves that to its acknowledgements. `epoch`: in which that was given; None when it does not say."""
+
+    name: str
+    committed: int | None
+    epoch: str | None = None
+
+
+def read_sessions(reader: ArgumentReader, queue_type: str) -> SessionsArguments | None:
+    """The rules of a sessions queue; None for any other."""
+    return SessionsArguments() if queue_type == "sessions" else None
+
+
+def read_asked(reader: ArgumentReader, *, where: str) -> SessionRequest:
+    """A consumer's arguments. Raises `ChannelRefusal` 406."""
+    name = reader.text(SESSION)
+    if name is None:
+        raise ChannelRefusal(
+            ReplyCode.PRECONDITION_FAILED, f"a consumer of {where} needs the argument {SESSION}: its name"
+        )
+    if not 1 <= len(name) <= NAME_MAX:
+        raise reader.invalid(SESSION, f"a name has 1 to {NAME_MAX} characters, this one {len(name)}")
+    epoch = reader.text(EPOCH)
+    if epoch is not None and len(epoch) > NAME_MAX:
+        raise reader.invalid(EPOCH, f"an epoch has at most {NAME_MAX} characters, this one {len(epoch)}")
+    return SessionRequest(name, reader.number(COMMITTED), epoch)
+
+
+class QueueTypeArguments(Protocol):
+    """Arguments of a queue type; the class of them tells the type."""
+
+    @property
+    def kind(self) -> str:
+        """Its name in messages: "partitioned"."""
+
+
+READERS: Final[tuple[Callable[[ArgumentReader, str], QueueTypeArguments | None], ...]] = (
+    read_grouped,
+    read_partitioned,
+    read_sessions,
+)
+"""Each reads its kind's arguments, given the queue type too; None for a queue that is not of it."""
+
+
+def read_queue_type(reader: ArgumentReader, queue_type: str) -> QueueTypeArguments | None:
+    """The special kind that is asked for; None for a plain queue. Raises `ChannelRefusal` 406."""
+    asked = [rules for read in READERS if (rules := read(reader, queue_type)) is not None]
+    if len(asked) > 1:
+        names = " and ".join(rules.kind for rules in asked)
+        raise reader.refused(f"a queue cannot be {names} at once")
+    return asked[0] if asked else None
+
 
 QUEUE_TYPES: Final = ("classic", "quorum", "partitioned", "sessions")
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
@@ -25,7 +304,7 @@ TIMER_MAX_MS: Final = 10 * 365 * 24 * 3600 * 1000
 
 @dataclass(slots=True, frozen=True)
 class QueueArguments:
-    """What a queue's x-arguments ask for. None: no limit, no dead-letter exchange, no special kind.
+    """Arguments of a queue, parsed. None: no limit, no dead-letter exchange, a plain queue.
 
     `message_ttl_s`: how long a message may wait before it expires; `expires_s`: how long the queue may be unused
     before it is deleted.
@@ -38,12 +317,12 @@ class QueueArguments:
     dead_letter_routing_key: str | None = None
     single_active_consumer: bool = False
     queue_type: str = "classic"
-    kind: KindRules | None = None
+    kind: QueueTypeArguments | None = None
     message_ttl_s: float | None = None
     expires_s: float | None = None
 
     @classmethod
-    def parse(cls, arguments: Mapping[str, object], *, where: str) -> "QueueArguments":
+    def parse(cls, arguments: Mapping[str, object], *, where: str) -> QueueArguments:
         """Read the arguments of the queue `where` ("queue 'x' in vhost '/'").
 
         Raises `ChannelRefusal` 406 for a value out of range and for an argument that is not supported.
@@ -58,7 +337,7 @@ class QueueArguments:
             dead_letter_routing_key=reader.text("x-dead-letter-routing-key"),
             single_active_consumer=reader.flag("x-single-active-consumer"),
             queue_type=queue_type,
-            kind=read_kind(reader, queue_type),
+            kind=read_queue_type(reader, queue_type),
             message_ttl_s=_seconds(reader.number("x-message-ttl", most=TIMER_MAX_MS)),
             expires_s=_seconds(reader.number("x-expires", least=1, most=TIMER_MAX_MS)),
         )
@@ -74,7 +353,7 @@ class QueueArguments:
 
     @property
     def limited(self) -> bool:
-        """Whether the queue can be full."""
+        """True if the queue can be full."""
         return self.max_length is not None or self.max_length_bytes is not None
 
 

@@ -1,4 +1,6 @@
-"""A channel: numbering of deliveries and publishes, and what is not yet settled."""
+"""A channel: numbering of deliveries and publishes, and unsettled deliveries."""
+
+from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from lbg_broker.server.core.queue import Queue
     from lbg_broker.server.core.vhost import Route
 
-__all__ = ["Channel", "Unsettled"]
 
 Unsettled = tuple[Spool, Message, Consumer | None]
 """A delivery that awaits its ack, and the line it returns to; without a consumer it was fetched by basic.get."""
@@ -54,7 +55,7 @@ class Channel:
         "waiting",
     )
 
-    def __init__(self, connection: "Connection", number: int) -> None:
+    def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.user = connection.user
         self.vhost = connection.vhost
@@ -84,6 +85,6 @@ class Channel:
         self.routes_generation = -1
 
     @property
-    def owner(self) -> "Connection":
-        """Who owns what is declared exclusive here."""
+    def owner(self) -> Connection:
+        """Owner of what is declared exclusive here."""
         return self.connection

@@ -1,16 +1,16 @@
-"""The end of channels and connections: what they held goes back to its place and the next in line takes over."""
+"""End of channels and connections: unsettled deliveries return to their place, the next consumer is served."""
+
+from __future__ import annotations
 
 from lbg_broker.amqp.methods import ChannelClose, ConnectionClose
+from lbg_broker.server.core.basic_methods import remove_consumer
 from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.connection import Connection
-from lbg_broker.server.core.consuming import remove_consumer
 from lbg_broker.server.core.effects import Send
 from lbg_broker.server.core.errors import ChannelRefusal, Refusal
-from lbg_broker.server.core.queueing import remove_queue
-from lbg_broker.server.core.settling import requeue_all
+from lbg_broker.server.core.queue_methods import remove_queue
+from lbg_broker.server.core.settle import requeue_all
 from lbg_broker.server.core.state import State
-
-__all__ = ["close_connection", "end_channel", "end_connection", "refuse"]
 
 
 def end_channel(state: State, channel: Channel) -> None:

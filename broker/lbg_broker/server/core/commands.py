@@ -1,23 +1,13 @@
-"""What the core is told. `Broker.apply` takes these."""
+"""Commands that `Broker.apply` accepts."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lbg_broker.amqp import Event
-from lbg_broker.server.core.changes import Page, StoreBatch
 from lbg_broker.server.core.connection import Peer
-
-__all__ = [
-    "CloseConnection",
-    "Command",
-    "Committed",
-    "ConnectionLost",
-    "ConnectionOpened",
-    "Paused",
-    "Received",
-    "StoreBlocked",
-    "Ticked",
-]
+from lbg_broker.server.core.effects import Page, StoreBatch
 
 
 @dataclass(slots=True, frozen=True)
@@ -39,7 +29,7 @@ class ConnectionLost:
 
 @dataclass(slots=True, frozen=True)
 class Received:
-    """What one read brought from a client, on its channels; connection.* methods are the shell's."""
+    """Events of one read from a client, on its channels; connection.* methods are the shell's."""
 
     connection: int
     events: Sequence[Event]

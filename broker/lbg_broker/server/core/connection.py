@@ -1,4 +1,6 @@
-"""A connection as the core sees it: an authenticated user in a vhost, with channels."""
+"""A connection: an authenticated user in a virtual host, with channels."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,12 +10,10 @@ from lbg_broker.server.core.effects import Effect
 from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.core.vhost import Vhost
 
-__all__ = ["Connection", "Peer"]
-
 
 @dataclass(slots=True, frozen=True)
 class Peer:
-    """What is known of the other end; only to look at, but for the capabilities."""
+    """Description of the other end, for display; only its capabilities change anything."""
 
     name: str
     host: str = ""
@@ -22,7 +22,7 @@ class Peer:
     client_properties: Mapping[str, object] = field(default_factory=dict)
 
     def has(self, capability: str) -> bool:
-        """Whether the client announced this capability."""
+        """True if the client announced this capability."""
         capabilities = self.client_properties.get("capabilities")
         return isinstance(capabilities, Mapping) and capabilities.get(capability) is True
 

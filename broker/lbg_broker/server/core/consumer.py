@@ -1,12 +1,12 @@
 """A consumer: a queue's right to send to a channel, within its credit."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.channel import Channel
     from lbg_broker.server.core.queue import Queue
-
-__all__ = ["Consumer"]
 
 
 class Consumer:
@@ -19,8 +19,8 @@ class Consumer:
 
     def __init__(
         self,
-        channel: "Channel",
-        queue: "Queue",
+        channel: Channel,
+        queue: Queue,
         tag: str,
         *,
         no_ack: bool,
@@ -38,7 +38,7 @@ class Consumer:
         self.outstanding = 0
 
     def credit(self) -> int:
-        """How many more messages it may be sent now."""
+        """Number of messages that it may still be sent now."""
         channel = self.channel
         if channel.closing or channel.connection.paused:
             return 0

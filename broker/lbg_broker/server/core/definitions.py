@@ -1,4 +1,6 @@
-"""Durable things as rows of the store, and back: exchanges, queues, bindings."""
+"""Durable exchanges, queues and bindings as rows of the store, and back."""
+
+from __future__ import annotations
 
 import base64
 import json
@@ -7,16 +9,13 @@ from typing import Any
 
 from lbg_broker.amqp import FieldValue, decode_table, encode_table
 from lbg_broker.server.core.arguments import QueueArguments
-from lbg_broker.server.core.changes import StoredState
+from lbg_broker.server.core.effects import StoredState
 from lbg_broker.server.core.errors import Refusal, RestoreError
 from lbg_broker.server.core.exchange import Binding, Exchange
-from lbg_broker.server.core.kinds.choosing import kind_of
-from lbg_broker.server.core.making import make_queue
 from lbg_broker.server.core.queue import Queue
+from lbg_broker.server.core.queue_factory import make_queue, queue_type_of
 from lbg_broker.server.core.state import State
 from lbg_broker.server.core.vhost import Vhost
-
-__all__ = ["KINDS", "define_binding", "define_exchange", "define_queue", "restore"]
 
 KINDS = ("exchange", "queue", "binding")
 """The kinds of definition that are read here; others (users, permissions) have readers of their own."""
@@ -83,7 +82,7 @@ def restore(state: State, stored: StoredState) -> None:
             arguments = _unpacked(value["arguments"])
             rules = QueueArguments.parse(arguments, where=f"queue '{name}'")
             ids, kept = value.get("lines") or [value["spool"]], value.get("kept", {})
-            lines = kind_of(rules).restored_lines(state, rules, [records[line] for line in ids], kept)
+            lines = queue_type_of(rules).restored_lines(state, rules, [records[line] for line in ids], kept)
             state.spools.update((line.id, line) for line in lines)
             make_queue(
                 state,

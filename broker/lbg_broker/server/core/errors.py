@@ -1,4 +1,4 @@
-"""What the broker refuses, with the reply code a client reads.
+"""Refusals of the broker, with the reply code that a client reads.
 
 ::
 
@@ -11,16 +11,9 @@
 Texts follow RabbitMQ's word for word where it has one: clients and their users search for them.
 """
 
-from lbg_broker.amqp import ReplyCode, is_channel_error
+from __future__ import annotations
 
-__all__ = [
-    "BrokerError",
-    "ChannelRefusal",
-    "ConnectionRefusal",
-    "Refusal",
-    "RestoreError",
-    "refusal",
-]
+from lbg_broker.amqp import ReplyCode, is_channel_error
 
 
 class BrokerError(Exception):

@@ -1,22 +1,148 @@
-"""A queue: its name and rules, its lines of messages, and its consumers."""
+"""A queue: arguments, spools, consumers and dispatch policy.
+
+A policy knows the queue's consumers in the order they came, and the line or lines it takes messages from. `deal`
+takes them and says who gets them; the caller numbers and sends them before it asks for the next share.
+"""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from lbg_broker.amqp import FieldValue, Table
-from lbg_broker.server.core.arguments import QueueArguments
-from lbg_broker.server.core.dealing import Policy
+from lbg_broker.amqp import FieldValue, ReplyCode, Table
+from lbg_broker.server.core.arguments import ArgumentReader, QueueArguments
+from lbg_broker.server.core.consumer import Consumer
+from lbg_broker.server.core.errors import ChannelRefusal
 from lbg_broker.server.core.exchange import Binding
-from lbg_broker.server.core.message import Origin
-from lbg_broker.server.core.spool import Spool
-from lbg_broker.server.core.window import ATTENDED_LINES_MAX
+from lbg_broker.server.core.message import Message, Origin
+from lbg_broker.server.core.spool import ATTENDED_LINES_MAX, Spool
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.connection import Connection
     from lbg_broker.server.core.vhost import Vhost
 
-__all__ = ["Queue"]
+
+Share = tuple[Spool, Consumer, list[Message], int]
+"""Messages of a line for a consumer; the first n of them may have been delivered before."""
+
+
+class DispatchPolicy:
+    """Policy by which a queue dispatches its messages. `consumers` are in the order they came."""
+
+    takes_get = True
+    """True if basic.get makes sense on such a queue."""
+
+    def __init__(self) -> None:
+        self.consumers: list[Consumer] = []
+
+    def admit(self, consumer: Consumer, arguments: ArgumentReader) -> None:
+        """Read the kind's own arguments of a basic.consume, and refuse a consumer that cannot be. Changes nothing:
+        others may still refuse it. Raises `Refusal`."""
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer comes, behind those that are there."""
+        self.consumers.append(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer goes. What it holds is settled or given back later, or was before."""
+        self.consumers.remove(consumer)
+
+    def is_active(self, consumer: Consumer) -> bool:
+        """True if messages may go to it."""
+        return True
+
+    def deal(self) -> Iterator[Share]:
+        """Share out what may be given out now."""
+        raise NotImplementedError
+
+    def answered(self, consumer: Consumer) -> None:
+        """A consumer has given back what it had not begun of deliveries that were asked back (`settle.ask_back`): the
+        queue is dealt from after this."""
+
+    def resize(self, consumer: Consumer, groups: int) -> None:
+        """A consumer works on so many groups at a time as of now: the queue is dealt from after this."""
+
+    def ring(self) -> None:
+        """A time it asked for with `State.wake_at` has come, or may have: the queue is dealt from after this."""
+
+    def perform(self, action: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Carry out an action of the management API and give its answer as JSON. Raises `Refusal`."""
+        raise ChannelRefusal(
+            ReplyCode.PRECONDITION_FAILED, f"there is no action '{action}' for this kind of queue"
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        """Fields of the queue type in the queue's JSON of the management API."""
+        return {}
+
+    def kept(self) -> Mapping[str, Any]:
+        """State of the queue type that must survive a restart, as JSON; `State.redefine` stores it."""
+        return {}
+
+
+class SingleActive(DispatchPolicy):
+    """The first consumer gets everything; the others wait in the order they came."""
+
+    def __init__(self, spool: Spool) -> None:
+        super().__init__()
+        self._spool = spool
+
+    def is_active(self, consumer: Consumer) -> bool:
+        return self.consumers[0] is consumer
+
+    def deal(self) -> Iterator[Share]:
+        if not self.consumers:
+            return
+        consumer, spool = self.consumers[0], self._spool
+        while spool.ready and (credit := consumer.credit()):
+            messages, redelivered = spool.take(credit)
+            if not messages:
+                return
+            yield spool, consumer, messages, redelivered
+
+
+class Competing(DispatchPolicy):
+    """Each message goes to the next consumer in turn that has credit."""
+
+    def __init__(self, spool: Spool) -> None:
+        super().__init__()
+        self._spool = spool
+        self._turn: deque[Consumer] = deque()
+
+    def add(self, consumer: Consumer) -> None:
+        super().add(consumer)
+        self._turn.append(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        super().remove(consumer)
+        self._turn.remove(consumer)
+
+    def deal(self) -> Iterator[Share]:
+        turn, spool = self._turn, self._spool
+        if len(turn) == 1:
+            consumer = turn[0]
+            while spool.ready and (credit := consumer.credit()):
+                messages, redelivered = spool.take(credit)
+                if not messages:
+                    return
+                yield spool, consumer, messages, redelivered
+            return
+        refused = 0
+        while spool.ready and refused < len(turn):
+            consumer = turn[0]
+            turn.rotate(-1)
+            if not consumer.credit():
+                refused += 1
+                continue
+            messages, redelivered = spool.take(1)
+            if not messages:
+                turn.rotate(1)
+                return
+            refused = 0
+            yield spool, consumer, messages, redelivered
+
 
 UNLIMITED: Final = 1 << 62
 
@@ -56,12 +182,12 @@ class Queue:
 
     def __init__(
         self,
-        vhost: "Vhost",
+        vhost: Vhost,
         name: str,
         *,
         durable: bool,
         auto_delete: bool,
-        owner: "Connection | None",
+        owner: Connection | None,
         arguments: Table,
         rules: QueueArguments,
         lines: list[Spool],
@@ -76,7 +202,7 @@ class Queue:
         self.arguments: dict[str, FieldValue] = dict(arguments)
         self.rules = rules
         self.limited = rules.limited or rules.kind is not None
-        """Whether it may refuse a message: because of a limit, or because it is shut."""
+        """True if it may refuse a message: because of a limit, or because it is shut."""
         self.shut = False
         self.lines = lines
         self.spool = lines[0]
@@ -84,13 +210,13 @@ class Queue:
             line.queue = self
         self.append: Callable[[Origin, bytes, bytes], None] = self.spool.append
         """Put a message at the end. A kind of queue with several lines chooses among them here."""
-        self.policy: Policy
+        self.policy: DispatchPolicy
         self.bindings: dict[Binding, None] = {}
         self.due = False
         self.alarm_at = math.inf
-        """When the alarm rings that looks for what has expired."""
+        """Time of the alarm that looks for expired messages."""
         self.used_at: float | None = None
-        """When it was last used, of a queue that expires; None: not since the broker's start."""
+        """Time of the last use, of a queue that expires; None: not since the broker's start."""
         self._room_messages = self._room_bytes = 0  # for so many more there is room for sure
 
     def __repr__(self) -> str:
@@ -123,7 +249,7 @@ class Queue:
             line.attended = attended
 
     def is_full_for(self, size_bytes: int) -> bool:
-        """Whether one more message of this size would be over a limit. If not, it is appended next. Limits count what
+        """True if one more message of this size would be over a limit. If not, it is appended next. Limits count what
         waits, as RabbitMQ's."""
         if self._room_messages > 0 and self._room_bytes >= size_bytes:
             self._room_messages -= 1
@@ -144,14 +270,14 @@ class Queue:
         return messages < 1 or size < size_bytes
 
     def is_over(self) -> bool:
-        """Whether what waits is over a limit now."""
+        """True if what waits is over a limit now."""
         rules = self.rules
         if rules.max_length is not None and self.messages_ready > rules.max_length:
             return True
         return rules.max_length_bytes is not None and self.bytes_ready > rules.max_length_bytes
 
     def has_idle_consumer(self) -> bool:
-        """Whether a message that comes now would go out at once."""
+        """True if a message that comes now would go out at once."""
         if self.messages_ready:
             return False
         policy = self.policy

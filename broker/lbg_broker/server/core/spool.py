@@ -1,27 +1,168 @@
-"""A line of messages: the order they came in, the few at its head in memory, the rest in the store.
+"""A spool: messages in order, the head in memory, the rest in the store.
 
 Every message has a position. Memory holds the messages from the front of the line up to `head_end`; what is
 behind lives in the store only and is read back a page at a time. A message that is given back returns to its
 position, in front of everything that was not yet delivered.
 """
 
+from __future__ import annotations
+
 import heapq
 import sys
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Self
 
-from lbg_broker.server.core.changes import Page, PageRequest, Row, SpoolChange, SpoolRecord
-from lbg_broker.server.core.message import Message, Origin
-from lbg_broker.server.core.unsealed import LetterBox, Unsealed
-from lbg_broker.server.core.window import MESSAGE_COST_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, cost_of, share
+from lbg_broker.server.core.effects import Page, PageRequest, Row, SpoolChange, SpoolRecord
+from lbg_broker.server.core.message import Message, Origin, Place
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.queue import Queue
 
-__all__ = ["Spool"]
+
+def runs_of(positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Sorted positions as inclusive ranges."""
+    if not positions:
+        return []
+    if positions[-1] - positions[0] == len(positions) - 1:
+        return [(positions[0], positions[-1])]
+    runs: list[tuple[int, int]] = []
+    first = last = positions[0]
+    for position in positions[1:]:
+        if position != last + 1:
+            runs.append((first, last))
+            first = position
+        last = position
+    runs.append((first, last))
+    return runs
+
+
+WINDOW_MESSAGES: Final = 2048
+"""Undelivered messages of one line kept in memory; a page is half of it."""
+
+WINDOW_BYTES: Final = 2 * 1024 * 1024
+"""The same in bytes; one message more may go over it."""
+
+UNATTENDED_SHARE: Final = 16
+"""A line nobody consumes from keeps this much less in memory: there may be thousands of them."""
+
+ATTENDED_LINES_MAX: Final = 64
+"""A queue of more lines keeps the lesser share of each: 4096 whole windows would be 8 GiB."""
+
+UNSETTLED_BYTES: Final = 16 * 1024 * 1024
+"""Beyond this what is given out and not settled leaves memory too, and is read again if it comes back."""
+
+MESSAGE_COST_BYTES: Final = 256
+"""Memory of a message beside its body and header (three objects and their places)."""
+
+
+def share(window: int, *, attended: bool) -> int:
+    """Share of the window that a line has; `attended`: somebody consumes from it."""
+    return window if attended else max(window // UNATTENDED_SHARE, 2)
+
+
+def cost_of(message: Message) -> int:
+    """Bytes of memory."""
+    return message.size + len(message.header) + MESSAGE_COST_BYTES
+
+
+LETTERS_BYTES: Final = 128 * 1024
+"""Limit of bytes that move in one batch, dead letters above all: any may turn out to be one on the reserve. Or one
+message, however long."""
+
+
+class LetterBox:
+    """Budget for messages of a batch on the reserve. `largest_bytes`: no longer letter has room; 0: no letter has."""
+
+    def __init__(self, largest_bytes: int) -> None:
+        self._largest_bytes = largest_bytes
+        self._bytes = 0
+        self.left_some = False
+        """True if a letter is withheld."""
+
+    def takes(self, message: Message) -> bool:
+        """True if the message is written."""
+        place = message.origin.place
+        if place is Place.LETTER:
+            total = self._bytes + message.size
+            if message.size > self._largest_bytes or (self._bytes and total > LETTERS_BYTES):
+                self.left_some = True
+                return False
+            self._bytes = max(total, 1)
+        return place is not Place.NONE
+
+
+class PendingChanges:
+    """`inserts` in the order of their positions; `deletes` are positions, in any order. `withheld` come before the
+    inserts: messages for which the store had no room, in memory until it has."""
+
+    __slots__ = ("_ranges", "deletes", "inserts", "withheld")
+
+    def __init__(self) -> None:
+        self.inserts: list[Message] = []
+        self.deletes: list[int] = []
+        self.withheld: list[Message] = []
+        self._ranges: list[tuple[int, int]] = []
+
+    def delete_all_but(self, outstanding: Sequence[int], next_position: int) -> None:
+        """Of the positions below `next_position` only `outstanding`, sorted, stay."""
+        stays = frozenset(outstanding)
+        self.inserts = [message for message in self.inserts if message.position in stays]
+        self.withheld = [message for message in self.withheld if message.position in stays]
+        first = 0
+        for position in (*outstanding, next_position):
+            if first < position:
+                self._ranges.append((first, position - 1))
+            first = position + 1
+
+    def clear(self) -> None:
+        """Nothing of it is to reach the store any more."""
+        self.inserts.clear()
+        self.withheld.clear()
+
+    def take_back(self, inserts: Sequence[Message], deletes: Sequence[tuple[int, int]]) -> None:
+        """Takes back the last batch, which was not written. What was purged since stays purged."""
+        firsts = [first for first, _ in self._ranges]
+        kept = []
+        for message in inserts:
+            place = bisect_right(firsts, message.position) - 1
+            if place < 0 or self._ranges[place][1] < message.position:
+                kept.append(message)
+        self.inserts = kept + self.inserts
+        self._ranges = [*deletes, *self._ranges]
+
+    def seal(self, letters: LetterBox | None = None) -> tuple[list[Message], list[tuple[int, int]]]:
+        """Hand over inserts, and deletes as ranges. What was inserted and deleted since the last batch never reaches
+        the store. With `letters` the inserts are those that have a place in the reserve; the rest is withheld."""
+        if self.withheld:
+            self.inserts = self.withheld + self.inserts
+            self.withheld = []
+        deletes = self._sealed_deletes()
+        inserts, self.inserts = self.inserts, []
+        if letters is not None:
+            written: list[Message] = []
+            self.withheld = []
+            for message in inserts:
+                (written if letters.takes(message) else self.withheld).append(message)
+            inserts = written
+        return inserts, deletes
+
+    def _sealed_deletes(self) -> list[tuple[int, int]]:
+        deletes, self.deletes = self.deletes, []
+        ranges, self._ranges = self._ranges, []
+        if not deletes:
+            return ranges
+        deletes.sort()
+        if self.inserts and deletes[-1] >= self.inserts[0].position:
+            gone = frozenset(deletes)
+            never = {message.position for message in self.inserts if message.position in gone}
+            if never:
+                self.inserts = [message for message in self.inserts if message.position not in never]
+                deletes = [position for position in deletes if position not in never]
+        return ranges + runs_of(deletes)
+
 
 _position_of: Final = attrgetter("position")
 
@@ -67,14 +208,14 @@ class Spool:
         "written",
     )
 
-    queue: "Queue"
-    """Whose line it is."""
+    queue: Queue
+    """Queue that the spool belongs to."""
 
-    def __init__(self, spool: int, *, durable: bool, touched: "list[Spool]") -> None:
+    def __init__(self, spool: int, *, durable: bool, touched: list[Spool]) -> None:
         self.id = spool
         self.durable = durable
         self.attended = False
-        """Whether somebody consumes from it, so that a larger window pays."""
+        """True if somebody consumes from it, so that a larger window pays."""
         self.dropped = False
         self.next_position = 0
         self.written = 0
@@ -95,14 +236,14 @@ class Spool:
         self._epoch = 0
         self._paging = False
         self._page: PageRequest | None = None
-        self._unsealed = Unsealed()
+        self._unsealed = PendingChanges()
         self._dirty = False
         self._touched = touched
         if durable:
             self._touch()
 
     @classmethod
-    def restored(cls, record: SpoolRecord, *, touched: "list[Spool]") -> Self:
+    def restored(cls, record: SpoolRecord, *, touched: list[Spool]) -> Self:
         """The durable line of a record. New messages get positions no earlier message ever had."""
         spool = cls(record.spool, durable=True, touched=touched)
         spool.next_position = max(record.next_position, record.mark)
@@ -121,7 +262,7 @@ class Spool:
 
     @property
     def awaits_store(self) -> bool:
-        """Whether what `take` did not give may be there after the next batch."""
+        """True if what `take` did not give may be there after the next batch."""
         return self.ready > 0
 
     def append(self, origin: Origin, header: bytes, body: bytes) -> None:
@@ -214,7 +355,7 @@ class Spool:
 
     @property
     def first_deadline(self) -> float | None:
-        """When the first undelivered message expires; None when it never does, or is not in memory."""
+        """Time at which the first undelivered message expires; None when it never does, or is not in memory."""
         if self._returned:
             return self._returned[0][1].origin.deadline
         return self._fresh[0].origin.deadline if self._fresh else None
@@ -275,7 +416,7 @@ class Spool:
 
     @property
     def overflows(self) -> bool:
-        """Whether memory has no room for all of it."""
+        """True if memory has no room for all of it."""
         return self._head_end < self.next_position
 
     def look_again(self) -> None:
@@ -284,12 +425,12 @@ class Spool:
             self._touch()
 
     def take_back(self, change: SpoolChange) -> None:
-        """What was handed over last was not written, and is handed over again."""
+        """Takes back what was handed over last and not written: it is handed over again."""
         self._unsealed.take_back(change.inserts, change.deletes)
         self._touch()
 
     def completed(self, page: Page) -> Page:
-        """What was read, with the messages of its span for which the store had no room."""
+        """Completes a page that was read with the messages of its span for which the store had no room."""
         request = page.request
         missing: list[Row] = [
             (

@@ -1,7 +1,10 @@
-"""Everything the broker knows, and the primitives every command is made of.
+"""State of the broker, and the primitives that every command is made of.
 
-The modules that carry out commands (`topology`, `publishing`, `consuming`, `settling`, …) are functions on this state.
+The modules that carry out commands (`exchange_methods`, `queue_methods`, `basic_methods`, `settle`) are functions on
+this state.
 """
+
+from __future__ import annotations
 
 import heapq
 import itertools
@@ -12,19 +15,14 @@ from typing import Final, TypeVar
 
 from lbg_broker.amqp import MethodEvent
 from lbg_broker.amqp.methods import ConnectionBlocked, ConnectionUnblocked, Method
-from lbg_broker.server.core.authority import Authority
-from lbg_broker.server.core.changes import Definition, StoreBatch
 from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.connection import Connection
 from lbg_broker.server.core.consumer import Consumer
-from lbg_broker.server.core.effects import Deliver, Effect, Hold, Send
+from lbg_broker.server.core.effects import Definition, Deliver, Effect, Hold, Send, StoreBatch
+from lbg_broker.server.core.permissions import Authority
 from lbg_broker.server.core.queue import Queue
-from lbg_broker.server.core.spool import Spool
-from lbg_broker.server.core.unsealed import LETTERS_BYTES
+from lbg_broker.server.core.spool import ATTENDED_LINES_MAX, LETTERS_BYTES, UNSETTLED_BYTES, Spool
 from lbg_broker.server.core.vhost import Vhost
-from lbg_broker.server.core.window import ATTENDED_LINES_MAX, UNSETTLED_BYTES
-
-__all__ = ["DEFAULT_MESSAGE_GROUP", "Counters", "Pending", "State"]
 
 Line = TypeVar("Line", bound=Spool)
 
@@ -48,7 +46,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Pending:
-    """What waits for one batch to reach the disk."""
+    """Answers that wait for one batch to reach the disk."""
 
     confirms: dict[Channel, int] = field(default_factory=dict)
     """For each channel, the last publish in the batch: it and all before it are confirmed then."""
@@ -78,7 +76,7 @@ class State:
         self.new_token = new_token
         """Makes the unguessable part of names the broker gives."""
         self.default_group = default_group
-        """Where messages without a group belong, on queues of message groups."""
+        """Group of messages without one, on queues of message groups."""
         self.now = 0.0
         self.vhosts: dict[str, Vhost] = {"/": Vhost("/")}
         self.connections: dict[int, Connection] = {}
@@ -88,7 +86,7 @@ class State:
         self.letter_bytes_max = 0
         """While there is no room: the longest letter that the store's reserve has room for."""
         self.letters_wait = False
-        """Whether little is left of the reserve, so that letters wait for room as publishes do."""
+        """True if little is left of the reserve, so that letters wait for room as publishes do."""
         self.letters_bytes = 0  # what moves with the open batch
         self.waiting: list[Channel] = []  # channels whose next command makes a letter
         self.batch = StoreBatch(1)
@@ -106,7 +104,7 @@ class State:
 
     @cached_property
     def life(self) -> str:
-        """What no other life of this broker is called, nor of a copy of its store."""
+        """Name of this run of the broker, which no other run has, nor a copy of its store."""
         return self.new_token()
 
     # --- effects -----------------------------------------------------------------------------------------------

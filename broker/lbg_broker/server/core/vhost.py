@@ -1,13 +1,13 @@
 """A virtual host: the exchanges, queues and bindings of one name space, and routing among them."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Final
 
 from lbg_broker.server.core.exchange import PREDECLARED, Binding, Exchange
 from lbg_broker.server.core.message import Origin, Place
 from lbg_broker.server.core.queue import Queue
-
-__all__ = ["Route", "Vhost"]
 
 DEAD_LETTERS_SUFFIX: Final = ".dlx"
 
@@ -17,17 +17,17 @@ ROUTES_MAX: Final = 20_000
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Route:
-    """Where a publish to this exchange with this key goes, until the topology changes."""
+    """Queues that a publish to an exchange with a key reaches, until the topology changes."""
 
     origin: Origin
     queues: tuple[Queue, ...]
     durable: bool
-    """Whether any of the queues is: then a confirm waits for the disk."""
+    """True if any of the queues is: then a confirm waits for the disk."""
     plain: bool
-    """Whether no queue has a limit, so that nothing can be refused or dropped."""
+    """True if no queue has a limit, so that nothing can be refused or dropped."""
 
     @classmethod
-    def to(cls, origin: Origin, queues: tuple[Queue, ...]) -> "Route":
+    def to(cls, origin: Origin, queues: tuple[Queue, ...]) -> Route:
         """The route to these queues."""
         return cls(
             origin,
@@ -68,7 +68,7 @@ class Vhost:
         return route
 
     def _takes_dead_letters(self, exchange: Exchange) -> bool:
-        """Whether an exchange is one of dead letters: a queue names it as its own, or its name ends in `.dlx`, as of
+        """True if an exchange is one of dead letters: a queue names it as its own, or its name ends in `.dlx`, as of
         groups, whose members publish the letters themselves."""
         name = exchange.name
         return name.endswith(DEAD_LETTERS_SUFFIX) or (
@@ -125,6 +125,6 @@ class Vhost:
         return True
 
     def is_durable(self, binding: Binding) -> bool:
-        """Whether both ends are, so that the binding is kept too."""
+        """True if both ends are, so that the binding is kept too."""
         ends = self.queues if binding.kind == "queue" else self.exchanges
         return self.exchanges[binding.source].durable and ends[binding.destination].durable

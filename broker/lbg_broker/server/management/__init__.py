@@ -6,8 +6,9 @@ at the moment of the request, never sampled. What it changes goes through the sa
 is answered after it is on disk. No state of its own.
 """
 
-from lbg_broker.server.management.errors import ApiError, ManagementError
-from lbg_broker.server.management.seam import ManagedBroker
-from lbg_broker.server.management.serving import application, managing
+from __future__ import annotations
+
+from lbg_broker.server.management.request import ApiError, ManagedBroker, ManagementError
+from lbg_broker.server.management.server import application, managing
 
 __all__ = ["ApiError", "ManagedBroker", "ManagementError", "application", "managing"]

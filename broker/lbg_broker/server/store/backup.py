@@ -1,9 +1,11 @@
-"""A copy of the store while the broker runs, and a store made of a copy.
+"""Backup of the store while the broker runs, and restore.
 
 A copy is one SQLite file with everything that was confirmed when it began. It is made in one step of SQLite's online
 backup («SQLite Backup API»): in smaller steps it would begin again whenever the broker writes, and never end. The
 broker goes on meanwhile; its write-ahead log grows by what it writes.
 """
+
+from __future__ import annotations
 
 import fcntl
 import os
@@ -17,18 +19,21 @@ from typing import BinaryIO, Final
 from urllib.parse import quote
 
 from lbg_broker.server.store.errors import DamagedStoreError, DiskFullError, StoreError, store_error
-from lbg_broker.server.store.locking import DirectoryLock
 from lbg_broker.server.store.reserve import Reserve
-from lbg_broker.server.store.schema import APPLICATION_ID, STORE_FILE, WAL_LIMIT_BYTES, check_version
-
-__all__ = ["StoreCopy", "back_up", "copied_out", "restore"]
+from lbg_broker.server.store.schema import (
+    APPLICATION_ID,
+    STORE_FILE,
+    WAL_LIMIT_BYTES,
+    DirectoryLock,
+    check_version,
+)
 
 PART: Final = ".part"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCopy:
-    """What is in a copy."""
+    """Contents of a copy."""
 
     queues: int
     messages: int

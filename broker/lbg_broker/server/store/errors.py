@@ -1,4 +1,4 @@
-"""What can go wrong on the disk.
+"""Errors of the store.
 
 ::
 
@@ -9,18 +9,10 @@
     └── DamagedStoreError      not a store of ours, or SQLite found it corrupt
 """
 
+from __future__ import annotations
+
 import sqlite3
 from pathlib import Path
-
-__all__ = [
-    "DamagedStoreError",
-    "DirectoryLockedError",
-    "DiskFullError",
-    "NewerStoreError",
-    "StoreError",
-    "may_be_full",
-    "store_error",
-]
 
 
 class StoreError(Exception):

@@ -1,4 +1,4 @@
-"""The store's reserve: space in its own files, so that what frees room can be written when the disk has none.
+"""Reserved space in the store's own files, so that messages can be settled on a full disk.
 
 SQLite writes in three places, and each has blocks of its own here before a publish is accepted (ADR 46):
 
@@ -13,6 +13,8 @@ a shared lock on the byte DEAD_MAN no opener cuts the index off, and as long as 
 closer deletes the log. They are locks of open files, which the locks of SQLite in this process do not end.
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import os
@@ -24,8 +26,6 @@ from pathlib import Path
 from typing import Final
 
 from lbg_broker.server.store.errors import DiskFullError, StoreError
-
-__all__ = ["INDEX_BYTES", "PAGE_BYTES", "Reserve", "Size"]
 
 PAGE_BYTES: Final = 4096
 FRAME_BYTES: Final = PAGE_BYTES + 24
@@ -45,12 +45,12 @@ _NO_ROOM_WORDS: Final = {
 }
 NO_ROOM: Final = tuple(_NO_ROOM_WORDS)
 NOT_ALLOCATED: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-"""What a C library says that does not write where the file system cannot allocate."""
+"""Error of a C library that does not write where the file system cannot allocate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What is reserved for a database of so many pages, with a largest message of so many bytes."""
+    """Size of the reserve for a database of so many pages, with a largest message of so many bytes."""
 
     database_pages: int
     message_bytes: int = 0
@@ -62,7 +62,7 @@ class Size:
 
     @property
     def messages(self) -> int:
-        """How many messages one transaction deletes."""
+        """Number of messages that one transaction deletes."""
         return self.pages
 
     @property
@@ -85,7 +85,7 @@ class Reserve:
         self._database = self._open(path)
         self._index: int | None = None
         self.has_index = True
-        """Whether the index has its blocks. Without them SQLite is to keep it in its own memory, and nobody else may
+        """True if the index has its blocks. Without them SQLite is to keep it in its own memory, and nobody else may
         open the store meanwhile."""
         if LOCKS:
             self._index = self._open(Path(f"{path}-shm"))
@@ -185,7 +185,7 @@ class Reserve:
 
 
 LOCKS: Final = hasattr(fcntl, "F_OFD_SETLK") and sys.maxsize > 1 << 32
-"""Whether locks belong to an open file: elsewhere than on Linux the index and the log have no reserve."""
+"""True if locks belong to an open file: elsewhere than on Linux the index and the log have no reserve."""
 
 
 def _lock(file: int, kind: int, start: int, length: int) -> bool:

@@ -1,4 +1,4 @@
-"""The tables, and opening the file that holds them.
+"""Tables of the store, its file, and the lock on its directory.
 
 `message` and `spill` have the same shape. A row's id is the line's number in the upper bits and the position in
 it in the lower 40, so that a line is one run of the table: appends go to its end, a cumulative ack is one range.
@@ -7,13 +7,50 @@ it in the lower 40, so that a line is one run of the table: appends go to its en
 `reserve` has rows of nothing, which are deleted when something has to be written and the disk has no room.
 """
 
+from __future__ import annotations
+
+import fcntl
+import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from lbg_broker.server.store.errors import NewerStoreError, StoreError, store_error
+from lbg_broker.server.store.errors import DirectoryLockedError, NewerStoreError, StoreError, store_error
 
-__all__ = ["POSITION_BITS", "RESERVE_TABLE", "SCHEMA_VERSION", "STORE_FILE", "check_version", "open_database"]
+HOLDER_CHARS: Final = 20
+
+
+class DirectoryLock:
+    """Held from making it until `release`, or until the process dies in whatever way."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises `DirectoryLockedError` when another process has it, `StoreError` when it cannot be made."""
+        path = directory / "lock"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = os.fdopen(file, "r+")  # held open for as long as we run
+        except OSError as error:
+            raise StoreError(f"cannot use the data directory {directory}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise DirectoryLockedError(
+                f"the data directory {directory} is in use by another broker (process {holder})"
+            ) from None
+        # In place, for on a full disk a file that was emptied would stay so. It is only to be read by people.
+        with suppress(OSError):
+            os.pwrite(self._file.fileno(), f"{os.getpid():<{HOLDER_CHARS}}\n".encode(), 0)
+            os.ftruncate(self._file.fileno(), HOLDER_CHARS + 1)
+
+    def release(self) -> None:
+        """Let others have the directory."""
+        self._file.close()
+
 
 STORE_FILE: Final = "broker.sqlite3"
 """In the data directory."""
@@ -31,7 +68,7 @@ CHECKPOINT_PAGES: Final = 4096
 SQLite's own 1000, because rows that are deleted by then are never copied."""
 
 WAL_LIMIT_BYTES: Final = 64 * 1024 * 1024
-"""What a write-ahead log that grew large (one huge batch) is cut back to."""
+"""Size to which a write-ahead log that grew large (one huge batch) is cut back."""
 
 _TABLES: Final = """
 CREATE TABLE definition (kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, key))

@@ -1,12 +1,16 @@
-"""Carrying out a batch, reading pages, and what there is at start."""
+"""The store: batches of changes, pages of messages, and the state at start, in one SQLite file."""
 
+from __future__ import annotations
+
+import queue
 import sqlite3
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from lbg_broker.server.core.changes import (
+from lbg_broker.server.core.effects import (
     Definition,
     Page,
     PageRequest,
@@ -17,12 +21,10 @@ from lbg_broker.server.core.changes import (
     StoredState,
 )
 from lbg_broker.server.core.message import Message
-from lbg_broker.server.core.unsealed import LETTERS_BYTES
+from lbg_broker.server.core.spool import LETTERS_BYTES
 from lbg_broker.server.store.errors import DiskFullError, StoreError, may_be_full, store_error
 from lbg_broker.server.store.reserve import INDEX_BYTES, PAGE_BYTES, Reserve, Size
 from lbg_broker.server.store.schema import POSITION_BITS, RESERVE_TABLE, open_database
-
-__all__ = ["Store"]
 
 CHUNK_ROWS: Final = (512, 128, 32, 8, 1)
 """Rows per INSERT. Each statement gives the interpreter's lock away and must win it back from a busy loop, so
@@ -76,9 +78,9 @@ class Store:
         variables = self._database.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)  # 999 in old builds
         self._chunks = [rows for rows in CHUNK_ROWS if rows * COLUMNS <= variables]
         self.untidy = True
-        """Whether `tidy` has something to do, or may have."""
+        """True if `tidy` has something to do, or may have."""
         self.short: DiskFullError | None = None
-        """Why there is no whole reserve since the store was opened; None: there is."""
+        """Reason for which there is no whole reserve since the store was opened; None: there is."""
         self._is_full = False
         self._doubts = 0
         self._writes = 0
@@ -126,7 +128,8 @@ class Store:
             raise store_error(error, self.path) from error
 
     def load(self) -> StoredState:
-        """What was kept. Messages are counted by their lines' records and not read, but for the place of the first."""
+        """Loads the stored state. Messages are counted by their lines' records and not read, but for the place of the
+        first."""
         try:
             definitions = [
                 Definition(kind, key, value)
@@ -311,7 +314,7 @@ class Store:
 
     @property
     def is_low(self) -> bool:
-        """Whether a quarter of the reserve, or more, is used."""
+        """True if a quarter of the reserve, or more, is used."""
         return self._is_full and 4 * self._reserve_rows <= 3 * self._wanted_rows(self._pages)
 
     @property
@@ -544,7 +547,54 @@ def _spool_of(change: SpoolChange) -> int:
 
 
 def _is_full(error: Exception) -> bool:
-    """Whether it is for want of room."""
+    """True if it is for want of room."""
     return isinstance(error, DiskFullError) or (
         isinstance(error, sqlite3.Error) and isinstance(store_error(error, Path()), DiskFullError)
     )
+
+
+Outcome = list[Page] | StoreError
+"""The pages a batch asked for, or why it is not on disk."""
+
+
+class Committer:
+    """Gives batches to the store in order and calls back, on its own thread, when each is on disk or failed."""
+
+    def __init__(self, store: Store, on_done: Callable[[StoreBatch, Outcome], None]) -> None:
+        self._store = store
+        self._on_done = on_done
+        self._batches: queue.SimpleQueue[StoreBatch | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="lbg-store", daemon=True)
+        self._thread.start()
+
+    def submit(self, batch: StoreBatch) -> None:
+        """Have a batch written after those submitted before."""
+        self._batches.put(batch)
+
+    def stop(self) -> None:
+        """Write what was submitted, then end the thread and close the store."""
+        self._batches.put(None)
+        self._thread.join()
+        self._store.close()
+
+    def _run(self) -> None:
+        while (batch := self._next()) is not None:
+            try:
+                outcome: Outcome = self._store.carry_out(batch)
+            except StoreError as error:
+                outcome = error
+            except Exception as error:  # a mistake of ours must not leave everybody waiting for ever
+                outcome = StoreError(f"the batch could not be carried out: {error!r}")
+            self._on_done(batch, outcome)
+
+    def _next(self) -> StoreBatch | None:
+        """The next batch; while there is none, the store tidies up."""
+        while self._store.untidy:
+            try:
+                return self._batches.get_nowait()
+            except queue.Empty:
+                try:
+                    self._store.tidy()
+                except StoreError:  # a batch that meets the same trouble will tell
+                    break
+        return self._batches.get()

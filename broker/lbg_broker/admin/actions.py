@@ -1,0 +1,220 @@
+"""Actions on a broker, one change at a time, and the action that undoes each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lbg_broker.group import GroupSpec, Permissions
+from lbg_broker.group.topology import Binding, Exchange, Queue, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareExchange:
+    """`is_new`: it was not there when the plan was made, so taking the plan back deletes it."""
+
+    exchange: Exchange
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"declare exchange {self.exchange.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareQueue:
+    queue: Queue
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"declare queue {self.queue.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPolicies:
+    """Change nothing, and fail if the broker says of a policy that loses messages that it is in force on a queue.
+
+    Before a queue is there no broker can be asked which policies it will get.
+    """
+
+    group: str
+    topology: Topology
+
+    def __str__(self) -> str:
+        return f"check the policies over the queues of group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """All bindings of one queue, asked for at once: one by one a broker that writes each to disk takes long."""
+
+    queue: str
+    bindings: tuple[Binding, ...]
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"bind {self.queue} ({len(self.bindings)} routing keys)"
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    queue: str
+    bindings: tuple[Binding, ...]
+
+    def __str__(self) -> str:
+        return f"unbind {self.queue} ({len(self.bindings)} routing keys)"
+
+
+@dataclass(frozen=True, slots=True)
+class PutUser:
+    """Create a user or set its password, and mark it as made for `group`."""
+
+    name: str
+    password: str = field(repr=False)
+    group: str
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"{'create user' if self.is_new else 'set the password of user'} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PutPermissions:
+    """`before` is what the user had, None for nothing."""
+
+    user: str
+    permissions: Permissions
+    before: Permissions | None = None
+
+    def __str__(self) -> str:
+        return f"grant user {self.user} its permissions"
+
+
+@dataclass(frozen=True, slots=True)
+class RevokePermissions:
+    user: str
+
+    def __str__(self) -> str:
+        return f"revoke the permissions of user {self.user}"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """`before` is the record that this one takes the place of, None for none worth keeping. `is_final` False: it says
+    that the group is being made."""
+
+    group: str
+    text: str
+    before: str | None = None
+    is_final: bool = True
+
+    def __str__(self) -> str:
+        what = "write the record of" if self.is_final else "note the attributes of the unfinished"
+        return f"{what} group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class ActOnQueue:
+    """Action of a queue type that only the embedded broker has: `close`, `close-session`, `ingress`,
+    `repartition` (docs/embedded-broker.md)."""
+
+    queue: str
+    action: str
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        told = "".join(f" {name}={value}" for name, value in self.arguments.items())
+        return f"{self.action}{told} on queue {self.queue}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteExchange:
+    name: str
+
+    def __str__(self) -> str:
+        return f"delete exchange {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueue:
+    """`only_idle`: refuse (StillInUse) when it has messages or consumers after all; `only_empty`: when it has
+    messages."""
+
+    name: str
+    only_idle: bool = False
+    only_empty: bool = False
+
+    def __str__(self) -> str:
+        return f"delete queue {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUser:
+    name: str
+
+    def __str__(self) -> str:
+        return f"delete user {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIngress:
+    """Give everybody back what repartitioning took: the permission to publish to the group."""
+
+    group: str
+
+    def __str__(self) -> str:
+        return f"let publishers into group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """A message to whoever listens; nobody need."""
+
+    exchange: str
+    routing_key: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"tell {self.routing_key} on {self.exchange}"
+
+
+Action = (
+    DeclareExchange
+    | DeclareQueue
+    | CheckPolicies
+    | Bind
+    | Unbind
+    | PutUser
+    | PutPermissions
+    | RevokePermissions
+    | WriteRecord
+    | ActOnQueue
+    | DeleteExchange
+    | DeleteQueue
+    | DeleteUser
+    | OpenIngress
+    | Announce
+)
+
+
+def undo_of(action: Action) -> Action | None:
+    """The action that takes `action` back; None where there is nothing to take back.
+
+    A first record goes with its queue. A password that was set anew cannot be taken back: plans put it last.
+    """
+    match action:
+        case DeclareExchange(exchange, is_new=True):
+            return DeleteExchange(exchange.name)
+        case DeclareQueue(queue, is_new=True):
+            return DeleteQueue(queue.name)
+        case Bind(queue, bindings, is_new=True):
+            return Unbind(queue, bindings)
+        case PutUser(name, is_new=True):
+            return DeleteUser(name)
+        case PutPermissions(user, _, before=None):
+            return RevokePermissions(user)
+        case PutPermissions(user, now, before=before) if before is not None:
+            return PutPermissions(user, before, now)
+        case WriteRecord(group, _, before=before) if before is not None:
+            return WriteRecord(group, before, is_final=GroupSpec.from_unfinished(before, name=group) is None)
+        case _:
+            return None

@@ -1,0 +1,461 @@
+"""The AMQP half of `BrokerAdmin`: one connection for all callers, and the locks of groups."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from lbg_broker.admin.errors import (
+    AdminError,
+    Busy,
+    Denied,
+    GroupNotFound,
+    Refused,
+    StillInUse,
+    Unreachable,
+    Unsupported,
+)
+from lbg_broker.admin.record import read_record
+from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
+from lbg_broker.amqp import BasicProperties
+from lbg_broker.client import (
+    AccessRefused,
+    AuthenticationError,
+    Channel,
+    ChannelClosed,
+    ClientConnection,
+    ClientError,
+    ConfirmingPublisher,
+    ConnectError,
+    ConnectionSettings,
+    Nacked,
+    NotFound,
+    ResourceLocked,
+    SettingsError,
+    Unroutable,
+    connect_any,
+)
+from lbg_broker.group import IDENTITY_BYTES, Engine, Names, SpecError
+from lbg_broker.group.topology import Binding, Exchange, Queue
+
+REQUEST_S = 30.0
+"""For what is asked on one borrowed channel. A quorum queue without a majority may never answer."""
+
+CHANNELS_MAX = 512
+"""At most so many callers are served at a time: RabbitMQ allows 2,047 channels by default."""
+
+IDLE_CHANNELS_MAX = 64
+CLOSE_S = 5.0
+
+
+class AmqpLink:
+    """Callers borrow a channel each, so that a slow answer, or a refusal, which closes the channel, is theirs alone.
+
+    Whoever comes while there is no connection waits for the one attempt that is being made, and shares its error:
+    a broker that is away costs all callers one timeout and not one each.
+    """
+
+    def __init__(self, places: Sequence[ConnectionSettings]) -> None:
+        self._places = places
+        self._connection: ClientConnection | None = None
+        self._connecting: asyncio.Task[ClientConnection] | None = None
+        self._idle: list[Channel] = []
+        self._room = asyncio.Semaphore(CHANNELS_MAX)
+        self._is_closed = False
+
+    async def connection(self) -> ClientConnection:
+        """The open connection. Raises AdminError."""
+        with self.told_plainly():
+            return await self._connected()
+
+    @contextlib.asynccontextmanager
+    async def channel(self, *, within_s: float | None = REQUEST_S) -> AsyncIterator[Channel]:
+        """A channel for as long as the block lasts; what the client raises in it becomes an AdminError.
+
+        Raises Unreachable when it lasts longer than `within_s`; None: it may.
+        """
+        async with self.channels(1, within_s=within_s) as (channel,):
+            yield channel
+
+    @contextlib.asynccontextmanager
+    async def channels(
+        self, count: int, *, within_s: float | None = REQUEST_S
+    ) -> AsyncIterator[Sequence[Channel]]:
+        """As `channel`; up to `count` of them, as there is room."""
+        with self.told_plainly(within_s):
+            async with asyncio.timeout(within_s), self._room:
+                connection = await self._connected()
+                borrowed = await self._borrowed(connection, count)
+                try:
+                    yield borrowed
+                except BaseException:
+                    # What was asked may still be answered: nobody else shall get that answer.
+                    for channel in borrowed:
+                        channel.close_soon()
+                    raise
+                self._give_back(connection, borrowed)
+
+    async def close(self, *, timeout_s: float = CLOSE_S) -> None:
+        """Closes the connection: whoever waits gets Unreachable; a broker that does not answer is waited for
+        `timeout_s`."""
+        self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        if self._connection is not None:
+            await self._connection.close(timeout_s=timeout_s)
+
+    async def _connected(self) -> ClientConnection:
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
+        if self._is_closed:
+            raise ConnectError("this connection was closed for good")
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(connect_any(self._places, name="lbg provisioning"))
+            self._connecting.add_done_callback(self._on_connected)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if connecting.cancelled():  # by `close`
+                raise ConnectError("this connection was closed for good") from None
+            raise
+
+    def _on_connected(self, task: asyncio.Task[ClientConnection]) -> None:
+        self._connecting = None
+        if not task.cancelled() and task.exception() is None:
+            self._connection = task.result()
+            self._idle.clear()
+
+    async def _borrowed(self, connection: ClientConnection, count: int) -> list[Channel]:
+        found: list[Channel] = []
+        while self._idle and len(found) < count:
+            channel = self._idle.pop()
+            if channel.is_open:
+                found.append(channel)
+        try:
+            opened = await asyncio.gather(
+                *(connection.open_channel() for _ in range(count - len(found))), return_exceptions=True
+            )
+        except asyncio.CancelledError:
+            for channel in found:
+                channel.close_soon()
+            raise
+        found += (one for one in opened if isinstance(one, Channel))
+        failed = [one for one in opened if isinstance(one, BaseException)]
+        if failed and not found:
+            raise failed[0]
+        return found
+
+    def _give_back(self, connection: ClientConnection, channels: Sequence[Channel]) -> None:
+        for channel in channels:
+            if connection is self._connection and len(self._idle) < IDLE_CHANNELS_MAX:
+                self._idle.append(channel)
+            else:
+                channel.close_soon()
+
+    @contextlib.contextmanager
+    def told_plainly(self, within_s: float | None = None) -> Iterator[None]:
+        """Turns the client's errors into an AdminError that names the broker; its connect errors do so themselves."""
+        try:
+            yield
+        except SettingsError:
+            raise  # nothing was asked of a broker: a file of the TLS settings cannot be used
+        except AuthenticationError as error:
+            raise Denied(f"the broker refuses the login: {error}") from error
+        except ConnectError as error:
+            raise Unreachable(f"the broker cannot be reached: {error}") from error
+        except ChannelClosed as error:
+            raise Refused(
+                f"the broker at {self.where} says {error.reply_code} {error.reply_text}",
+                status=error.reply_code,
+            ) from error
+        except (Nacked, Unroutable) as error:
+            raise Refused(
+                f"the broker at {self.where} did not take the message: {error}", status=0
+            ) from error
+        except ClientError as error:
+            raise Unreachable(f"the broker at {self.where}: {error}") from error
+        except TimeoutError as error:
+            if within_s is None:
+                raise
+            raise Unreachable(f"the broker at {self.where}: no answer within {within_s:g} s") from error
+
+    @property
+    def where(self) -> str:
+        place = self._places[0] if self._connection is None else self._connection.settings
+        return place.address
+
+
+LOCK_AGAIN_S = 5.0
+"""Seconds to try for the lock that a lost connection of ours held: a killed one is gone in milliseconds."""
+
+
+class Locks:
+    """Of one link. A lock that went with a lost connection is taken again before the next change to its group, and once
+    somebody else has it no further change is made."""
+
+    def __init__(self, link: AmqpLink) -> None:
+        self._link = link
+        self._held: dict[str, ClientConnection | None] = {}
+
+    @contextlib.asynccontextmanager
+    async def of(self, group: str) -> AsyncIterator[None]:
+        """Hold the lock of `group`. Raises Busy while somebody else does, here or elsewhere."""
+        if group in self._held:
+            raise Busy(group)
+        self._held[group] = None
+        try:
+            await self._take(group)
+            yield
+        finally:
+            if self._held.pop(group) is not None:
+                # If it cannot be let go, its connection is lost, and the lock with it.
+                with contextlib.suppress(AdminError):
+                    await self._let_go(group)
+
+    async def keep(self, group: str) -> None:
+        """Have the lock again that is to be held; for a group that is not locked there is none. Raises Busy."""
+        if group not in self._held:
+            return
+        holder = self._held[group]
+        if holder is None:
+            raise Busy(group)
+        if not holder.is_open:
+            await self._take(group, within_s=LOCK_AGAIN_S)
+
+    async def _take(self, group: str, *, within_s: float = 0.0) -> None:
+        self._held[group] = None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        while True:
+            connection = await self._link.connection()
+            try:
+                async with self._link.channel() as channel:
+                    await channel.queue_declare(_lock_of(group), exclusive=True)
+                self._held[group] = connection
+                return
+            except Refused as error:
+                if not isinstance(error.__cause__, ResourceLocked):
+                    raise
+                if loop.time() > deadline:
+                    raise Busy(group) from error
+            await asyncio.sleep(0.05)
+
+    async def _let_go(self, group: str) -> None:
+        async with self._link.channel() as channel:
+            await channel.queue_delete(_lock_of(group))
+
+
+def _lock_of(group: str) -> str:
+    return f"{Names(group).exchange}.provisioning"
+
+
+# A look at an empty record queue should not take as long as a member's patient read of it.
+RECORD_LOOKS = 10
+PERSISTENT = 2
+BINDING_CHANNELS = 16
+
+
+class AmqpAdmin:
+    """Administration over one AMQP connection, for any number of callers at a time."""
+
+    def __init__(self, places: Sequence[ConnectionSettings]) -> None:
+        self.link = AmqpLink(places)
+        self._locks = Locks(self.link)
+
+    def lock(self, group: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._locks.of(group)
+
+    async def keep_lock(self, group: str) -> None:
+        """Have the lock again that is to be held, if it went with a connection. Raises Busy when another has it."""
+        await self._locks.keep(group)
+
+    async def engine(self) -> Engine:
+        """Engine of the broker. Raises Unsupported for one that cannot carry a group."""
+        said = (await self.link.connection()).server_properties
+        try:
+            return Engine.announced(said)
+        except SpecError as error:
+            raise Unsupported(f"the broker at {self.link.where} cannot carry a group: {error}") from error
+
+    async def counts(self, queue: str) -> QueueStatus | Unknown | None:
+        """Ready messages and consumers of a queue as the broker counts them now; None when there is none.
+
+        UNKNOWN for a user who may do nothing with a queue of this name: RabbitMQ refuses that one from 4.3 on.
+        """
+        return (await self.counts_of([queue]))[queue]
+
+    async def counts_of(self, queues: Sequence[str]) -> dict[str, QueueStatus | Unknown | None]:
+        """As `counts`, asked for all at once."""
+        found: dict[str, QueueStatus | Unknown | None] = {}
+        while len(found) < len(queues):
+            rest = queues[len(found) :]
+            try:
+                async with self.link.channel() as channel:
+                    asked = [channel.queue_declare(name, passive=True) for name in rest]
+                    for name, answer in zip(
+                        rest, await asyncio.gather(*asked, return_exceptions=True), strict=True
+                    ):
+                        if isinstance(answer, BaseException):
+                            raise answer
+                        found[name] = QueueStatus(ready=answer.message_count, consumers=answer.consumer_count)
+            except Refused as error:  # which closed the channel: the rest is asked for again
+                found[queues[len(found)]] = _not_seen(error)
+        return found
+
+    async def has_exchange(self, name: str) -> bool | Unknown:
+        """UNKNOWN as in `counts`."""
+        try:
+            async with self.link.channel() as channel:
+                await channel.exchange_declare(name, passive=True)
+        except Refused as error:
+            return UNKNOWN if _not_seen(error) is UNKNOWN else False
+        return True
+
+    async def record(self, group: str) -> str | None:
+        """The text of the group's record; None when its queue is missing or stays empty."""
+        try:
+            async with self.link.channel() as channel:
+                return await read_record(channel, group, looks=RECORD_LOOKS)
+        except GroupNotFound:
+            return None
+
+    async def declare_exchange(self, exchange: Exchange) -> None:
+        async with self._changing(exchange.name) as channel:
+            await channel.exchange_declare(
+                exchange.name, exchange.type, durable=True, arguments=dict(exchange.arguments)
+            )
+
+    async def declare_queue(self, queue: Queue) -> None:
+        async with self._changing(queue.name) as channel:
+            await channel.queue_declare(queue.name, durable=queue.durable, arguments=dict(queue.arguments))
+
+    async def bind(self, bindings: Sequence[Binding]) -> None:
+        """Over several channels: a channel's next request waits until its last one is on the broker's disk."""
+        if bindings:
+            await self._locks.keep(bindings[0].queue.split(".")[1])
+        async with self.link.channels(min(BINDING_CHANNELS, len(bindings)), within_s=None) as channels:
+            asked = [
+                channels[number % len(channels)].queue_bind(one.queue, one.exchange, one.routing_key)
+                for number, one in enumerate(bindings)
+            ]
+            for answer in await asyncio.gather(*asked, return_exceptions=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+
+    async def unbind(self, bindings: Sequence[Binding]) -> None:
+        for one in bindings:
+            async with self._missing_is_fine(), self._changing(one.queue) as channel:
+                await channel.queue_unbind(one.queue, one.exchange, one.routing_key)
+
+    async def delete_exchange(self, name: str) -> None:
+        async with self._missing_is_fine(), self._changing(name) as channel:
+            await channel.exchange_delete(name)
+
+    async def delete_queue(
+        self, name: str, *, only_unused: bool, only_empty: bool, checked_by_broker: bool
+    ) -> None:
+        """Delete; with `only_unused` a queue with consumers raises StillInUse, with `only_empty` one with messages.
+
+        RabbitMQ cannot check a quorum queue itself (it closes the connection with 540), so there it is asked
+        just before, which is enough once nothing is published to it any more.
+        """
+        if only_unused or only_empty:
+            seen = await self.counts(name)
+            if seen is None:
+                return
+            if seen is UNKNOWN:
+                raise StillInUse(name.split(".")[1], [f"{name} could not be asked"])
+            if (seen.ready and only_empty) or (seen.consumers and only_unused):
+                raise StillInUse(
+                    name.split(".")[1], [f"{name} has {seen.ready} messages, {seen.consumers} consumers"]
+                )
+        async with self._missing_is_fine(), self._changing(name) as channel:
+            await channel.queue_delete(
+                name, if_unused=only_unused and checked_by_broker, if_empty=only_empty and checked_by_broker
+            )
+
+    async def announce(self, exchange: str, routing_key: str, body: str) -> None:
+        """Sends a message to all members that are there now."""
+        properties = BasicProperties(content_type="application/json")
+        async with self.link.channel() as channel:
+            if not channel.is_confirming:
+                await channel.confirm_select()
+            await ConfirmingPublisher(channel).publish(
+                exchange, routing_key, body.encode(), properties=properties
+            )
+
+    async def write_record(self, group: str, text: str) -> None:
+        """The record's queue has room for one message: this one takes the place of the one that was there."""
+        properties = BasicProperties(content_type="application/json", delivery_mode=PERSISTENT)
+        async with self._changing(Names(group).config) as channel:
+            if not channel.is_confirming:
+                await channel.confirm_select()
+            publisher = ConfirmingPublisher(channel)
+            await publisher.publish(
+                "", Names(group).config, text.encode(), properties=properties, mandatory=True
+            )
+
+    async def own_queue(self) -> str:
+        """A new queue for this connection alone, which goes with it; no group's name begins as its name does."""
+        name = f"lbg._{secrets.token_hex(IDENTITY_BYTES)}"
+        async with self.link.channel() as channel:
+            await channel.queue_declare(name, exclusive=True)
+        return name
+
+    async def bind_own(self, queue: str, exchanges: Sequence[str], *, key: str) -> dict[str, Refused]:
+        """All at once; returns those that cannot be bound to, and why. The first of them closes the channel: what comes
+        after it is asked for again."""
+        refused: dict[str, Refused] = {}
+        rest = list(exchanges)
+        while rest:
+            bound = 0
+            try:
+                async with self.link.channel(within_s=None) as channel:
+                    asked = [channel.queue_bind(queue, name, key) for name in rest]
+                    for answer in await asyncio.gather(*asked, return_exceptions=True):
+                        if isinstance(answer, BaseException):
+                            raise answer
+                        bound += 1
+            except Refused as error:
+                refused[rest[bound]] = error
+            rest = rest[bound + 1 :]
+        return refused
+
+    async def unbind_own(self, queue: str, exchanges: Sequence[str], *, key: str) -> None:
+        async with self.link.channel(within_s=None) as channel:
+            await asyncio.gather(*(channel.queue_unbind(queue, name, key) for name in exchanges))
+
+    async def delete_own(self, queue: str) -> None:
+        async with self.link.channel() as channel:
+            await channel.queue_delete(queue)
+
+    async def close(self) -> None:
+        await self.link.close()
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, name: str) -> AsyncIterator[Channel]:
+        """A channel to change what is called `name`: its group's lock is still held, if it was taken."""
+        await self._locks.keep(name.split(".")[1])
+        async with self.link.channel() as channel:
+            yield channel
+
+    @contextlib.asynccontextmanager
+    async def _missing_is_fine(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except Refused as error:
+            if not isinstance(error.__cause__, NotFound):
+                raise
+
+
+def _not_seen(error: Refused) -> Unknown | None:
+    """Meaning of a refused read: absent, or not permitted to this user. Raises any other refusal."""
+    if isinstance(error.__cause__, NotFound):
+        return None
+    if isinstance(error.__cause__, AccessRefused):
+        return UNKNOWN
+    raise error

@@ -1,0 +1,216 @@
+"""Errors of administration.
+
+    ProvisioningError
+    ├── GroupNotFound        no such group on this broker
+    │   └── GroupUnfinished  it is being made, or its create was interrupted
+    ├── SessionNotFound      the group has no session of this name
+    ├── RecordUnavailable    the node of the group's record is down, or too few of its nodes are up
+    ├── RecordUnreadable     the group's record is empty, or not one
+    ├── Taken                a name the group needs belongs to something else
+    ├── NotOwned             what has the group's name was not made for it: delete leaves it
+    ├── GroupDiffers         a group of this name exists with other attributes
+    ├── Unsupported          this engine cannot do what was asked
+    ├── StillInUse           messages or consumers remain: delete refuses without force
+    ├── UnderWay             the group's number of queues is being changed
+    ├── NotDrained           messages remain, so the number of queues was not changed
+    ├── Busy                 another provisioner works on this group now
+    ├── ApplyFailed          an action failed; what was made is rolled back (`left_behind`: what is not)
+    └── AdminError           the broker or its management API could not be asked
+        ├── Unreachable      no connection: trying again may help
+        ├── Denied           the credentials were refused
+        └── Refused          it answered with an error to one request
+
+Only `RecordUnavailable`, `Busy` and `Unreachable` say that trying the same again can help: `retryable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ProvisioningError(Exception):
+    """Base of every error of this package; `str()` is one line that says what, where and what to do."""
+
+    retryable = False
+
+
+class GroupNotFound(ProvisioningError):
+    def __init__(self, group: str) -> None:
+        super().__init__(f"there is no group {group!r} on this broker: `lbg group create {group} …` makes it")
+        self.group = group
+
+
+class GroupUnfinished(GroupNotFound):
+    """The group is not whole yet: its create still runs, or was killed, and the next one finishes it."""
+
+    def __init__(self, group: str) -> None:
+        ProvisioningError.__init__(
+            self,
+            f"group {group!r} is not made to its end: its create runs, or was interrupted, and `lbg group create "
+            f"{group} …` again finishes it",
+        )
+        self.group = group
+
+
+class SessionNotFound(ProvisioningError):
+    NAMED_MAX = 10
+
+    def __init__(self, group: str, session: str, there: Sequence[str]) -> None:
+        named = ", ".join(map(repr, there[: self.NAMED_MAX])) or "none"
+        more = f" and {len(there) - self.NAMED_MAX} more" if len(there) > self.NAMED_MAX else ""
+        super().__init__(f"group {group!r} has no session {session!r}; its sessions: {named}{more}")
+        self.group = group
+        self.session = session
+
+
+class RecordUnavailable(ProvisioningError):
+    """It may well be there: nothing is known of the group until the broker's nodes are back."""
+
+    retryable = True
+
+    def __init__(self, group: str, why: str) -> None:
+        super().__init__(
+            f"the record of group {group!r} (queue lbg.{group}.config) is out of reach: {why}; "
+            "it can be read when the broker's nodes are back"
+        )
+        self.group = group
+
+
+class RecordUnreadable(ProvisioningError):
+    def __init__(self, group: str, why: str) -> None:
+        super().__init__(
+            f"the record of group {group!r} (queue lbg.{group}.config) cannot be read: {why}; "
+            f"`lbg group create {group} …` with the group's own attributes repairs it"
+        )
+        self.group = group
+
+
+class Taken(ProvisioningError):
+    """`what` holds one line for each name that is not free: the name, and by what it is taken."""
+
+    def __init__(self, group: str, what: Sequence[str]) -> None:
+        super().__init__(f"group {group!r} cannot be created, these are taken: {'; '.join(what)}")
+        self.group = group
+        self.what = tuple(what)
+
+
+class NotOwned(ProvisioningError):
+    """`what` holds one line for each name that is somebody else's: the name, and by what it is taken."""
+
+    def __init__(self, group: str, what: Sequence[str]) -> None:
+        super().__init__(f"these were not made for group {group!r}: {'; '.join(what)}")
+        self.group = group
+        self.what = tuple(what)
+
+
+class GroupDiffers(ProvisioningError):
+    """`diff` holds one line for each field: `field: existing -> wanted`."""
+
+    def __init__(self, group: str, diff: Sequence[str], *, remedy: str = "") -> None:
+        super().__init__(
+            f"group {group!r} exists and differs (existing -> wanted): {'; '.join(diff)}{remedy}"
+        )
+        self.group = group
+        self.diff = tuple(diff)
+
+
+class Unsupported(ProvisioningError):
+    pass
+
+
+def would_break(group: str, losing: Sequence[str], reordering: Sequence[str]) -> Unsupported:
+    """The refusal for policies in force, one line for each that loses messages and each that reorders them."""
+    what = " and ".join(
+        f"{harm} here: {'; '.join(lines)}"
+        for harm, lines in (("lose messages", losing), ("have them out of order", reordering))
+        if lines
+    )
+    return Unsupported(
+        f"group {group!r} would {what}; change that policy, or put one of a higher priority without it on "
+        f"^lbg\\.{group}\\."
+    )
+
+
+class StillInUse(ProvisioningError):
+    """`where` holds one line for each queue that still has messages or consumers, or user that has connections, or
+    that could not be asked about."""
+
+    def __init__(
+        self,
+        group: str,
+        where: Sequence[str],
+        *,
+        remedy: str = "stop its members and drain it, or use --force",
+    ) -> None:
+        super().__init__(f"group {group!r} is still in use: {'; '.join(where)}; {remedy}")
+        self.group = group
+        self.where = tuple(where)
+
+
+class UnderWay(ProvisioningError):
+    """Somebody began to give the group another number of queues, and has not come to the end: it takes no messages."""
+
+    def __init__(self, group: str, now: int, wanted: int) -> None:
+        undo = "" if now == wanted else f", --queues {now} takes it back"
+        super().__init__(
+            f"group {group!r} is on its way from {now} to {wanted} queues and takes no messages until it is there: "
+            f"`lbg group repartition {group} --queues {wanted}` finishes it{undo}"
+        )
+        self.group = group
+
+
+class NotDrained(ProvisioningError):
+    """`left` holds a line for each queue that was not empty. Nothing was changed, and ingress is open again."""
+
+    def __init__(self, group: str, left: Sequence[str], within_s: float) -> None:
+        super().__init__(
+            f"group {group!r} was not drained within {within_s:g} s, nothing is changed and publishers go on: "
+            f"{'; '.join(left)}; see what its members wait for (`lbg group show {group}`), or give it more --timeout"
+        )
+        self.group = group
+        self.left = tuple(left)
+
+
+class Busy(ProvisioningError):
+    retryable = True
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"somebody else is creating, changing or deleting group {group!r} right now: try again"
+        )
+        self.group = group
+
+
+class ApplyFailed(ProvisioningError):
+    """An action failed. `left_behind` names what could not be rolled back; it is empty after a clean rollback."""
+
+    def __init__(self, action: str, cause: BaseException, *, left_behind: Sequence[str] = ()) -> None:
+        reason = str(cause) or type(cause).__name__
+        rest = (
+            f"could not be rolled back and is still there: {'; '.join(left_behind)}"
+            if left_behind
+            else "everything made before it was rolled back"
+        )
+        super().__init__(f"failed to {action}: {reason} ({rest})")
+        self.action = action
+        self.left_behind = tuple(left_behind)
+
+
+class AdminError(ProvisioningError):
+    pass
+
+
+class Unreachable(AdminError):
+    retryable = True
+
+
+class Denied(AdminError):
+    pass
+
+
+class Refused(AdminError):
+    """`status` is the HTTP status or the AMQP reply code of the refusal; 0 for a message not taken."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status

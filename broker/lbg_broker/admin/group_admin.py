@@ -1,0 +1,116 @@
+"""`connect_admin` and `GroupAdmin`: the groups of one broker, for programs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from lbg_broker.admin import groups
+from lbg_broker.admin.actions import Action
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.groups import Created
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.management import ManagementApi
+from lbg_broker.admin.protocol import BrokerAdmin
+from lbg_broker.client import BrokerAddress, split_urls
+from lbg_broker.group import GroupSpec
+
+
+@asynccontextmanager
+async def connect_admin(
+    url: str | Iterable[str],
+    management_url: str | Iterable[str] | None = None,
+    *,
+    cafile: Path | str | None = None,
+    certfile: Path | str | None = None,
+    keyfile: Path | str | None = None,
+) -> AsyncIterator[GroupAdmin]:
+    """The administration of a broker's groups, connected for as long as the `async with` lasts.
+
+    ::
+
+        async with connect_admin("amqp://guest:guest@localhost/") as admin:
+            await admin.create_group(GroupSpec("orders", queue_count=8))
+
+    - `url`: amqp[s]://user:password@host:port/vhost of the broker, or of several of its nodes, tried in turn.
+    - `management_url`: http[s]://user:password@host:port of its management API, or several. None: port 15672 (https:
+      15671) of the broker's hosts. What a URL does not say of the login is the broker's.
+    - `cafile`, `certfile`, `keyfile`: for every address with TLS, in place of what it says itself.
+
+    Raises Unreachable and Denied where the broker cannot be used, and ValueError for an address that is none
+    (SettingsError, which shows no password, for one of AMQP and for TLS files).
+    """
+    address = BrokerAddress(
+        _texts(url),
+        () if management_url is None else _texts(management_url),
+        cafile=cafile,
+        certfile=certfile,
+        keyfile=keyfile,
+    )
+    admin = LiveAdmin(address.places(), ManagementApi.of_broker(address))
+    try:
+        await admin.amqp.engine()
+        yield GroupAdmin(admin)
+    finally:
+        await admin.close()
+
+
+def _texts(urls: str | Iterable[str]) -> tuple[str, ...]:
+    return split_urls(urls) if isinstance(urls, str) else split_urls(*urls)
+
+
+class GroupAdmin:
+    """Creates, shows, lists, closes and deletes groups on one broker; made by `connect_admin`.
+
+    Every method raises a ProvisioningError, whose text says what is wrong and what to do, and each that has a name
+    also SpecError for what cannot be a group's name. Those that an application handles are listed with the method.
+    """
+
+    def __init__(self, admin: BrokerAdmin) -> None:
+        self._admin = admin
+
+    async def create_group(
+        self, spec: GroupSpec, *, password: str | None = None, with_user: bool = True
+    ) -> Created:
+        """Create the group, all of it or nothing; one that exists with these attributes is checked and repaired.
+
+        The group's user gets `password`, or a generated one where the user is new: `Created.password` is the only place
+        that has it. `with_user=False` makes no user; then no management API is needed.
+
+        Raises GroupDiffers for a group with other attributes, Taken for names that are not free, Busy while another
+        process creates it, Unsupported for what the engine cannot do and for a user without a management API,
+        StillInUse for the remains of an interrupted create that hold messages, ApplyFailed when a step failed, and
+        AdminError (Unreachable, Denied, Refused).
+        """
+        return await groups.create_group(self._admin, spec, password=password, with_user=with_user)
+
+    async def show_group(self, name: str, *, listen_s: float = groups.LISTEN_S) -> Description:
+        """The group with its queues, and the members whose heartbeats arrive within `listen_s` seconds.
+
+        Raises GroupNotFound, RecordUnavailable and AdminError.
+        """
+        return await groups.show_group(self._admin, name, listen_s=listen_s)
+
+    async def list_groups(self) -> list[Description]:
+        """Every group of the virtual host, without its members. Raises AdminError, and Unsupported without a
+        management API."""
+        return await groups.list_groups(self._admin)
+
+    async def close_group(self, name: str, *, session: str | None = None) -> Description:
+        """End all sessions of a group in mode Sessions, or one of them; returns the group as it is then.
+
+        Publishers are refused once all are to end, and consumers receive what is left for them. Raises GroupNotFound,
+        SessionNotFound, RecordUnreadable, Unsupported (another mode, or no management API) and AdminError.
+        """
+        return await groups.close_group(self._admin, name, session=session)
+
+    async def delete_group(
+        self, name: str, *, force: bool = False, with_user: bool = True
+    ) -> Sequence[Action]:
+        """Delete the group with its queues, its record and its user, however much of it is left; returns what was done.
+
+        Raises GroupNotFound, StillInUse while it has messages or consumers (`force` deletes them), Unsupported for a
+        user without a management API (`with_user=False` leaves it), Busy and AdminError.
+        """
+        return await groups.delete_group(self._admin, name, force=force, with_user=with_user)

@@ -1,0 +1,380 @@
+"""Operations on groups: create, show, list, close, rotate and delete, each observe, plan, apply.
+
+A new password for the same user: whoever is connected stays so, and reads the new one when it connects again. A new
+user beside the old one: both are let in, until the old one has no connection left and is deleted.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from lbg_broker.admin.actions import (
+    Action,
+    ActOnQueue,
+    Bind,
+    CheckPolicies,
+    DeleteUser,
+    PutPermissions,
+    PutUser,
+    WriteRecord,
+    undo_of,
+)
+from lbg_broker.admin.describe import Description, describe
+from lbg_broker.admin.errors import (
+    ApplyFailed,
+    GroupNotFound,
+    RecordUnreadable,
+    Refused,
+    SessionNotFound,
+    StillInUse,
+    Taken,
+    Unsupported,
+)
+from lbg_broker.admin.plan import (
+    DesiredUser,
+    is_older_than_mode,
+    is_only_a_record_queue,
+    plan_create,
+    plan_delete,
+    recorded,
+    refuse_under_way,
+    require_owned,
+    require_supported,
+    require_users,
+    too_old,
+    unfinished,
+)
+from lbg_broker.admin.protocol import BrokerAdmin
+from lbg_broker.admin.snapshot import CLOSING, UNKNOWN, QueueStatus, SessionsStatus, Snapshot
+from lbg_broker.group import (
+    SESSIONS,
+    Difference,
+    GroupSpec,
+    Names,
+    closed_record,
+    differences,
+    is_closed_in,
+    topology_of,
+)
+
+
+async def apply(admin: BrokerAdmin, actions: Sequence[Action]) -> None:
+    """Perform `actions` in order. When one fails, take back all before it, last first, and raise ApplyFailed.
+
+    A cancelled apply is taken back as well, and ends with the cancellation.
+    """
+    done: list[Action] = []
+    for action in actions:
+        try:
+            await admin.perform(action)
+        except BaseException as error:
+            # Unless the broker said no, nobody knows whether the last one happened: it is taken back too. Of many
+            # bindings it may have refused only one.
+            is_refused = isinstance(error, Refused) and not isinstance(action, Bind)
+            doubtful = [] if is_refused else [action]
+            left_behind = await _take_back(admin, [*done, *doubtful])
+            if isinstance(error, Exception):
+                raise ApplyFailed(str(action), error, left_behind=left_behind) from error
+            raise
+        done.append(action)
+
+
+async def apply_all(admin: BrokerAdmin, actions: Sequence[Action]) -> None:
+    """Perform `actions` in order and stop at the first failure: what a delete removed stays removed."""
+    for action in actions:
+        await admin.perform(action)
+
+
+async def _take_back(admin: BrokerAdmin, done: Sequence[Action]) -> list[str]:
+    left_behind = []
+    for action in reversed(done):
+        undo = undo_of(action)
+        if undo is None:
+            continue
+        try:
+            await admin.perform(undo)
+        except Exception as error:
+            left_behind.append(f"{undo} failed: {error}")
+    return left_behind
+
+
+def plan_close(group: str, observed: Snapshot, *, session: str | None) -> tuple[Action, ...]:
+    """The record first, which tells publishers why they are refused. No actions where it is closed already.
+
+    Raises GroupNotFound, RecordUnreadable, SessionNotFound, and Unsupported for a group without sessions, and where the
+    broker's word on them is out of reach.
+    """
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    spec = recorded(group, observed)
+    if spec is None:
+        raise RecordUnreadable(group, "it is missing or not one")
+    if spec.mode != SESSIONS:
+        raise Unsupported(
+            f"group {group!r} is in mode {spec.mode}, and only a group in mode {SESSIONS} can be closed: stop its "
+            f"publishers, and `lbg group delete {group}` when it is drained"
+        )
+    parent = Names(group).parent
+    seen = observed.queues.get(parent)
+    sessions = seen.native if isinstance(seen, QueueStatus) else seen
+    if sessions is UNKNOWN:
+        why = next(iter(observed.why.values()), "no reason known")
+        raise Unsupported(
+            f"group {group!r} cannot be closed: its sessions are unknown ({why}); give the management API's "
+            "address with --management"
+        )
+    if not isinstance(sessions, SessionsStatus):
+        raise Unsupported(f"group {group!r} cannot be closed: queue {parent} is missing, or has no sessions")
+    if session is None:
+        actions: list[Action] = []
+        if observed.record != (closed := closed_record(spec)):
+            actions.append(WriteRecord(group, closed, before=spec.to_record()))
+        return (*actions, *(() if sessions.closed else (ActOnQueue(parent, "close"),)))
+    states = {one.session: one.state for one in sessions.sessions}
+    if session not in states:
+        raise SessionNotFound(group, session, sorted(states))
+    return () if states[session] == CLOSING else (ActOnQueue(parent, "close-session", {"session": session}),)
+
+
+REMEDY = "have its clients log in as the new user, or use --force"
+
+
+def plan_rotate(
+    group: str, observed: Snapshot, *, password: str, username: str | None = None
+) -> tuple[Action, ...]:
+    """The actions that give the group `password`, for its user, or for `username`, its user from now on.
+
+    Raises GroupNotFound, RecordUnreadable, Unsupported, and Taken when `username` is not free.
+    """
+    spec = _existing(group, observed)
+    wanted = replace_user(spec, username or spec.client_username)
+    user = observed.user(wanted.client_username)
+    is_new = user is None
+    if user is not None and user is not UNKNOWN and user.made_for != group:
+        raise Taken(group, [f"user {user.name!r} exists and is not the group's"])
+    put_user = PutUser(wanted.client_username, password, group, is_new)
+    actions: list[Action] = [put_user] if is_new else []
+    if is_new or wanted != spec:
+        permissions = topology_of(spec, observed.engine).permissions
+        actions.append(PutPermissions(wanted.client_username, permissions, None if is_new else permissions))
+    if wanted != spec:
+        actions.append(_record(wanted, observed))
+    # Last: the password before this one cannot be put back.
+    return tuple(actions if is_new else [*actions, put_user])
+
+
+def plan_finish(group: str, observed: Snapshot, *, force: bool) -> tuple[Action, ...]:
+    """The actions that delete every user of the group but the one it has now.
+
+    Raises StillInUse while one of them has connections, or nobody knows, unless `force`.
+    """
+    spec = _existing(group, observed)
+    before = [name for name in observed.users_of(group) if name != spec.client_username]
+    if before and not force:
+        if observed.connections is UNKNOWN:
+            unknown = [f"the connections of user {name} are unknown" for name in before]
+            raise StillInUse(group, unknown, remedy=REMEDY)
+        connected = {name: observed.connections.get(name, 0) for name in before}
+        if where := [f"user {name} has {count} connections" for name, count in connected.items() if count]:
+            raise StillInUse(group, where, remedy=REMEDY)
+    return tuple(DeleteUser(name) for name in before)
+
+
+def _record(wanted: GroupSpec, observed: Snapshot) -> WriteRecord:
+    """A group that is closed stays so."""
+    assert isinstance(observed.record, str)
+    text = closed_record(wanted) if is_closed_in(observed.record) else wanted.to_record()
+    return WriteRecord(wanted.name, text, before=observed.record)
+
+
+def replace_user(spec: GroupSpec, username: str) -> GroupSpec:
+    """Raises SpecError for what cannot be a user's name."""
+    return spec.altered(client_username=username)
+
+
+def _existing(group: str, observed: Snapshot) -> GroupSpec:
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    spec = recorded(group, observed)
+    if spec is None:
+        raise RecordUnreadable(group, "it is missing or not one")
+    refuse_under_way(spec, observed)
+    require_users(observed, "changed")
+    return spec
+
+
+GENERATED_PASSWORD_BYTES = 24
+# Members send a beat every second; a little longer hears each of them once.
+LISTEN_S = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """`changes` is empty when the group was there and whole. `was_begun`: an interrupted create had made parts of it,
+    which are the group's now. `undone`: such a create had other attributes, a line for each (`field: its -> ours`),
+    and what it had made was deleted. `unchecked` holds a line for each thing that could not be looked at. `password` is
+    one that was generated, else None."""
+
+    spec: GroupSpec
+    changes: tuple[Action, ...]
+    was_there: bool
+    was_begun: bool = False
+    undone: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    password: str | None = field(default=None, repr=False)
+
+
+async def create_group(
+    admin: BrokerAdmin,
+    spec: GroupSpec,
+    *,
+    password: str | None = None,
+    with_user: bool = True,
+    finish: bool = False,
+) -> Created:
+    """Have `spec` on the broker, all of it or nothing; a group that is there is repaired.
+
+    What an interrupted create left is finished, or deleted where that had other attributes: StillInUse is raised when
+    it holds messages or is used. `finish`: go on from parts without a record too, which otherwise are refused as
+    taken. For who knows that the name is its own. A user's password is `password`, or generated where the user is new.
+
+    Raises ProvisioningError.
+    """
+    generated = secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
+    wish = DesiredUser(password or generated, given=password is not None) if with_user else None
+    async with admin.lock(spec.name):
+        observed = await admin.observe(spec.name, wanted=spec)
+        begun = unfinished(spec.name, observed)
+        was_begun = begun is not None or is_only_a_record_queue(Names(spec.name).config, observed)
+        undone: tuple[Difference, ...] = ()
+        if begun is not None and (undone := differences(begun, spec)):
+            require_supported(spec, observed)
+            left = await admin.observe(spec.name)
+            await apply_all(admin, plan_delete(spec.name, left, force=False, with_user=with_user))
+            observed, was_begun = await admin.observe(spec.name, wanted=spec), False
+        actions = plan_create(spec, observed, user=wish, finish=finish)
+        try:
+            await apply(admin, actions)
+        except ApplyFailed as error:
+            if is_older_than_mode(spec, observed.engine, error) and not error.left_behind:
+                raise too_old(spec, observed.engine) from error
+            raise
+    is_generated = password is None and any(isinstance(action, PutUser) for action in actions)
+    changes = tuple(action for action in actions if not isinstance(action, CheckPolicies))
+    unchecked = tuple(f"{what} ({why})" for what, why in observed.why.items())
+    return Created(
+        spec,
+        changes,
+        was_there=not observed.is_empty and not was_begun,
+        was_begun=was_begun,
+        undone=tuple(map(str, undone)),
+        unchecked=unchecked,
+        password=generated if is_generated else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """`password` is one that was generated, else None."""
+
+    username: str
+    changes: tuple[Action, ...]
+    password: str | None = field(default=None, repr=False)
+
+
+async def rotate_user(
+    admin: BrokerAdmin, group: str, *, username: str | None = None, password: str | None = None
+) -> Rotated:
+    """Give the group's user a new password, or the group a new user beside the one it has.
+
+    Raises ProvisioningError, and SpecError for what cannot be a group's or a user's name.
+    """
+    Names(group)
+    new = password or secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
+    async with admin.lock(group):
+        actions = plan_rotate(group, await admin.observe(group), password=new, username=username)
+        await apply(admin, actions)
+    (name,) = (action.name for action in actions if isinstance(action, PutUser))
+    return Rotated(name, actions, None if password else new)
+
+
+async def finish_rotation(admin: BrokerAdmin, group: str, *, force: bool = False) -> Sequence[Action]:
+    """Delete the users that the group had before; returns what was done. Raises ProvisioningError."""
+    Names(group)
+    async with admin.lock(group):
+        actions = plan_finish(group, await admin.observe(group), force=force)
+        await apply_all(admin, actions)
+    return actions
+
+
+async def delete_group(
+    admin: BrokerAdmin, group: str, *, force: bool = False, with_user: bool = True
+) -> Sequence[Action]:
+    """Remove all of `group`, however much of it is left; returns what was done.
+
+    For who decides that the name may go, whosever it is: see `delete_own`.
+
+    Raises ProvisioningError, and SpecError for what cannot be a group's name.
+    """
+    Names(group)
+    async with admin.lock(group):
+        actions = plan_delete(group, await admin.observe(group), force=force, with_user=with_user)
+        await apply_all(admin, actions)
+    return actions
+
+
+async def delete_own(
+    admin: BrokerAdmin, spec: GroupSpec, *, is_made: bool, force: bool = False
+) -> Sequence[Action]:
+    """Remove the group of `spec` and its user, and nothing that another owner has under its name; see `require_owned`.
+
+    Raises ProvisioningError.
+    """
+    async with admin.lock(spec.name):
+        observed = await admin.observe(spec.name)
+        require_owned(spec, observed, is_made=is_made)
+        actions = plan_delete(spec.name, observed, force=force)
+        await apply_all(admin, actions)
+    return actions
+
+
+async def check_owned(admin: BrokerAdmin, spec: GroupSpec) -> None:
+    """Raise NotOwned for what has the name of `spec` and was not made for it; see `require_owned`."""
+    require_owned(spec, await admin.observe(spec.name), is_made=False)
+
+
+async def close_group(admin: BrokerAdmin, group: str, *, session: str | None = None) -> Description:
+    """End the sessions of `group`, or one of them; returns what is left then. Publishers are refused once all are to
+    end, and consumers get what there is for them, and then End-of-Session.
+
+    Raises ProvisioningError, and SpecError for what cannot be a group's name.
+    """
+    Names(group)
+    async with admin.lock(group):
+        await apply_all(admin, plan_close(group, await admin.observe(group), session=session))
+    return await show_group(admin, group)
+
+
+async def list_groups(admin: BrokerAdmin) -> list[Description]:
+    """Every group on the broker, without its members."""
+    return [describe(group, await admin.observe(group), beats=()) for group in sorted(await admin.groups())]
+
+
+async def show_group(admin: BrokerAdmin, group: str, *, listen_s: float = LISTEN_S) -> Description:
+    """One group with its queues and members.
+
+    Raises GroupNotFound, AdminError, and SpecError for what cannot be a group's name.
+    """
+    Names(group)
+    observed = await admin.observe(group)
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    if not observed.is_served(group):
+        return describe(group, observed, beats=())
+    try:
+        return describe(group, observed, beats=await admin.listen(group, seconds=listen_s))
+    except Refused as error:  # a user who may not make a queue to listen with
+        why = {**observed.why, "members": str(error)}
+        return describe(group, replace(observed, why=why), beats=UNKNOWN)

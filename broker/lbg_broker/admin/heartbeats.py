@@ -1,0 +1,169 @@
+"""Collects the heartbeats of the members of many groups on one queue."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
+
+from lbg_broker.admin.amqp import AmqpAdmin
+from lbg_broker.admin.errors import AdminError, Refused
+from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.client import Channel, ClientConnection, Delivery
+from lbg_broker.group import TO_ALL, Names
+
+Hear = Callable[[str, bytes], None]
+"""Gets each message, with the group that it came from."""
+
+KEPT_S = 120.0
+"""Seconds after which the heartbeats of a group are no longer received, if nobody asked for them. Autoscalers ask
+every 15 s by default."""
+
+BIND_AGAIN_S = 10.0
+"""Between two attempts to hear a group that nothing is heard of: it may have been deleted and made anew, and a binding
+does not outlive its exchange."""
+
+FRESH_S = 2.0
+"""Members send a beat every second, 1.2 s apart at most; what one said longer ago may not be so any more."""
+
+
+class Heard(Sequence[Heartbeat]):
+    """The beats of one group, parsed when somebody looks at one. `bodies` are the messages that they came in: a member
+    at rest says the same every second, byte for byte."""
+
+    def __init__(self) -> None:
+        self._bodies: list[bytes] = []
+
+    @property
+    def bodies(self) -> frozenset[bytes]:
+        return frozenset(self._bodies)
+
+    def append(self, body: bytes) -> None:
+        self._bodies.append(body)
+
+    @overload
+    def __getitem__(self, index: int) -> Heartbeat: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Heartbeat]: ...
+    def __getitem__(self, index: int | slice) -> Heartbeat | list[Heartbeat]:
+        return self._beats()[index]
+
+    def __iter__(self) -> Iterator[Heartbeat]:
+        return iter(self._beats())
+
+    def __len__(self) -> int:
+        return len(self._beats())
+
+    def _beats(self) -> list[Heartbeat]:
+        parsed = {body: _beat(body) for body in self.bodies}
+        return [beat for body in self._bodies if (beat := parsed[body]) is not None]
+
+
+async def collect_heartbeats(
+    amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float
+) -> dict[str, Heard | Refused]:
+    """The beats of each group within `seconds`, or why nobody could listen to it."""
+    heard = {group: Heard() for group in groups}
+    queue = await amqp.own_queue()
+    try:
+        async with amqp.link.channel(within_s=None) as channel:
+            hear = _hearing(lambda group, body: heard[group].append(body))
+            tag = await channel.consume(queue, hear, no_ack=True)
+            exchanges = {Names(group).members: group for group in groups}
+            refused = await amqp.bind_own(queue, list(exchanges), key=TO_ALL)
+            await asyncio.sleep(seconds)
+            await channel.cancel(tag)
+    finally:
+        # If it cannot be deleted, its connection is lost, and the queue with it.
+        with contextlib.suppress(AdminError):
+            await amqp.delete_own(queue)
+    return {**heard, **{exchanges[name]: error for name, error in refused.items()}}
+
+
+class HeartbeatQueue:
+    """Listens on and on to the groups that are asked about, and keeps the last beat of each of their members."""
+
+    def __init__(self, amqp: AmqpAdmin) -> None:
+        self._amqp = amqp
+        self._connection: ClientConnection | None = None
+        self._channel: Channel | None = None
+        self._queue = ""
+        self._asked_at: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        self._bound_at: dict[str, float] = {}
+        self._beats: dict[str, dict[object, tuple[float, Heartbeat]]] = {}
+        self._turn = asyncio.Lock()
+
+    async def attend(self, group: str) -> float:
+        """Since when `group` is listened to, from now on at the latest. Raises AdminError."""
+        async with self._turn:
+            now = asyncio.get_running_loop().time()
+            await self._open()
+            self._asked_at[group] = now
+            if group not in self._since:
+                await self._bind(group)
+                self._since[group] = asyncio.get_running_loop().time()
+            elif not self.heard(group) and self._bound_at[group] < now - BIND_AGAIN_S:
+                await self._bind(group)
+            await self._leave([one for one in self._since if self._asked_at[one] < now - KEPT_S])
+            return self._since[group]
+
+    def heard(self, group: str) -> list[Heartbeat]:
+        """Last heartbeat of each member of `group`, unless that was too long ago."""
+        now = asyncio.get_running_loop().time()
+        return [beat for at, beat in self._beats.get(group, {}).values() if at > now - FRESH_S]
+
+    async def _open(self) -> None:
+        connection = await self._amqp.link.connection()
+        if connection is self._connection and self._channel is not None and self._channel.is_open:
+            return
+        self._since.clear()
+        self._beats.clear()
+        self._queue = await self._amqp.own_queue()
+        with self._amqp.link.told_plainly():
+            channel = await connection.open_channel()
+            await channel.consume(
+                self._queue, _hearing(self._hear), no_ack=True, on_cancelled=channel.close_soon
+            )
+        self._connection, self._channel = connection, channel
+
+    async def _bind(self, group: str) -> None:
+        exchange = Names(group).members
+        if refused := await self._amqp.bind_own(self._queue, [exchange], key=TO_ALL):
+            self._forget(group)
+            raise refused[exchange]
+        self._bound_at[group] = asyncio.get_running_loop().time()
+
+    async def _leave(self, groups: Sequence[str]) -> None:
+        if groups:
+            await self._amqp.unbind_own(self._queue, [Names(group).members for group in groups], key=TO_ALL)
+        for group in groups:
+            self._forget(group)
+
+    def _forget(self, group: str) -> None:
+        for known in (self._asked_at, self._since, self._bound_at, self._beats):
+            known.pop(group, None)
+
+    def _hear(self, group: str, body: bytes) -> None:
+        if group in self._asked_at and (beat := _beat(body)) is not None:
+            now = asyncio.get_running_loop().time()
+            self._beats.setdefault(group, {})[beat.get("index")] = now, beat
+
+
+def _hearing(hear: Hear) -> Callable[[list[Delivery]], None]:
+    def take(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            hear(delivery.exchange.split(".")[1], bytes(delivery.body))
+
+    return take
+
+
+def _beat(body: bytes) -> Heartbeat | None:
+    """None for what is no beat: members say other things as well."""
+    try:
+        message = json.loads(body)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) and message.get("type") == "beat" else None

@@ -1,0 +1,197 @@
+"""Lag of groups: messages that wait in their queues, delivered or not.
+
+The embedded broker counts both when it is asked. RabbitMQ counts what is ready when a queue is declared passively; what
+is delivered and not acknowledged it tells of a quorum queue every five seconds, whichever of its doors one asks at
+(tests/rabbitmq/test_facts_of_counting.py). So there the members are listened to: each says every second what it has
+in flight. Where they do not say it all, the broker's older count is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lbg_broker.admin.amqp import AmqpAdmin
+from lbg_broker.admin.describe import MemberLine, members_of
+from lbg_broker.admin.errors import Refused
+from lbg_broker.admin.heartbeats import HeartbeatQueue
+from lbg_broker.admin.management_admin import Counts, ManagementAdmin
+from lbg_broker.admin.observe import seen
+from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
+from lbg_broker.group import Engine, GroupSpec, is_native, stream_queues
+
+Lag = int | Unknown
+
+FIRST_S = 1.3
+"""Seconds in which every member sends at least one heartbeat."""
+
+STEP_S = 0.2
+
+READ_S = 10.0
+"""For one group, of which a queue may have no node to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    begun_at: float
+    task: asyncio.Task[Lag]
+
+
+class LagReader:
+    """Reads the lag of groups; callers share a reading that is young enough."""
+
+    def __init__(self, amqp: AmqpAdmin, management: ManagementAdmin | None) -> None:
+        self._amqp = amqp
+        self._management = management
+        self._ear = HeartbeatQueue(amqp)
+        self._readings: dict[GroupSpec, _Reading] = {}
+
+    async def of(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> list[Lag]:
+        """In their order; UNKNOWN for a group of which one queue cannot be counted.
+
+        Raises AdminError when the broker cannot be asked at all.
+        """
+        engine = await self._amqp.engine()
+        now = asyncio.get_running_loop().time()
+        self._readings = {
+            spec: one
+            for spec, one in self._readings.items()
+            if now - one.begun_at <= max_age_s or not one.task.done()
+        }
+        old = [
+            spec
+            for spec in specs
+            if spec not in self._readings or now - self._readings[spec].begun_at > max_age_s
+        ]
+        if self._management is not None and not engine.is_rabbitmq and old:
+            counts = asyncio.create_task(self._management.counts([spec.name for spec in old]))
+            counts.add_done_callback(seen)
+            begun = {spec: self._counted(spec, engine, counts) for spec in old}
+        else:
+            begun = {spec: self._counted_and_heard(spec, engine) for spec in old}
+        for spec, reading in begun.items():
+            task = asyncio.create_task(_in_time(reading))
+            task.add_done_callback(seen)
+            self._readings[spec] = _Reading(now, task)
+        return await asyncio.gather(*(asyncio.shield(self._readings[spec].task) for spec in specs))
+
+    async def backlogs(self, specs: Sequence[GroupSpec]) -> list[Lag]:
+        """Counts ready messages of each group, in their order; on the embedded broker unacknowledged ones too.
+
+        Raises AdminError when the broker cannot be asked at all.
+        """
+        engine = await self._amqp.engine()
+        if self._management is not None and not engine.is_rabbitmq:
+            found = await self._management.counts([spec.name for spec in specs])
+            counts = {name: _sum(pair) for name, pair in found.items()}
+        else:
+            queues = [name for spec in specs for name in stream_queues(spec, engine)]
+            seen_now = await self._amqp.counts_of(queues)
+            counts = {name: _ready(one) for name, one in seen_now.items()}
+        return [_sum(counts.get(name, UNKNOWN) for name in stream_queues(spec, engine)) for spec in specs]
+
+    async def _counted(
+        self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[Mapping[str, Counts]]
+    ) -> Lag:
+        found = await asyncio.shield(counts)
+        total = 0
+        for name in stream_queues(spec, engine):
+            ready, unacked = found.get(name, (UNKNOWN, UNKNOWN))
+            if ready is UNKNOWN or unacked is UNKNOWN:
+                return UNKNOWN
+            total += ready + unacked
+        return total
+
+    async def _counted_and_heard(self, spec: GroupSpec, engine: Engine) -> Lag:
+        queues = stream_queues(spec, engine)
+        loop = asyncio.get_running_loop()
+        try:
+            until = await self._ear.attend(spec.name) + FIRST_S
+        except Refused:  # who may not listen has the broker's count
+            until = loop.time()
+        while True:
+            counted = await self._amqp.counts_of(queues)
+            ready, consumers = 0, {}
+            for number, seen_now in enumerate(counted.values()):
+                if seen_now is None or seen_now is UNKNOWN:
+                    return UNKNOWN
+                if seen_now.ready is UNKNOWN or seen_now.consumers is UNKNOWN:
+                    return UNKNOWN
+                ready += seen_now.ready
+                consumers[number] = seen_now.consumers
+            if not await self._all_answer([name for name, one in counted.items() if _is_bare(one)]):
+                return UNKNOWN
+            members = members_of(self._ear.heard(spec.name))
+            unacked = (
+                in_flight_of_one_queue(members, consumers[0])
+                if is_native(spec, engine)
+                else in_flight(members, consumers)
+            )
+            if unacked is not UNKNOWN:
+                return ready + unacked
+            if loop.time() >= until:
+                break
+            await asyncio.sleep(STEP_S)
+        unacked = await self._unacked_at_last_sample(spec, queues)
+        return UNKNOWN if unacked is UNKNOWN else ready + unacked
+
+    async def _all_answer(self, queues: Sequence[str]) -> bool:
+        """True if these count nothing because there is nothing: a queue without a majority counts 0 too. A group that
+        is served has none of them, for its members are consumers."""
+        return not queues or self._management is None or await self._management.all_answer(queues)
+
+    async def _unacked_at_last_sample(self, spec: GroupSpec, queues: Sequence[str]) -> Lag:
+        if self._management is None:
+            return UNKNOWN
+        counts = await self._management.counts([spec.name])
+        total = 0
+        for name in queues:
+            _, unacked = counts.get(name, (UNKNOWN, UNKNOWN))
+            if unacked is UNKNOWN:
+                return UNKNOWN
+            total += unacked
+        return total
+
+
+def in_flight(members: Sequence[MemberLine], consumers: Mapping[int, int]) -> Lag:
+    """Messages that `members` have in flight, UNKNOWN unless each consumer of each queue is one of them."""
+    told: dict[int, list[int]] = {}
+    for member in members:
+        for one in member.queues:
+            told.setdefault(one.queue, []).append(one.in_flight)
+    if any(len(told.get(queue, ())) < count for queue, count in consumers.items()):
+        return UNKNOWN
+    return sum(sum(told.get(queue, ())) for queue, count in consumers.items() if count)
+
+
+def in_flight_of_one_queue(members: Sequence[MemberLine], consumers: int) -> Lag:
+    """The same where all members consume one queue, whatever its parts are."""
+    if len(members) < consumers:
+        return UNKNOWN
+    return sum(one.in_flight for member in members for one in member.queues)
+
+
+def _is_bare(seen_now: QueueStatus | Unknown | None) -> bool:
+    return isinstance(seen_now, QueueStatus) and seen_now.ready == 0 and seen_now.consumers == 0
+
+
+def _ready(seen_now: QueueStatus | Unknown | None) -> Lag:
+    return seen_now.ready if isinstance(seen_now, QueueStatus) else UNKNOWN
+
+
+def _sum(counts: Iterable[Lag]) -> Lag:
+    total = 0
+    for one in counts:
+        if one is UNKNOWN:
+            return UNKNOWN
+        total += one
+    return total
+
+
+async def _in_time(reading: Awaitable[Lag]) -> Lag:
+    try:
+        async with asyncio.timeout(READ_S):
+            return await reading
+    except (TimeoutError, Refused):
+        return UNKNOWN

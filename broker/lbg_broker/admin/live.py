@@ -1,0 +1,181 @@
+"""`BrokerAdmin` on a running broker: AMQP, and the management API where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from lbg_broker.admin.actions import (
+    Action,
+    ActOnQueue,
+    Announce,
+    Bind,
+    CheckPolicies,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    DeleteUser,
+    OpenIngress,
+    PutPermissions,
+    PutUser,
+    RevokePermissions,
+    Unbind,
+    WriteRecord,
+)
+from lbg_broker.admin.amqp import AmqpAdmin
+from lbg_broker.admin.errors import Denied, Refused, StillInUse, Unreachable, Unsupported, would_break
+from lbg_broker.admin.heartbeats import collect_heartbeats
+from lbg_broker.admin.ingress import restore_permissions
+from lbg_broker.admin.lag import LagReader
+from lbg_broker.admin.management import ManagementApi
+from lbg_broker.admin.management_admin import ManagementAdmin
+from lbg_broker.admin.observe import NO_API, SnapshotReader, Survey, observe_many
+from lbg_broker.admin.policies import losses, reorderings
+from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.snapshot import Snapshot, Unknown
+from lbg_broker.client import ConnectionSettings
+from lbg_broker.group import Engine, GroupSpec, Topology
+
+
+class LiveAdmin:
+    """Both halves together. `where`: one address or several of the same virtual host, tried in turn. `api` None: only
+    what AMQP can do; all else is unknown, or refused with the reason."""
+
+    def __init__(
+        self, where: ConnectionSettings | Sequence[ConnectionSettings], api: ManagementApi | None = None
+    ) -> None:
+        places = (where,) if isinstance(where, ConnectionSettings) else tuple(where)
+        self.amqp = AmqpAdmin(places)
+        self._management = ManagementAdmin(api, vhost=places[0].vhost) if api is not None else None
+        self._observing = SnapshotReader(self.amqp, self._management)
+        self._last_survey = Survey()
+        self._lags = LagReader(self.amqp, self._management)
+
+    def lock(self, group: str) -> AbstractAsyncContextManager[None]:
+        return self.amqp.lock(group)
+
+    async def keep_lock(self, group: str) -> None:
+        """For who holds the lock for long, and does not change anything by AMQP meanwhile. Raises Busy."""
+        await self.amqp.keep_lock(group)
+
+    async def close(self) -> None:
+        try:
+            await self.amqp.close()
+        finally:  # also for who does not wait for a broker that is silent
+            if self._management is not None:
+                await self._management.close()
+
+    async def check(self) -> Engine:
+        """Engine that answers, once both it and its management API accept the login. Raises AdminError, and
+        Unsupported."""
+        engine = await self.amqp.engine()
+        await self.management_for("the login can only be checked").check()
+        return engine
+
+    async def alarms(self) -> tuple[str, ...]:
+        """Problems of the broker's nodes, a sentence each. Raises AdminError, and Unsupported."""
+        return await self.management_for("alarms can only be read").alarms()
+
+    async def groups(self) -> Sequence[str]:
+        return await self.management_for("groups can only be listed").groups()
+
+    async def listen(self, group: str, *, seconds: float) -> Sequence[Heartbeat]:
+        heard = (await collect_heartbeats(self.amqp, [group], seconds=seconds))[group]
+        if isinstance(heard, Refused):
+            raise heard
+        return heard
+
+    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Snapshot:
+        return await self._observing.observe(group, wanted=wanted)
+
+    async def observe_many(self, specs: Sequence[GroupSpec]) -> Mapping[str, Snapshot]:
+        """Snapshot of each group from lists, by its name; see `lbg_broker.admin.observe`."""
+        management = self.management_for("groups can only be surveyed")
+        return await observe_many(self.amqp, management, specs, self._last_survey)
+
+    async def listen_many(
+        self, groups: Sequence[str], *, seconds: float
+    ) -> Mapping[str, Sequence[Heartbeat] | Refused]:
+        """The beats of each group within `seconds`, or why nobody could listen to it."""
+        return await collect_heartbeats(self.amqp, groups, seconds=seconds)
+
+    async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:
+        """Lag of each group, counted at most `max_age_s` ago; see `LagReader`."""
+        return await self._lags.of(specs, max_age_s=max_age_s)
+
+    async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[int | Unknown]:
+        """The backlog of each group, counted now and without members' heartbeats; see `LagReader`."""
+        return await self._lags.backlogs(specs)
+
+    async def perform(self, action: Action) -> None:
+        amqp = self.amqp
+        match action:
+            case DeclareExchange(exchange):
+                await amqp.declare_exchange(exchange)
+            case DeclareQueue(queue):
+                await amqp.declare_queue(queue)
+            case CheckPolicies(group, topology):
+                await self._check_policies(group, topology)
+            case Bind(_, bindings):
+                await amqp.bind(bindings)
+            case Unbind(_, bindings):
+                await amqp.unbind(bindings)
+            case WriteRecord(group, text):
+                await amqp.write_record(group, text)
+            case DeleteExchange(name):
+                await amqp.delete_exchange(name)
+            case DeleteQueue(name, only_idle, only_empty):
+                engine = await amqp.engine()
+                if (only_idle or only_empty) and engine.is_rabbitmq:
+                    await self._require_answers(name)
+                await amqp.delete_queue(
+                    name,
+                    only_unused=only_idle,
+                    only_empty=only_idle or only_empty,
+                    checked_by_broker=not engine.is_rabbitmq,
+                )
+            case Announce(exchange, routing_key, body):
+                await amqp.announce(exchange, routing_key, body)
+            case OpenIngress(group):
+                await restore_permissions(self.management_for(str(action)), group)
+            case ActOnQueue():
+                await self.management_for(str(action)).act_on_queue(action)
+            case PutUser():
+                await self.management_for(str(action)).put_user(action)
+            case DeleteUser(name):
+                await self.management_for(str(action)).delete_user(name)
+            case PutPermissions():
+                await self.management_for(str(action)).put_permissions(action)
+            case RevokePermissions(user):
+                await self.management_for(str(action)).revoke_permissions(user)
+
+    async def _check_policies(self, group: str, topology: Topology) -> None:
+        management = self.management_for("policies can only be checked")
+        policies = await management.policies()
+        if not policies:
+            return
+        engine = await self.amqp.engine()
+        queues = await management.queues_of([group], is_sampled=engine.is_rabbitmq)
+        seen = Snapshot(engine, queues=queues[group], policies=policies)
+        losing, reordering = losses(topology, seen), reorderings(topology, seen)
+        if losing or reordering:
+            raise would_break(group, losing, reordering)
+
+    async def _require_answers(self, queue: str) -> None:
+        """Raise StillInUse for a queue that is down: it counts 0, and may hold anything. An API that cannot be asked is
+        as none: whoever deletes was told so when the group was looked at."""
+        if self._management is None:
+            return
+        try:
+            seen = (await self._management.queues_named([queue])).get(queue)
+        except (Unreachable, Denied):
+            return
+        if seen is not None and seen.is_down:
+            raise StillInUse(queue.split(".")[1], [f"{queue} does not answer, as most of its nodes are down"])
+
+    def management_for(self, what: str) -> ManagementAdmin:
+        """Raises Unsupported when there is none to do `what`."""
+        if self._management is None:
+            raise Unsupported(f"{what}: needs the management API, and {NO_API}")
+        return self._management

@@ -1,0 +1,383 @@
+"""Reads the snapshot of one group or of many, by AMQP and by the management API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import is_
+from typing import Generic, TypeVar
+
+from lbg_broker.admin.amqp import AmqpAdmin
+from lbg_broker.admin.errors import AdminError, RecordUnavailable
+from lbg_broker.admin.management_admin import ManagementAdmin
+from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Snapshot, Unknown
+from lbg_broker.client import ClientConnection
+from lbg_broker.group import Engine, GroupSpec, Names, Permissions, SpecError, Topology, topology_of
+from lbg_broker.group.topology import exchanges_of, queues_of
+
+T = TypeVar("T")
+
+
+class SingleFlight(Generic[T]):
+    """Shared readings: each caller gets one that began after its call; who comes while one is under way shares the
+    next one with all who come until then. So there is one at a time, however many ask."""
+
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+        self._read = read
+        self._under_way: asyncio.Task[T] | None = None
+        self._next: asyncio.Task[T] | None = None
+
+    async def __call__(self) -> T:
+        if self._next is None:
+            self._next = asyncio.create_task(self._after(self._under_way))
+            self._next.add_done_callback(seen)
+        return await asyncio.shield(self._next)
+
+    async def _after(self, before: asyncio.Task[T] | None) -> T:
+        if before is not None:
+            await asyncio.wait([before])
+        self._under_way, self._next = self._next, None
+        return await self._read()
+
+
+def seen(task: asyncio.Task[object]) -> None:
+    """Its error is told to who waits; that nobody does is no fault."""
+    if not task.cancelled():
+        task.exception()
+
+
+AT_A_TIME = 16
+
+READ_S = 3.0
+"""For one record. The queue of one group whose nodes are down is not to hold up the making of another."""
+
+READ_AGAIN_S = 30.0
+"""After one that could not be read, before it is tried again."""
+
+
+class PrefixIndex:
+    """Prefixes of groups, as read from their records; valid while a group's exchanges exist.
+
+    To know that, a queue of our own is bound to the members' exchange before the record is read, with a key that
+    nobody publishes with: the binding goes when the exchange does, whoever deletes it, and does not come back with a
+    group that is made anew under the same name.
+    """
+
+    def __init__(self, amqp: AmqpAdmin, management: ManagementAdmin) -> None:
+        self._amqp = amqp
+        self._management = management
+        self._connection: ClientConnection | None = None
+        self._marker = ""
+        self._known: dict[str, str] = {}
+        self._unread: dict[str, float] = {}
+        self._reading = SingleFlight(self._read)
+
+    async def but(self, group: str) -> tuple[dict[str, str], list[str]]:
+        """The hash prefix of every other group, and the names of those whose records are out of reach.
+
+        A group without a record, or with one that is none, has no prefix to compare.
+        """
+        prefixes, unread = await self._reading()
+        return {name: prefix for name, prefix in prefixes.items() if name != group}, unread
+
+    async def _read(self) -> tuple[dict[str, str], list[str]]:
+        await self._have_marker()
+        groups = await self._management.groups_with_exchange()
+        bound = await self._management.bound_to(self._marker)
+        self._known = {
+            group: prefix for group, prefix in self._known.items() if Names(group).members in bound
+        }
+        now = asyncio.get_running_loop().time()
+        self._unread = {group: until for group, until in self._unread.items() if until > now}
+        new = [group for group in groups if group not in self._known and group not in self._unread]
+        room = asyncio.Semaphore(AT_A_TIME)
+        read = await asyncio.gather(*(self._prefix(group, room) for group in new))
+        found = self._known | {group: one for group, one in zip(new, read, strict=True) if one is not None}
+        return (
+            {group: found[group] for group in groups if group in found},
+            [group for group in groups if group in self._unread],
+        )
+
+    async def _have_marker(self) -> None:
+        connection = await self._amqp.link.connection()
+        if connection is not self._connection:
+            self._known = {}
+            self._marker = await self._amqp.own_queue()
+            self._connection = connection
+
+    async def _prefix(self, group: str, room: asyncio.Semaphore) -> str | None:
+        async with room:
+            # Refused where it was deleted meanwhile, or in part; or we may not.
+            refused = await self._amqp.bind_own(self._marker, [Names(group).members], key="nothing")
+            try:
+                async with asyncio.timeout(READ_S):
+                    spec = recorded(await self._amqp.record(group), group)
+            except (TimeoutError, RecordUnavailable):
+                self._unread[group] = asyncio.get_running_loop().time() + READ_AGAIN_S
+                return None
+            if spec is not None and not refused:
+                self._known[group] = spec.hash_prefix
+            return None if spec is None else spec.hash_prefix
+
+
+def recorded(record: str | None, group: str) -> GroupSpec | None:
+    """The group as its record has it; None where there is none, or none that can be read."""
+    try:
+        return None if record is None else GroupSpec.from_record(record, name=group)
+    except SpecError:
+        return None
+
+
+NO_API = "no management API was given"
+
+BY_NAME_MAX = 64
+"""Up to so many queues are asked for one by one before they are listed."""
+
+
+class SnapshotReader:
+    """`management` None: what AMQP alone cannot tell stays unknown."""
+
+    def __init__(self, amqp: AmqpAdmin, management: ManagementAdmin | None) -> None:
+        self._amqp = amqp
+        self._management = management
+        self._prefixes = PrefixIndex(amqp, management) if management is not None else None
+
+    async def observe(self, group: str, *, wanted: GroupSpec | None) -> Snapshot:
+        engine = await self._amqp.engine()
+        record = await self._amqp.record(group)
+        spec = wanted or recorded(record, group)
+        topology = topology_of(spec, engine) if spec is not None else None
+        why: dict[str, str] = {}
+        management = await self._reachable_management(why)
+        base = Snapshot(engine, record=record, why=why)
+        if management is None:
+            return await self._by_amqp(base, Names(group), topology)
+        seen = await self._by_both(
+            management, base, Names(group), spec, topology, is_wanted=wanted is not None
+        )
+        if wanted is not None and recorded(record, group) is None:
+            seen = await self._with_prefixes(seen, group)
+        return seen
+
+    async def _by_amqp(self, base: Snapshot, names: Names, topology: Topology | None) -> Snapshot:
+        exchanges: dict[str, ExchangeState | Unknown | None] = {}
+        for name in _exchange_names(names, topology):
+            is_there = await self._amqp.has_exchange(name)
+            exchanges[name] = UNKNOWN if is_there is UNKNOWN else ExchangeState() if is_there else None
+        queues = await self._probed_queues(names, topology)
+        why = {**base.why, **_refused(names, {**exchanges, **queues})}
+        return replace(base, exchanges=exchanges, queues=queues, why=why)
+
+    async def _by_both(
+        self,
+        management: ManagementAdmin,
+        base: Snapshot,
+        names: Names,
+        spec: GroupSpec | None,
+        topology: Topology | None,
+        *,
+        is_wanted: bool,
+    ) -> Snapshot:
+        why = dict(base.why)
+        needed = topology if is_wanted else None
+        listed = await or_unknown("exchanges", _exchanges(management, base.engine, names, needed), why)
+        exchanges: dict[str, ExchangeState | Unknown | None] = dict.fromkeys(_exchange_names(names, topology))
+        if listed is UNKNOWN:
+            exchanges = dict.fromkeys(exchanges, UNKNOWN)
+        else:
+            exchanges |= listed
+        present = [name for name, one in exchanges.items() if one is not None]
+        policies = await or_unknown("policies", management.policies(), why)
+        is_plain = base.record is not None and policies == ()
+        queues = await or_unknown(
+            "queues", _queues(management, base.engine, names, needed, is_plain=is_plain), why
+        )
+        counted = await self._counted_queues(names, topology, queues)
+        why |= _refused(names, counted)
+        bindings = await or_unknown("bindings", management.bindings(present), why)
+        permissions: Permissions | Unknown | None = None
+        if spec is not None:
+            permissions = await or_unknown("permissions", management.permissions(spec.client_username), why)
+        seen = replace(base, users=await or_unknown("users", management.users(), why))
+        if len(users := seen.users_of(names.group)) > 1:
+            seen = replace(
+                seen, connections=await or_unknown("connections", management.connections(users), why)
+            )
+        return replace(
+            seen,
+            exchanges=exchanges,
+            queues=counted,
+            bindings=bindings,
+            permissions=permissions,
+            policies=policies,
+            why=why,
+        )
+
+    async def _with_prefixes(self, seen: Snapshot, group: str) -> Snapshot:
+        assert self._prefixes is not None
+        why = dict(seen.why)
+        found = await or_unknown("prefixes", self._prefixes.but(group), why)
+        if found is UNKNOWN:
+            return replace(seen, why=why)
+        prefixes, unread = found
+        if unread:
+            why["prefixes"] = f"the records of these groups are out of reach: {', '.join(unread)}"
+        return replace(seen, prefixes=prefixes, why=why)
+
+    async def _probed_queues(
+        self, names: Names, topology: Topology | None
+    ) -> dict[str, QueueStatus | Unknown | None]:
+        """Without a list, ask by name; queues beyond the known ones are found by counting up."""
+        asked = (
+            [queue.name for queue in topology.queues]
+            if topology
+            else [names.parent, names.unrouted, names.dead, names.config]
+        )
+        found: dict[str, QueueStatus | Unknown | None] = {**await self._amqp.counts_of(asked)}
+        if topology is None and found[names.parent] is None:
+            del found[names.parent]
+        number = sum(names.number_of(name) is not None for name in asked)
+        while isinstance(seen := await self._amqp.counts(names.queue(number)), QueueStatus):
+            found[names.queue(number)] = seen
+            number += 1
+        if isinstance(seen := await self._amqp.counts(names.validation), QueueStatus):
+            found[names.validation] = seen
+        return found
+
+    async def _counted_queues(
+        self, names: Names, topology: Topology | None, listed: Mapping[str, QueueStatus] | Unknown
+    ) -> dict[str, QueueStatus | Unknown | None]:
+        """The listed queues with the counts that AMQP gives now."""
+        if listed is UNKNOWN:
+            return await self._probed_queues(names, topology)
+        wanted = [queue.name for queue in topology.queues] if topology else [names.config]
+        found: dict[str, QueueStatus | Unknown | None] = dict.fromkeys(wanted)
+        for name, counts in (await self._amqp.counts_of(list(listed))).items():
+            found[name] = listed[name].counted(counts)
+        return found
+
+    async def _reachable_management(self, why: dict[str, str]) -> ManagementAdmin | None:
+        what = "users, permissions, bindings, policies, prefixes"
+        if self._management is None:
+            why[what] = NO_API
+            return None
+        try:
+            await self._management.check()
+        except AdminError as error:
+            why[what] = str(error)
+            return None
+        return self._management
+
+
+def _refused(
+    names: Names, seen: Mapping[str, ExchangeState | QueueStatus | Unknown | None]
+) -> dict[str, str]:
+    """Why nothing is known of what AMQP refused to count, where it did."""
+    refused = [
+        name
+        for name, one in seen.items()
+        if one is UNKNOWN or (isinstance(one, QueueStatus) and one.ready is UNKNOWN and not one.is_down)
+    ]
+    if not refused:
+        return {}
+    return {
+        ", ".join(
+            refused
+        ): "RabbitMQ from 4.3 on counts a queue for those users alone who may do something with it: "
+        f"`lbg group create {names.group} …` with an administrator's login gives the group's user that permission"
+    }
+
+
+async def or_unknown(what: str, reading: Awaitable[T], why: dict[str, str]) -> T | Unknown:
+    """The reading, or UNKNOWN with the reason noted."""
+    try:
+        return await reading
+    except AdminError as error:
+        why[what] = str(error)
+        return UNKNOWN
+
+
+async def _exchanges(
+    management: ManagementAdmin, engine: Engine, names: Names, needed: Topology | None
+) -> Mapping[str, ExchangeState]:
+    """All of the group's; where some are `needed` and a list is dear, those of them."""
+    if engine.is_rabbitmq and needed is not None:
+        return await management.exchanges_named([one.name for one in needed.exchanges])
+    return (await management.exchanges_of([names.group]))[names.group]
+
+
+async def _queues(
+    management: ManagementAdmin,
+    engine: Engine,
+    names: Names,
+    needed: Topology | None,
+    *,
+    is_plain: bool,
+) -> Mapping[str, QueueStatus]:
+    """All of the group's; where some are `needed` and a list is dear, those of them.
+
+    `is_plain`: no policy can be on them, and no others are looked for.
+    """
+    if engine.is_rabbitmq and needed is not None and len(needed.queues) <= BY_NAME_MAX:
+        found = await management.queues_named([one.name for one in needed.queues])
+        if not found or is_plain:
+            return found
+    return (await management.queues_of([names.group], is_sampled=engine.is_rabbitmq))[names.group]
+
+
+def _exchange_names(names: Names, topology: Topology | None) -> list[str]:
+    if topology is not None:
+        return [exchange.name for exchange in topology.exchanges]
+    return [names.unrouted_exchange, names.exchange, names.dlx, names.members, names.validate]
+
+
+@dataclass(slots=True)
+class Survey:
+    """The last one, and what it was made from."""
+
+    specs: tuple[GroupSpec, ...] = ()
+    lists: tuple[object, ...] = ()
+    found: Mapping[str, Snapshot] = field(default_factory=dict)
+
+
+async def observe_many(
+    amqp: AmqpAdmin, management: ManagementAdmin, specs: Sequence[GroupSpec], last: Survey
+) -> Mapping[str, Snapshot]:
+    """Snapshot of each group from the lists, by its name. Records and bindings are not read: where a record's queue
+    is, the record is taken to be that of the spec. Where no list has changed since `last`, it is the same object.
+
+    Raises AdminError where exchanges or queues cannot be listed.
+    """
+    engine = await amqp.engine()
+    groups = [spec.name for spec in specs]
+    why: dict[str, str] = {}
+    exchanges, queues, users, permissions, policies = await asyncio.gather(
+        management.exchanges_of(groups),
+        management.queues_of(groups, is_sampled=engine.is_rabbitmq),
+        or_unknown("users", management.users(), why),
+        or_unknown("permissions", management.all_permissions(), why),
+        or_unknown("policies", management.policies(), why),
+    )
+    lists = (engine, exchanges, queues, users, permissions)
+    is_last = last.specs == tuple(specs) and len(last.lists) == len(lists)
+    if is_last and not why and not policies and all(map(is_, last.lists, lists)):
+        return last.found
+    found = {}
+    for spec in specs:
+        names = Names(spec.name)
+        needed: dict[str, ExchangeState | Unknown | None] = {one.name: None for one in exchanges_of(names)}
+        asked: dict[str, QueueStatus | Unknown | None] = {one.name: None for one in queues_of(spec, engine)}
+        found[spec.name] = Snapshot(
+            engine,
+            record=spec.to_record() if names.config in queues[spec.name] else None,
+            exchanges={**needed, **exchanges[spec.name]},
+            queues={**asked, **queues[spec.name]},
+            users=users,
+            permissions=UNKNOWN if permissions is UNKNOWN else permissions.get(spec.client_username),
+            policies=policies,
+            why=why,
+        )
+    if not why and not policies:
+        last.specs, last.lists, last.found = tuple(specs), lists, found
+    return found

@@ -1,0 +1,521 @@
+"""Pure plans for creating and deleting a group: desired and observed state to actions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from lbg_broker.admin.actions import (
+    Action,
+    ActOnQueue,
+    Bind,
+    CheckPolicies,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    DeleteUser,
+    OpenIngress,
+    PutPermissions,
+    PutUser,
+    WriteRecord,
+)
+from lbg_broker.admin.errors import (
+    ApplyFailed,
+    GroupDiffers,
+    GroupNotFound,
+    NotOwned,
+    Refused,
+    StillInUse,
+    Taken,
+    UnderWay,
+    Unsupported,
+    would_break,
+)
+from lbg_broker.admin.policies import DISCONNECTED, losses, narrowings, pauses, reorderings
+from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState
+from lbg_broker.amqp import ReplyCode
+from lbg_broker.group import (
+    MESSAGE_GROUPS,
+    SESSIONS,
+    Difference,
+    Engine,
+    GroupSpec,
+    Names,
+    SpecError,
+    Topology,
+    closed_record,
+    differences,
+    is_closed_in,
+    is_native,
+    topology_of,
+)
+from lbg_broker.group.topology import DISCONNECTED_MS, OLDEST_RABBITMQ, Binding
+from lbg_broker.passwords import is_hash_of
+
+_JUDGED_IN_FORCE = {"x-delivery-limit", f"x-{DISCONNECTED}"}
+
+
+def drift(topology: Topology, observed: Snapshot) -> Iterator[str]:
+    """Drift: objects that are known to differ from the topology; a missing one is no drift.
+
+    A delivery limit is none either, nor the time that a queue waits for a consumer whose node is gone: what counts is
+    the one in force, see `policies`. A group that was made on RabbitMQ 3.x has no argument for the first, one from
+    before 4.3 none for the second, and after an upgrade they need a policy.
+    """
+    for exchange in topology.exchanges:
+        seen = observed.exchanges.get(exchange.name)
+        if seen is None or seen is UNKNOWN:
+            continue
+        if seen.type is not UNKNOWN and seen.type != exchange.type:
+            yield f"exchange {exchange.name} type: {seen.type} -> {exchange.type}"
+        if seen.arguments is not UNKNOWN and dict(seen.arguments) != dict(exchange.arguments):
+            yield f"exchange {exchange.name} arguments: {dict(seen.arguments)} -> {dict(exchange.arguments)}"
+    for queue in topology.queues:
+        there = observed.queues.get(queue.name)
+        if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
+            continue
+        for key in sorted({*there.arguments, *queue.arguments} - _JUDGED_IN_FORCE):
+            was, wanted = there.arguments.get(key), queue.arguments.get(key)
+            if was != wanted:
+                yield f"queue {queue.name} {key}: {_shown(was)} -> {_shown(wanted)}"
+    if observed.bindings is not UNKNOWN:
+        exchanges = {exchange.name for exchange in topology.exchanges}
+        for extra in sorted(observed.bindings - set(topology.bindings), key=str):
+            if extra.exchange in exchanges and not _is_of_clients(extra.queue, topology):
+                yield f"binding of {extra.queue} to {extra.exchange}: {extra.routing_key!r} -> none"
+
+
+def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
+    """Known problems of an existing group, apart from what is missing altogether."""
+    topology = topology_of(spec, observed.engine)
+    for line in losses(topology, observed):
+        yield f"messages can be lost: {line}"
+    for line in reorderings(topology, observed):
+        yield f"messages can come out of order: {line}"
+    for line in narrowings(topology, observed):
+        yield f"queues refuse earlier than the group says: {line}"
+    for line in pauses(topology, observed):
+        yield f"queues stand still when the node of their member goes: {line} (a policy of {DISCONNECTED_MS} helps)"
+    for line in drift(topology, observed):
+        yield f"not as it was made (found -> made): {line}"
+    if observed.takes_nothing(spec.name):
+        yield f"{Names(spec.name).parent} refuses publishers, its ingress is closed: `lbg group create` opens it"
+    if observed.bindings is not UNKNOWN:
+        there = {
+            name for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
+        }
+        missing = Counter(
+            one.queue
+            for one in topology.bindings
+            if one not in observed.bindings and {one.exchange, one.queue} <= there
+        )
+        for queue, count in missing.items():
+            yield f"{queue} lacks {count} binding{'' if count == 1 else 's'}: `lbg group create` puts them back"
+    users = observed.users_of(spec.name)
+    if spec.client_username in users and observed.permissions not in (UNKNOWN, topology.permissions):
+        yield f"user {spec.client_username} has other permissions than the group's: `lbg group create` puts them right"
+    for user in users:
+        if user != spec.client_username:
+            yield f"user {user} was the group's before: `lbg group rotate {spec.name} --finish` deletes it"
+
+
+def _is_of_clients(queue: str, topology: Topology) -> bool:
+    """True if a bound queue is one that clients make for themselves (mailboxes, validation, watchers)."""
+    return queue not in {one.name for one in topology.queues}
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def lacks_only_its_record(record: str, topology: Topology, observed: Snapshot) -> bool:
+    """True if all but the record's queue is there, and known to be as wanted."""
+    return (
+        all(observed.exchanges.get(one.name) is not None for one in topology.exchanges)
+        and all(observed.queues.get(one.name) is not None for one in topology.queues if one.name != record)
+        and observed.bindings is not UNKNOWN
+        and observed.bindings >= set(topology.bindings)
+        and not list(drift(topology, observed))
+    )
+
+
+def is_left_over(topology: Topology, observed: Snapshot) -> bool:
+    """True if all that is there is known to be part of `topology`, and of no use to anybody yet or any more."""
+    wanted = {exchange.name for exchange in topology.exchanges} | {queue.name for queue in topology.queues}
+    there = {
+        name: one for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
+    }
+    return (
+        wanted >= there.keys()
+        and all(one is not UNKNOWN and one.arguments is not UNKNOWN for one in there.values())
+        and all(_is_idle(one) for one in there.values() if isinstance(one, QueueStatus))
+        and observed.bindings is not UNKNOWN
+        and observed.bindings <= set(topology.bindings)
+    )
+
+
+def is_only_a_record_queue(record: str, observed: Snapshot) -> bool:
+    """True if nothing is there but a queue for the record, without one: a create was killed after its first step."""
+    there = [one for one in (*observed.exchanges.values(), *observed.queues.values()) if one is not None]
+    queue = observed.queues.get(record)
+    return observed.record is None and isinstance(queue, QueueStatus) and there == [queue] and _is_idle(queue)
+
+
+def _is_idle(seen: QueueStatus) -> bool:
+    return seen.ready == 0 and seen.consumers == 0 and seen.unacked in (0, UNKNOWN)
+
+
+def conflicting_names(observed: Snapshot) -> Iterator[str]:
+    for kind, seen in (("exchange", observed.exchanges), ("queue", observed.queues)):
+        for name, one in seen.items():
+            if one is not None and one is not UNKNOWN:
+                held = f" ({contents_of(one)})" if isinstance(one, QueueStatus) else ""
+                yield f"{kind} {name} exists{held}"
+
+
+def conflicting_prefix(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
+    if observed.prefixes is not UNKNOWN:
+        for group, prefix in sorted(observed.prefixes.items()):
+            if prefix == spec.hash_prefix and group != spec.name:
+                yield f"prefix {prefix!r} is that of group {group!r}"
+
+
+def taken_user(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
+    user = observed.user(spec.client_username)
+    if isinstance(user, UserState) and user.made_for != spec.name:
+        by = f"is that of group {user.made_for!r}" if user.made_for else "exists"
+        yield f"user {spec.client_username!r} {by}"
+
+
+def contents_of(seen: QueueStatus) -> str:
+    def count(value: int | Unknown, unit: str) -> str:
+        if value is UNKNOWN:
+            return f"{unit}s unknown"
+        return f"{value} {unit}{'' if value == 1 else 's'}"
+
+    parts = [count(seen.ready, "message")]
+    if seen.unacked is not UNKNOWN and seen.unacked:
+        parts.append(f"{seen.unacked} unacked")
+    return ", ".join([*parts, count(seen.consumers, "consumer")])
+
+
+_NOT_ON_RABBITMQ = {
+    MESSAGE_GROUPS: (
+        "no queue of RabbitMQ gives the messages of a key to one consumer at a time; the nearest there is mode "
+        "Partitioned, in which every key has a queue and every queue one consumer at a time"
+    ),
+    SESSIONS: (
+        "no queue of RabbitMQ numbers its messages for sessions; the nearest there is mode Exclusive with members that "
+        "remember what they have processed (docs/exactly-once.md)"
+    ),
+}
+
+
+def require_supported(spec: GroupSpec, observed: Snapshot) -> None:
+    """Raises Unsupported."""
+    if reason := why_unsupported(spec, observed.engine):
+        raise Unsupported(f"group {spec.name!r} cannot be created on {observed.engine}: {reason}")
+    topology = topology_of(spec, observed.engine)
+    losing, reordering = losses(topology, observed), reorderings(topology, observed)
+    if losing or reordering:
+        raise would_break(spec.name, losing, reordering)
+
+
+def why_unsupported(spec: GroupSpec, engine: Engine) -> str | None:
+    """None for what the engine can do."""
+    if engine.is_too_old:
+        return f"RabbitMQ {'.'.join(map(str, OLDEST_RABBITMQ))} or later is needed"
+    if engine.counts_for_owners_only:
+        return "it counts a queue for nobody but who may delete it, so members could not: 4.3.1 or later is needed"
+    if engine.is_rabbitmq and (lacking := _NOT_ON_RABBITMQ.get(spec.mode)):
+        return f"it has no mode {spec.mode}: {lacking}, and the embedded broker has mode {spec.mode} itself"
+    return None
+
+
+def is_older_than_mode(spec: GroupSpec, engine: Engine, failure: ApplyFailed) -> bool:
+    """True if an embedded broker does not know the kind of queue that the group's mode needs: it refuses arguments that
+    it does not know, and has no other way to tell."""
+    cause = failure.__cause__
+    return (
+        is_native(spec, engine)
+        and isinstance(cause, Refused)
+        and cause.status == ReplyCode.PRECONDITION_FAILED
+        and "is not supported" in str(cause)
+        and failure.action == f"declare queue {Names(spec.name).parent}"
+    )
+
+
+def too_old(spec: GroupSpec, engine: Engine) -> Unsupported:
+    return Unsupported(
+        f"group {spec.name!r} cannot be created on {engine}: this embedded broker is older than mode {spec.mode}: "
+        "upgrade it"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredUser:
+    """The password for the group's user. `given`: somebody chose it, so a user that is there gets it as well."""
+
+    password: str = field(repr=False)
+    given: bool = True
+
+    def is_to_be_set(self, there: UserState | Unknown | None) -> bool:
+        """True if a user that is there needs it: setting the same again costs a broker a write and a hash."""
+        return (
+            self.given and isinstance(there, UserState) and not is_hash_of(self.password, there.password_hash)
+        )
+
+
+def plan_create(
+    spec: GroupSpec, observed: Snapshot, *, user: DesiredUser | None, finish: bool = False
+) -> tuple[Action, ...]:
+    """The actions that make what is there into `spec`; none when it is all there. `user` None: make no user.
+
+    What an interrupted create with the same attributes left is made whole, as its record says what it is. `finish`:
+    parts without a record that are as wanted, hold nothing and are used by nobody are made whole too; otherwise they
+    are taken.
+
+    Raises Unsupported, GroupDiffers (a group of this name has other attributes) and Taken (something else has
+    a name or the prefix that the group needs).
+    """
+    require_supported(spec, observed)
+    if user is not None:
+        require_users(observed, "made")
+    topology = topology_of(spec, observed.engine)
+    existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
+    if begun is not None and (diff := differences(begun, spec)):
+        raise GroupDiffers(
+            spec.name,
+            [str(one) for one in diff],
+            remedy=f"; a create of it was interrupted: `lbg group delete {spec.name}` takes back what that made",
+        )
+    if existing is not None:
+        refuse_under_way(existing, observed)
+        if diff := differences(existing, spec):
+            raise GroupDiffers(spec.name, [str(one) for one in diff], remedy=_remedy(spec, diff))
+    differing = list(drift(topology, observed))
+    is_whole = _is_whole_but_for_its_record(spec.name, topology, observed)
+    is_there = existing is not None or begun is not None or is_whole
+    if is_there and differing:
+        raise GroupDiffers(spec.name, differing)
+    taken: list[str] = []
+    if not is_there and not _is_adoptable(spec.name, topology, observed, finish=finish):
+        taken += conflicting_names(observed)
+    if existing is None and not is_whole:
+        taken += conflicting_prefix(spec, observed)
+    if user is not None:
+        taken += taken_user(spec, observed)
+    if taken:
+        raise Taken(spec.name, taken)
+    is_new = existing is None and begun is None and not is_whole
+    return tuple(_creating(spec, topology, observed, user, is_new=is_new))
+
+
+def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool = True) -> tuple[Action, ...]:
+    """The actions that leave nothing of the group.
+
+    Raises GroupNotFound, StillInUse unless `force`, and Unsupported when the group's user is to go
+    (`with_user`) and could not be looked for.
+
+    The exchange goes first, which stops the inflow; queues go from the highest number down, so that what an
+    interrupted delete leaves can be found by counting up from 0; the record goes last.
+    """
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    if with_user:
+        require_users(observed, "deleted")
+    names = Names(group)
+    if not force and (where := list(_uses(names, observed))):
+        raise StillInUse(group, where, remedy=_remedy_in_use(group, observed))
+    exchanges = [name for name, seen in observed.exchanges.items() if seen is not None]
+    queues = [name for name, seen in observed.queues.items() if seen is not None]
+    guarded = _guarded_queues(names, queues)
+    actions: list[Action] = []
+    if observed.queue_count_to_be is not None:
+        actions.append(OpenIngress(group))
+    if names.exchange in exchanges:
+        actions.append(DeleteExchange(names.exchange))
+    actions += [DeleteQueue(name, only_idle=not force) for name in reversed(guarded)]
+    actions += [DeleteQueue(name) for name in queues if name not in (*guarded, names.config)]
+    actions += [DeleteExchange(name) for name in exchanges if name != names.exchange]
+    if with_user:
+        actions += [DeleteUser(user) for user in observed.users_of(group)]
+    if names.config in queues:
+        actions.append(DeleteQueue(names.config))
+    return tuple(actions)
+
+
+def require_owned(spec: GroupSpec, observed: Snapshot, *, is_made: bool) -> None:
+    """Raise for what is not the group of `spec`: its name may be another owner's.
+
+    `is_made`: the group is known to have been made as `spec`. Otherwise its own is what a create of `spec` would go on
+    from, which is what that does not refuse.
+
+    Raises GroupNotFound, GroupDiffers, NotOwned, and UnderWay.
+    """
+    if observed.is_empty:
+        raise GroupNotFound(spec.name)
+    existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
+    claimed = existing or begun
+    if claimed is not None and (diff := differences(claimed, spec)):
+        raise GroupDiffers(spec.name, [str(one) for one in diff])
+    if is_made:
+        return
+    if existing is not None:
+        refuse_under_way(existing, observed)
+    topology = topology_of(spec, observed.engine)
+    is_there = claimed is not None or _is_whole_but_for_its_record(spec.name, topology, observed)
+    if is_there and (differing := list(drift(topology, observed))):
+        raise GroupDiffers(spec.name, differing)
+    foreign: list[str] = []
+    if not is_there and not _is_adoptable(spec.name, topology, observed, finish=True):
+        foreign += conflicting_names(observed)
+    if foreign := [*foreign, *taken_user(spec, observed)]:
+        raise NotOwned(spec.name, foreign)
+
+
+def _is_whole_but_for_its_record(group: str, topology: Topology, observed: Snapshot) -> bool:
+    return not observed.is_empty and lacks_only_its_record(Names(group).config, topology, observed)
+
+
+def _is_adoptable(group: str, topology: Topology, observed: Snapshot, *, finish: bool) -> bool:
+    """True if what is there without a record may be made whole: a queue for the record, or with `finish` parts that
+    nobody uses."""
+    is_ours = is_only_a_record_queue(Names(group).config, observed) or (
+        finish and is_left_over(topology, observed)
+    )
+    return is_ours and not list(drift(topology, observed))
+
+
+def refuse_under_way(spec: GroupSpec, observed: Snapshot) -> None:
+    """Raise UnderWay while somebody changes the number of queues of `spec`, the recorded group."""
+    if observed.queue_count_to_be is not None:
+        raise UnderWay(spec.name, spec.queue_count, observed.queue_count_to_be)
+
+
+def require_users(observed: Snapshot, done: str) -> None:
+    """Raise Unsupported, with the reason, where users could not be looked at."""
+    if observed.users is UNKNOWN:
+        why = next((reason for what, reason in observed.why.items() if "user" in what), "no reason known")
+        raise Unsupported(
+            f"the group's user cannot be {done}: {why}; give the management API's address with --management, "
+            "or leave the user out with --no-user"
+        )
+
+
+def recorded(group: str, observed: Snapshot) -> GroupSpec | None:
+    """The group as its record has it; a record that cannot be read counts as missing, to be repaired."""
+    if observed.record is UNKNOWN or observed.record is None:
+        return None
+    try:
+        return GroupSpec.from_record(observed.record, name=group)
+    except SpecError:
+        return None
+
+
+def unfinished(group: str, observed: Snapshot) -> GroupSpec | None:
+    """Spec of an unfinished create, as the group's record has it."""
+    if not isinstance(observed.record, str):
+        return None
+    return GroupSpec.from_unfinished(observed.record, name=group)
+
+
+def _creating(
+    spec: GroupSpec, topology: Topology, observed: Snapshot, user: DesiredUser | None, *, is_new: bool
+) -> Iterator[Action]:
+    """A new group's record comes first, and says that the group is being made: what a killed create leaves is known by
+    it, with its attributes. It comes last once more, and says that the group is there."""
+    record_queue = Names(spec.name).config
+    if is_new:
+        for queue in topology.queues:
+            if queue.name == record_queue and _is_to_be_declared(observed.queues.get(queue.name)):
+                yield DeclareQueue(queue, is_new=observed.queues.get(queue.name) is None)
+        yield WriteRecord(spec.name, spec.to_unfinished(), is_final=False)
+    # What is there and not known in full is declared all the same: a broker refuses a declaration that differs.
+    for exchange in topology.exchanges:
+        seen = observed.exchanges.get(exchange.name)
+        if seen is None or seen is UNKNOWN or seen.arguments is UNKNOWN:
+            yield DeclareExchange(exchange, is_new=seen is None)
+    for queue in topology.queues:
+        there = observed.queues.get(queue.name)
+        if _is_to_be_declared(there) and not (is_new and queue.name == record_queue):
+            yield DeclareQueue(queue, is_new=there is None)
+    if observed.engine.is_rabbitmq and observed.policies is not UNKNOWN and None in observed.queues.values():
+        yield CheckPolicies(spec.name, topology)
+    there_already = frozenset[Binding]() if observed.bindings is UNKNOWN else observed.bindings
+    missing = [binding for binding in topology.bindings if binding not in there_already]
+    for queue_name, of_queue in groupby(missing, key=lambda binding: binding.queue):
+        yield Bind(queue_name, tuple(of_queue), is_new=observed.bindings is not UNKNOWN)
+    if observed.takes_nothing(spec.name):
+        yield ActOnQueue(Names(spec.name).parent, "ingress", {"open": True})
+    begun = unfinished(spec.name, observed)
+    if user is not None:
+        yield from _granting(spec, topology, observed, user, begun=begun is not None)
+    yield from _recording(spec, observed)
+    if user is not None and begun is None and user.is_to_be_set(observed.user(spec.client_username)):
+        # Last: the password before this one cannot be put back.
+        yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
+
+
+def _is_to_be_declared(seen: QueueStatus | Unknown | None) -> bool:
+    return seen is None or seen is UNKNOWN or seen.arguments is UNKNOWN
+
+
+def _recording(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
+    """A record where there is none, and a limit of clients where the group was made without and the number agrees."""
+    existing = recorded(spec.name, observed)
+    if existing is None:
+        begun = unfinished(spec.name, observed)  # the note of a new group goes with its queue
+        yield WriteRecord(
+            spec.name, spec.to_record(), before=None if begun is None else begun.to_unfinished()
+        )
+    elif spec.limits_clients and not existing.limits_clients:
+        assert isinstance(observed.record, str)
+        text = closed_record(spec) if is_closed_in(observed.record) else spec.to_record()
+        yield WriteRecord(spec.name, text, before=observed.record)
+
+
+def _granting(
+    spec: GroupSpec, topology: Topology, observed: Snapshot, user: DesiredUser, *, begun: bool
+) -> Iterator[Action]:
+    is_new = observed.user(spec.client_username) is None
+    if is_new or begun:  # nobody was told the password that an interrupted create gave it
+        yield PutUser(spec.client_username, user.password, spec.name, is_new=is_new)
+    if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
+        before = None if observed.permissions is UNKNOWN else observed.permissions
+        yield PutPermissions(spec.client_username, topology.permissions, before)
+
+
+def _remedy(spec: GroupSpec, diff: Sequence[Difference]) -> str:
+    if "queue_count" not in {one.field for one in diff}:
+        return ""
+    return f"; `lbg group repartition {spec.name} --queues {spec.queue_count}` gives it that many queues"
+
+
+def _remedy_in_use(group: str, observed: Snapshot) -> str:
+    spec = recorded(group, observed)
+    if spec is not None and spec.mode == SESSIONS:
+        return f"close it with `lbg group close {group}` and let its sessions end, or use --force"
+    return "stop its members and drain it, or use --force"
+
+
+def _guarded_queues(names: Names, queues: list[str]) -> list[str]:
+    """The queues that hold what nobody has taken yet, in the order of their numbers."""
+    served = sorted(filter(names.is_served, queues), key=lambda name: names.number_of(name) or 0)
+    return [*served, *(name for name in queues if name in (names.unrouted, names.dead))]
+
+
+def _uses(names: Names, observed: Snapshot) -> Iterator[str]:
+    for name in _guarded_queues(names, [name for name, seen in observed.queues.items() if seen is not None]):
+        seen = observed.queues[name]
+        if seen is None:
+            continue
+        if seen is not UNKNOWN and seen.is_down:
+            yield f"{name} does not answer, as most of its nodes are down"
+        elif seen is UNKNOWN or seen.ready is UNKNOWN or seen.consumers is UNKNOWN:
+            yield f"{name} could not be asked"
+        elif seen.ready or seen.consumers or (seen.unacked is not UNKNOWN and seen.unacked):
+            yield f"{name} has {contents_of(seen)}"

@@ -1,0 +1,40 @@
+"""`BrokerAdmin`, the protocol between administration and a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from lbg_broker.admin.actions import Action
+from lbg_broker.admin.snapshot import Snapshot
+from lbg_broker.group import GroupSpec
+
+Heartbeat = Mapping[str, Any]
+"""A member's message of type `beat`, as it came."""
+
+
+class BrokerAdmin(Protocol):
+    """All that provisioning asks of a broker, by any number of callers at a time; each method raises AdminError when
+    the broker cannot be asked."""
+
+    def lock(self, group: str) -> AbstractAsyncContextManager[None]:
+        """Be the only provisioner of `group` for as long as the block lasts; raises Busy while another one is."""
+        ...
+
+    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Snapshot:
+        """One round of reading; what it looks for follows `wanted`, or else the group's record."""
+        ...
+
+    async def perform(self, action: Action) -> None:
+        """Make one change. Deleting what is not there is done at once."""
+
+    async def groups(self) -> Sequence[str]:
+        """The names of all groups, found by their records' queues; raises Unsupported without a management API."""
+        ...
+
+    async def listen(self, group: str, *, seconds: float) -> Sequence[Heartbeat]:
+        """The beats that members of `group` send within `seconds`."""
+        ...
+
+    async def close(self) -> None: ...

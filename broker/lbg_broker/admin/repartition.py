@@ -1,0 +1,460 @@
+"""Changing the number of queues of a group: close ingress, drain, change, open ingress.
+
+It looks as `lbg_sidecar.core.protocol` reads it; a member of a version that does not know the type ignores it.
+
+The record says first that it is under way, and last that it is over (`lbg_broker.group.spec`). Every step says
+how things shall be and can be done again, so that whoever runs it after a crash does all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
+
+from lbg_broker.admin.actions import (
+    Action,
+    ActOnQueue,
+    Announce,
+    Bind,
+    CheckPolicies,
+    DeclareQueue,
+    DeleteQueue,
+    Unbind,
+    WriteRecord,
+)
+from lbg_broker.admin.describe import MemberLine, members_of
+from lbg_broker.admin.errors import GroupNotFound, NotDrained, RecordUnreadable, StillInUse, Unreachable
+from lbg_broker.admin.ingress import Ingress, PermissionIngress, QueueIngress
+from lbg_broker.admin.management_admin import ManagementAdmin
+from lbg_broker.admin.plan import recorded, require_supported
+from lbg_broker.admin.protocol import BrokerAdmin
+from lbg_broker.admin.snapshot import UNKNOWN, PartitionsStatus, QueueStatus, Snapshot, Unknown
+from lbg_broker.group import (
+    IDENTITY_BYTES,
+    TO_ALL,
+    Engine,
+    GroupSpec,
+    Names,
+    is_native,
+    marked,
+    recounted,
+    topology_of,
+)
+from lbg_broker.group.topology import Binding
+
+if TYPE_CHECKING:
+    from lbg_broker.admin.live import LiveAdmin
+
+
+SENDER = "lbg group repartition"
+
+
+def repartition_announced(names: Names, queue_count: int) -> Announce:
+    """There are to be so many: whoever processed messages says which, for who gets their keys from now on."""
+    return _told(names, queue_count, is_done=False)
+
+
+def repartition_done(names: Names, queue_count: int) -> Announce:
+    """There are so many, as the record says."""
+    return _told(names, queue_count, is_done=True)
+
+
+def _told(names: Names, queue_count: int, *, is_done: bool) -> Announce:
+    message = {
+        "v": 1,
+        "type": "repartition",
+        "index": 0,
+        "name": SENDER,
+        "incarnation": secrets.token_hex(IDENTITY_BYTES),
+        "queues": queue_count,
+        "done": is_done,
+    }
+    return Announce(names.members, TO_ALL, json.dumps(message, separators=(",", ":")))
+
+
+DRAIN_LOOK_S = 0.5
+NAMED_MAX = 5
+
+SAMPLED_S = 6.0
+"""RabbitMQ counts unacknowledged messages every 5 s (tests/rabbitmq/test_facts_of_counting.py). While
+nothing comes in and nothing is ready, it only gets less: a count that was taken after that began, and says 0, is
+true."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """Messages in one queue, or in one partition of it."""
+
+    name: str
+    ready: int | Unknown
+    unacked: int | Unknown
+
+    @property
+    def is_empty(self) -> bool:
+        return self.ready == 0 and self.unacked == 0
+
+    def __str__(self) -> str:
+        if self.ready is UNKNOWN or self.unacked is UNKNOWN:
+            return f"{self.name} could not be asked"
+        return f"{self.name} has {self.ready} ready, {self.unacked} unacknowledged"
+
+
+def left_in(depths: Sequence[Depth]) -> Iterator[str]:
+    """Summary of what is left, in a few lines however many queues there are."""
+    full = [one for one in depths if not one.is_empty]
+    yield from map(str, full[:NAMED_MAX])
+    if len(full) > NAMED_MAX:
+        yield f"{len(full) - NAMED_MAX} more"
+
+
+async def drain(
+    group: str,
+    ingress: Ingress,
+    depths: Callable[[], Awaitable[Sequence[Depth]]],
+    *,
+    keep_lock: Callable[[], Awaitable[None]],
+    is_sampled: bool,
+    timeout_s: float,
+    tell: Callable[[str], None],
+) -> None:
+    """Return when nothing comes in and nothing is left. `is_sampled`: what is delivered is counted every 5 s only.
+
+    Raises NotDrained, and what `keep_lock` does: who lost the group to another run must not close it again.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    still_since: float | None = None
+    while True:
+        await keep_lock()
+        is_closed = await ingress.hold()
+        began = loop.time()
+        found = await depths()
+        if not is_closed or any(one.ready != 0 for one in found):
+            still_since = None
+        elif still_since is None:
+            still_since = began
+        left = list(left_in(found))
+        if still_since is not None and not left:
+            if began - still_since >= (SAMPLED_S if is_sampled else 0.0):
+                return
+            left = ["RabbitMQ's next count of what is delivered"]
+        if not is_closed:
+            left.append("publishers that were still connected")
+        if loop.time() >= deadline:
+            raise NotDrained(group, left, timeout_s)
+        tell(f"waiting for: {'; '.join(left)}")
+        await asyncio.sleep(DRAIN_LOOK_S)
+
+
+LOOK_S = 0.2
+
+
+class SingleQueueLayout:
+    """The broker moves its partitions itself; members are told how many there are, so that they call them by number."""
+
+    is_sampled = False
+
+    def __init__(self, admin: BrokerAdmin, names: Names) -> None:
+        self.ingress = QueueIngress(admin, names.parent)
+        self._admin = admin
+        self._names = names
+        self._queue = names.parent
+
+    async def depths(self, *, below: int | None) -> Sequence[Depth]:
+        """Of the partitions with a number below `below`, or of all that there are."""
+        return [
+            Depth(f"{self._queue} partition {one.partition}", one.ready, one.unacked)
+            for one in (await self._seen()).partitions
+            if below is None or one.partition < below
+        ]
+
+    async def announce(self, queue_count: int) -> None:
+        """Announces nothing: what a partition's former consumer processed is acknowledged."""
+
+    async def prepare(self, spec: GroupSpec, *, discard: bool) -> None:
+        """Raises Refused when a partition that goes is not empty, unless `discard`."""
+        size_bytes = spec.queue_size_bytes * spec.queue_count
+        told = {"count": spec.queue_count, "discard": discard, "max_length_bytes": size_bytes}
+        await self._admin.perform(ActOnQueue(self._queue, "repartition", told))
+        await self._admin.perform(repartition_done(self._names, spec.queue_count))
+
+    async def settle(
+        self, spec: GroupSpec, *, discard: bool, timeout_s: float, tell: Callable[[str], None]
+    ) -> bool:
+        """Wait until the queue is Ready; False when it is not by then."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            status = (await self._seen()).rebalance
+            if status == "Ready":
+                return True
+            if loop.time() >= deadline:
+                tell(f"not waited for any longer: {self._queue} is {status}")
+                return False
+            tell(f"waiting for: {self._queue} is {status}")
+            await asyncio.sleep(LOOK_S)
+
+    async def _seen(self) -> PartitionsStatus:
+        seen = (await self._admin.observe(self._names.group)).queues[self._queue]
+        if not isinstance(seen, QueueStatus) or not isinstance(seen.native, PartitionsStatus):
+            raise Unreachable(f"the partitions of {self._queue} could not be read")
+        return seen.native
+
+
+TOLD_S = 0.5
+"""Seconds for members to report to each other what they processed, before queues change: they do so at once."""
+
+LATE_S = 10.0
+"""Members know a new number within a second of being told, or when they next connect."""
+
+LISTEN_S = 1.3
+"""Members send a beat every second, 1.2 s apart at most."""
+
+
+class SeparateQueuesLayout:
+    """`is_sampled`: see `drain`."""
+
+    def __init__(self, admin: BrokerAdmin, engine: Engine, names: Names, ingress: Ingress) -> None:
+        self.ingress = ingress
+        self.is_sampled = engine.is_rabbitmq
+        self._admin = admin
+        self._engine = engine
+        self._names = names
+
+    async def depths(self, *, below: int | None) -> Sequence[Depth]:
+        """Of the queues with a number below `below`, or of all that there are."""
+        queues = self._numbered(await self._admin.observe(self._names.group))
+        return [
+            Depth(self._names.queue(number), seen.ready, seen.unacked)
+            for number, seen in sorted(queues.items())
+            if below is None or number < below
+        ]
+
+    async def announce(self, queue_count: int) -> None:
+        """Nothing is left to do: let members tell each other what they have done."""
+        await self._admin.perform(repartition_announced(self._names, queue_count))
+        await asyncio.sleep(TOLD_S)
+
+    async def prepare(self, spec: GroupSpec, *, discard: bool) -> None:
+        """Have every queue and binding of `spec`, and no other binding. What comes in from then on is where it belongs.
+
+        Queues that are too many stay until `settle`: members still consume from them.
+        """
+        for action in restriping(spec, await self._admin.observe(self._names.group, wanted=spec)):
+            await self._admin.perform(action)
+
+    async def settle(
+        self, spec: GroupSpec, *, discard: bool, timeout_s: float, tell: Callable[[str], None]
+    ) -> bool:
+        """See that all members know the new number, and remove the queues that are too many, the highest first.
+
+        False when not all members are Ready with it by then. Raises StillInUse when a queue that goes is not empty.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        deadline = began + timeout_s
+        while True:
+            await self._admin.perform(repartition_done(self._names, spec.queue_count))
+            members = members_of(await self._admin.listen(self._names.group, seconds=LISTEN_S))
+            is_late = loop.time() >= began + LATE_S
+            behind = list(unsettled(members, spec.queue_count, is_late=is_late))
+            if not behind or loop.time() >= deadline:
+                break
+            tell(f"waiting for: {'; '.join(behind)}")
+        await self._remove_surplus(spec.queue_count, discard=discard)
+        for line in behind:
+            tell(f"not waited for any longer: {line}")
+        return not behind
+
+    async def _remove_surplus(self, queue_count: int, *, discard: bool) -> None:
+        queues = self._numbered(await self._admin.observe(self._names.group))
+        for number in sorted((one for one in queues if one >= queue_count), reverse=True):
+            await self._admin.perform(DeleteQueue(self._names.queue(number), only_empty=not discard))
+
+    def _numbered(self, observed: Snapshot) -> dict[int, QueueStatus]:
+        stem = self._names.queue(0)[:-1]
+        return {
+            int(name.removeprefix(stem)): seen if seen is not UNKNOWN else QueueStatus()
+            for name, seen in observed.queues.items()
+            if seen is not None and name.startswith(stem) and name.removeprefix(stem).isdecimal()
+        }
+
+
+def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
+    """Changes of bindings that lead each hash to its queue of `spec`, and to no other. Raises StillInUse where
+    bindings are unknown.
+
+    Nothing may come in meanwhile: there is a moment in which a hash leads to two queues.
+    """
+    topology = topology_of(spec, observed.engine)
+    names = Names(spec.name)
+    if observed.bindings is UNKNOWN:
+        raise StillInUse(spec.name, ["its bindings could not be read"], remedy="try again")
+    for queue in topology.queues:
+        if observed.queues.get(queue.name) is None:
+            yield DeclareQueue(queue)
+    if observed.engine.is_rabbitmq:
+        yield CheckPolicies(spec.name, topology)
+    wanted = {one for one in topology.bindings if one.exchange == names.exchange}
+    missing = [one for one in topology.bindings if one in wanted and one not in observed.bindings]
+    for name, of_queue in groupby(missing, key=_queue_of):
+        yield Bind(name, tuple(of_queue))
+    stem = names.queue(0)[:-1]
+    extra = [
+        one
+        for one in observed.bindings
+        if one.exchange == names.exchange and one.queue.startswith(stem) and one not in wanted
+    ]
+    for name, of_queue in groupby(sorted(extra, key=_order_of), key=_queue_of):
+        yield Unbind(name, tuple(of_queue))
+
+
+def unsettled(members: Sequence[MemberLine], queue_count: int, *, is_late: bool) -> Iterator[str]:
+    """Members that do not serve so many queues yet, or are not Ready with it. `is_late`: they have had the time for
+    it."""
+    hint = " (of an older version? restart it)" if is_late else ""
+    for member in members:
+        known = {one.queue for one in member.queues}
+        if known != set(range(queue_count)):
+            yield f"{member.name} still reckons with {len(known)} queues{hint}"
+        elif member.rebalance != "Ready":
+            yield f"{member.name} is {member.rebalance}"
+        elif unbound := [one.queue for one in member.queues if one.status == "Unbound"]:
+            yield f"{member.name} has no consumer yet on {len(unbound)} queues"
+
+
+def _queue_of(binding: Binding) -> str:
+    return binding.queue
+
+
+def _order_of(binding: Binding) -> tuple[str, str]:
+    return binding.queue, binding.routing_key
+
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Repartitioned:
+    """`was`: as the record had it at the start; what an interrupted run had changed already counts. `is_settled`: all
+    members were Ready before ingress was opened."""
+
+    was: int
+    now: int
+    is_changed: bool = True
+    is_settled: bool = True
+
+
+class Manner(Protocol):
+    """Layout of a group's messages on its broker: one queue, or separate ones."""
+
+    @property
+    def ingress(self) -> Ingress: ...
+
+    @property
+    def is_sampled(self) -> bool: ...
+
+    async def depths(self, *, below: int | None) -> Sequence[Depth]: ...
+    async def announce(self, queue_count: int) -> None: ...
+    async def prepare(self, spec: GroupSpec, *, discard: bool) -> None: ...
+    async def settle(self, spec: GroupSpec, *, discard: bool, timeout_s: float, tell: Tell) -> bool: ...
+
+
+async def repartition_group(
+    admin: LiveAdmin,
+    group: str,
+    queue_count: int,
+    *,
+    timeout_s: float,
+    max_clients: int | None = None,
+    discard: bool = False,
+    tell: Tell = lambda line: None,
+) -> Repartitioned:
+    """Give `group` so many queues, or partitions; go on where an interrupted run stopped.
+
+    `max_clients`: the limit of clients there is to be; None leaves the one that the group was given.
+    `timeout_s` is for draining, and once more for members to be Ready. When it is not drained by then, or on the first
+    interrupt, nothing is changed and ingress is open again. `discard`: what is left in queues that go is deleted, and
+    not waited for. `tell` gets a line for each step, and for what is waited for.
+
+    Raises NotDrained and other errors of ProvisioningError; SpecError for a number that the group cannot have.
+    """
+    names = Names(group)
+    management = admin.management_for("the number of queues can only be changed")
+    async with admin.lock(group):
+        observed = await admin.observe(group)
+        spec = _existing(group, observed)
+        wanted = recounted(spec, queue_count, max_clients=max_clients)
+        if wanted.to_record() == spec.to_record() and observed.queue_count_to_be is None:
+            return Repartitioned(spec.queue_count, queue_count, is_changed=False)
+        require_supported(wanted, observed)
+        manner = _manner_of(admin, management, names, spec, observed)
+        await _to_record(admin, spec, marked(spec, queue_count), before=str(observed.record))
+        tell(f"ingress off: {group} goes from {spec.queue_count} to {queue_count} queues")
+        try:
+            await manner.ingress.close()
+            await drain(
+                group,
+                manner.ingress,
+                lambda: manner.depths(below=queue_count if discard else None),
+                keep_lock=lambda: admin.keep_lock(group),
+                is_sampled=manner.is_sampled,
+                timeout_s=timeout_s,
+                tell=tell,
+            )
+        except (NotDrained, asyncio.CancelledError):
+            await _take_back(admin, manner, spec, tell)
+            raise
+        tell("drained")
+        await manner.announce(queue_count)
+        await manner.prepare(wanted, discard=discard)
+        await _to_record(admin, wanted, marked(wanted, queue_count), before=marked(spec, queue_count))
+        tell(f"changed: {queue_count} queues")
+        is_settled = await manner.settle(wanted, discard=discard, timeout_s=timeout_s, tell=tell)
+        tell("members are Ready" if is_settled else "not all members are Ready")
+        await _open(admin, manner, wanted, tell)
+    return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
+
+
+async def _take_back(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, tell: Tell) -> None:
+    """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
+    await manner.prepare(spec, discard=False)
+    await manner.settle(spec, discard=False, timeout_s=0.0, tell=lambda line: None)
+    tell("nothing is changed")
+    await _open(admin, manner, spec, tell)
+
+
+async def _open(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, tell: Tell) -> None:
+    """Publishers wait for the record, so it comes after."""
+    await manner.ingress.open()
+    await _to_record(admin, spec, spec.to_record(), before=marked(spec, spec.queue_count))
+    tell("ingress on")
+
+
+async def _to_record(admin: BrokerAdmin, spec: GroupSpec, text: str, *, before: str) -> None:
+    if text != before:
+        await admin.perform(WriteRecord(spec.name, text, before=before))
+
+
+def _existing(group: str, observed: Snapshot) -> GroupSpec:
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    spec = recorded(group, observed)
+    if spec is None:
+        raise RecordUnreadable(group, "it is missing or not one")
+    return spec
+
+
+def _manner_of(
+    admin: BrokerAdmin, management: ManagementAdmin, names: Names, spec: GroupSpec, observed: Snapshot
+) -> Manner:
+    engine = observed.engine
+    if is_native(spec, engine):
+        return SingleQueueLayout(admin, names)
+    ingress = PermissionIngress(admin, management, names, closes=engine.is_rabbitmq)
+    return SeparateQueuesLayout(admin, engine, names, ingress)

@@ -1,0 +1,308 @@
+"""Snapshot of a group on a broker. A failed read is `UNKNOWN`: never zero, never absent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from lbg_broker.group import Engine, Names, Permissions, repartition_in
+from lbg_broker.group.topology import Argument, Binding
+
+if TYPE_CHECKING:
+    pass
+
+
+COLUMNS = "rebalance_status,ingress,handoffs,partitions,message_groups,closed,pool,sessions"
+
+LIVE, AWAY, STRANDED, CLOSING = "live", "away", "stranded", "closing"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """`status` is Ready, Paused, Unassigned or Unbound, `consumer_tag` that of the consumer that has it or, where it is
+    Unbound, had it; None where nobody did."""
+
+    partition: int
+    status: str
+    consumer_tag: str | None
+    ready: int
+    unacked: int
+
+    @property
+    def is_served(self) -> bool:
+        return self.status in ("Ready", "Paused")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsStatus:
+    """`rebalance` is Ready, HoldDown or Rebalancing; `ingress` whether publishers are let in. Of the `handoffs`, so
+    many were `forced`, and `messages_forced` were delivered again for it."""
+
+    rebalance: str
+    ingress: bool
+    handoffs: int
+    forced: int
+    messages_forced: int
+    partitions: tuple[PartitionStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageGroupsStatus:
+    """Counts of message groups: with messages or a consumer, and held by a consumer now."""
+
+    known: int
+    busy: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """`state` is live, away, stranded (away, with messages) or closing. `assigned` is the last sequence that was given
+    out, `acknowledged` the highest with all before it. `away_since_s` counts from the epoch."""
+
+    session: str
+    state: str
+    consumer_tag: str | None
+    assigned: int
+    acknowledged: int
+    messages: int
+    away_since_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsStatus:
+    """`pool`: messages that no session has yet."""
+
+    closed: bool
+    pool: int
+    sessions: tuple[SessionStatus, ...]
+
+    @property
+    def stranded(self) -> tuple[SessionStatus, ...]:
+        """Those with messages and no consumer, closing ones too: nobody else gets these messages."""
+        return tuple(one for one in self.sessions if one.messages and one.consumer_tag is None)
+
+
+Native: TypeAlias = PartitionsStatus | MessageGroupsStatus | SessionsStatus
+
+
+def native_of(found: Mapping[str, Any]) -> Native | None:
+    """From a queue's JSON; None for a queue of no such kind."""
+    if "partitions" in found:
+        handoffs = found["handoffs"]
+        return PartitionsStatus(
+            rebalance=str(found["rebalance_status"]),
+            ingress=bool(found["ingress"]),
+            handoffs=int(handoffs["total"]),
+            forced=int(handoffs["forced"]),
+            messages_forced=int(handoffs["messages_forced"]),
+            partitions=tuple(map(_partition, found["partitions"])),
+        )
+    if "message_groups" in found:
+        return MessageGroupsStatus(
+            int(found["message_groups"]["known"]), int(found["message_groups"]["busy"])
+        )
+    if "sessions" in found:
+        return SessionsStatus(
+            bool(found["closed"]), int(found["pool"]), tuple(map(_session, found["sessions"]))
+        )
+    return None
+
+
+def native_json(native: Native) -> dict[str, Any]:
+    """As the broker says it, for `--json`."""
+    match native:
+        case PartitionsStatus():
+            return {
+                "rebalance_status": native.rebalance,
+                "ingress": native.ingress,
+                "handoffs": {
+                    "total": native.handoffs,
+                    "forced": native.forced,
+                    "messages_forced": native.messages_forced,
+                },
+            }
+        case MessageGroupsStatus():
+            return {"message_groups": {"known": native.known, "busy": native.busy}}
+        case SessionsStatus():
+            return {
+                "closed": native.closed,
+                "pool": native.pool,
+                "sessions": [
+                    {
+                        "session": one.session,
+                        "state": one.state,
+                        "consumer_tag": one.consumer_tag,
+                        "last_sequence": one.assigned,
+                        "acknowledged": one.acknowledged,
+                        "messages": one.messages,
+                        "away_since": one.away_since_s,
+                    }
+                    for one in native.sessions
+                ],
+            }
+
+
+def _partition(found: Mapping[str, Any]) -> PartitionStatus:
+    return PartitionStatus(
+        partition=int(found["partition"]),
+        status=str(found["status"]),
+        consumer_tag=found["consumer_tag"],
+        ready=int(found["messages_ready"]),
+        unacked=int(found["messages_unacknowledged"]),
+    )
+
+
+def _session(found: Mapping[str, Any]) -> SessionStatus:
+    away_since = found["away_since"]
+    return SessionStatus(
+        session=str(found["session"]),
+        state=str(found["state"]),
+        consumer_tag=found["consumer_tag"],
+        assigned=int(found["last_sequence"]),
+        acknowledged=int(found["acknowledged"]),
+        messages=int(found["messages"]),
+        away_since_s=None if away_since is None else float(away_since),
+    )
+
+
+class Unknown(Enum):
+    UNKNOWN = "unknown"
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+    def __bool__(self) -> bool:
+        raise TypeError("unknown is neither yes nor no: compare with `is UNKNOWN`")
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeState:
+    """An exchange that is there; without the management API only that much is known."""
+
+    type: str | Unknown = UNKNOWN
+    arguments: Mapping[str, Argument] | Unknown = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """A queue that is there. `ready` and `unacked` count messages; `active_consumer` is a consumer tag.
+
+    `policy` names the user's policy in force, as of now; `effective` is what the management API says all policies
+    together set, which it samples every 5 s. `native` is what the embedded broker says of a queue of a kind of its own,
+    None for any other queue. `is_down`: most of its nodes are, and RabbitMQ counts 0 of it.
+    """
+
+    ready: int | Unknown = UNKNOWN
+    unacked: int | Unknown = UNKNOWN
+    consumers: int | Unknown = UNKNOWN
+    active_consumer: str | Unknown | None = UNKNOWN
+    arguments: Mapping[str, Argument] | Unknown = UNKNOWN
+    policy: str | Unknown | None = UNKNOWN
+    effective: Mapping[str, object] | Unknown = UNKNOWN
+    native: Native | Unknown | None = UNKNOWN
+    is_down: bool = False
+
+    def counted(self, now: QueueStatus | Unknown | None) -> QueueStatus:
+        """With what AMQP counts `now`: nothing is known of a queue that is down, whatever is counted of it, nor of one
+        that the management API lists and AMQP does not find, which is what it says when the leader's node is down."""
+        if now is UNKNOWN:
+            return replace(self, ready=UNKNOWN, consumers=UNKNOWN)
+        if self.is_down or now is None:
+            return replace(self, ready=UNKNOWN, unacked=UNKNOWN, consumers=UNKNOWN, is_down=True)
+        return replace(self, ready=now.ready, consumers=now.consumers)
+
+
+@dataclass(frozen=True, slots=True)
+class UserState:
+    """`made_for` names the group that the user was made for, None for a user that provisioning did not make.
+
+    `password_hash` is as the broker keeps it, empty where it does not tell."""
+
+    name: str
+    made_for: str | None = None
+    password_hash: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy of a virtual host (RabbitMQ's guide "Parameters and Policies")."""
+
+    name: str
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: Mapping[str, object]
+    of_operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A group as one round of reading found it.
+
+    Names map to None where the broker said that there is no such object. `exchanges` and `queues` hold at
+    least every name that was asked for and, where the management API lists them, whatever else is the group's.
+    `record` is the text of the config record, None when the queue is missing or empty. `users` are all of the
+    broker's, by name, and `connections` counts those of each user; they are only looked at while the group has more
+    than one user. `permissions` are those of the user that the wanted or the recorded attributes name. `prefixes`
+    maps every other group to its hash prefix; they are only looked at for a group that is to be made and has no record.
+    `why` says, for what is UNKNOWN, why.
+    """
+
+    engine: Engine
+    record: str | Unknown | None = UNKNOWN
+    exchanges: Mapping[str, ExchangeState | Unknown | None] = field(default_factory=dict)
+    queues: Mapping[str, QueueStatus | Unknown | None] = field(default_factory=dict)
+    bindings: frozenset[Binding] | Unknown = UNKNOWN
+    users: Mapping[str, UserState] | Unknown = UNKNOWN
+    connections: Mapping[str, int] | Unknown = UNKNOWN
+    permissions: Permissions | Unknown | None = UNKNOWN
+    policies: tuple[Policy, ...] | Unknown = UNKNOWN
+    prefixes: Mapping[str, str] | Unknown = UNKNOWN
+    why: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the broker said of every name that it is free."""
+        seen = [*self.exchanges.values(), *self.queues.values()]
+        return self.record is None and all(one is None for one in seen)
+
+    def takes_nothing(self, group: str) -> bool:
+        """True if the broker is known to refuse what is published to the group's one queue of partitions."""
+        seen = self.queues.get(Names(group).parent)
+        native = seen.native if isinstance(seen, QueueStatus) else None
+        return isinstance(native, PartitionsStatus) and not native.ingress
+
+    @property
+    def queue_count_to_be(self) -> int | None:
+        """Number of queues that the group is to have, while it is changed; None when nobody is known to."""
+        return repartition_in(self.record) if isinstance(self.record, str) else None
+
+    def is_served(self, group: str) -> bool:
+        """True if somebody consumes from the group's queues, as far as is known. Who has just read the record counts as
+        its consumer for a moment, and is none."""
+        names = Names(group)
+        served = (one for name, one in self.queues.items() if names.is_served(name))
+        return any(
+            one is UNKNOWN or one.consumers is UNKNOWN or one.consumers > 0
+            for one in served
+            if one is not None
+        )
+
+    def user(self, name: str) -> UserState | Unknown | None:
+        return UNKNOWN if self.users is UNKNOWN else self.users.get(name)
+
+    def users_of(self, group: str) -> list[str]:
+        """The names of the users that were made for `group`, as far as users are known."""
+        users = {} if self.users is UNKNOWN else self.users
+        return sorted(name for name, user in users.items() if user.made_for == group)
+
+
+# Another reader holds the record between its get and its requeue, for about a round trip. Forty looks 50 ms
+# apart outlast any such reader; a queue still empty after them has lost its record.
+
+# A quorum queue without a majority does not answer at all. An election takes a second or two.

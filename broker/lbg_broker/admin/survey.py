@@ -1,0 +1,111 @@
+"""Survey of many groups at once: description and heartbeats of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lbg_broker.admin.describe import Description, describe
+from lbg_broker.admin.errors import AdminError, GroupNotFound, ProvisioningError, Refused, Unreachable
+from lbg_broker.admin.groups import LISTEN_S
+from lbg_broker.admin.heartbeats import Heard
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.snapshot import UNKNOWN, Snapshot, Unknown
+from lbg_broker.group import GroupSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A description, and what it was made from."""
+
+    observed: Snapshot
+    bodies: frozenset[bytes]
+    description: Description
+
+
+KNOWN_MAX = 2000
+"""Descriptions that are kept for the next survey."""
+
+
+async def survey(
+    admin: LiveAdmin,
+    specs: Mapping[str, GroupSpec],
+    *,
+    listen_s: float = LISTEN_S,
+    known: dict[str, Described] | None = None,
+) -> dict[str, Description | ProvisioningError]:
+    """Description of each group as by `show_group`, under the same keys, from a few lists for all of them.
+
+    `known` is filled: given to the next survey, it has what has not changed since as the same objects, for nothing.
+
+    What went wrong with one group is said in its place. Messages are counted as the management API counts them, on
+    RabbitMQ up to 5 s ago. Records and bindings are not looked at, so nothing is said of what is wrong with them.
+
+    Raises AdminError when the broker cannot be asked at all, and Unsupported without a management API.
+    """
+    observed = await admin.observe_many(list(specs.values()))
+    served = [name for name, one in observed.items() if one.is_served(name)]
+    beats: Mapping[str, Sequence[Heartbeat] | AdminError] = {}
+    if served:
+        try:
+            beats = await admin.listen_many(served, seconds=listen_s)
+        except (Refused, Unreachable) as error:
+            # The user may not make a queue to listen with, or nobody can: most nodes of RabbitMQ 4.3 are down.
+            beats = dict.fromkeys(served, error)
+    known = {} if known is None else known
+    found = {
+        key: _described(spec.name, observed[spec.name], beats.get(spec.name, ()), known)
+        for key, spec in specs.items()
+    }
+    while len(known) > KNOWN_MAX:  # those that were not surveyed for the longest time
+        del known[next(iter(known))]
+    return found
+
+
+async def lags(
+    admin: LiveAdmin, specs: Mapping[str, GroupSpec], *, max_age_s: float = 0.5
+) -> dict[str, int | Unknown]:
+    """Messages in each group's queues, delivered or not, under the same keys: as counted at most `max_age_s` before
+    now. UNKNOWN if one queue of the group could not be counted. See `lbg_broker.admin.lag` for how, and how old parts
+    of it may be.
+
+    Raises AdminError when the broker cannot be asked at all.
+    """
+    found = await admin.lags(list(specs.values()), max_age_s=max_age_s)
+    return dict(zip(specs, found, strict=True))
+
+
+async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str, int | Unknown]:
+    """The backlog of each group, under the same keys, counted now and without members' heartbeats.
+
+    The embedded broker counts unacknowledged messages too, RabbitMQ ready ones only.
+
+    Raises AdminError when the broker cannot be asked at all.
+    """
+    found = await admin.backlogs(list(specs.values()))
+    return dict(zip(specs, found, strict=True))
+
+
+def _described(
+    group: str, observed: Snapshot, beats: Sequence[Heartbeat] | AdminError, known: dict[str, Described]
+) -> Description | ProvisioningError:
+    last = known.pop(group, None)
+    if observed.is_empty:
+        return GroupNotFound(group)
+    if isinstance(beats, AdminError):
+        why = {**observed.why, "members": str(beats)}
+        return describe(group, replace(observed, why=why), beats=UNKNOWN)
+    bodies = beats.bodies if isinstance(beats, Heard) else frozenset()
+    if last is not None and last.bodies == bodies and _is_same(last.observed, observed):
+        known[group] = last
+        return last.description
+    found = describe(group, observed, beats=beats)
+    if found.members is not UNKNOWN and len(found.members) == len(bodies):  # else which came last counts
+        known[group] = Described(observed, bodies, found)
+    return found
+
+
+def _is_same(last: Snapshot, observed: Snapshot) -> bool:
+    """Users are of the whole broker: they are not compared for each group."""
+    return last is observed or (last.users is observed.users and last == observed)

@@ -1,0 +1,132 @@
+"""One channel of a connection: its state, and the message that arrives on it frame by frame."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from lbg_broker.amqp.content_fast_path import check_header
+from lbg_broker.amqp.errors import DecodeError, PeerError, ReplyCode
+from lbg_broker.amqp.events import ContentEvent, DeliverEvent, Event, PublishEvent
+from lbg_broker.amqp.methods.base import Method
+from lbg_broker.amqp.methods.basic import BasicDeliver, BasicPublish
+from lbg_broker.amqp.states import ChannelState
+
+_HEAD = Struct(">HHQ")
+
+
+class Channel:
+    """State and content of one channel (section 4.2.6: method, then header, then bodies, nothing between)."""
+
+    __slots__ = (
+        "_body_max_bytes",
+        "_checks_headers",
+        "_chunks",
+        "_header",
+        "_left_bytes",
+        "_method",
+        "_ready",
+        "muted",
+        "number",
+        "state",
+    )
+
+    def __init__(self, number: int, ready: set[int], *, checks_headers: bool, body_max_bytes: int) -> None:
+        self.number = number
+        self.state = ChannelState.CLOSED
+        self.muted = False
+        self._ready = ready
+        self._checks_headers = checks_headers
+        self._body_max_bytes = body_max_bytes
+        self._method: Method | None = None
+        self._header: bytes | None = None
+        self._chunks: list[bytes] = []
+        self._left_bytes = 0
+
+    @property
+    def awaits_content(self) -> bool:
+        return self._method is not None
+
+    def enter(self, state: ChannelState) -> None:
+        """Take a new state. A message half received is forgotten with the channel's close."""
+        self.state = state
+        if state in (ChannelState.CLOSING, ChannelState.PEER_CLOSED):
+            self._forget()
+
+    def expect(self, method: Method) -> None:
+        """The content of this method comes next."""
+        self._method = method
+
+    def on_header(self, payload: bytes, events: list[Event]) -> None:
+        """A content header frame. Raises `PeerError`."""
+        if self.state is ChannelState.CLOSING:
+            return
+        if self._method is None or self._header is not None:
+            raise PeerError(ReplyCode.UNEXPECTED_FRAME, "a content header came where none was expected")
+        if len(payload) < _HEAD.size + 2:
+            raise DecodeError("a content header is too short")
+        class_id, weight, size = _HEAD.unpack_from(payload)
+        if class_id != self._method.class_id or weight:
+            text = f"a content header of class {class_id}, weight {weight} follows {self._method.NAME}"
+            raise PeerError(ReplyCode.FRAME_ERROR, text)
+        header = payload[_HEAD.size :]
+        if self._checks_headers:
+            check_header(header)
+        if size > self._body_max_bytes:
+            text = f"message size {size} is larger than configured max size {self._body_max_bytes}"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text, channel=self.number)
+        self._header = header
+        self._left_bytes = size
+        if not size:
+            self._complete(events)
+
+    def on_body(self, payload: bytes, events: list[Event]) -> None:
+        """A body frame. Raises `PeerError`."""
+        if self.state is ChannelState.CLOSING:
+            return
+        if self._header is None:
+            raise PeerError(ReplyCode.UNEXPECTED_FRAME, "a content body came where none was expected")
+        self._left_bytes -= len(payload)
+        if self._left_bytes < 0:
+            raise PeerError(ReplyCode.FRAME_ERROR, "a content body is larger than its header announced")
+        if payload:
+            self._chunks.append(payload)
+        if not self._left_bytes:
+            self._complete(events)
+
+    def _complete(self, events: list[Event]) -> None:
+        assert self._method is not None
+        assert self._header is not None
+        events.append(_event_of(self.number, self._method, self._header, b"".join(self._chunks)))
+        self._forget()
+        self._ready.add(self.number)
+
+    def _forget(self) -> None:
+        self._method = None
+        self._header = None
+        self._chunks = []
+        self._left_bytes = 0
+
+
+def _event_of(channel: int, method: Method, header: bytes, body: bytes) -> ContentEvent:
+    match method:
+        case BasicDeliver():
+            deliver = DeliverEvent.__new__(DeliverEvent)
+            deliver.consumer_tag = method.consumer_tag
+            deliver.delivery_tag = method.delivery_tag
+            deliver.redelivered = method.redelivered
+            deliver.exchange = method.exchange
+            deliver.routing_key = method.routing_key
+            event: ContentEvent = deliver
+        case BasicPublish():
+            publish = PublishEvent.__new__(PublishEvent)
+            publish.exchange = method.exchange
+            publish.routing_key = method.routing_key
+            publish.mandatory = method.mandatory
+            publish.immediate = method.immediate
+            event = publish
+        case _:
+            return ContentEvent(channel, method, header, body)
+    event.channel = channel
+    event.header = header
+    event.body = body
+    return event

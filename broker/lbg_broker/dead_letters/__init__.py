@@ -1,0 +1,26 @@
+"""Dead letters of a group: list, replay and discard.
+
+`letter` is pure; `queue` reads `lbg.G.dead`, and `replay` lists, replays or discards what was selected. What is not
+replayed or discarded stays where it was, in its order.
+"""
+
+from __future__ import annotations
+
+from lbg_broker.dead_letters.letter import DeadLetter, DeadLetterError, ReplayStopped, Selection
+from lbg_broker.dead_letters.queue import DeadQueue, open_dead_queue
+from lbg_broker.dead_letters.replay import Listing, ReplayResult, count, discard, list_letters, replay
+
+__all__ = [
+    "DeadLetter",
+    "DeadLetterError",
+    "DeadQueue",
+    "Listing",
+    "ReplayResult",
+    "ReplayStopped",
+    "Selection",
+    "count",
+    "discard",
+    "list_letters",
+    "open_dead_queue",
+    "replay",
+]

@@ -1,0 +1,266 @@
+"""A dead letter: headers, selection, and its message when it is published again. No I/O.
+
+DeadLetterError
+└── ReplayStopped    a dead letter could not be published: it and all after it stay dead letters
+
+What is neither replayed nor discarded stays unacknowledged until the end, or it would come again; so a consumer that
+passes letters over fills up, and a further one goes on behind it. A window is such a consumer with its prefetch count.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lbg_broker.client import BasicProperties, Delivery
+from lbg_broker.group import (
+    HEADER_ATTEMPTS,
+    HEADER_FINISHED_AT,
+    HEADER_INCARNATION,
+    HEADER_KEY,
+    HEADER_MEMBER,
+    HEADER_MEMBER_NAME,
+    HEADER_ORIGINAL_PUBLISHER,
+    HEADER_ORIGINAL_SEQ,
+    HEADER_PUBLISHER,
+    HEADER_QUEUE,
+    HEADER_REASON,
+    HEADER_SEQ,
+    HEADER_STARTED_AT,
+    HEADER_TS,
+    IDENTITY_BYTES,
+    GroupSpec,
+)
+
+
+class DeadLetterError(Exception):
+    """Base of every error of this package; `str()` is one line that says what, where and what to do."""
+
+
+class ReplayStopped(DeadLetterError):
+    def __init__(self, letter: str, why: str) -> None:
+        super().__init__(
+            f"{letter} was not replayed: {why}; it stays a dead letter, and so does what comes after it"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """None: the message does not say so. `id` is the one that its members' applications and logs have seen, or the
+    message-id of a message that no publisher of ours has stamped."""
+
+    id: str | None
+    key: str | None
+    reason: str
+    attempts: int | None
+    queue: int | None
+    member: int | None
+    member_name: str | None
+    published_at_us: int | None
+    routing_key: str
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> DeadLetter:
+        headers = delivery.headers
+        publisher, seq = _text(headers.get(HEADER_PUBLISHER)), _number(headers.get(HEADER_SEQ))
+        hash_ = hash_in(delivery.routing_key)
+        stamped = None not in (publisher, seq, hash_)
+        return cls(
+            id=f"{publisher}-{hash_}-{seq}" if stamped else _text(delivery.properties.message_id),
+            key=_text(headers.get(HEADER_KEY)),
+            reason=_text(headers.get(HEADER_REASON)) or "",
+            attempts=_number(headers.get(HEADER_ATTEMPTS)),
+            queue=_number(headers.get(HEADER_QUEUE)),
+            member=_number(headers.get(HEADER_MEMBER)),
+            member_name=_text(headers.get(HEADER_MEMBER_NAME)),
+            published_at_us=_number(headers.get(HEADER_TS)),
+            routing_key=delivery.routing_key,
+        )
+
+    def age_s(self, now_us: int) -> float | None:
+        """Since it was published; None when it does not say when."""
+        return None if self.published_at_us is None else max(0, now_us - self.published_at_us) / 1e6
+
+    def to_json(self, now_us: int) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "key": self.key,
+            "reason": self.reason,
+            "attempts": self.attempts,
+            "queue": self.queue,
+            "member": self.member,
+            "member_name": self.member_name,
+            "age_s": self.age_s(now_us),
+            "routing_key": self.routing_key,
+        }
+
+    def __str__(self) -> str:
+        return f"dead letter {self.id}" if self.id else f"a dead letter of routing key {self.routing_key!r}"
+
+
+def saved_json(letter: DeadLetter, delivery: Delivery, now_us: int) -> dict[str, Any]:
+    """All of a dead letter: with its headers and its body, as text where it is UTF-8 and else in base64."""
+    body = bytes(delivery.body)
+    try:
+        content = {"body": body.decode()}
+    except UnicodeDecodeError:
+        content = {"body_base64": base64.b64encode(body).decode()}
+    content_type = delivery.properties.content_type
+    return {
+        **letter.to_json(now_us),
+        "headers": delivery.headers,
+        "content_type": content_type,
+        **content,
+    }
+
+
+def hash_in(routing_key: str) -> int | None:
+    """The hash of `{prefix}.{hash}.{topic}`; None when there is none."""
+    _, _, rest = routing_key.partition(".")
+    hash_ = rest.partition(".")[0]
+    return int(hash_) if hash_.isascii() and hash_.isdecimal() else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Selection of dead letters: all that is given must hold, and nothing given selects everything. `reason` is a
+    part of the reason's text."""
+
+    ids: frozenset[str] = frozenset()
+    key: str | None = None
+    reason: str | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        return self == Selection()
+
+    def __contains__(self, letter: DeadLetter) -> bool:
+        return (
+            (not self.ids or letter.id in self.ids)
+            and (self.key is None or letter.key == self.key)
+            and (self.reason is None or self.reason in letter.reason)
+        )
+
+
+T = TypeVar("T")
+
+OF_DEAD_LETTERS = (
+    HEADER_REASON,
+    HEADER_ATTEMPTS,
+    HEADER_QUEUE,
+    HEADER_MEMBER,
+    HEADER_MEMBER_NAME,
+    HEADER_INCARNATION,
+    HEADER_STARTED_AT,
+    HEADER_FINISHED_AT,
+)
+
+
+class LetterStamper:
+    """A publisher of its own for one replay, with sequences from 0 per hash.
+
+    For members a dead letter is processed: under the identity it had it would be dropped as a repeat.
+    """
+
+    def __init__(self, spec: GroupSpec, publisher: str | None = None) -> None:
+        self.publisher = publisher or f"dead-{secrets.token_hex(IDENTITY_BYTES)}"
+        self._spec = spec
+        self._next_seq: Counter[int] = Counter()
+
+    def properties(self, letter: DeadLetter, delivery: Delivery) -> BasicProperties:
+        """Raises ReplayStopped for a routing key that no binding of the group takes.
+
+        The broker would confirm it, for the group's alternate exchange takes what no queue takes.
+        """
+        hash_ = hash_in(letter.routing_key)
+        of_group = letter.routing_key.partition(".")[0] == self._spec.hash_prefix
+        if not of_group or hash_ is None or hash_ >= self._spec.hash_count:
+            why = f"no queue of group {self._spec.name} takes its routing key {letter.routing_key!r}"
+            raise ReplayStopped(str(letter), why)
+        properties = delivery.properties
+        headers = {name: value for name, value in delivery.headers.items() if name not in OF_DEAD_LETTERS}
+        if HEADER_PUBLISHER in headers and HEADER_SEQ in headers:
+            headers.setdefault(HEADER_ORIGINAL_PUBLISHER, headers[HEADER_PUBLISHER])
+            headers.setdefault(HEADER_ORIGINAL_SEQ, headers[HEADER_SEQ])
+            seq = self._next_seq[hash_]
+            self._next_seq[hash_] += 1
+            headers |= {HEADER_PUBLISHER: self.publisher, HEADER_SEQ: seq}
+            properties.message_id = f"{self.publisher}-{hash_}-{seq}"
+        properties.headers = headers
+        properties.delivery_mode = 2
+        properties.user_id = None  # RabbitMQ refuses another user's name in it
+        return properties
+
+
+def rounds(batch: Iterable[tuple[DeadLetter, T]]) -> Iterator[list[tuple[DeadLetter, T]]]:
+    """The batch in its order, in runs that hold no key twice.
+
+    When a queue refuses a message it may still take the next one on the way; of the same key, that must not be.
+    """
+    run: list[tuple[DeadLetter, T]] = []
+    keys: set[str] = set()
+    for letter, what in batch:
+        if letter.key is not None and letter.key in keys:
+            yield run
+            run, keys = [], set()
+        run.append((letter, what))
+        if letter.key is not None:
+            keys.add(letter.key)
+    if run:
+        yield run
+
+
+PAGE_MESSAGES = 64
+
+FIRST_MESSAGES = 256
+"""Under way when all of them are acknowledged."""
+
+LARGEST_MESSAGES = 65_535
+"""A prefetch count has 16 bits (AMQP 0-9-1, basic.qos), and none at all means 2,000 to a quorum queue."""
+
+HELD_MAX_BYTES = 128 * 1024 * 1024
+"""Of bodies in one window, if none is larger than the largest so far. Only a window's letters can be in memory."""
+
+
+class ReadWindow:
+    """Doubling, so that memory is used where many letters are passed over, and there are few consumers: of up to 32 of
+    them RabbitMQ gives back in their order what they held (a map of Erlang is sorted up to 32 keys)."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self._size = 0
+        self._largest_bytes = 1
+        self._held = 0
+
+    def open(self) -> int:
+        """The size of a further window; what came before belongs to none any more."""
+        fits = max(PAGE_MESSAGES, HELD_MAX_BYTES // self._largest_bytes)
+        self._size = min(max(FIRST_MESSAGES, 2 * self._size), LARGEST_MESSAGES, fits)
+        self._held = 0
+        self.opened += 1
+        return self._size
+
+    def came(self, size_bytes: int) -> None:
+        self._held += 1
+        self._largest_bytes = max(self._largest_bytes, size_bytes)
+
+    def acked(self) -> None:
+        """One that came since the window was opened."""
+        self._held -= 1
+
+    @property
+    def is_crowded(self) -> bool:
+        """Asked when everything that came was dealt with: whether less than a page of others fits in."""
+        return self._size - self._held < PAGE_MESSAGES

@@ -1,0 +1,175 @@
+"""The queue `lbg.G.dead`, read from its oldest message on; unacknowledged letters return to their place.
+
+One consumer reads at a time, for RabbitMQ gives back in order what one consumer held; each basic.get is a consumer of
+its own to a quorum queue, and what several held at the same time comes back in any order (rabbit_fifo).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+
+from lbg_broker.admin.errors import RecordUnavailable
+from lbg_broker.admin.record import read_group
+from lbg_broker.client import Channel, ClientConnection, ConnectionSettings, Delivery, connect_any
+from lbg_broker.dead_letters.letter import PAGE_MESSAGES, DeadLetter, ReadWindow, Selection
+from lbg_broker.group import GroupSpec, Names
+
+Page = list[tuple[DeadLetter, Delivery]]
+
+ANSWER_S = 20.0
+"""A quorum queue that has its majority back answers within 15 s what it was sent without one, or never."""
+
+TURN_S = 900.0
+"""RabbitMQ closes a channel that has held a message for `consumer_timeout`, 30 min by default: before, everything is
+given back and read again from the oldest on."""
+
+APPLIED_AFTER_S = 0.1
+"""A quorum queue's channel that closes can discard acknowledgements behind 32 others. When it has answered
+basic.cancel the queue has applied those 32; the rest is on its way to it within milliseconds."""
+
+
+class DeadQueue:
+    """`total`: dead letters that were there at the start. Later ones are not looked at, or a member that refuses what
+    is replayed would keep a replay going for ever. `not_looked_at`: held by somebody else."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        channel: Channel,
+        spec: GroupSpec,
+        total: int,
+        *,
+        turn_s: float = TURN_S,
+    ) -> None:
+        self.connection = connection
+        self.names = Names(spec.name)
+        self.spec = spec
+        self.total = total
+        self._channel = channel
+        self._turn_s = turn_s
+        self._left = total  # of those that were there, as far as this process knows
+        self._found: deque[tuple[DeadLetter, Delivery]] = deque()
+        self._came = asyncio.Event()
+        self._begin(channel)
+
+    @property
+    def not_looked_at(self) -> int:
+        return self._left - self._looked_at
+
+    def ack(self, message: Delivery) -> None:
+        self._channel.ack(message.delivery_tag)
+        self._acked += 1
+        if message.delivery_tag > self._window_began_at:
+            self._windows.acked()
+
+    async def pages(self, selection: Selection) -> AsyncIterator[Page]:
+        """Those selected, oldest first; to be called once. What of a page is not acknowledged when the next is asked
+        for stays. In memory are those that came and were not yet asked for, never those passed over. Raises
+        ClientError."""
+        self._selection = selection
+        while True:
+            while self._found:
+                count = min(PAGE_MESSAGES, len(self._found))
+                yield [self._found.popleft() for _ in range(count)]
+            if self._looked_at >= self._left:
+                return
+            self._came.clear()
+            if not self._channel.is_open:
+                raise self._channel.why_closed()
+            if self._acked and asyncio.get_running_loop().time() - self._turn_began_at > self._turn_s:
+                await self._turn()
+            elif self._windows.is_crowded:
+                await self._open_window()
+            else:
+                try:
+                    async with asyncio.timeout(ANSWER_S):
+                        await self._came.wait()
+                except TimeoutError:
+                    if self._acked == self._acks_taken:
+                        return  # somebody else holds the rest
+                    await self._until_acks_are_taken()
+
+    async def close(self) -> None:
+        """Everything acknowledged is so at the broker, and the rest is back in its place."""
+        if not self._channel.is_open:
+            return
+        if self._consumer is not None:
+            await self._channel.cancel(self._consumer)
+        if self._acked:
+            await asyncio.sleep(APPLIED_AFTER_S)
+        await self._channel.close()
+
+    async def _until_acks_are_taken(self) -> None:
+        """A channel of RabbitMQ does one thing after another, and for an ack it goes through all that it holds: behind
+        30,000 letters that takes milliseconds. Nothing comes meanwhile, and no answer before it is through."""
+        acked = self._acked
+        await self._channel.queue_declare(self.names.dead, passive=True)
+        self._acks_taken = acked
+
+    async def _turn(self) -> None:
+        await self.close()
+        self._left -= self._acked
+        self._found.clear()
+        self._begin(await self.connection.open_channel())
+
+    def _begin(self, channel: Channel) -> None:
+        self._channel = channel
+        self._windows = ReadWindow()
+        self._window_began_at = 0
+        self._consumer: str | None = None
+        self._looked_at = 0
+        self._acked = 0
+        self._acks_taken = 0
+        self._turn_began_at = asyncio.get_running_loop().time()
+        channel.closed.add_done_callback(lambda _: self._came.set())
+
+    async def _open_window(self) -> None:
+        """The one before keeps what it holds and gets nothing more, so it holds what comes before this one."""
+        channel = self._channel
+        if self._consumer is not None:
+            await channel.cancel(self._consumer)
+        self._window_began_at = channel.last_delivery_tag
+        size = self._windows.open()
+        self._consumer = await channel.consume(
+            self.names.dead,
+            self._on_deliveries,
+            prefetch_count=size,
+            consumer_tag=f"lbg.dead.{self._windows.opened:06}",  # by its name it has its place in the order
+        )
+
+    def _on_deliveries(self, messages: list[Delivery]) -> None:
+        for message in islice(messages, self._left - self._looked_at):
+            self._looked_at += 1
+            self._windows.came(len(message.body))
+            letter = DeadLetter.of(message)
+            if letter in self._selection:
+                self._found.append((letter, message))
+        self._came.set()
+
+
+@asynccontextmanager
+async def open_dead_queue(
+    places: Sequence[ConnectionSettings], group: str, *, turn_s: float = TURN_S
+) -> AsyncIterator[DeadQueue]:
+    """Raises GroupNotFound and the other errors of `read_group`, and ClientError."""
+    connection = await connect_any(places, name=f"lbg dead {group}")
+    try:
+        channel = await connection.open_channel()
+        spec = await read_group(channel, group)
+        name = Names(group).dead
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                total = (await channel.queue_declare(name, passive=True)).message_count
+        except TimeoutError:
+            raise RecordUnavailable(group, f"queue {name} gives no answer in {ANSWER_S:g} s") from None
+        queue = DeadQueue(connection, channel, spec, total, turn_s=turn_s)
+        try:
+            yield queue
+        finally:
+            await queue.close()
+    finally:
+        await connection.close()

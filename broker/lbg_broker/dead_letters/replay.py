@@ -1,0 +1,216 @@
+"""Lists, replays and discards dead letters.
+
+`mandatory` does not tell: the group's alternate exchange takes what no queue takes, and the broker confirms it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from lbg_broker.client import (
+    AccessRefused,
+    BasicProperties,
+    ChannelClosed,
+    ClientConnection,
+    ClientError,
+    ConfirmingPublisher,
+    Delivery,
+    Nacked,
+    Unroutable,
+)
+from lbg_broker.dead_letters.letter import (
+    DeadLetter,
+    LetterStamper,
+    ReplayStopped,
+    Selection,
+    hash_in,
+    rounds,
+    saved_json,
+)
+from lbg_broker.dead_letters.queue import ANSWER_S, DeadQueue, Page
+from lbg_broker.group import Engine, GroupSpec, binding_of
+
+
+class Binding:
+    """Binds the queue of each hash that is replayed to the group's exchange: nothing happens where it is bound."""
+
+    def __init__(self, connection: ClientConnection, spec: GroupSpec) -> None:
+        self._connection = connection
+        self._spec = spec
+        self._bound: set[int] = set()
+
+    async def ensure(self, letter: DeadLetter) -> None:
+        """Raises ReplayStopped, and ClientError when the connection is lost. A hash that is not of the group is left
+        to `LetterStamper`."""
+        hash_ = hash_in(letter.routing_key)
+        if hash_ is None or hash_ >= self._spec.hash_count or hash_ in self._bound:
+            return
+        binding = binding_of(self._spec, Engine.announced(self._connection.server_properties), hash_)
+        queue = binding.queue
+        channel = await self._connection.open_channel()
+        try:
+            await channel.queue_bind(queue, binding.exchange, binding.routing_key)
+        except AccessRefused as error:
+            why = f"this user may not make sure that queue {queue} is bound ({error.reply_text})"
+            raise ReplayStopped(str(letter), why) from None
+        except ChannelClosed as error:
+            why = f"queue {queue} cannot be bound ({error.reply_text}): `lbg group create` repairs a group"
+            raise ReplayStopped(str(letter), why) from None
+        await channel.close()
+        self._bound.add(hash_)
+
+
+@dataclass(slots=True)
+class Listing:
+    """`not_looked_at`: held by somebody else."""
+
+    total: int
+    letters: list[DeadLetter]
+    not_looked_at: int
+
+
+@dataclass(slots=True)
+class ReplayResult:
+    """Kept up to date while it works, so that it says what was done whatever ends it.
+
+    `unknown`: published, and the connection went before the answer: replayed and still dead letters, or only the
+    latter. `not_looked_at`: held by somebody else.
+    """
+
+    total: int = 0
+    done: int = 0
+    unknown: int = 0
+    not_looked_at: int = 0
+    missing_ids: set[str] = field(default_factory=set)
+
+    def to_json(self, what: str) -> dict[str, Any]:
+        return {
+            "total": self.total,
+            what: self.done,
+            "unknown": self.unknown,
+            "not_looked_at": self.not_looked_at,
+            "missing_ids": sorted(self.missing_ids),
+        }
+
+
+async def list_letters(queue: DeadQueue, selection: Selection, *, limit: int) -> Listing:
+    """The oldest `limit` of those selected, and how many dead letters there are in all."""
+    letters: list[DeadLetter] = []
+    async for page in queue.pages(selection):
+        letters += [letter for letter, _ in page]
+        if len(letters) >= limit:
+            return Listing(queue.total, letters[:limit], 0)
+    return Listing(queue.total, letters, queue.not_looked_at)
+
+
+async def count(queue: DeadQueue, selection: Selection) -> int:
+    """Number of letters that are selected."""
+    if selection.is_everything:
+        return queue.total
+    return sum([len(page) async for page in queue.pages(selection)])
+
+
+async def replay(queue: DeadQueue, selection: Selection, done: ReplayResult) -> None:
+    """Publish those selected to the group again, in their order per key, and then acknowledge them.
+
+    Raises ReplayStopped at the first that is not taken, and ClientError. A crash in between leaves a message in both
+    places: it is replayed at most twice.
+    """
+    publisher = await ConfirmingPublisher.open(queue.connection)
+    restamping = LetterStamper(queue.spec)
+    binding = Binding(queue.connection, queue.spec)
+    async for page in _taking(queue, selection, done):
+        for letter, _ in page:
+            await binding.ensure(letter)
+        for each in rounds(page):
+            await _replay_round(queue, publisher, restamping, each, done)
+
+
+async def discard(
+    queue: DeadQueue, selection: Selection, done: ReplayResult, *, save: IO[str] | None = None
+) -> None:
+    """Acknowledge those selected; with `save`, once they are on its disk as JSON lines. Raises OSError, ClientError."""
+    async for page in _taking(queue, selection, done):
+        if save is not None:
+            now_us = time.time_ns() // 1000
+            for letter, message in page:
+                save.write(json.dumps(saved_json(letter, message, now_us), default=str) + "\n")
+            save.flush()
+            os.fsync(save.fileno())
+        for letter, message in page:
+            _settle(queue, letter, message, done)
+
+
+async def _taking(queue: DeadQueue, selection: Selection, done: ReplayResult) -> AsyncIterator[Page]:
+    done.total = queue.total
+    done.missing_ids = set(selection.ids)
+    async for page in queue.pages(selection):
+        yield page
+    done.not_looked_at = queue.not_looked_at
+
+
+async def _replay_round(
+    queue: DeadQueue,
+    publisher: ConfirmingPublisher,
+    restamping: LetterStamper,
+    each: list[tuple[DeadLetter, Delivery]],
+    done: ReplayResult,
+) -> None:
+    stopped: ReplayStopped | ClientError | None = None
+    ready: list[tuple[DeadLetter, Delivery, BasicProperties]] = []
+    for letter, message in each:
+        try:
+            ready.append((letter, message, restamping.properties(letter, message)))
+        except ReplayStopped as error:
+            stopped = error
+            break
+    confirms = [
+        publisher.publish_soon(
+            queue.names.exchange,
+            letter.routing_key,
+            bytes(message.body),
+            properties=properties,
+            mandatory=True,
+        )
+        for letter, message, properties in ready
+    ]
+    if confirms:
+        done.unknown = len(confirms)
+        await asyncio.wait(confirms, timeout=ANSWER_S)
+    for (letter, message, _), confirm in zip(ready, confirms, strict=True):
+        if not confirm.done():
+            why = f"the broker gave no answer in {ANSWER_S:g} s (it may have been taken all the same)"
+            stopped = stopped or ReplayStopped(str(letter), why)
+            continue
+        failure = confirm.exception()
+        if failure is None:
+            _settle(queue, letter, message, done)
+            done.unknown -= 1
+        elif isinstance(failure, Nacked | Unroutable):
+            stopped = _why_refused(letter, failure)
+            done.unknown -= 1
+        elif isinstance(failure, ClientError):
+            stopped = failure
+    if stopped is not None:
+        raise stopped
+
+
+def _why_refused(letter: DeadLetter, error: Nacked | Unroutable) -> ReplayStopped:
+    if isinstance(error, Nacked):
+        return ReplayStopped(
+            str(letter), "its queue refuses it, as a full one does: let members catch up first"
+        )
+    return ReplayStopped(str(letter), f"no queue takes it ({error}): `lbg group create` repairs bindings")
+
+
+def _settle(queue: DeadQueue, letter: DeadLetter, message: Delivery, done: ReplayResult) -> None:
+    queue.ack(message)
+    done.done += 1
+    if letter.id is not None:
+        done.missing_ids.discard(letter.id)

@@ -1,0 +1,206 @@
+"""One connection of a publisher: waits for ingress, and replaces a channel that stalls."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from lbg_broker.admin.errors import ProvisioningError, RecordUnreadable
+from lbg_broker.admin.record import read_record, spec_in
+from lbg_broker.client import (
+    AccessRefused,
+    Channel,
+    ChannelClosed,
+    ClientConnection,
+    ClientError,
+    ConnectionLost,
+    NotFound,
+)
+from lbg_broker.group import GroupSpec, Names, is_closed_in, repartition_in
+from lbg_broker.publisher.errors import BrokerRefused, GroupClosed, GroupGone, SizeRefused
+from lbg_broker.publisher.events import ChannelRenewed, IngressClosed, IngressOpen
+from lbg_broker.publisher.resume import group_facts
+from lbg_broker.publisher.sender import Sender, refuses_in_order
+
+LOOK_S = 1.0
+"""Between two looks at the record of a group that takes nothing, spread by a half: publishers are many."""
+
+
+async def read_spec(connection: ClientConnection, group: str) -> GroupSpec:
+    """Raises ProvisioningError, GroupClosed, ChannelClosed, ConnectionLost."""
+    spec, _ = await _read(connection, group)
+    return spec
+
+
+async def is_repartitioning(connection: ClientConnection, spec: GroupSpec) -> bool:
+    """True if the group is on its way to another number of queues, or has one; not as far as nothing can be read.
+
+    Raises GroupClosed, ConnectionLost.
+    """
+    try:
+        found, wanted = await _read(connection, spec.name)
+    except (ProvisioningError, ChannelClosed):
+        return False
+    return wanted is not None or found.queue_count != spec.queue_count
+
+
+async def wait_for_ingress(
+    connection: ClientConnection, spec: GroupSpec, *, tell: Callable[[IngressClosed | IngressOpen], None]
+) -> GroupSpec:
+    """Return the group as it is, once nobody changes its number of queues.
+
+    Raises ConnectionLost, GroupClosed, and GroupGone when another group took the place of `spec`: while the connection
+    was gone it may have been made anew, and hashes may lead elsewhere. A record that cannot be read (its node may be
+    down) changes nothing: publishing will show whether the exchange is there.
+    """
+    told: int | None = None
+    while True:
+        try:
+            found, wanted = await _read(connection, spec.name)
+        except (ProvisioningError, ChannelClosed):
+            if told is None:
+                return spec
+            wanted = told
+        else:
+            if group_facts(found) != group_facts(spec):
+                raise GroupGone(
+                    f"group {spec.name!r} was made anew with other attributes while it was published to: "
+                    "sequences cannot go on there; start anew"
+                )
+        if wanted is None:
+            if told is not None:
+                tell(IngressOpen(spec.name, found.queue_count))
+            return found
+        if wanted != told:
+            tell(IngressClosed(spec.name, wanted))
+            told = wanted
+        await asyncio.sleep(LOOK_S * random.uniform(0.5, 1.5))
+
+
+async def _read(connection: ClientConnection, group: str) -> tuple[GroupSpec, int | None]:
+    channel = await connection.open_channel()
+    try:
+        text = await read_record(channel, group)
+    except BaseException:
+        channel.close_soon()  # it may still get the record, and must not keep it from others
+        raise
+    await channel.close()
+    if text is None:
+        raise RecordUnreadable(group, "its queue is empty")
+    if is_closed_in(text):
+        raise GroupClosed(group)
+    return spec_in(text, group), repartition_in(text)
+
+
+# A queue that refuses is asked for its depth now and then: an empty one is not full.
+DOUBT_AFTER_S = 0.5
+DOUBT_EVERY_S = 0.25
+ANSWERS_S = 2.0
+
+# The group's record is read then as well: a closed ingress refuses as a full queue does.
+RECORD_LOOK_S = 2.0
+
+# A quorum queue that has its majority back answers within 15 s what it was sent without one, or never.
+RENEW_AFTER_S = 20.0
+RENEW_AFTER_MAX_S = 160.0
+
+
+_SIZES = re.compile(r"message size (\d+) is larger than (?:configured )?max size (\d+)")
+"""RabbitMQ's refusal of a message over `max_message_size` (rabbit_channel:check_msg_size), and the embedded broker."""
+
+
+class Repartitioned(Exception):
+    """The group's number of queues is being changed, or was, as its record says."""
+
+
+class AccessDenied(Exception):
+    """The broker says that this user may not publish to the group (403), which may be for a change of the group."""
+
+
+async def run_channel(
+    connection: ClientConnection,
+    carrying: Sender,
+    names: Names,
+    *,
+    on_attached: Callable[[], None],
+    tell: Callable[[ChannelRenewed], None],
+) -> NoReturn:
+    """Carry over a channel, and over a new one when it is doubted. Raises ConnectionLost when the connection is gone,
+    Repartitioned when its group changes, AccessDenied when perhaps it does; GroupGone, GroupClosed and
+    BrokerRefused are final."""
+    loop = asyncio.get_running_loop()
+    patience_s = RENEW_AFTER_S
+    while True:
+        channel = await connection.open_channel()
+        await channel.confirm_select()
+        carrying.attach(connection, channel)
+        on_attached()
+        confirmed = carrying.machine.counts.confirmed
+        doubting = loop.create_task(_doubt(connection, carrying, names, patience_s))
+        try:
+            ends = (connection.closed, channel.closed, doubting)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            doubting.cancel()
+        if connection.closed.done() or channel.closed.done():
+            break
+        doubt = doubting.result()
+        if isinstance(doubt, ChannelRenewed):
+            tell(doubt)
+        await carrying.pause(up_to_s=ANSWERS_S)
+        carrying.detach()
+        # Closed before anything is sent again: what it had for a queue cannot come in between any more.
+        await channel.close()
+        if isinstance(doubt, Repartitioned):
+            raise doubt
+        helped = carrying.machine.counts.confirmed > confirmed
+        patience_s = RENEW_AFTER_S if helped else min(2 * patience_s, RENEW_AFTER_MAX_S)
+    reason = channel.closed.result() if channel.closed.done() else connection.closed.result()
+    if isinstance(reason, NotFound):
+        raise GroupGone(f"group {names.group!r} was deleted while it was published to: {reason}")
+    if isinstance(reason, AccessRefused):
+        carrying.detach()
+        raise AccessDenied(f"the broker takes no more messages for group {names.group!r}: {reason}")
+    if isinstance(reason, ChannelClosed) and (sizes := _SIZES.search(reason.reply_text)) is not None:
+        raise SizeRefused(names.group, int(sizes[1]), int(sizes[2]), reason.reply_text)
+    if isinstance(reason, ChannelClosed) and not reason.retryable:
+        raise BrokerRefused(f"the broker takes no more messages for group {names.group!r}: {reason}")
+    raise ConnectionLost(str(reason or "the connection was closed"))
+
+
+async def _doubt(
+    connection: ClientConnection, carrying: Sender, names: Names, patience_s: float
+) -> ChannelRenewed | Repartitioned:
+    """Return when a new channel is worth trying: a queue refuses everything and has nothing, or answers nothing. Or
+    when the group is given another number of queues, and refused for that. Raises GroupClosed.
+
+    A channel of RabbitMQ 3.10 asks the node that was the leader when it first published to a quorum queue whether
+    it may; while that node is down, each answer is a refusal (rabbit_fifo_client:enqueue/3). And what a channel
+    sent to a queue that had lost its majority may stay without an answer when that is back.
+    """
+    loop = asyncio.get_running_loop()
+    machine = carrying.machine
+    looking: Channel | None = None
+    refused, look_at = machine.counts.refused, 0.0
+    while True:
+        await asyncio.sleep(DOUBT_EVERY_S)
+        now = loop.time()
+        for name in carrying.named(machine.silent_queues(now, for_s=patience_s)):
+            return ChannelRenewed(name, f"has answered nothing for {patience_s:g} s")
+        if machine.counts.refused > refused and now >= look_at:
+            refused, look_at = machine.counts.refused, now + RECORD_LOOK_S
+            if await is_repartitioning(connection, machine.stamper.spec):
+                return Repartitioned()
+        if refuses_in_order(connection):
+            continue
+        for name in carrying.named(machine.refusing_queues(now, for_s=DOUBT_AFTER_S)):
+            with suppress(ClientError):
+                if looking is None or not looking.is_open:
+                    looking = await connection.open_channel()
+                if (await looking.queue_declare(name, passive=True)).message_count == 0:
+                    await looking.close()
+                    return ChannelRenewed(name, "refuses messages though it is empty")

@@ -1,0 +1,1 @@
+"""Input files of a publisher: CSV and JSON lines, read as rows and published in order."""

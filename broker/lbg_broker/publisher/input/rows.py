@@ -1,0 +1,296 @@
+"""Rows of an input, CSV (RFC 4180) or JSON lines, and their key, topic and body."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+from pathlib import PurePath
+from typing import Any, NoReturn
+
+from lbg_broker.publisher.errors import BadRow, InputError
+from lbg_broker.publisher.input.source import Lines, Source
+
+FORMATS = ("csv", "tsv", "jsonl")
+
+# R, and the data sets made with it, write a missing value as NA.
+NO_KEY_VALUES = frozenset({"", "NA"})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One message to be. `number` counts the rows from 1, a header not included; `line` is where it ends."""
+
+    number: int
+    line: int
+    key: str | None
+    topic: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """Fields of a row that are key, topic and body.
+
+    `key_field`: the field that holds the key; None: no message has one. In JSON, `a.b` is field b of object
+        a, unless there is a field called `a.b`.
+    `topic`: the topic of every message, unless `topic_field` names the field that holds it.
+    `no_key`: key values that mean that there is no key.
+    `format`: csv, tsv or jsonl; None: by the file's name, else by its first character.
+    """
+
+    key_field: str | None = None
+    topic: str = ""
+    topic_field: str | None = None
+    no_key: frozenset[str] = NO_KEY_VALUES
+    format: str | None = None
+
+
+def listed(names: list[str], *, limit: int = 40) -> str:
+    """Field names for an error line."""
+    return ", ".join(names[:limit]) + (f", … ({len(names)} in all)" if len(names) > limit else "")
+
+
+# A quote that is never closed would take the rest of the file for one field. Python's own limit (131,072
+# characters) is too small for a document in a field.
+FIELD_MAX_CHARACTERS = 8 * 1024 * 1024
+
+
+def csv_rows(lines: Lines, options: RowOptions, *, is_tsv: bool = False) -> Iterator[Row | BadRow]:
+    """Values stay text as they are in the file: `007` is not 7. Empty lines are passed over.
+
+    Raises InputError for an input without a usable header, or without a field that the options name.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), FIELD_MAX_CHARACTERS))
+    name = lines.source.name
+    texts = _Texts(lines)
+    reader = csv.reader(texts, delimiter="\t" if is_tsv else ",", strict=True)
+    lines.source.header_read = header = _header(reader, name)
+    key_at = _place(header, options.key_field, name)
+    topic_at = _place(header, options.topic_field, name)
+    no_key, topic, width = options.no_key, options.topic, len(header)
+    # `{"first":` and `,"second":` …: a body is these and the quoted values, alternating.
+    openings = [("," if at else "{") + encode_basestring(field) + ":" for at, field in enumerate(header)]
+    number = 0
+    while True:
+        try:
+            values = next(reader)
+        except StopIteration:
+            return
+        except UnicodeDecodeError as error:
+            number += 1
+            yield BadRow(name, number, _not_utf8(error), line=lines.number)
+            continue
+        except csv.Error as error:
+            number += 1
+            yield BadRow(name, number, f"{error}; check its quotes", line=lines.number)
+            continue
+        if not values:
+            continue
+        number += 1
+        if len(values) != width:
+            why = f"{len(values)} fields where the header has {width}; check its quotes and separators"
+            yield BadRow(name, number, why, line=lines.number)
+            continue
+        body = (
+            "".join(
+                [opening + encode_basestring(value) for opening, value in zip(openings, values, strict=True)]
+            )
+            + "}"
+        )
+        key = None if key_at is None or (key := values[key_at]) in no_key else key
+        yield Row(number, lines.number, key, topic if topic_at is None else values[topic_at], body.encode())
+
+
+def _header(reader: Iterator[list[str]], name: str) -> list[str]:
+    try:
+        header = next((values for values in reader if values), None)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}, header: {_not_utf8(error)}") from error
+    except csv.Error as error:
+        raise InputError(f"{name}, header: {error}; is it CSV?") from error
+    if header is None:
+        raise InputError(f"{name} is empty: CSV begins with a header row")
+    repeated = sorted({field for field in header if header.count(field) > 1})
+    if repeated:
+        raise InputError(
+            f"{name}: the header has {listed(repeated)} more than once; give each field its own name"
+        )
+    return header
+
+
+def _place(header: list[str], field: str | None, name: str) -> int | None:
+    if field is None:
+        return None
+    if field not in header:
+        raise InputError(f"{name} has no field {field!r}; its fields are {listed(header)}")
+    return header.index(field)
+
+
+def _not_utf8(error: UnicodeDecodeError) -> str:
+    return f"byte 0x{error.object[error.start]:02x} is not UTF-8; convert it, with iconv for example"
+
+
+class _Texts:
+    """Decoded lines. No generator, because it goes on after a line that cannot be decoded."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+
+    def __iter__(self) -> _Texts:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._lines).decode()
+
+
+def jsonl_rows(lines: Lines, options: RowOptions) -> Iterator[Row | BadRow]:
+    """A body is the line's own bytes without the white space around them. Empty lines are passed over.
+
+    A key may be text, a number or a boolean (as JSON writes it), null or absent in a null object: no key.
+    Raises InputError if the first object lacks a field that the options name: then the option is wrong, not
+    the row.
+    """
+    name = lines.source.name
+    decode = json.JSONDecoder(parse_constant=_no_constant).decode
+    number = 0
+    for line in lines:
+        body = line.strip()
+        if not body:
+            continue
+        number += 1
+        try:
+            found = decode(body.decode())
+            if not isinstance(found, dict):
+                raise _NoMessage("it is JSON but no object; JSON Lines has one object on each line")
+            key = _key(found, options)
+            topic = options.topic if options.topic_field is None else _text(found, options.topic_field)
+        except _NoField as error:
+            if number == 1:
+                raise InputError(
+                    f"{name} has no field {error.path!r}; its fields are {listed(error.fields)}"
+                ) from None
+            yield BadRow(name, number, str(error), line=lines.number)
+        except (_NoMessage, ValueError, RecursionError) as error:
+            yield BadRow(name, number, _why(error), line=lines.number)
+        else:
+            yield Row(number, lines.number, key, topic or "", body)
+
+
+class _NoMessage(Exception):
+    pass
+
+
+class _NoField(_NoMessage):
+    def __init__(self, path: str, fields: list[str]) -> None:
+        super().__init__(f"it has no field {path!r}; its fields are {listed(fields)}")
+        self.path = path
+        self.fields = fields
+
+
+def _key(found: dict[str, Any], options: RowOptions) -> str | None:
+    if options.key_field is None:
+        return None
+    key = _text(found, options.key_field)
+    return None if key in options.no_key else key
+
+
+def _text(found: dict[str, Any], path: str) -> str | None:
+    value = found[path] if path in found else _along(found, path)
+    if isinstance(value, str) or value is None:
+        return value
+    if isinstance(value, dict | list):
+        kind = "an object" if isinstance(value, dict) else "an array"
+        raise _NoMessage(f"field {path!r} is {kind}; it has to be text or a number")
+    return json.dumps(value)
+
+
+def _along(found: dict[str, Any], path: str) -> Any:
+    value: Any = found
+    for name in path.split("."):
+        if value is None:
+            return None
+        if not isinstance(value, dict) or name not in value:
+            raise _NoField(path, _paths(found))
+        value = value[name]
+    return value
+
+
+def _paths(found: dict[str, Any]) -> list[str]:
+    """The fields, and those of objects in them with a dot."""
+    paths = []
+    for name, value in found.items():
+        paths += [f"{name}.{inner}" for inner in value] if isinstance(value, dict) and value else [name]
+    return paths
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte 0x{error.object[error.start]:02x} is not UTF-8; convert it, with iconv for example"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} at character {error.colno}"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return str(error)
+
+
+BATCH_ROWS = 256
+
+_BY_SUFFIX = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+}
+
+_NAMES = {"csv": "CSV", "tsv": "tab-separated text", "jsonl": "JSON Lines"}
+
+
+def read_rows(source: Source, options: RowOptions) -> Iterator[list[Row | BadRow]]:
+    """The rows of `source` in batches of up to `BATCH_ROWS`, smaller when a pipe has no more at the moment.
+
+    A row that is no message is there as a BadRow, for the caller to raise or to count. Raises InputError for
+    what no row can be read past: an unknown field, a damaged file. Memory does not grow with the input.
+    """
+    lines = Lines(source)
+    named = options.format or _BY_SUFFIX.get(PurePath(source.inner_name).suffix.lower())
+    format_ = named or _told_by(lines)
+    if format_ not in FORMATS:
+        raise InputError(f"format {format_!r} is not one of {', '.join(FORMATS)}")
+    source.format_read = _NAMES[format_] if named else f"{_NAMES[format_]} (by its first character)"
+    rows = (
+        jsonl_rows(lines, options)
+        if format_ == "jsonl"
+        else csv_rows(lines, options, is_tsv=format_ == "tsv")
+    )
+    batch: list[Row | BadRow] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) >= BATCH_ROWS or not lines.at_hand:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def without_rows(source: Source) -> str:
+    """Reason for which an input had no row: an empty one, or one of another format than it was taken for."""
+    header = source.header_read
+    found = (
+        f"a header row ({listed(list(header))}) and no row behind it"
+        if header
+        else "no line that is not blank"
+    )
+    return f"{source.name} was read as {source.format_read}: {found}"
+
+
+def _told_by(lines: Lines) -> str:
+    return "jsonl" if lines.peek().lstrip().startswith((b"{", b"[")) else "csv"

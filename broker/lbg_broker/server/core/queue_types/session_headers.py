@@ -1,0 +1,85 @@
+"""Session number and epoch in the headers of a message, written into its encoded properties.
+
+Done once for every message, when a session gets it, so nothing is decoded that need not be (AMQP 0-9-1 sections 4.2.5.5
+and 4.2.6.1). The number stands last in the table, and the epoch in which it was given before it: what publishers write
+first stays where its readers look for it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from lbg_broker.amqp import BasicProperties
+
+SEQUENCE: Final = "x-session-seq"
+EPOCH: Final = "x-session-epoch"
+END: Final = "x-session-end"
+OURS: Final = b"x-session-"
+"""Headers that only the broker may set."""
+
+# In the first octet of the property flags, in the order in which the properties follow.
+CONTENT_TYPE: Final = 0x80
+CONTENT_ENCODING: Final = 0x40
+HEADERS: Final = 0x20
+
+_NAME: Final = bytes((len(SEQUENCE),)) + SEQUENCE.encode() + b"l"
+_EPOCH_NAME: Final = bytes((len(EPOCH),)) + EPOCH.encode() + b"S"
+_ENTRY_BYTES: Final = len(_NAME) + 8
+_entry: Final = Struct(f">{len(_NAME)}sq").pack
+_length: Final = Struct(">I")
+
+
+def epoch_entry(epoch: str) -> bytes:
+    """The epoch as `numbered` and `end_of_session` take it: encoded once."""
+    text = epoch.encode()
+    return _EPOCH_NAME + _length.pack(len(text)) + text
+
+
+def numbered(header: bytes, sequence: int, epoch: bytes = b"") -> bytes:
+    """A message's encoded properties with its sequence number, and the epoch's entry, among the headers."""
+    return _spliced(_without_ours(header) if OURS in header else header, sequence, epoch)
+
+
+def end_of_session(sequence: int, epoch: bytes = b"") -> bytes:
+    """The properties of a session's last message."""
+    return _spliced(BasicProperties(headers={END: True}).encode(), sequence, epoch)
+
+
+def _spliced(header: bytes, sequence: int, epoch: bytes) -> bytes:
+    flags = header[0]
+    at = 2
+    if flags & CONTENT_TYPE:
+        at += 1 + header[at]
+    if flags & CONTENT_ENCODING:
+        at += 1 + header[at]
+    if not flags & HEADERS:
+        return b"%c%b%b%b%b%b" % (
+            flags | HEADERS,
+            header[1:at],
+            _length.pack(len(epoch) + _ENTRY_BYTES),
+            epoch,
+            _entry(_NAME, sequence),
+            header[at:],
+        )
+    (length,) = _length.unpack_from(header, at)
+    start = at + 4
+    end = start + length
+    return b"%b%b%b%b%b%b" % (
+        header[:at],
+        _length.pack(length + len(epoch) + _ENTRY_BYTES),
+        header[start:end],
+        epoch,
+        _entry(_NAME, sequence),
+        header[end:],
+    )
+
+
+def _without_ours(header: bytes) -> bytes:
+    """Without what a publisher, or an earlier session of a dead-lettered message, called by our names."""
+    properties = BasicProperties.decode(header)
+    if properties.headers is not None:
+        properties.headers = {
+            name: value for name, value in properties.headers.items() if name not in (SEQUENCE, EPOCH, END)
+        }
+    return properties.encode()

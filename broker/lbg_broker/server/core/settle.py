@@ -1,0 +1,313 @@
+"""basic.ack, basic.nack, basic.reject and basic.recover, and revocation of deliveries.
+
+A client that announced `lbg.revoke` is sent basic.revoke for either, and answers it. Whoever did not is asked nothing,
+and what is taken from it counts against its prefetch until it has acknowledged it: until then it still has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from lbg_broker.amqp import ReplyCode
+from lbg_broker.amqp.methods import (
+    BasicNack,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicRecoverOk,
+    BasicReject,
+    BasicRevokeOk,
+    Method,
+)
+from lbg_broker.server.core.channel import Channel, Unsettled
+from lbg_broker.server.core.consumer import Consumer
+from lbg_broker.server.core.dead_letter import LETTER_COST_BYTES, dead_letter, enforce_limit, expire_messages
+from lbg_broker.server.core.effects import Revoke
+from lbg_broker.server.core.errors import ChannelRefusal, ConnectionRefusal
+from lbg_broker.server.core.message import Message
+from lbg_broker.server.core.spool import Spool
+from lbg_broker.server.core.state import State
+
+
+def ack(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> None:
+    """Settle one delivery, or all up to and including the tag (0: all there are)."""
+    entries = _collect(state, channel, delivery_tag, multiple)
+    for line, message, _ in entries:
+        line.settle(message)
+    _return_credit(state, channel, entries)
+
+
+def nack(state: State, channel: Channel, method: BasicNack) -> None:
+    """Give deliveries back to their places, or refuse them for good. Letters are as many at a time as fit a batch."""
+    if method.multiple and makes_letters(state, channel, method):
+        upto = _last_that_fits(state, channel, method.delivery_tag)
+        if upto is not None:
+            _refuse(state, channel, _collect(state, channel, upto, True), False)
+            state.retry(channel, method)
+            return
+    _refuse(state, channel, _collect(state, channel, method.delivery_tag, method.multiple), method.requeue)
+
+
+def makes_letters(state: State, channel: Channel, method: Method) -> bool:
+    """True if a command refuses messages of a queue that dead-letters."""
+    if not isinstance(method, BasicNack | BasicReject) or method.requeue:
+        return False
+    if isinstance(method, BasicNack) and method.multiple:
+        return any(_dead_letters(line) for line, _, _ in channel.unsettled.values())
+    entry = channel.unsettled.get(method.delivery_tag)
+    return entry is not None and _dead_letters(entry[0])
+
+
+def _dead_letters(line: Spool) -> bool:
+    return line.queue.rules.dead_letter_exchange is not None
+
+
+def _last_that_fits(state: State, channel: Channel, delivery_tag: int) -> int | None:
+    """The last tag up to which deliveries have room in the open batch as letters, the first in any case; None: all."""
+    afforded, last = state.letters_afforded, None
+    for tag, (_, message, _) in channel.unsettled.items():
+        if delivery_tag and tag > delivery_tag:
+            break
+        afforded -= message.size + LETTER_COST_BYTES
+        if afforded < 0 and last is not None:
+            return last
+        last = tag
+    return None
+
+
+def reject(state: State, channel: Channel, method: BasicReject) -> None:
+    """The same for one delivery."""
+    _refuse(state, channel, _collect(state, channel, method.delivery_tag, False), method.requeue)
+
+
+def recover(state: State, channel: Channel, method: BasicRecover | BasicRecoverAsync) -> None:
+    """Give everything unsettled on the channel back."""
+    if not method.requeue:
+        raise ConnectionRefusal(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+    requeue_all(state, channel)
+    _forget_revoked_between(state, channel, 0, channel.next_tag)
+    if isinstance(method, BasicRecover):
+        state.send(channel, BasicRecoverOk())
+
+
+def requeue_all(state: State, *channels: Channel) -> None:
+    """Everything unsettled on these channels goes back to its place, all of it before anything is given out again."""
+    held = [(channel, list(channel.unsettled.values())) for channel in channels]
+    for channel in channels:
+        channel.unsettled.clear()
+    _give_back(state, held)
+
+
+def evict_unacked(state: State) -> None:
+    """Let what was given out and lies in the store leave memory, where there is much of it.
+
+    Effects of earlier commands have been carried out by now, so nobody needs the bodies. A queue that dead-letters
+    keeps them: a rejected message is published at once.
+    """
+    laden, state.laden = state.laden, set()
+    for channel in laden:
+        tag = channel.emptied
+        while tag < channel.next_tag:
+            entry = channel.unsettled.get(tag)
+            if entry is not None:
+                line, message, _ = entry
+                if message.position >= line.written:
+                    break
+                if message.stored and line.queue.rules.dead_letter_exchange is None:
+                    message.empty()
+            tag += 1
+        channel.emptied = tag
+
+
+def _collect(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> list[Unsettled]:
+    """Take deliveries off the channel's list. Those that were revoked count no more, and close nothing. Raises 406 for
+    a tag that is on neither list."""
+    unsettled, revoked = channel.unsettled, channel.revoked
+    if not multiple:
+        entry = unsettled.pop(delivery_tag, None)
+        if entry is not None:
+            return [entry]
+        if delivery_tag not in revoked:
+            raise _unknown(delivery_tag)
+        forget_revoked(state, channel, (delivery_tag,))
+        return []
+    if delivery_tag == 0:
+        entries = list(unsettled.values())
+        unsettled.clear()
+        if revoked:
+            _forget_revoked_between(state, channel, 0, channel.next_tag)
+        return entries
+    if delivery_tag not in unsettled and delivery_tag not in revoked:
+        raise _unknown(delivery_tag)
+    if revoked:
+        _forget_revoked_between(state, channel, 0, delivery_tag)
+    tags = []
+    for tag in unsettled:
+        if tag > delivery_tag:
+            break
+        tags.append(tag)
+    return [unsettled.pop(tag) for tag in tags]
+
+
+def _forget_revoked_between(state: State, channel: Channel, first: int, last: int) -> None:
+    forget_revoked(state, channel, [tag for tag in channel.revoked if first <= tag <= last])
+
+
+def forget_revoked(state: State, channel: Channel, tags: Iterable[int]) -> None:
+    """The client is done with what was taken back from it: now its consumers have room for as many more."""
+    for tag in tags:
+        consumer = channel.revoked.pop(tag, None)
+        if consumer is not None:
+            consumer.outstanding -= 1
+            channel.outstanding -= 1
+            state.make_due(consumer.queue)
+    if channel.prefetch_total:
+        _free_siblings(state, channel)
+
+
+def _unknown(delivery_tag: int) -> ChannelRefusal:
+    return ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {delivery_tag}")
+
+
+def _refuse(state: State, channel: Channel, entries: list[Unsettled], requeue: bool) -> None:
+    if requeue:
+        _give_back(state, [(channel, entries)])
+        return
+    for line, message, _ in entries:
+        dead_letter(state, line.queue, message.origin, message.header, message.body, reason="rejected")
+        line.settle(message)
+    _return_credit(state, channel, entries)
+
+
+def _give_back(state: State, held: Sequence[tuple[Channel, Sequence[Unsettled]]]) -> None:
+    by_line: dict[Spool, list[Message]] = {}
+    for channel, entries in held:
+        for line, message, consumer in entries:
+            if consumer is not None:
+                consumer.outstanding -= 1
+                channel.outstanding -= 1
+            by_line.setdefault(line, []).append(message)
+    for line, messages in by_line.items():
+        line.give_back(messages)
+        state.make_due(line.queue)
+        expire_messages(state, line.queue)
+        enforce_limit(state, line.queue)
+    for channel, _ in held:
+        if channel.prefetch_total:
+            _free_siblings(state, channel)
+
+
+def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> None:
+    """What is settled makes room for more: of a durable line, once the store knows that it is settled.
+
+    Until then a crash brings it back, so with more given out in its place a crash would repeat more than the
+    consumer's prefetch.
+    """
+    at_once: set[Spool] = set()
+    for line, _, consumer in entries:
+        if consumer is None:
+            continue
+        if line.durable:
+            credits_ = state.pending.credits
+            credits_[consumer] = credits_.get(consumer, 0) + 1
+        else:
+            consumer.outstanding -= 1
+            channel.outstanding -= 1
+            at_once.add(line)
+    for line in at_once:
+        state.make_due(line.queue)
+    state.counters.settled += len(entries)
+    if at_once and channel.prefetch_total:
+        _free_siblings(state, channel)
+
+
+def credit_settled(state: State, credits_: Mapping[Consumer, int]) -> None:
+    """The store knows of these settled deliveries: as many more may be given out."""
+    for consumer, count in credits_.items():
+        channel = consumer.channel
+        consumer.outstanding -= count
+        channel.outstanding -= count
+        state.make_due(consumer.queue)
+        if channel.prefetch_total:
+            _free_siblings(state, channel)
+
+
+def _free_siblings(state: State, channel: Channel) -> None:
+    """With a limit on the whole channel, room for one consumer is room for all."""
+    for consumer in channel.consumers.values():
+        state.make_due(consumer.queue)
+
+
+def tags_of(channel: Channel, lines: Container[Spool]) -> list[int]:
+    """The deliveries of these lines that a channel holds, in order."""
+    return [tag for tag, entry in channel.unsettled.items() if entry[0] in lines]
+
+
+def ask_back(state: State, consumer: Consumer, tags: Iterable[int]) -> bool:
+    """Ask a consumer to give back at once what it has not begun of these unsettled deliveries, in ascending order, and
+    to settle the rest as soon as it can. False if its client does not know the word.
+
+    Its answer reaches `Policy.answered`: what it still holds of them then, it is working on. Until then nothing else of
+    their line may go to the same consumer, or it would overtake what comes back.
+    """
+    channel = consumer.channel
+    if channel.closing or not channel.connection.revocable:
+        return False
+    for tag in [tag for tag in channel.asked if tag not in channel.unsettled]:
+        del channel.asked[tag]  # of a consumer that answers nothing
+    asked = list(tags)
+    if asked:
+        channel.asked.update(dict.fromkeys(asked, consumer))
+        _say(state, consumer, asked, taken=False)
+    return True
+
+
+def is_asked(channel: Channel, line: Spool) -> bool:
+    """True if something of a line that the channel holds was asked back, and the answer is still to come."""
+    unsettled = channel.unsettled
+    return any(tag in unsettled and unsettled[tag][0] is line for tag in channel.asked)
+
+
+def take_back(state: State, line: Spool, channel: Channel) -> int:
+    """Return to a line what a channel holds of it, for somebody else, and say how many messages that is. The channel's
+    word on them does nothing from here on."""
+    of_consumer: dict[Consumer, list[int]] = {}
+    messages = []
+    for tag in tags_of(channel, (line,)):
+        _, message, consumer = channel.unsettled.pop(tag)
+        messages.append(message)
+        if consumer is not None:
+            channel.revoked[tag] = consumer
+            of_consumer.setdefault(consumer, []).append(tag)
+    for consumer, tags in of_consumer.items():
+        _say(state, consumer, tags, taken=True)
+    line.give_back(messages)
+    state.make_due(line.queue)
+    return len(messages)
+
+
+def answered(state: State, channel: Channel, answer: BasicRevokeOk) -> None:
+    """basic.revoke-ok. It names tags the channel was sent; others mean nothing."""
+    if answer.taken:
+        forget_revoked(state, channel, answer.delivery_tags)
+        return
+    consumers = {channel.asked.pop(tag, None): None for tag in answer.delivery_tags}
+    for consumer in consumers:
+        if consumer is not None:
+            consumer.queue.policy.answered(consumer)
+            state.make_due(consumer.queue)
+
+
+def _say(state: State, consumer: Consumer, tags: list[int], *, taken: bool) -> None:
+    channel = consumer.channel
+    if not channel.closing:
+        state.emit(
+            channel.connection,
+            Revoke(
+                channel.number,
+                consumer.tag,
+                taken,
+                tags,
+                queue=consumer.queue.name,
+                is_told=channel.connection.revocable,
+            ),
+        )

@@ -1,0 +1,380 @@
+"""One request: caller, rights, path, query and body; columns and pages of lists; errors.
+
+::
+
+    ManagementError
+    └── ApiError              carries the HTTP status, and RabbitMQ's word and reason for the JSON body
+        ├── BadRequest        400 bad_request
+        ├── NotAuthorised     401 not_authorised
+        ├── NotFound          404 Object Not Found
+        └── Failed            503 failed: a health check
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from aiohttp import web
+
+from lbg_broker.amqp import EncodeError, ReplyCode
+from lbg_broker.amqp.methods import Method
+from lbg_broker.server.core.commands import Command
+from lbg_broker.server.core.effects import Definition
+from lbg_broker.server.core.errors import Refusal
+from lbg_broker.server.core.permissions import LoginRefused, User, Users
+from lbg_broker.server.core.state import State
+from lbg_broker.server.core.vhost import Vhost
+
+
+class ManagedBroker(Protocol):
+    """The broker as the API sees it: a state to read, never to write, and three ways to have it changed."""
+
+    users: Users
+
+    @property
+    def state(self) -> State:
+        """The broker's state as of now."""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the AMQP listener."""
+
+    @property
+    def unready_because(self) -> str | None:
+        """Reason for which a publish may not be confirmed soon; None if it will be."""
+
+    async def administer(self, user: str, vhost: str, method: Method) -> Method:
+        """Carry out a declare, bind, delete or purge for a user; durable when this returns.
+
+        Raises `core.errors.Refusal`, and KeyError for an unknown virtual host.
+        """
+
+    async def act(
+        self, user: str, vhost: str, queue: str, action: str, arguments: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Have a queue do what only its kind can, and give its answer; durable when this returns.
+
+        Raises `core.errors.Refusal`, and KeyError for an unknown virtual host.
+        """
+
+    async def define(self, definition: Definition) -> None:
+        """Keep the row of a user or a permission; durable when this returns."""
+
+    def apply(self, command: Command) -> None:
+        """Give the core a command."""
+
+
+class ManagementError(Exception):
+    """Base of every error of the management API."""
+
+
+class ApiError(ManagementError):
+    """An answer that is an error; `str` is the reason."""
+
+    status = 500
+    error = "internal_error"
+
+    def __init__(self, reason: str, *, error: str | None = None) -> None:
+        super().__init__(reason)
+        self.error = error or type(self).error
+
+    def body(self) -> dict[str, object]:
+        return {"error": self.error, "reason": str(self)}
+
+
+class BadRequest(ApiError):
+    """The body is not what the path wants, or the broker refuses what it asks for."""
+
+    status = 400
+    error = "bad_request"
+
+
+class NotAuthorised(ApiError):
+    """Unknown user, wrong password, a missing tag or permission. RabbitMQ answers 401 to all of them."""
+
+    status = 401
+    error = "not_authorised"
+
+
+class NotFound(ApiError):
+    """There is no such object."""
+
+    status = 404
+    error = "Object Not Found"
+
+    def __init__(self, reason: str = "Not Found", *, error: str | None = None) -> None:
+        super().__init__(reason, error=error)
+
+
+class Failed(ApiError):
+    """A health check that fails."""
+
+    status = 503
+
+    def body(self) -> dict[str, object]:
+        return {"status": "failed", "reason": str(self)}
+
+
+def of_refusal(refusal: Refusal) -> ApiError:
+    """Answer of RabbitMQ's management where AMQP would close a channel with this code."""
+    reason = str(refusal).partition(" - ")[2]
+    if refusal.code == ReplyCode.NOT_FOUND:
+        return NotFound(reason, error="not_found")
+    if refusal.code == ReplyCode.ACCESS_REFUSED:
+        return NotAuthorised("Access refused.")
+    return BadRequest(reason)
+
+
+BROKER: Final[web.AppKey[ManagedBroker]] = web.AppKey("broker", ManagedBroker)
+
+
+class Request:
+    """A request whose user has been let in. Raises NotAuthorised for an unknown user or a missing tag."""
+
+    def __init__(self, request: web.Request) -> None:
+        self.request = request
+        self.broker = request.app[BROKER]
+        self.user = _log_in(self.broker, request)
+        if not self.user.may_manage:
+            raise NotAuthorised("Not management user")
+
+    def need_administrator(self) -> None:
+        if not self.user.is_administrator:
+            raise NotAuthorised("Not administrator user")
+
+    def need_monitor(self) -> None:
+        if not self.user.sees_everything:
+            raise NotAuthorised("Not monitor user")
+
+    def name(self, part: str = "name") -> str:
+        """A part of the path, decoded."""
+        return self.request.match_info[part]
+
+    def flag(self, parameter: str) -> bool:
+        return self.request.query.get(parameter) == "true"
+
+    @property
+    def vhost(self) -> Vhost:
+        """The path's virtual host. Raises NotFound, and NotAuthorised for who may not enter it."""
+        vhost = self.broker.state.vhosts.get(self.name("vhost"))
+        if vhost is None:
+            raise NotFound
+        if not self.broker.users.can_enter(self.user.name, vhost.name):
+            raise NotAuthorised("User not authorised to access virtual host")
+        return vhost
+
+    @property
+    def visible_vhosts(self) -> list[Vhost]:
+        """The path's virtual host, or without one in the path every one that the user may look at."""
+        if "vhost" in self.request.match_info:
+            return [self.vhost]
+        may_enter = self.broker.users.can_enter
+        vhosts = self.broker.state.vhosts.values()
+        return [
+            vhost for vhost in vhosts if self.user.sees_everything or may_enter(self.user.name, vhost.name)
+        ]
+
+    async def administer(self, method: Method) -> None:
+        """Have the broker carry out a method for the user, in the path's virtual host.
+
+        Raises BadRequest for what AMQP could not say (a name over 255 bytes, a number no table holds), and what
+        the broker refuses.
+        """
+        try:
+            method.encode()
+        except EncodeError as error:
+            raise BadRequest(str(error)) from error
+        await self.broker.administer(self.user.name, self.vhost.name, method)
+
+    async def body(self) -> Mapping[str, Any]:
+        """The JSON object in the body; no body is an empty one. Raises BadRequest."""
+        text = await self.request.read()
+        try:
+            decoded = json.loads(text or b"{}")
+        except ValueError as error:
+            raise BadRequest(f"the request body is no JSON: {error}") from error
+        if not isinstance(decoded, dict):
+            raise BadRequest(f"the request body is to be a JSON object, not {_described(decoded)}")
+        return decoded
+
+
+class Field:
+    """Reads typed fields of a body. Each raises BadRequest naming the field."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self._body = body
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._body.get(name, default)
+        if isinstance(value, str):
+            return value
+        raise BadRequest(f"{name} is to be a string, not {_described(value)}")
+
+    def boolean(self, name: str) -> bool:
+        value = self._body.get(name, False)
+        # RabbitMQ takes the words as well: its own web pages send them.
+        if value in (True, "true"):
+            return True
+        if value in (False, "false"):
+            return False
+        raise BadRequest(f"{name} is to be true or false, not {_described(value)}")
+
+    def table(self, name: str) -> dict[str, Any]:
+        value = self._body.get(name, {})
+        if value == []:  # what an empty table is to PHP's encoder, and RabbitMQ lets it pass
+            return {}
+        if isinstance(value, dict):
+            return value
+        raise BadRequest(f"{name} is to be an object, not {_described(value)}")
+
+
+def _described(value: object) -> str:
+    return "nothing" if value is None else json.dumps(value)[:60]
+
+
+def _log_in(broker: ManagedBroker, request: web.Request) -> User:
+    name, password = _credentials(request.headers.get("Authorization", ""))
+    user = broker.users.log_in(name, password, loopback=_is_loopback(request.remote))
+    if isinstance(user, LoginRefused):
+        raise NotAuthorised("Login failed", error="not_authorized")
+    return user
+
+
+def _credentials(header: str) -> tuple[str, str]:
+    """User and password of a Basic header (RFC 7617). Raises NotAuthorised."""
+    scheme, _, token = header.partition(" ")
+    try:
+        name, colon, password = base64.b64decode(token, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        colon = ""
+    if scheme.lower() != "basic" or not colon:
+        raise NotAuthorised("Login failed", error="not_authorized")
+    return name, password
+
+
+def _is_loopback(address: str | None) -> bool:
+    try:
+        return address is not None and ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+Json = dict[str, Any]
+Columns: TypeAlias = frozenset[str] | None
+"""The columns that are asked for; None: all."""
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_T = TypeVar("_T")
+_NamedT = TypeVar("_NamedT", bound=Named)
+PAGE_SIZE: Final = 100
+PAGE_SIZE_MAX: Final = 500
+
+
+def listed(request: web.Request, items: Sequence[Json]) -> web.Response:
+    """All items, or the page that the query asks for. Raises BadRequest for a page that cannot be."""
+    return _shown(request, items, lambda item: str(item.get("name", "")), lambda item, _columns: item)
+
+
+def described(
+    request: web.Request, found: Sequence[_NamedT], describe: Callable[[_NamedT, Columns], Json]
+) -> web.Response:
+    """As `listed`, in the order of their names, of what is described only where it is shown and only in the columns
+    that are asked for: of thousands of queues as a rule a few are wanted, or two numbers of each. Raises BadRequest."""
+    return _shown(request, found, attrgetter("name"), describe, is_sorted=False)
+
+
+def _shown(
+    request: web.Request,
+    found: Sequence[_T],
+    name: Callable[[_T], str],
+    describe: Callable[[_T, Columns], Json],
+    *,
+    is_sorted: bool = True,
+) -> web.Response:
+    query = request.query
+    paths = [column.split(".") for column in query["columns"].split(",")] if query.get("columns") else None
+    columns = None if paths is None else frozenset(path[0] for path in paths)
+
+    def json_of(one: _T) -> Json:
+        item = describe(one, columns)
+        return item if paths is None else _copied(item, paths)
+
+    if "page" not in query:
+        return web.json_response([json_of(one) for one in (found if is_sorted else sorted(found, key=name))])
+    page = _number(query.get("page"), "page", most=None)
+    size = _number(query.get("page_size", str(PAGE_SIZE)), "page_size", most=PAGE_SIZE_MAX)
+    is_wanted = _filter(request)
+    wanted = [one for one in found if is_wanted(name(one))]
+    if not is_sorted:
+        wanted.sort(key=name)
+    pages = math.ceil(len(wanted) / size)
+    if page > max(1, pages):
+        raise BadRequest(f"page {page} is beyond the last, {pages}", error="page_out_of_range")
+    shown = wanted[(page - 1) * size : page * size]
+    return web.json_response(
+        {
+            "items": [json_of(one) for one in shown],
+            "item_count": len(shown),
+            "filtered_count": len(wanted),
+            "total_count": len(found),
+            "page": page,
+            "page_count": pages,
+            "page_size": size,
+        }
+    )
+
+
+def chosen(request: web.Request, item: Json) -> Json:
+    """The columns asked for; a dot leads into an object."""
+    columns = request.query.get("columns")
+    if not columns:
+        return item
+    return _copied(item, [column.split(".") for column in columns.split(",")])
+
+
+def _copied(item: Json, paths: Sequence[Sequence[str]]) -> Json:
+    result: Json = {}
+    for path in paths:
+        _copy(item, result, path)
+    return result
+
+
+def _copy(source: Json, target: Json, path: Sequence[str]) -> None:
+    name, *rest = path
+    if name not in source:
+        return
+    if not rest:
+        target[name] = source[name]
+    elif isinstance(source[name], dict):
+        _copy(source[name], target.setdefault(name, {}), rest)
+
+
+def _filter(request: web.Request) -> Callable[[str], object]:
+    """Filter of names that the query states. Raises BadRequest."""
+    wanted = request.query.get("name", "")
+    if request.query.get("use_regex") != "true":
+        part = wanted.lower()
+        return lambda name: part in name.lower()
+    try:
+        return re.compile(wanted).search
+    except re.error as error:
+        raise BadRequest(f"name: {wanted!r} is no regular expression: {error}") from error
+
+
+def _number(text: str | None, name: str, *, most: int | None) -> int:
+    if text is None or not text.isdecimal() or not int(text) or (most is not None and int(text) > most):
+        raise BadRequest(f"{name} is to be a number from 1{f' to {most}' if most else ''}, not {text!r}")
+    return int(text)

@@ -1,0 +1,99 @@
+"""HTTP server of the management API: routes, errors as JSON, probes.
+
+RabbitMQ's own health checks (`connections`) ask for one. Who asks here while the broker recovers finds nobody
+listening.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from lbg_broker.server.core.errors import Refusal
+from lbg_broker.server.management import connections, queues, users
+from lbg_broker.server.management.request import (
+    BROKER,
+    ApiError,
+    Failed,
+    ManagedBroker,
+    NotAuthorised,
+    NotFound,
+    of_refusal,
+)
+
+ROUTES = web.RouteTableDef()
+
+
+@ROUTES.get("/healthz")
+async def is_alive(_request: web.Request) -> web.Response:
+    """The event loop turns. A full disk is no reason to end the broker: consumers make room."""
+    return web.json_response({"status": "ok"})
+
+
+@ROUTES.get("/readyz")
+async def is_ready(request: web.Request) -> web.Response:
+    """Readiness: 200 if what is published now will be confirmed."""
+    reason = request.app[BROKER].unready_because
+    if reason is not None:
+        raise Failed(reason)
+    return web.json_response({"status": "ok"})
+
+
+log = logging.getLogger("lbg.broker.management")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+SHUTDOWN_S = 1.0
+
+
+def application(broker: ManagedBroker) -> web.Application:
+    """The API of one broker."""
+    app = web.Application(middlewares=[_errors_as_json])
+    app[BROKER] = broker
+    for routes in (connections.ROUTES, users.ROUTES, queues.ROUTES, ROUTES):
+        app.add_routes(routes)
+    return app
+
+
+@asynccontextmanager
+async def managing(
+    broker: ManagedBroker, *, host: str, port: int, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """Serve the API for as long as the block lasts; gives the port, which the system chooses when asked for 0.
+
+    Raises OSError when it cannot listen there.
+    """
+    runner = web.AppRunner(application(broker), access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port, ssl_context=tls).start()
+        bound: int = runner.addresses[0][1]
+        log.info("management API on %s:%d", host, bound)
+        yield bound
+    finally:
+        await runner.cleanup()
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Refusal as refusal:
+        return _answer(of_refusal(refusal))
+    except ApiError as error:
+        return _answer(error)
+    except web.HTTPNotFound:
+        return _answer(NotFound())
+    except web.HTTPMethodNotAllowed as error:
+        return web.json_response(
+            {"error": "Method Not Allowed"}, status=405, headers={"Allow": error.headers["Allow"]}
+        )
+
+
+def _answer(error: ApiError) -> web.Response:
+    # Without the header no browser and few libraries would send a password.
+    challenge = {"WWW-Authenticate": 'Basic realm="LBG"'} if isinstance(error, NotAuthorised) else None
+    return web.json_response(error.body(), status=error.status, headers=challenge)

@@ -1,0 +1,214 @@
+"""`lbg broker`: serve, backup and restore of the embedded broker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from lbgroup.options import FILE
+
+if TYPE_CHECKING:
+    from lbg_broker.server import Address, Server
+    from lbg_broker.server.store.backup import StoreCopy
+
+
+STANDARD = "-"
+DATA_DIR = click.option(
+    "--data-dir",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The broker's data directory.",
+)
+
+
+@click.command(epilog="Example: lbg broker backup --data-dir ./data backup.sqlite3")
+@DATA_DIR
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+def backup(data_dir: Path, file: str) -> None:
+    """Copy a broker's messages and definitions to FILE (- is standard output) while it runs.
+
+    The copy holds everything that was confirmed when it began, users and the hashes of their passwords too. It is
+    read again and checked before it gets its name. Standard output takes as much room in the data directory meanwhile.
+    """
+    from lbg_broker.server.store.backup import back_up, copied_out
+
+    if file == STANDARD:
+        with copied_out(data_dir) as (copy, found):
+            shutil.copyfileobj(copy, sys.stdout.buffer, 1 << 20)
+            sys.stdout.buffer.flush()
+    else:
+        found = back_up(data_dir, Path(file))
+    _tell("backed up", found)
+
+
+@click.command(epilog="Example: lbg broker restore --data-dir ./data backup.sqlite3")
+@DATA_DIR
+@click.option("--replace", is_flag=True, help="Give up the store that is there.")
+@click.argument("file", type=click.File("rb"))
+def restore(data_dir: Path, replace: bool, file: BinaryIO) -> None:
+    """Make FILE (- is standard input), which `lbg broker backup` wrote, a broker's store. No broker may run there.
+
+    A file that is damaged or was cut off is refused, and changes nothing.
+    """
+    from lbg_broker.server.store.backup import restore as restore_store
+
+    _tell("restored", restore_store(file, data_dir, replace=replace))
+
+
+def _tell(what: str, copy: StoreCopy) -> None:
+    told = f"{what}: {copy.queues} queues, {copy.messages} messages, {copy.size_bytes / (1 << 20):.1f} MiB"
+    click.echo(told, err=True)
+
+
+@click.group(no_args_is_help=True)
+def broker() -> None:
+    """Run the embedded broker (AMQP 0-9-1 on one node, durable in one directory), and copy what it holds."""
+
+
+@broker.command(epilog="Example: lbg broker serve --data-dir ./data")
+@click.option(
+    "--data-dir",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where messages and definitions are kept; made if missing.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:5672",
+    show_default=True,
+    help="Where AMQP listens; port 0 takes a free one.",
+)
+@click.option(
+    "--management",
+    metavar="HOST:PORT",
+    default="127.0.0.1:15672",
+    show_default=True,
+    help="Where the management HTTP API listens.",
+)
+@click.option("--no-management", is_flag=True, help="Serve no management API.")
+@click.option("--certfile", type=FILE, help="The broker's certificate (PEM): AMQP is served over TLS only.")
+@click.option("--keyfile", type=FILE, help="The key of --certfile.")
+@click.option("--client-cafile", type=FILE, help="Ask clients for a certificate of these authorities.")
+@click.option(
+    "--admin-username-file",
+    type=FILE,
+    envvar="LBG_ADMIN_USERNAME_FILE",
+    show_envvar=True,
+    help="The first line of this file is an administrator's name: let in from everywhere, kept so at each start.",
+)
+@click.option(
+    "--admin-password-file",
+    type=FILE,
+    envvar="LBG_ADMIN_PASSWORD_FILE",
+    show_envvar=True,
+    help="The first line of this file is the administrator's password; taken up within seconds when it changes.",
+)
+@click.option(
+    "--default-message-group",
+    metavar="NAME",
+    default="qpid.no-group",
+    show_default=True,
+    envvar="LBG_DEFAULT_MESSAGE_GROUP",
+    show_envvar=True,
+    help="The group of messages that name none, on queues of message groups.",
+)
+@click.option(
+    "--max-message-size",
+    metavar="BYTES",
+    type=click.IntRange(64 * 1024, 512 * 1024 * 1024),
+    default=16 * 1024 * 1024,
+    show_default=True,
+    envvar="LBG_MAX_MESSAGE_SIZE",
+    show_envvar=True,
+    help="The largest message; a larger one closes its channel (406). RabbitMQ's max_message_size.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Say where it listens as one line of JSON.")
+def serve(
+    data_dir: Path,
+    listen: str,
+    management: str,
+    no_management: bool,
+    certfile: Path | None,
+    keyfile: Path | None,
+    client_cafile: Path | None,
+    admin_username_file: Path | None,
+    admin_password_file: Path | None,
+    default_message_group: str,
+    max_message_size: int,
+    as_json: bool,
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C.
+
+    A new broker knows one user: the administrator whom the files name, or else guest with password guest, let in
+    from this machine only. It is one node: there is no second copy of a message. For more than one machine, run the
+    same groups on RabbitMQ.
+
+    The files of --certfile and of the administrator may change while it runs: what they hold is taken up, and
+    connections that are there stay.
+    """
+    import logging
+
+    from lbg_broker.server import AdministratorFiles, ServerSettings, TlsSettings
+    from lbg_broker.server import serve as serve_broker
+
+    if (certfile is None) != (keyfile is None):
+        raise click.UsageError("--certfile and --keyfile go together")
+    if client_cafile is not None and certfile is None:
+        raise click.UsageError("--client-cafile needs --certfile and --keyfile")
+    if (admin_username_file is None) != (admin_password_file is None):
+        raise click.UsageError("--admin-username-file and --admin-password-file go together")
+    if not default_message_group:
+        raise click.BadParameter("a group's name is not empty", param_hint="--default-message-group")
+    administrator = (
+        AdministratorFiles(admin_username_file, admin_password_file)
+        if admin_username_file is not None and admin_password_file is not None
+        else None
+    )
+    tls = (
+        TlsSettings(certfile, keyfile, client_cafile)
+        if certfile is not None and keyfile is not None
+        else None
+    )
+    settings = ServerSettings(
+        data_dir,
+        listen=_address("--listen", listen),
+        management=None if no_management else _address("--management", management),
+        tls=tls,
+        administrator=administrator,
+        default_message_group=default_message_group,
+        message_max_bytes=max_message_size,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    serve_broker(settings, on_ready=lambda server: _tell_ready(server, as_json=as_json))
+
+
+broker.add_command(backup)
+broker.add_command(restore)
+
+
+def _address(option: str, text: str) -> Address:
+    from lbg_broker.server import Address
+
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+
+
+def _tell_ready(server: Server, *, as_json: bool) -> None:
+    """One line on standard output as soon as clients can connect; ports that were asked for as 0 are the real ones."""
+    amqp = f"{'amqp' if server.settings.tls is None else 'amqps'}://{server.address}"
+    management = server.management_address
+    api = (
+        None if management is None else f"{'http' if server.settings.tls is None else 'https'}://{management}"
+    )
+    if as_json:
+        click.echo(json.dumps({"amqp": amqp, "management": api}))
+    else:
+        click.echo(f"listening: {amqp}" + (f", management API {api}" if api else ""))

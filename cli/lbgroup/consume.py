@@ -1,0 +1,245 @@
+"""`lbg consume`: a member of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lbgroup.options import broker_options
+
+if TYPE_CHECKING:
+    from lbg_broker.client import BrokerAddress
+    from lbg_sidecar import MemberSettings, Message, Verdict
+
+
+SECONDS = click.FloatRange(min=0)
+
+
+@click.command(
+    epilog="Example: lbg consume --group orders --concurrency 8 -- ./handle-orders",
+    context_settings={"ignore_unknown_options": False},
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARGS]...]")
+@click.option("--group", required=True, metavar="NAME", help="The group to join.")
+@click.option(
+    "--name",
+    default="",
+    metavar="TEXT",
+    help="What others call this member; by default host and process. In mode Sessions required: its session.",
+)
+@click.option(
+    "--assignment",
+    type=click.Choice(["balanced", "static"]),
+    default="balanced",
+    show_default=True,
+    help="balanced: loads differ by at most one queue. static: queue mod clients == index.",
+)
+@click.option("--clients", type=int, metavar="N", help="For static: the most members there will be.")
+@click.option(
+    "--index", type=int, metavar="I", help="A fixed client index; by default the lowest that is free."
+)
+@click.option(
+    "--concurrency", type=int, default=16, show_default=True, metavar="N", help="Messages in work at a time."
+)
+@click.option(
+    "--prefetch", type=int, metavar="N", help="Unacknowledged messages a queue; by default derived."
+)
+@click.option(
+    "--order",
+    type=click.Choice(["key", "queue"]),
+    help="What is worked on one message at a time. By default key; in mode Sessions queue, and nothing else.",
+)
+@click.option(
+    "--release-period",
+    type=SECONDS,
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="For static: how often backups let go of their queues.",
+)
+@click.option(
+    "--rebalance-delay",
+    type=SECONDS,
+    metavar="S",
+    help="How long the members must be the same before queues move. By default 5, in mode Partitioned the group's.",
+)
+@click.option(
+    "--max-handoff-time",
+    type=SECONDS,
+    metavar="S",
+    help="How long a queue may stand still to be drained for a move. By default 3, in mode Partitioned the group's.",
+)
+@click.option(
+    "--call-timeout",
+    type=SECONDS,
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="Longest wait for a verdict.",
+)
+@click.option(
+    "--max-attempts",
+    type=int,
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Failed attempts after which --when-exhausted counts.",
+)
+@click.option(
+    "--when-exhausted",
+    type=click.Choice(["block", "dead-letter"]),
+    default="block",
+    show_default=True,
+    help="block: its key waits, while it is tried on at the longest interval. dead-letter: its key goes on without it.",
+)
+@click.option("--republish", is_flag=True, help="Publish what was processed for `lbg validate`.")
+@click.option(
+    "--journal", type=click.Path(file_okay=False, path_type=Path), help="Directory for the journal."
+)
+@click.option(
+    "--commits",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for what was processed, so that a member of the same --name does not do it again after a crash.",
+)
+@click.option("--quiet", is_flag=True, help="Without CMD: take messages and print nothing.")
+@click.option(
+    "--work",
+    type=SECONDS,
+    default=0.0,
+    metavar="S",
+    help="Without CMD: pretend that each message takes this long.",
+)
+@click.option(
+    "--connect-timeout",
+    type=SECONDS,
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Longest wait for the first connection; later ones are waited for however long it takes.",
+)
+@broker_options(login=True)
+def consume(
+    command: tuple[str, ...],
+    group: str,
+    name: str,
+    assignment: str,
+    clients: int | None,
+    index: int | None,
+    concurrency: int,
+    prefetch: int | None,
+    order: str | None,
+    release_period: float,
+    rebalance_delay: float | None,
+    max_handoff_time: float | None,
+    call_timeout: float,
+    max_attempts: int,
+    when_exhausted: str,
+    republish: bool,
+    journal: Path | None,
+    commits: Path | None,
+    quiet: bool,
+    work: float,
+    connect_timeout: float,
+    address: BrokerAddress,
+) -> None:
+    """Join a group as a member until SIGTERM or Ctrl-C.
+
+    CMD runs once and for long: it gets each message as one line of JSON on its standard input and answers each,
+    in any order, with one line on its standard output: {"id": ..., "verdict": "ack" | "retry" | "drop",
+    "reason": ...}. Without CMD, messages are printed as one line of JSON each and acknowledged.
+
+    SIGTERM hands the queues over before it ends: nothing is delivered twice. A second SIGTERM ends it at once.
+    """
+    from lbg_sidecar import Assignment, MemberSettings, Order, WhenExhausted
+
+    if command and (quiet or work):
+        raise click.UsageError("--quiet and --work go without a command")
+    settings = MemberSettings(
+        broker=address.spread_places(),
+        group=group,
+        name=name,
+        assignment=Assignment(assignment),
+        clients=clients,
+        index=index,
+        concurrency=concurrency,
+        prefetch=prefetch,
+        order=None if order is None else Order(order),
+        release_interval_s=release_period,
+        rebalance_delay_s=rebalance_delay,
+        max_handoff_s=max_handoff_time,
+        call_timeout_s=call_timeout,
+        max_attempts=max_attempts,
+        when_exhausted=WhenExhausted(when_exhausted),
+        republish=republish,
+        journal=journal,
+        commits=commits,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    asyncio.run(
+        _run(
+            settings, command, printing=_Printing(quiet=quiet, work_s=work), connect_timeout_s=connect_timeout
+        )
+    )
+
+
+class _Printing:
+    """The application when there is no command: one line of JSON for each message."""
+
+    def __init__(self, *, quiet: bool, work_s: float) -> None:
+        self._quiet = quiet
+        self._work_s = work_s
+        self.closed: Callable[[], None] = lambda: None
+        self.is_closed = False
+
+    async def __call__(self, message: Message) -> Verdict | None:
+        from lbg_sidecar import retry
+
+        if self._work_s:
+            await asyncio.sleep(self._work_s)
+        if self._quiet:
+            return None
+        try:
+            # Flushed before it is acknowledged: what a reader has not got is delivered again.
+            sys.stdout.write(json.dumps(message.as_json(), separators=(",", ":")) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.is_closed = True
+            self.closed()
+            return retry("nobody reads the output any more")
+        return None
+
+
+async def _run(
+    settings: MemberSettings, command: tuple[str, ...], *, printing: _Printing, connect_timeout_s: float
+) -> None:
+    from lbg_sidecar import CommandChannel, Member
+    from lbg_sidecar.app import CONCURRENCY
+
+    await _first_connection(settings, connect_timeout_s)
+    app = CommandChannel(command, concurrency=settings.concurrency or CONCURRENCY) if command else printing
+    member = Member(settings, app)
+    printing.closed = lambda: member.stop("nobody reads the output any more")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, member.stop, number.name)
+    async with member:
+        await member.run()
+    if printing.is_closed:
+        raise BrokenPipeError
+
+
+async def _first_connection(settings: MemberSettings, timeout_s: float) -> None:
+    """A member comes back by itself for ever, so what is wrong at the very first is told here. Raises ConnectError."""
+    from lbg_broker.client import ConnectionSettings, connect_any
+
+    places = [ConnectionSettings.parse(one) if isinstance(one, str) else one for one in settings.addresses]
+    connection = await connect_any(places, name=f"lbg consume {settings.name}", within_s=timeout_s)
+    await connection.close()

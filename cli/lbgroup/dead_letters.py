@@ -1,0 +1,206 @@
+"""`lbg dead`: list, replay and discard the dead letters of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from lbgroup.commands import CliError
+from lbgroup.options import broker_options
+
+if TYPE_CHECKING:
+    from lbg_broker.client import BrokerAddress
+    from lbg_broker.dead_letters import DeadLetter, DeadQueue, ReplayResult, Selection
+
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
+
+REASON_MAX_CHARS = 100
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Say what was done as one JSON object.")
+
+
+def selecting(command: C) -> C:
+    """Options that select dead letters, handed to the command as one `selection`."""
+
+    @functools.wraps(command)
+    def with_selection(
+        *args: Any, ids: tuple[str, ...], key: str | None, reason: str | None, all_: bool, **kwargs: Any
+    ) -> Any:
+        from lbg_broker.dead_letters import Selection
+
+        if all_ == bool(ids or key is not None or reason is not None):
+            raise click.UsageError("say which: --id, --key, --reason (what is given must all hold), or --all")
+        return command(*args, selection=Selection(frozenset(ids), key, reason), **kwargs)
+
+    made: Any = with_selection
+    for option in (
+        click.option("--all", "all_", is_flag=True, help="Every dead letter that is there now."),
+        click.option("--reason", metavar="TEXT", help="Those whose reason holds this text."),
+        click.option("--key", metavar="KEY", help="Those of this key."),
+        click.option("--id", "ids", multiple=True, metavar="ID", help="This one. Repeatable."),
+    ):
+        made = option(made)
+    return cast(C, made)
+
+
+@click.group(no_args_is_help=True)
+def dead() -> None:
+    """List what members refused, publish it to its group again, or discard it.
+
+    Needs a user who may read lbg.GROUP.dead: the group's own may not.
+    """
+
+
+@dead.command(name="list", epilog="Example: lbg dead list orders --reason 'no such account'")
+@click.argument("group")
+@click.option("--key", metavar="KEY", help="Only those of this key.")
+@click.option("--reason", metavar="TEXT", help="Only those whose reason holds this text.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="At most N."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: group, total and letters.")
+@broker_options(login=True)
+def list_(
+    group: str, address: BrokerAddress, key: str | None, reason: str | None, limit: int, as_json: bool
+) -> None:
+    """List the dead letters of GROUP, oldest first; none is taken away. AGE is since it was published."""
+    from lbg_broker.dead_letters import Selection, list_letters
+
+    selection = Selection(key=key, reason=reason)
+    listing = _with_queue(address, group, lambda queue: list_letters(queue, selection, limit=limit))
+    now_us = time.time_ns() // 1000
+    letters = [letter.to_json(now_us) for letter in listing.letters]
+    if as_json:
+        click.echo(json.dumps({"group": group, "total": listing.total, "letters": letters}, indent=2))
+    else:
+        for letter in listing.letters:
+            click.echo(_line(letter, now_us))
+        shown = f"{len(letters):,} shown of {listing.total:,} dead letters in group {group}"
+        click.echo(shown, err=True)
+    if listing.not_looked_at:
+        raise CliError(_not_looked_at(listing.not_looked_at, group))
+
+
+@dead.command(epilog="Example: lbg dead replay orders --key N14228")
+@click.argument("group")
+@selecting
+@AS_JSON
+@broker_options(login=True)
+def replay(group: str, address: BrokerAddress, selection: Selection, as_json: bool) -> None:
+    """Publish dead letters of GROUP to it again, oldest first, in order per key, behind what waits there now.
+
+    Each is acknowledged once its queue has confirmed it; what is on the way when the command is killed may be
+    replayed a second time by the next. Stops at the first that is refused; it and the rest stay dead letters.
+    A binding of the group that is missing is made again first. Members take a replayed message for a new one: headers
+    lbg-original-publisher and lbg-original-seq say who it was.
+    """
+    from lbg_broker.dead_letters import ReplayResult
+    from lbg_broker.dead_letters import replay as replay_letters
+
+    done = ReplayResult()
+    with _told(done, group, "replayed", as_json=as_json):
+        _with_queue(address, group, lambda queue: replay_letters(queue, selection, done))
+
+
+@dead.command(epilog="Example: lbg dead discard orders --reason 'no such account' --save refused.jsonl")
+@click.argument("group")
+@selecting
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write each to this new file (JSON Lines) first, on disk before it is taken away.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@AS_JSON
+@broker_options(login=True)
+def discard(
+    group: str, address: BrokerAddress, selection: Selection, save: Path | None, yes: bool, as_json: bool
+) -> None:
+    """Take dead letters of GROUP away for good."""
+    from lbg_broker.dead_letters import ReplayResult, count
+    from lbg_broker.dead_letters import discard as discard_letters
+
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("nobody can be asked here: say --yes to discard")
+        found = _with_queue(address, group, lambda queue: count(queue, selection))
+        if not click.confirm(f"discard {found:,} dead letters of group {group} for good?", err=True):
+            raise CliError("nothing was discarded")
+    done = ReplayResult()
+    with _told(done, group, "discarded", as_json=as_json), _new_file(save) as file:
+        _with_queue(address, group, lambda queue: discard_letters(queue, selection, done, save=file))
+
+
+def _with_queue(address: BrokerAddress, group: str, work: Callable[[DeadQueue], Awaitable[T]]) -> T:
+    from lbg_broker.dead_letters import open_dead_queue
+
+    async def run() -> T:
+        async with open_dead_queue(address.places(), group) as queue:
+            return await work(queue)
+
+    return asyncio.run(run())
+
+
+@contextmanager
+def _told(done: ReplayResult, group: str, what: str, *, as_json: bool) -> Iterator[None]:
+    """Say what was done however it ends; an ID that is not there is a failure."""
+    try:
+        yield
+    finally:
+        if as_json:
+            click.echo(json.dumps({"group": group, **done.to_json(what)}, indent=2))
+        elif done.total or sys.exception() is None:
+            unknown = f", {done.unknown:,} of unknown fate" if done.unknown else ""
+            click.echo(f"{done.done:,} of {done.total:,} dead letters of group {group} {what}{unknown}")
+    if done.not_looked_at:
+        raise CliError(_not_looked_at(done.not_looked_at, group))
+    if done.missing_ids:
+        raise CliError(f"no dead letter of group {group} has id {', '.join(sorted(done.missing_ids))}")
+
+
+def _not_looked_at(count: int, group: str) -> str:
+    return (
+        f"{count:,} dead letters of group {group} were not looked at, for somebody else holds them: "
+        "say it again when no other lbg dead works on the group"
+    )
+
+
+@contextmanager
+def _new_file(path: Path | None) -> Iterator[IO[str] | None]:
+    """Its name is on disk before anything in it has to be."""
+    if path is None:
+        yield None
+        return
+    with path.open("x", encoding="utf-8") as file:
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        yield file
+
+
+def _line(letter: DeadLetter, now_us: int) -> str:
+    age_s = letter.age_s(now_us)
+    reason = " ".join(letter.reason.split())
+    told = {
+        "key": letter.key,
+        "attempts": letter.attempts,
+        "queue": letter.queue,
+        "member": letter.member_name or letter.member,
+        "age": None if age_s is None else f"{age_s:,.0f}s",
+    }
+    facts = "  ".join(f"{name} {'-' if value is None else value}" for name, value in told.items())
+    return f"{letter.id or '-'}  {facts}  {reason[:REASON_MAX_CHARS]}"

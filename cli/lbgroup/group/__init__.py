@@ -1,0 +1,1 @@
+"""`lbg group` subcommands."""

@@ -1,0 +1,181 @@
+"""`lbg group rotate`, `repartition`, `close` and `delete`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lbgroup.group.create import given_password, kept_secret, password_options, tell_password, with_admin
+from lbgroup.options import broker_options
+
+if TYPE_CHECKING:
+    from lbg_broker.client import BrokerAddress
+
+
+@click.command(epilog="Example: lbg group rotate orders --client-password-file /run/secrets/orders/password")
+@click.argument("name")
+@click.option(
+    "--client-username",
+    metavar="NAME",
+    help="Make this the group's user; the one before is still let in. By default the user stays.",
+)
+@password_options
+@click.option("--finish", is_flag=True, help="Delete the users before; refused while they have connections.")
+@click.option(
+    "--force", is_flag=True, help="With --finish: also with connections, which the broker then closes."
+)
+@broker_options(login=True, management=True)
+def rotate(
+    name: str,
+    address: BrokerAddress,
+    client_username: str | None,
+    client_password_file: Path | None,
+    write_password: Path | None,
+    finish: bool,
+    force: bool,
+) -> None:
+    """Give the user of group NAME a new password, or the group a new user, while members stay.
+
+    Nobody is disconnected by it. Who logs in with --password-file reads the new password when it connects again,
+    and until it is there tries again.
+    """
+    from lbg_broker.admin.groups import finish_rotation, rotate_user
+
+    if finish and (client_username or client_password_file or write_password):
+        raise click.UsageError("--finish goes without a new user or password")
+    if finish:
+        deleted = with_admin(address, lambda admin: finish_rotation(admin, name, force=force))
+        click.echo("\n".join(map(str, deleted)) or f"group {name} has one user, nothing to do")
+        return
+    password = given_password(client_password_file)
+    with kept_secret(write_password if password is None else None) as secret:
+        rotated = with_admin(
+            address, lambda admin: rotate_user(admin, name, username=client_username, password=password)
+        )
+        click.echo("\n".join(map(str, rotated.changes)))
+        if rotated.password is not None:
+            tell_password(rotated.username, rotated.password, secret)
+
+
+WAITING_TOLD_EVERY_S = 3.0
+
+
+@click.command(epilog="Example: lbg group repartition orders --queues 8")
+@click.argument("name")
+@click.option(
+    "--queues", required=True, type=click.IntRange(min=1), metavar="N", help="How many there are to be."
+)
+@click.option(
+    "--max-clients",
+    type=click.IntRange(min=1),
+    metavar="N",
+    show_default="as the group has it",
+    help="Most members, where the limit that the group was given is to change as well.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait until the group is drained, and again until its members are Ready.",
+)
+@click.option(
+    "--discard", is_flag=True, help="Delete what is left in the queues that go, instead of waiting for it."
+)
+@broker_options(login=True, management=True)
+def repartition(
+    name: str, address: BrokerAddress, queues: int, max_clients: int | None, timeout: float, discard: bool
+) -> None:
+    """Give group NAME another number of queues, while members stay and publishers wait.
+
+    Ingress off, wait until everything is drained, change the number (the highest queue goes first), wait until members
+    are Ready, ingress on. Publishers of LBG wait and go on in order; others are refused while it lasts. If it is not
+    drained in time nothing is changed. Interrupted anywhere, the same command again finishes, and one with the number
+    of before takes it back.
+    """
+    from lbg_broker.admin.repartition import repartition_group
+
+    steps = Steps()
+    try:
+        done = with_admin(
+            address,
+            lambda admin: repartition_group(
+                admin,
+                name,
+                queues,
+                timeout_s=timeout,
+                max_clients=max_clients,
+                discard=discard,
+                tell=steps.tell,
+            ),
+        )
+    finally:
+        if steps.is_closed:
+            click.echo(
+                f"! group {name} takes no messages: the same command again goes on from here", err=True
+            )
+    if done.is_changed:
+        click.echo(f"group {name} has {done.now} queues now")
+    else:
+        click.echo(f"group {name} has {done.now} queues, nothing to do")
+
+
+class Steps:
+    """Every step is a line, and now and then what is waited for: counts change all the while."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        """True if publishers were shut out, and not let in again."""
+        self._quiet_until = 0.0
+
+    def tell(self, line: str) -> None:
+        now = time.monotonic()
+        if line.startswith("ingress "):
+            self.is_closed = not line.startswith("ingress on")
+        if not line.startswith("waiting for"):
+            click.echo(line, err=True)
+            self._quiet_until = 0.0
+        elif now >= self._quiet_until:
+            click.echo(line, err=True)
+            self._quiet_until = now + WAITING_TOLD_EVERY_S
+
+
+@click.command(epilog="Example: lbg group close orders --session orders-2")
+@click.argument("name")
+@click.option("--session", metavar="NAME", help="End this session only: it gets no new messages.")
+@broker_options(login=True, management=True)
+def close(name: str, address: BrokerAddress, session: str | None) -> None:
+    """Close group NAME, of mode Sessions: publishers are refused, what waits is delivered, and every session that has
+    got it all gets End-of-Session.
+
+    Says what is left. A session without a consumer keeps its messages until a consumer of that name comes back.
+    """
+    from lbg_broker.admin.groups import close_group
+    from lbgroup.group.show import leftover_lines
+
+    left = with_admin(address, lambda admin: close_group(admin, name, session=session))
+    click.echo("\n".join(leftover_lines(left, session=session)))
+
+
+@click.command(epilog="Example: lbg group delete orders")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Delete with the messages and consumers that remain.")
+@click.option("--no-user", is_flag=True, help="Leave the group's user; then no management API is needed.")
+@broker_options(login=True, management=True)
+def delete(name: str, address: BrokerAddress, force: bool, no_user: bool) -> None:
+    """Delete group NAME with all that belongs to it, however much of it is left.
+
+    Refused while messages or consumers remain, unless --force.
+    """
+    from lbg_broker.admin.groups import delete_group
+
+    actions = with_admin(
+        address,
+        lambda admin: delete_group(admin, name, force=force, with_user=not no_user),
+        with_management=not no_user or bool(address.management_urls),
+    )
+    click.echo(f"group {name} deleted ({len(actions)} objects)")

@@ -1,0 +1,229 @@
+"""`lbg group create`, and the passwords of group users."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from lbg_broker.group import (
+    DEFAULT_HASH_COUNT,
+    DEFAULT_HASH_FUNCTION,
+    DEFAULT_QUEUE_COUNT,
+    DEFAULT_QUEUE_SIZE_MB,
+    EXCLUSIVE,
+    PARTITIONED,
+    UNCOUNTED_MODES,
+    GroupSpec,
+)
+from lbgroup.commands import CliError
+from lbgroup.options import FILE, broker_options, management_of
+
+if TYPE_CHECKING:
+    from lbg_broker.admin.groups import Created
+    from lbg_broker.admin.live import LiveAdmin
+    from lbg_broker.client import BrokerAddress
+
+
+T = TypeVar("T")
+
+
+def with_admin(
+    address: BrokerAddress,
+    work: Callable[[LiveAdmin], Awaitable[T]],
+    *,
+    with_management: bool = True,
+) -> T:
+    """Run `work` on an admin that is closed afterwards."""
+    from lbg_broker.admin.live import LiveAdmin
+
+    async def run() -> T:
+        admin = LiveAdmin(address.places(), management_of(address) if with_management else None)
+        try:
+            return await work(admin)
+        finally:
+            await admin.close()
+
+    return asyncio.run(run())
+
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def password_options(command: C) -> C:
+    """Options for the source of the password of the group's user and, if it is generated, its destination."""
+    for option in (
+        click.option(
+            "--write-password",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Write a generated password to this new file (mode 600) and do not print it.",
+        ),
+        click.option(
+            "--client-password-file",
+            type=FILE,
+            help="The user's password is this file's first line. Otherwise $LBG_CLIENT_PASSWORD, or one is generated.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def given_password(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get("LBG_CLIENT_PASSWORD") or None
+    from lbg_broker.client.settings import first_line
+
+    try:
+        return first_line(file)
+    except ValueError as error:
+        raise CliError(f"--client-password-file {error}") from error
+
+
+@contextlib.contextmanager
+def kept_secret(file: Path | None) -> Iterator[Path | None]:
+    """Make the file first: a password that cannot be kept must not be set. It is removed if nothing is written."""
+    if file is not None:
+        file.touch(mode=0o600, exist_ok=False)
+    try:
+        yield file
+    finally:
+        if file is not None and not file.stat().st_size:
+            file.unlink()
+
+
+def tell_password(user: str, password: str, file: Path | None) -> None:
+    if file is not None:
+        file.write_text(password + "\n")
+        click.echo(f"user {user}: its password is in {file}")
+    else:
+        click.echo(f"user {user}: password {password} (shown this once)")
+
+
+@click.command(epilog="Example: lbg group create orders --hash-count 100 --queue-count 4 --queue-size-mb 100")
+@click.argument("name")
+@click.option("--hash-prefix", metavar="TEXT", help="First word of every routing key; by default the name.")
+@click.option(
+    "--hash-count",
+    metavar="N",
+    default=str(DEFAULT_HASH_COUNT),
+    show_default=True,
+    help="Shards of the key space.",
+)
+@click.option(
+    "--queue-count",
+    metavar="N",
+    show_default=f"{DEFAULT_QUEUE_COUNT}; 1 in modes MessageGroups and Sessions",
+    help="Queues or partitions: the most members at work.",
+)
+@click.option(
+    "--queue-size-mb",
+    metavar="MB",
+    default=str(DEFAULT_QUEUE_SIZE_MB),
+    show_default=True,
+    help="Spool limit of each queue; a full queue refuses.",
+)
+@click.option(
+    "--client-username", metavar="NAME", help="User made for members and publishers; by default the name."
+)
+@click.option(
+    "--hash-function",
+    default=DEFAULT_HASH_FUNCTION,
+    show_default=True,
+    help="crc32, java, murmur2 or modulo.",
+    metavar="NAME",
+)
+@click.option(
+    "--mode",
+    default=EXCLUSIVE,
+    show_default=True,
+    metavar="MODE",
+    help="How members share: Exclusive, Partitioned, MessageGroups or Sessions (docs/modes.md).",
+)
+@click.option(
+    "--max-clients",
+    metavar="N",
+    help="Most members; by default the queue count, or in modes MessageGroups and Sessions the hash count.",
+)
+@click.option(
+    "--rebalance-delay",
+    "rebalance_delay_s",
+    metavar="S",
+    show_default="5",
+    help="Mode Partitioned: how long the consumers must be the same before partitions move.",
+)
+@click.option(
+    "--max-handoff-time",
+    "max_handoff_s",
+    metavar="S",
+    show_default="3",
+    help="Mode Partitioned: how long a partition may stand still to be drained for a move.",
+)
+@password_options
+@click.option("--no-user", is_flag=True, help="Make no user; then no management API is needed.")
+@broker_options(login=True, management=True)
+def create(
+    name: str,
+    address: BrokerAddress,
+    client_password_file: Path | None,
+    write_password: Path | None,
+    no_user: bool,
+    **attributes: str | None,
+) -> None:
+    """Create group NAME: its exchange, queues, bindings, user and record; all of it or nothing.
+
+    HASH COUNT >= QUEUE COUNT >= MAX CLIENTS. A group that is there with the same attributes is checked and
+    repaired; one with other attributes is refused, with the difference. What an interrupted create left is
+    finished, or deleted first where it had other attributes.
+    """
+    from lbg_broker.admin.groups import create_group
+
+    defaults = {"hash_prefix": name, "client_username": name}
+    if attributes["mode"] not in UNCOUNTED_MODES:
+        defaults["queue_count"] = str(DEFAULT_QUEUE_COUNT)
+    given = {field: value for field, value in attributes.items() if value is not None}
+    spec = GroupSpec.parse({"name": name, **defaults, **given})
+    password = None if no_user else given_password(client_password_file)
+
+    async def run(admin: LiveAdmin) -> Created:
+        return await create_group(admin, spec, password=password, with_user=not no_user)
+
+    with kept_secret(write_password if password is None else None) as secret:
+        created = with_admin(address, run, with_management=not no_user or bool(address.management_urls))
+        _tell_created(created)
+        if created.password is not None:
+            tell_password(spec.client_username, created.password, secret)
+
+
+def _parts(spec: GroupSpec) -> str:
+    parts = {
+        EXCLUSIVE: f"{spec.queue_count} queues",
+        PARTITIONED: f"mode Partitioned, {spec.queue_count} partitions",
+    }
+    return parts.get(spec.mode, f"mode {spec.mode}")
+
+
+def _tell_created(created: Created) -> None:
+    spec = created.spec
+    attributes = f"{_parts(spec)}, {spec.hash_count} hashes, prefix {spec.hash_prefix!r}"
+    if created.undone:
+        others = "; ".join(created.undone)
+        click.echo(
+            f"what an interrupted create of {spec.name} with other attributes made is deleted: {others}"
+        )
+    if created.was_begun:
+        click.echo(f"group {spec.name} created, from where an interrupted create stopped: {attributes}")
+    elif not created.was_there:
+        click.echo(f"group {spec.name} created: {attributes}")
+    elif created.changes:
+        click.echo(f"group {spec.name} was there and is repaired: {attributes}")
+        for change in created.changes:
+            click.echo(f"  {change}")
+    else:
+        click.echo(f"group {spec.name} is there, nothing to do: {attributes}")
+    for what in created.unchecked:
+        click.echo(f"! not checked: {what}", err=True)

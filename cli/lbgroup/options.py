@@ -1,0 +1,172 @@
+"""Options that several commands share: broker, management API and credentials; tables of text."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from lbg_broker.admin.describe import Count
+from lbg_broker.admin.snapshot import UNKNOWN
+
+if TYPE_CHECKING:
+    from lbg_broker.admin.management import ManagementApi
+    from lbg_broker.client import BrokerAddress
+
+
+def count_text(count: Count | None) -> str:
+    """None: there is nothing to count."""
+    if count is UNKNOWN:
+        return "unknown"
+    return "missing" if count is None else str(count)
+
+
+def counted(count: int, unit: str) -> str:
+    return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
+DEFAULT_BROKER_URL = "amqp://guest:guest@127.0.0.1:5672/"
+
+C = TypeVar("C", bound=Callable[..., Any])
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class Urls(click.types.StringParamType):
+    """One address or several with commas between them, on the command line as in the environment."""
+
+    name = "URL"
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        return [rv]
+
+
+def management_of(address: BrokerAddress) -> ManagementApi:
+    """The API where it was said to be, or else on its usual port of the broker's hosts; with the broker's login
+    unless its address has one."""
+    from lbg_broker.admin.management import ManagementApi, management_places
+
+    try:
+        where = management_places(address)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return ManagementApi.of_broker(address, where)
+
+
+def tls_arguments(address: BrokerAddress) -> list[str]:
+    """The TLS options as given, for a command that this one starts."""
+    files = {"--cafile": address.cafile, "--certfile": address.certfile, "--keyfile": address.keyfile}
+    return [text for option, file in files.items() if file for text in (option, str(file))]
+
+
+def broker_options(*, login: bool = False, management: bool = False) -> Callable[[C], C]:
+    """--broker and the TLS files, handed to the command as one `address`; `login` and `management` add theirs."""
+    return _handed_over(
+        {**_BROKER, **_TLS, **(_LOGIN if login else {}), **(_MANAGEMENT if management else {})}
+    )
+
+
+def other_broker_options(command: C) -> C:
+    """The same for a command with a broker of its own: only what the command line says counts, and `address` is
+    None when it says nothing."""
+    return _handed_over({**_OTHER_BROKER, **_TLS, **_OTHER_MANAGEMENT})(command)
+
+
+def _handed_over(options: Mapping[str, Callable[[Any], Any]]) -> Callable[[C], C]:
+    def decorate(command: C) -> C:
+        @functools.wraps(command)
+        def with_address(*args: Any, **kwargs: Any) -> Any:
+            from lbg_broker.client import AddressConflict, BrokerAddress, split_urls
+
+            given = {name: kwargs.pop(name) for name in options}
+            urls = split_urls(*given.pop("broker"))
+            management = split_urls(*given.pop("management")) if "management" in given else None
+            if not urls and (management or any(given.values())):
+                raise click.UsageError("--management and the TLS files need --broker")
+            try:
+                address = BrokerAddress(urls, management, **given) if urls else None
+            except AddressConflict as error:
+                raise click.UsageError(str(error)) from None
+            return command(*args, address=address, **kwargs)
+
+        made: Any = with_address
+        for option in reversed(list(options.values())):
+            made = option(made)
+        return cast(C, made)
+
+    return decorate
+
+
+def _addresses(
+    name: str, told: str, *, variable: str | None = None, default: tuple[str, ...] = ()
+) -> Callable[[Any], Any]:
+    return click.option(
+        name,
+        multiple=True,
+        type=Urls(),
+        metavar="URL[,URL]",
+        envvar=variable,
+        show_envvar=variable is not None,
+        default=default,
+        help=told,
+    )
+
+
+def _file_of(what: str) -> Callable[[Any], Any]:
+    return click.option(
+        f"--{what}-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar=f"LBG_{what.upper()}_FILE",
+        show_envvar=True,
+        help=f"The {what} to log in with is this file's first line, read again for every connection.",
+    )
+
+
+_BROKER = {
+    "broker": _addresses(
+        "--broker",
+        "amqp[s]://user:password@host:port/vhost; by default guest at 127.0.0.1:5672. Several, also by repeating it, "
+        "are tried in turn.",
+        variable="LBG_BROKER",
+        default=(DEFAULT_BROKER_URL,),
+    ),
+}
+_TLS = {
+    "cafile": click.option("--cafile", type=FILE, help="Authorities to trust, for amqps and https."),
+    "certfile": click.option("--certfile", type=FILE, help="This client's certificate, for amqps and https."),
+    "keyfile": click.option("--keyfile", type=FILE, help="The key of --certfile."),
+}
+_LOGIN = {
+    "username": click.option(
+        "--username",
+        metavar="NAME",
+        envvar="LBG_USERNAME",
+        show_envvar=True,
+        help="The user to log in as, in place of the address's.",
+    ),
+    "username_file": _file_of("username"),
+    "password_file": _file_of("password"),
+}
+_MANAGEMENT = {
+    "management": _addresses(
+        "--management",
+        "The management API, http[s]://user:password@host:port; by default port 15672 (https: 15671) of the "
+        "broker's hosts, with the broker's login. Several are tried in turn.",
+        variable="LBG_MANAGEMENT",
+    ),
+}
+_OTHER_BROKER = {
+    "broker": _addresses(
+        "--broker",
+        "Play on this broker, amqp[s]://user:password@host:port/vhost, and not on an embedded one of the demo's "
+        "own. Several are tried in turn. $LBG_BROKER does not count here.",
+    ),
+}
+_OTHER_MANAGEMENT = {
+    "management": _addresses(
+        "--management",
+        "The management API of --broker, http[s]://user:password@host:port; by default on its usual port.",
+    ),
+}

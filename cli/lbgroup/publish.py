@@ -1,0 +1,361 @@
+"""`lbg publish`: the rows of a file to a group, with progress."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from lbgroup.commands import CliError, redacted
+from lbgroup.options import broker_options
+
+if TYPE_CHECKING:
+    from lbg_broker.client import BrokerAddress
+    from lbg_broker.publisher import BadRow, GroupPublisher, PublisherEvent, PublishingReport, RowOptions
+    from lbg_broker.publisher.input.source import Source
+
+
+REFRESH_S = 0.1
+RATE_OVER_S = 2.0
+BAD_ROWS_SHOWN = 10
+
+
+class PublishingProgress:
+    """Shows a publisher at work, its events and bad rows. `nothing_read`: what an input without a row was read as."""
+
+    def __init__(self) -> None:
+        self.bad_rows = 0
+        self.nothing_read = ""
+        self._console = Console(stderr=True, highlight=False)
+        self._last_line = ""
+
+    def tell(self, event: PublisherEvent) -> None:
+        from lbg_broker.publisher import events
+
+        # The bar shows full queues; as lines, several of them filling up and emptying would be a flood.
+        if not isinstance(event, events.QueueFull | events.QueueTaking):
+            self._say(str(event))
+
+    def count_bad_row(self, row: BadRow) -> None:
+        self.bad_rows += 1
+        if self.bad_rows <= BAD_ROWS_SHOWN:
+            self._say(f"skipped: {row}")
+        if self.bad_rows == BAD_ROWS_SHOWN:
+            self._say("more bad rows are counted and not shown")
+
+    @contextmanager
+    def shown(self, publisher: GroupPublisher, source: Source) -> Iterator[None]:
+        if not self._console.is_terminal:
+            yield
+            return
+        bar = Progress(
+            SpinnerColumn(),
+            BarColumn(bar_width=30),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[told]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            auto_refresh=False,
+        )
+        with bar:
+            task = bar.add_task("", total=source.total_bytes, told="")
+            rate = Rate()
+
+            def refresh() -> None:
+                bar.update(
+                    task,
+                    completed=source.read_bytes,
+                    told=told(publisher, rate.at(publisher.confirmed_count)),
+                )
+                bar.refresh()
+
+            refreshing = asyncio.ensure_future(_repeat(refresh))
+            try:
+                yield
+            finally:
+                refreshing.cancel()
+                refresh()
+
+    def _say(self, line: str) -> None:
+        if line != self._last_line:
+            self._console.print(redacted(line), markup=False, soft_wrap=True)
+        self._last_line = line
+
+
+def told(publisher: GroupPublisher, rate_per_s: float) -> str:
+    full = publisher.full_queues
+    waiting = f" [yellow]waiting for {', '.join(full[:3])}{', …' if len(full) > 3 else ''}[/]" if full else ""
+    return f"{publisher.accepted_count:,} read, {publisher.confirmed_count:,} confirmed, {rate_per_s:,.0f}/s{waiting}"
+
+
+class Rate:
+    """Growth of a count per second, over the last two seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def at(self, count: int) -> float:
+        now = time.monotonic()
+        self._seen.append((now, count))
+        while now - self._seen[0][0] > RATE_OVER_S:
+            self._seen.popleft()
+        began, first = self._seen[0]
+        return (count - first) / (now - began) if now > began else 0.0
+
+
+async def _repeat(refresh: Callable[[], None]) -> None:
+    while True:
+        refresh()
+        await asyncio.sleep(REFRESH_S)
+
+
+SETTLE_S = 5.0
+"""Seconds that SIGTERM waits for confirms: less than what a container is given to end."""
+
+
+@click.command(
+    epilog="Example: lbg publish --group orders --key tailnum --state flights.state examples/flights-sample.csv.gz"
+)
+@click.argument("file", metavar="FILE")
+@click.option("--group", required=True, metavar="NAME", help="The group to publish to.")
+@click.option(
+    "--key",
+    "key_field",
+    metavar="FIELD",
+    help="Field that holds the key; in JSON, a.b is field b of object a.",
+)
+@click.option("--keyless", is_flag=True, help="No message has a key: each gets a random hash.")
+@click.option(
+    "--no-key",
+    "no_key",
+    multiple=True,
+    metavar="TEXT",
+    help="Key value that means: no key. Repeatable; by default an empty one and NA.",
+)
+@click.option("--topic", default="", metavar="TEXT", help="Rest of every routing key.")
+@click.option("--topic-field", metavar="FIELD", help="Field that holds the topic.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["csv", "tsv", "jsonl"]),
+    help="By default told by the file's name, else by its first character.",
+)
+@click.option(
+    "--bad-rows",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="What to do at a row that is no message; skip counts it.",
+)
+@click.option(
+    "--state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep progress here, and go on from it: the same command again after any end, kill -9 too.",
+)
+@click.option("--name", metavar="NAME", help="The publisher's name; by default the file's.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N messages a second."
+)
+@click.option(
+    "--strict-order",
+    is_flag=True,
+    help="One unconfirmed message per key: no inversion even on a RabbitMQ queue that fills up, at the cost of rate.",
+)
+@click.option(
+    "--journal",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for records of what was confirmed.",
+)
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write what was done here, as JSON."
+)
+@click.option(
+    "--max-message-size",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    show_default="what the broker announces",
+    help="A larger row is a bad row. RabbitMQ announces nothing; give what its max_message_size is there.",
+)
+@click.option(
+    "--connect-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait for the first connection; later ones are waited for however long it takes.",
+)
+@broker_options(login=True)
+def publish(
+    file: str,
+    address: BrokerAddress,
+    group: str,
+    key_field: str | None,
+    keyless: bool,
+    no_key: tuple[str, ...],
+    topic: str,
+    topic_field: str | None,
+    format_: str | None,
+    bad_rows: str,
+    state: Path | None,
+    name: str | None,
+    rate: float | None,
+    strict_order: bool,
+    journal: Path | None,
+    report: Path | None,
+    max_message_size: int | None,
+    connect_timeout: float,
+) -> None:
+    """Publish FILE (CSV or JSON Lines, also .gz or .zip; - is standard input) to a group, a message for each row.
+
+    A CSV row becomes a JSON object of text, with the header's names; a JSON line stays as it is. Order is kept per
+    key, also when a queue is full or the broker goes away: then publishing waits. Ends when the broker has confirmed
+    every message; status 1 if something went wrong.
+    """
+    from lbg_broker.publisher import GroupPublisher, Identity, PublishingSettings, RowOptions
+    from lbg_broker.publisher.input.rows import NO_KEY_VALUES
+
+    if (key_field is None) != keyless:
+        raise click.UsageError("say which field is the key with --key FIELD, or --keyless that there is none")
+    options = RowOptions(
+        key_field=key_field,
+        topic=topic,
+        topic_field=topic_field,
+        no_key=frozenset(no_key) if no_key else NO_KEY_VALUES,
+        format=format_,
+    )
+    try:
+        identity = Identity(name or default_name(file), input=reading_of(options))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    progress = PublishingProgress()
+    publisher = GroupPublisher(
+        address.spread_places(),
+        group=group,
+        identity=identity,
+        settings=PublishingSettings(
+            one_per_key=strict_order,
+            first_connection_s=connect_timeout,
+            max_message_bytes=max_message_size,
+        ),
+        content_type="application/json",
+        state=state,
+        journal=journal,
+        on_event=progress.tell,
+    )
+    work = _publish(publisher, file, options, progress=progress, skips_bad_rows=bad_rows == "skip", rate=rate)
+    try:
+        asyncio.run(work)
+    finally:
+        if publisher.is_opened:
+            done = publisher.report(bad_rows=progress.bad_rows)
+            if done.published or sys.exception() is None:
+                click.echo(summary(done, group))
+            if progress.nothing_read:
+                click.echo(f"  nothing to publish: {progress.nothing_read}")
+            if report is not None:
+                report.write_text(done.to_json())
+            if state is not None and (done.confirmed < done.published or sys.exception() is not None):
+                click.echo(f"the same command goes on from {state}", err=True)
+
+
+async def _publish(
+    publisher: GroupPublisher,
+    file: str,
+    options: RowOptions,
+    *,
+    progress: PublishingProgress,
+    skips_bad_rows: bool,
+    rate: float | None,
+) -> None:
+    from lbg_broker.publisher import open_source, publish_rows, without_rows
+
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        with open_source(file) as source:
+            async with publisher:
+                with progress.shown(publisher, source):
+                    try:
+                        await publish_rows(
+                            publisher,
+                            source,
+                            options,
+                            on_bad_row=progress.count_bad_row if skips_bad_rows else None,
+                            rate_per_s=rate,
+                        )
+                    except asyncio.CancelledError:
+                        await _settle(publisher)
+                        raise
+                if not publisher.accepted_count and not progress.bad_rows:
+                    progress.nothing_read = without_rows(source)
+    except asyncio.CancelledError:
+        raise CliError("stopped by SIGTERM") from None
+
+
+async def _settle(publisher: GroupPublisher) -> None:
+    """Let what is on its way be confirmed, so that the next run, on another broker perhaps, repeats nothing."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SETTLE_S):
+            await publisher.flush()
+
+
+def reading_of(options: RowOptions) -> dict[str, object]:
+    """Options that decide the messages: a state file goes on with the same only."""
+    return {
+        "--key": options.key_field,
+        "--no-key": sorted(options.no_key),
+        "--topic": options.topic,
+        "--topic-field": options.topic_field,
+        "--format": options.format,
+    }
+
+
+def default_name(file: str) -> str:
+    """A publisher's name from its file: `flights` of `data/flights.csv.gz`."""
+    stem = PurePath(file).name.partition(".")[0] if file != "-" else "stdin"
+    kept = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem).strip("-")
+    return kept[:60] or "publisher"
+
+
+def summary(report: PublishingReport, group: str) -> str:
+    """Summary for a person at the end."""
+    from lbg_broker.publisher.events import utc
+
+    head = (
+        f"{report.confirmed:,} of {report.published:,} messages confirmed by group {group}, "
+        f"{report.published_in_this_run:,} in this run in {report.seconds:,.1f} s ({report.messages_per_s:,.0f}/s)"
+    )
+    counts = {
+        "without a key": report.without_key,
+        "bad rows skipped": report.bad_rows,
+        "refusals by full or closed queues": report.refused,
+        "may be there twice": report.maybe_twice,
+        "accepted behind a gap": report.accepted_after_gap,
+        "of them out of order": report.inverted,
+    }
+    told = [f"{count:,} {what}" for what, count in counts.items() if count]
+    lines = [head, *([f"  {', '.join(told)}"] if told else [])]
+    if report.resumed_at_us is not None and report.new_epoch:
+        saved = f" saved at {utc(report.resumed_at_us)}" if report.resumed_at_us else ""
+        lines.append(
+            f"  {report.new_epoch:,} were new to the state{saved}: those that a run published after that are repeated"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,110 @@
+"""`lbg sidecar` and `lbg drain`: a member in a container of its own, and its preStop hook."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lbgroup.commands import EXIT_USAGE, CliError, error_line
+
+if TYPE_CHECKING:
+    from lbg_sidecar.process.settings import Listener
+
+
+ANSWER_S = 5.0
+
+
+@click.command(epilog="Example: lbg drain --wait 25")
+@click.option(
+    "--local",
+    metavar="HOST:PORT",
+    envvar="LBG_LOCAL",
+    show_envvar=True,
+    default="127.0.0.1:8750",
+    show_default=True,
+    help="The sidecar's local listener; or unix:/PATH.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0, max=3600),
+    default=25.0,
+    show_default=True,
+    metavar="S",
+    help="Longest wait for the queues to be handed over.",
+)
+def drain(local: str, wait: float) -> None:
+    """Make the sidecar hand its queues over and leave the group.
+
+    It stays up, not ready, until SIGTERM. The exit status is 0 when all was handed over, and 1 when that took longer
+    or messages that were at work are delivered again.
+    """
+    from lbg_sidecar.process.settings import Listener
+
+    try:
+        listener = Listener.parse(local)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--local") from error
+    try:
+        told = _asked(listener, wait)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise CliError(f"no sidecar answers at {listener}: {why}") from error
+    if not told.get("drained"):
+        raise CliError(f"not drained: {told.get('why', told)}")
+    if told["delivered_again"]:
+        raise CliError(f"drained by force: {told['delivered_again']} messages are delivered again")
+    click.echo("drained: nothing is delivered again")
+
+
+def _asked(listener: Listener, wait_s: float) -> dict[str, object]:
+    connection = http.client.HTTPConnection(
+        listener.host or "localhost", listener.port, timeout=wait_s + ANSWER_S
+    )
+    if listener.path is not None:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(wait_s + ANSWER_S)
+        connection.sock.connect(os.fspath(listener.path))
+    try:
+        connection.request("POST", f"/v1/drain?wait={wait_s:g}")
+        told = json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+    if not isinstance(told, dict):
+        raise ValueError("its answer is no object")
+    return told
+
+
+@click.command(epilog="Example: lbg sidecar --config sidecar.toml")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A TOML file with settings; the environment counts where both say something.",
+)
+def sidecar(config: Path | None) -> int:
+    """Run the sidecar until SIGTERM: a member of a group, with HTTP listeners for drain, state, health and metrics.
+
+    It is set by environment variables, LBG_ and a name of the table in docs/sidecar.md; a wrong, unknown or missing
+    one ends it with status 2. It waits for a broker that is away and for a group that is not there yet.
+    SIGTERM hands the queues over before it ends; a second one ends it at once. The status is 1 when messages that
+    were at work are delivered again.
+    """
+    from lbg_broker.client import SettingsError as AddressError
+    from lbg_broker.journal import DirectoryUnusable
+    from lbg_sidecar import CommandFailed, SettingsError
+    from lbg_sidecar.commit_log import CommitsError
+    from lbg_sidecar.process.main import run_sidecar
+    from lbg_sidecar.process.settings import ConfigurationError, configure
+
+    wrong = (ConfigurationError, SettingsError, AddressError, CommandFailed, CommitsError, DirectoryUnusable)
+    try:
+        return run_sidecar(configure(os.environ, config))
+    except wrong as error:
+        click.echo(error_line(error), err=True)
+        return EXIT_USAGE

@@ -1,0 +1,1 @@
+"""`lbg validate`: the validation client for what a group delivers."""

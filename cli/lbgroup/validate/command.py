@@ -1,0 +1,211 @@
+"""`lbg validate`: order, loss and moves of what a group delivers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lbgroup.options import broker_options
+
+if TYPE_CHECKING:
+    from lbg_broker.client import BrokerAddress, ConnectionSettings
+    from lbgroup.validate.collector import CollectingSettings, Collector
+    from lbgroup.validate.validator import Finding, Validator
+
+
+def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of `lbg validate` at its end."""
+    verdict = (
+        "nothing lost, nothing out of order, no key at two members at once" if report["ok"] else "FAILED"
+    )
+    yield f"group {report['group']}: {verdict} (judged against {report['judged_against']})"
+    yield f"  delivered {report['delivered']:>10}   {report['distinct']} different messages"
+    yield f"  lost {report['lost']:>15}"
+    yield f"  order errors {report['order_errors']:>7}"
+    yield f"  overlaps {report['overlaps']:>11}   deliveries that began while another member had their key"
+    if report["uncertain_overlaps"]:
+        yield f"  uncertain {report['uncertain_overlaps']:>10}   overlaps that the skew of their clocks may explain"
+    if report["untimed"]:
+        yield f"  untimed {report['untimed']:>12}   of members that do not say when: of these no overlap is known"
+    yield f"  duplicated {report['duplicated']:>9}   {report['redelivered']} were marked redelivered by the broker"
+    if (sessions := report.get("sessions")) is not None:
+        yield f"  sessions {len(sessions['last_numbers']):>11}   {_counts(sessions['last_numbers'])}"
+        yield f"  given out twice {sessions['in_two_places']:>4}   in two sessions, or under two numbers"
+        if sessions["renumbered"] or sessions["unnumbered"]:
+            renumbered, unnumbered = sessions["renumbered"], sessions["unnumbered"]
+            yield f"  {renumbered} numbers had two messages, {unnumbered} messages had no number"
+    if report["dead_lettered"]:
+        yield f"  dead letters {report['dead_lettered']:>7}   refused by the application, not lost"
+    yield f"  moves {report['queue_moves']:>14}   of queues; {report['shard_moves']} of shards"
+    if report["pauses"]["count"]:
+        yield f"  pauses         {_percentiles(report['pauses'])}"
+        yield f"  messages held  {_percentiles(report['waits'])}"
+    yield f"  per member     {_counts(report['per_member'])}"
+    yield f"  per queue      {_counts(report['per_queue'])}"
+    if report["unexpected_streams"]:
+        yield f"  {report['unexpected_streams']} streams have more messages than any report says"
+    if report["unreadable"]:
+        yield f"  {report['unreadable']} messages were not republished by a member"
+    for lost in report["lost_ranges"][:20]:
+        yield f"  lost: publisher {lost['publisher']}, hash {lost['hash_']}, {lost['first']} to {lost['last']}"
+
+
+def _percentiles(pauses: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name} {pauses[f'{name}_us'] / 1000:.1f} ms" for name in ("p50", "p90", "p99", "max"))
+
+
+def _counts(counts: Mapping[Any, int]) -> str:
+    return "  ".join(f"{name}: {count}" for name, count in counts.items()) or "none"
+
+
+PROGRESS_EVERY_TICKS = 20
+"""Without --json a line of progress every 5 s; with it, one at every tick."""
+
+
+@click.command(epilog="Example: lbg validate --group orders --expect published.json")
+@click.option("--group", required=True, metavar="NAME", help="The group to judge.")
+@click.option(
+    "--expect",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A report of `lbg publish --report`, which may still be to come: ends when all it says has arrived, and "
+    "counts as lost what has not. May be given more than once.",
+)
+@click.option(
+    "--idle-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End when nothing came for so long. By default never.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object a line; the last is the report.",
+)
+@click.option(
+    "--clock-skew",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="By how much the clocks of two members may differ. An overlap that this explains is uncertain and no failure.",
+)
+@click.option("--shards/--no-shards", default=True, show_default=True, help="Tell of every shard that moved.")
+@click.option(
+    "--keep-queue", is_flag=True, help="Leave the queue lbg.NAME.validation for the next validator."
+)
+@broker_options(login=True)
+def validate(
+    group: str,
+    expect: tuple[Path, ...],
+    idle_timeout: float | None,
+    as_json: bool,
+    clock_skew: float,
+    shards: bool,
+    keep_queue: bool,
+    address: BrokerAddress,
+) -> int:
+    """Judge what the members of a group deliver: their order, repeats, losses and moves.
+
+    Members must run with --republish, and start after this: then nothing is missed. Tells of every message out
+    of sequence, with the sequence number expected and the one received: a rewind is a message delivered again, as
+    after a crash; an inversion comes after a later one of its key. Tells of every message that the application of
+    a member got while another's had one of its key. Tells when a shard moves from member to member, and how long
+    the pause was. In mode Sessions order is that of each session's own numbers, and a message
+    that is in two sessions, or twice in one, is an error.
+
+    Ctrl-C ends it with its report. The exit status is 1 if anything was lost or inverted, or a key was with two
+    members at once.
+    """
+    from lbgroup.validate.collector import CollectingSettings
+
+    settings = CollectingSettings(group, expect, idle_timeout, keep_queue, clock_skew)
+    report = asyncio.run(_run(address.places(), settings, as_json=as_json, shards=shards))
+    if as_json:
+        click.echo(json.dumps({"event": "report", **report}))
+    else:
+        click.echo("\n".join(report_lines(report)))
+    return 0 if report["ok"] else 1
+
+
+async def _run(
+    where: Sequence[ConnectionSettings], settings: CollectingSettings, *, as_json: bool, shards: bool
+) -> dict[str, Any]:
+    from lbgroup.validate.collector import Collector
+
+    collecting = Collector(
+        settings,
+        on_findings=_findings_as_json(shards) if as_json else _findings_as_text(shards),
+        on_tick=_progress_as_json if as_json else _progress_as_text(),
+        on_listening=lambda: click.echo(json.dumps({"event": "listening"})) if as_json else None,
+        on_notice=lambda line: click.echo(f"lbg validate: {line}", err=True),
+    )
+    _stop_on_signals(collecting)
+    await collecting.run(where)
+    return collecting.validation.report(settings.group, collecting.expected)
+
+
+def _stop_on_signals(collecting: Collector) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, collecting.stop)
+
+
+def _findings_as_text(shards: bool) -> Callable[[Sequence[Finding]], None]:
+    from lbgroup.validate.validator import ShardMoved
+
+    def tell(findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            if shards or not isinstance(finding, ShardMoved):
+                click.echo(str(finding))
+
+    return tell
+
+
+def _findings_as_json(shards: bool) -> Callable[[Sequence[Finding]], None]:
+    from lbgroup.validate.validator import KeyOverlap, QueueMoved, SequenceError, SessionError, ShardMoved
+
+    names = {
+        SequenceError: "sequence_error",
+        ShardMoved: "shard_moved",
+        QueueMoved: "queue_moved",
+        SessionError: "session_error",
+        KeyOverlap: "overlap",
+    }
+
+    def tell(findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            if shards or not isinstance(finding, ShardMoved):
+                click.echo(json.dumps({"event": names[type(finding)], **asdict(finding)}))
+
+    return tell
+
+
+def _progress_as_json(validation: Validator) -> None:
+    click.echo(json.dumps({"event": "progress", **validation.progress()}))
+
+
+def _progress_as_text() -> Callable[[Validator], None]:
+    ticks = 0
+
+    def tell(validation: Validator) -> None:
+        nonlocal ticks
+        ticks += 1
+        if ticks % PROGRESS_EVERY_TICKS == 0:
+            click.echo(
+                f"{validation.delivered} delivered, {validation.rewinds} again, {validation.inversions} inverted, "
+                f"{validation.overlaps.count} overlapping, "
+                f"{len(validation.holders.moves)} queue moves",
+                err=True,
+            )
+
+    return tell

@@ -1,1 +1,0 @@
-"""One pure function for each object that a group or a broker has in the cluster: manifest in, object out."""

@@ -1,0 +1,266 @@
+"""Consumers of a group: their pod template, sidecar, application and storage.
+
+The CRD leaves the template to the API server, which judges it once a Deployment is made of it. What the operator itself
+reads has to have the right shape before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from lbg_operator.errors import ManifestError
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    instead: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    instead: str
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    item: _Shape
+    instead: str
+    may_be_empty: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """`fields`: of those that are read, and `required`: of those that have to be there."""
+
+    instead: str
+    fields: Mapping[str, _Shape] = field(default_factory=dict)
+    required: Sequence[str] = ()
+
+
+_Shape = _Text | _Number | _List | _Object
+_NAMES = {_Text: "text", _Number: "a whole number", _List: "a list", _Object: "an object"}
+
+_PORT = _Object(
+    "write {containerPort: 9090}",
+    {
+        "containerPort": _Number("write the port's number, as 9090"),
+        "protocol": _Text("write TCP, UDP or SCTP"),
+    },
+    ("containerPort",),
+)
+_CONTAINER = _Object(
+    "write {name: app, image: IMAGE}",
+    {
+        "name": _Text("give the container a name, as app"),
+        "env": _List(
+            _Object("write {name: NAME, value: VALUE}"), "write entries as - {name: NAME, value: VALUE}"
+        ),
+        "ports": _List(_PORT, "write entries as - {containerPort: 9090}"),
+        "lifecycle": _Object("write {postStart: HANDLER}, or leave it out"),
+    },
+    ("name",),
+)
+_A_CONTAINER = "write an entry for each container, as - {name: app, image: IMAGE}"
+_CONTAINERS = _List(_CONTAINER, _A_CONTAINER, may_be_empty=False)
+_VOLUME = _Object("write {name: NAME, emptyDir: {}}", {"name": _Text("give the volume a name")}, ("name",))
+_METADATA = _Object(
+    "write {labels: {KEY: VALUE}}",
+    {"labels": _Object("write {KEY: VALUE}"), "annotations": _Object("write {KEY: VALUE}")},
+)
+_POD = _Object(
+    "write {containers: [{name: app, image: IMAGE}]}",
+    {
+        "containers": _CONTAINERS,
+        "initContainers": _List(_CONTAINER, _A_CONTAINER),
+        "volumes": _List(_VOLUME, "write an entry for each volume, as - {name: NAME, emptyDir: {}}"),
+        "securityContext": _Object("write {fsGroup: 2000}"),
+        "terminationGracePeriodSeconds": _Number("write the seconds, as 30"),
+    },
+    ("containers",),
+)
+_TEMPLATE = _Object(
+    "write {spec: {containers: [{name: app, image: IMAGE}]}}",
+    {"metadata": _METADATA, "spec": _POD},
+    ("spec",),
+)
+
+
+def pod_template_of(told: Any, path: str) -> Mapping[str, Any]:
+    """A PodTemplateSpec as it was written, without its nulls, which say nothing. Raises ManifestError for the first
+    part that has another shape than the operator reads."""
+    template = _without_nulls(told)
+    for where, rule in _offences(template, _TEMPLATE, path):
+        raise ManifestError(where, rule)
+    checked: Mapping[str, Any] = template
+    return checked
+
+
+def _offences(told: Any, shape: _Shape, path: str) -> Iterator[tuple[str, str]]:
+    match told, shape:
+        case (str(), _Text()):
+            return
+        case (int(), _Number()) if not isinstance(told, bool):
+            return
+        case (list(), _List()):
+            if not told and not shape.may_be_empty:
+                yield path, f"is empty: {shape.instead}"
+            for number, item in enumerate(told):
+                yield from _offences(item, shape.item, f"{path}[{number}]")
+        case (dict(), _Object()):
+            for name in shape.required:
+                if name not in told:
+                    yield f"{path}.{name}", f"is missing: {shape.fields[name].instead}"
+            for name, inner in shape.fields.items():
+                if name in told:
+                    yield from _offences(told[name], inner, f"{path}.{name}")
+        case _:
+            yield path, f"{_shown(told)} is not {_NAMES[type(shape)]}: {shape.instead}"
+
+
+def _shown(told: Any) -> str:
+    text = repr(told)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _without_nulls(told: Any) -> Any:
+    if isinstance(told, dict):
+        return {name: _without_nulls(value) for name, value in told.items() if value is not None}
+    return [_without_nulls(one) for one in told] if isinstance(told, list) else told
+
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGT]|[KMGT]i)?")
+_BYTES = {
+    None: 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+
+
+def bytes_in(field: str, quantity: str | int) -> int:
+    """`quantity` in bytes, rounded down. Raises ManifestError."""
+    found = _QUANTITY.fullmatch(str(quantity))
+    if found is None:
+        raise ManifestError(field, f"{quantity!r} is no amount of bytes: say it as 500M or 2Gi")
+    return int(Decimal(found[1]) * _BYTES[found[2]])
+
+
+def quantity_of(size_bytes: int) -> str:
+    """As people write it: in the largest unit that it is a whole number of."""
+    units = ((unit, _BYTES[unit]) for unit in ("Ti", "Gi", "Mi", "Ki"))
+    found = next(((unit, size) for unit, size in units if size_bytes % size == 0), ("", 1))
+    return f"{size_bytes // found[1]}{found[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    size: int
+    linger_ms: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """Channel to the application; words as the manifest has them."""
+
+    channel: str
+    container: str | None
+    port: int | None
+    path: str
+    health_path: str | None
+    positions_path: str | None
+    order: str
+    concurrency: int | None
+    prefetch: int | None
+    call_timeout_s: int
+    max_attempts: int
+    when_exhausted: str
+    batch: Batch | None
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Volume of the sidecars' journals: a claim of the group's namespace, or a volume that the template has."""
+
+    claim: str | None
+    volume: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    image: str | None
+    resources: Mapping[str, Any] | None
+    log_format: str
+    republish: bool
+    journal: Journal | None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Volume for the session position of a consumer pod. No `storage_class`: the cluster's."""
+
+    size_bytes: int = 2**30
+    storage_class: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """`template` is a PodTemplateSpec of the right shape; the API server judges it when a Deployment is made of it."""
+
+    template: Mapping[str, Any] = field(hash=False)
+    app: App
+    guarantee: str
+    sidecar: Sidecar
+    storage: Storage
+
+
+def consumer_of(told: Mapping[str, Any]) -> Consumer:
+    app, sidecar = told["app"], told["sidecar"]
+    return Consumer(
+        template=pod_template_of(told["template"], "spec.consumer.template"),
+        app=App(
+            channel=app["channel"],
+            container=app.get("container"),
+            port=app.get("port"),
+            path=app["path"],
+            health_path=app.get("healthPath"),
+            positions_path=app.get("positionsPath"),
+            order=app["order"],
+            concurrency=app.get("concurrency"),
+            prefetch=app.get("prefetch"),
+            call_timeout_s=app["callTimeoutSeconds"],
+            max_attempts=app["maxAttempts"],
+            when_exhausted=app["whenExhausted"],
+            batch=_batch(app["batch"]) if "batch" in app else None,
+        ),
+        guarantee=told["guarantee"],
+        sidecar=Sidecar(
+            image=sidecar.get("image"),
+            resources=sidecar.get("resources"),
+            log_format=sidecar["logFormat"],
+            republish=sidecar.get("republish", False),
+            journal=_journal(sidecar["journal"]) if "journal" in sidecar else None,
+        ),
+        storage=_storage(told["storage"]) if "storage" in told else Storage(),
+    )
+
+
+def _journal(told: Mapping[str, Any]) -> Journal:
+    return Journal(claim=told.get("volumeClaim"), volume=told.get("volume"))
+
+
+def _storage(told: Mapping[str, Any]) -> Storage:
+    return Storage(bytes_in("spec.consumer.storage.size", told["size"]), told.get("storageClassName"))
+
+
+def _batch(told: Mapping[str, Any]) -> Batch:
+    return Batch(size=told["size"], linger_ms=told["lingerMilliseconds"], requests=told["requests"])

@@ -1,0 +1,172 @@
+"""A LoadBalancedGroup, parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from lbg_broker.group import PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec, SpecError
+from lbg_broker.group.spec import BYTES_PER_MB
+from lbg_operator.crds.consumer import Consumer, bytes_in, consumer_of
+from lbg_operator.crds.scaling import Floor, Scaling, floor_at
+from lbg_operator.errors import ManifestError
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """`created` is the API server's text (RFC 3339), which sorts as time does. `deleting`: somebody has asked for its
+    deletion, and a finalizer keeps it."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: str = ""
+    deleting: bool = False
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> Metadata:
+        told = manifest["metadata"]
+        return cls(
+            namespace=told["namespace"],
+            name=told["name"],
+            uid=told.get("uid", ""),
+            generation=told.get("generation", 0),
+            created=told.get("creationTimestamp", ""),
+            deleting="deletionTimestamp" in told,
+        )
+
+
+def old_crds(missing: KeyError) -> ManifestError:
+    """The error of a field that is missing although the API server fills in what its CRD knows."""
+    return ManifestError(
+        "spec", f"{missing} is not there: the cluster's CRDs are older than this operator, upgrade them"
+    )
+
+
+_FIELDS = {
+    "name": "spec.groupName",
+    "hash_prefix": "spec.hash.prefix",
+    "hash_count": "spec.hash.count",
+    "hash_function": "spec.hash.function",
+    "queue_count": "spec.queues.count",
+    "queue_size_mb": "spec.queues.size",
+    "mode": "spec.mode",
+    "rebalance_delay_s": "spec.rebalanceDelaySeconds",
+    "max_handoff_s": "spec.maxHandoffSeconds",
+}
+"""Field of a manifest for each attribute of a group."""
+
+REPLICAS_MAX = 4_096
+"""The CRD's."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRef:
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupManifest:
+    """`spec` is the group as the broker knows it."""
+
+    metadata: Metadata
+    broker: BrokerRef
+    spec: GroupSpec
+    assignment: str
+    rebalance_delay_s: int
+    max_handoff_s: int
+    release_period_s: int
+    replicas: int
+    consumer: Consumer | None
+    scaling: Scaling | None
+    deletion_policy: str
+    drain_timeout_s: int
+
+    @classmethod
+    def parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:
+        """From an object as the API server gives it. Raises ManifestError."""
+        try:
+            return cls._parse(manifest)
+        except KeyError as error:
+            raise old_crds(error) from None
+
+    @classmethod
+    def _parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:
+        metadata, told = Metadata.of(manifest), manifest["spec"]
+        scaling = Scaling.parse(told["scaling"]) if "scaling" in told else None
+        return cls(
+            metadata=metadata,
+            broker=BrokerRef(
+                told["brokerRef"].get("namespace", metadata.namespace), told["brokerRef"]["name"]
+            ),
+            spec=_spec(metadata, told),
+            assignment=told["assignment"],
+            rebalance_delay_s=told["rebalanceDelaySeconds"],
+            max_handoff_s=told["maxHandoffSeconds"],
+            release_period_s=told["releasePeriodSeconds"],
+            replicas=told["replicas"],
+            consumer=consumer_of(told["consumer"]) if "consumer" in told else None,
+            scaling=scaling,
+            deletion_policy=told["deletionPolicy"],
+            drain_timeout_s=told["drainTimeoutSeconds"],
+        )
+
+    @property
+    def has_sessions(self) -> bool:
+        """True if each consumer is a session, and so has a name and a volume of its own."""
+        return self.spec.mode == SESSIONS
+
+    @property
+    def replicas_max(self) -> int:
+        """The most consumer pods that there may be: as many as can have something to do."""
+        most = REPLICAS_MAX if self.spec.mode in UNCOUNTED_MODES else self.spec.queue_count
+        return most if self.scaling is None else min(most, self.scaling.max_replicas)
+
+    @property
+    def pods_wanted(self) -> int:
+        """Desired number of consumer pods. A schedule alone lifts `replicas` as an autoscaler would, and leaves
+        0 alone as one does."""
+        scaling = self.scaling
+        if scaling is None or scaling.has_target or self.replicas == 0:
+            return min(self.replicas, self.replicas_max)
+        return min(max(self.replicas, scaling.min_replicas), self.replicas_max)
+
+    def at(self, now: datetime) -> tuple[GroupManifest, Floor | None]:
+        """With the fewest consumers as the schedule has them at `now`, and what that is; None without a schedule."""
+        scaling = self.scaling
+        if scaling is None or scaling.schedule is None:
+            return self, None
+        floor = floor_at(scaling, now, most=self.replicas_max)
+        return replace(self, scaling=replace(scaling, min_replicas=floor.min_replicas)), floor
+
+
+def _spec(metadata: Metadata, told: Mapping[str, Any]) -> GroupSpec:
+    """Without maxReplicas: the group's record cannot be changed, and scaling can."""
+    name = told.get("groupName", f"{metadata.namespace}-{metadata.name}")
+    size_bytes = bytes_in("spec.queues.size", told["queues"]["size"])
+    is_partitioned = told["mode"] == PARTITIONED
+    try:
+        return GroupSpec(
+            name,
+            told["hash"].get("prefix", name),
+            hash_count=told["hash"]["count"],
+            queue_count=told["queues"]["count"],
+            queue_size_mb=size_bytes // BYTES_PER_MB,
+            client_username=name,
+            hash_function=told["hash"]["function"],
+            mode=told["mode"],
+            # In other modes it is the members that have these, each for itself.
+            rebalance_delay_s=told["rebalanceDelaySeconds"] if is_partitioned else None,
+            max_handoff_s=told["maxHandoffSeconds"] if is_partitioned else None,
+        )
+    except SpecError as error:
+        where = _FIELDS.get(error.field, error.field)
+        if error.field == "name" and "groupName" not in told:
+            raise ManifestError(
+                where, f"{name}, its default, {error.rule}: set it to a shorter name"
+            ) from None
+        raise ManifestError(where, f"{error.value!r} {error.rule}") from None

@@ -1,0 +1,269 @@
+"""`Cluster` on a real API server, through the official client."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client.exceptions import ApiException
+
+from lbg_operator.kube.api import ClusterError, Forbidden, Invalid, Object, Terminating
+from lbg_operator.kube.kinds import Kind, kind_of
+from lbg_operator.resources.names import MANAGER
+
+REQUEST_TIMEOUT_S = 20.0
+WATCH_S = 300
+"""A watch is asked to last so long. One that the network lost is noticed by the end that does not come."""
+APPLY = "application/apply-patch+yaml"
+"""JSON is YAML (Kubernetes: "Server-Side Apply")."""
+MERGE = "application/merge-patch+json"
+NOT_THERE = 404
+CONFLICT = 409
+FORBIDDEN = frozenset({401, 403})
+INVALID = frozenset({400, 413, 422})
+MISTAKES = ("failed to create typed patch object", "failed to convert new")
+"""The words of server-side apply for fields and values that are none of the schema's. They come with status 500
+(kubernetes/kubernetes#122480), and are no fault of the server."""
+DENIED = re.compile(r'admission webhook "[^"]*" denied the request')
+"""A policy's refusal, whatever status its webhook chose."""
+TERMINATING = "NamespaceTerminating"
+"""The cause that the API server gives for refusing new objects in a namespace that is being deleted (core/v1)."""
+_AUTHENTICATION = ["BearerToken"]
+
+
+async def connected() -> KubernetesCluster:
+    """With the pod's service account, or else as KUBECONFIG says. Raises ClusterError."""
+    settings = Configuration()
+    try:
+        config.load_incluster_config(client_configuration=settings)
+    except config.ConfigException:
+        try:
+            await config.load_kube_config(client_configuration=settings)
+        except (config.ConfigException, OSError) as error:
+            raise ClusterError(
+                "the Kubernetes API",
+                f"{error}: run in a pod with a service account, or set KUBECONFIG to a file",
+            ) from None
+    return KubernetesCluster(ApiClient(settings))
+
+
+class KubernetesCluster:
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
+        found: Object | None = await self._asked("GET", kind, namespace, name)
+        return found
+
+    async def version(self) -> tuple[int, int]:
+        """Kubernetes' major and minor version. Raises ClusterError."""
+        told = await self._requested("ask for the version", "GET", "/version") or {}
+        digits = [
+            re.match(r"\d+", told.get(part, "")) for part in ("major", "minor")
+        ]  # "33+" at some providers
+        major, minor = (int(found[0]) if found else 0 for found in digits)
+        return major, minor
+
+    async def serves(self, api_version: str) -> bool:
+        return await self._requested(f"ask for {api_version}", "GET", f"/apis/{api_version}") is not None
+
+    async def select(self, kind: Kind, namespace: str | None, selector: str) -> Sequence[Object]:
+        query = {"labelSelector": selector} if selector else {}
+        found = await self._asked("GET", kind, namespace, None, query=query)
+        if found is None:
+            raise ClusterError(
+                _called("list", kind, namespace, None), "the cluster does not know this kind", status=404
+            )
+        items: list[Object] = found["items"]
+        for item in items:  # a list says the kind once, for all
+            item.setdefault("apiVersion", kind.api_version)
+            item.setdefault("kind", kind.kind)
+        return items
+
+    async def watch(self, kind: Kind, namespace: str, name: str) -> AsyncGenerator[Object | None]:
+        which = {"fieldSelector": f"metadata.name={name}"}
+        found = await self._asked("GET", kind, namespace, None, query=which)
+        if found is None:
+            raise ClusterError(_called("list", kind, namespace, name), "the namespace is gone", status=404)
+        yield found["items"][0] if found["items"] else None
+        query = {
+            **which,
+            "watch": "true",
+            "resourceVersion": found["metadata"]["resourceVersion"],
+            "timeoutSeconds": str(WATCH_S),
+        }
+        what = _called("watch", kind, namespace, name)
+        async with aclosing(self._lines(what, kind.path(namespace), query)) as lines:
+            async for line in lines:
+                event = _event_in(what, line)
+                if event["type"] == "ERROR":  # too old a version, mostly: the next watch begins with a list
+                    return
+                yield None if event["type"] == "DELETED" else event["object"]
+
+    async def _lines(self, what: str, path: str, query: Mapping[str, str]) -> AsyncGenerator[bytes]:
+        try:
+            request = await self._client.param_serialize(
+                method="GET",
+                resource_path=path,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json"},
+                auth_settings=_AUTHENTICATION,
+            )
+            answer = await self._client.call_api(*request, _request_timeout=WATCH_S + REQUEST_TIMEOUT_S)
+            response: aiohttp.ClientResponse = answer.response
+            try:
+                if response.status >= 400:
+                    raise _refused(what, response.status, await response.read())
+                async for line in response.content:
+                    if line.strip():
+                        yield line
+            finally:
+                response.close()
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # a line may be too long
+            raise ClusterError(what, str(error) or type(error).__name__) from error
+        except ApiException as error:
+            raise ClusterError(what, str(error.reason), status=error.status) from error
+
+    async def apply(self, wanted: Object) -> Object:
+        kind, namespace, name = _place_of(wanted)
+        query = {"fieldManager": MANAGER, "force": "true"}
+        applied: Object | None = await self._asked(
+            "PATCH", kind, namespace, name, body=wanted, media=APPLY, query=query
+        )
+        if applied is None:
+            raise ClusterError(
+                _called("apply", kind, namespace, name), "the namespace or the kind is gone", status=404
+            )
+        return applied
+
+    async def merge(
+        self, kind: Kind, namespace: str | None, name: str, patch: Object, *, subresource: str = ""
+    ) -> Object | None:
+        patched: Object | None = await self._asked(
+            "PATCH",
+            kind,
+            namespace,
+            name,
+            body=patch,
+            media=MERGE,
+            query={"fieldManager": MANAGER},
+            subresource=subresource,
+        )
+        return patched
+
+    async def create(self, new: Object) -> Object:
+        kind, namespace, _ = _place_of(new)
+        made: Object | None = await self._asked(
+            "POST", kind, namespace, None, body=new, query={"fieldManager": MANAGER}
+        )
+        if made is None:
+            raise ClusterError(_called("create", kind, namespace, None), "the namespace is gone", status=404)
+        return made
+
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str | None = None) -> None:
+        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        try:
+            await self._asked("DELETE", kind, namespace, name, body=body)
+        except ClusterError as error:
+            if uid is None or error.status != CONFLICT:
+                raise
+
+    async def _asked(
+        self,
+        method: str,
+        kind: Kind,
+        namespace: str | None,
+        name: str | None,
+        *,
+        body: Object | None = None,
+        media: str = "application/json",
+        query: Mapping[str, str] | None = None,
+        subresource: str = "",
+    ) -> Any:
+        """The answer, None for what is not there."""
+        what = _called(method.lower(), kind, namespace, name)
+        path = kind.path(namespace, name, subresource)
+        return await self._requested(what, method, path, body=body, media=media, query=query)
+
+    async def _requested(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        body: Object | None = None,
+        media: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
+        try:
+            request = await self._client.param_serialize(
+                method=method,
+                resource_path=path,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": "application/json", "Content-Type": media},
+                body=body,
+                auth_settings=_AUTHENTICATION,
+            )
+            response = await self._client.call_api(*request, _request_timeout=REQUEST_TIMEOUT_S)
+            told = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ClusterError(what, str(error) or type(error).__name__) from error
+        except ApiException as error:
+            raise ClusterError(what, str(error.reason), status=error.status) from error
+        if response.status == NOT_THERE:
+            return None
+        if response.status >= 400:
+            raise _refused(what, response.status, told)
+        try:
+            return json.loads(told) if told else {}
+        except ValueError:
+            raise ClusterError(
+                what, f"the answer is no JSON: {told[:200].decode(errors='replace')}"
+            ) from None
+
+
+def _place_of(wanted: Mapping[str, Any]) -> tuple[Kind, str | None, str]:
+    metadata = wanted["metadata"]
+    return kind_of(wanted["apiVersion"], wanted["kind"]), metadata.get("namespace"), metadata.get("name", "")
+
+
+def _called(verb: str, kind: Kind, namespace: str | None, name: str | None) -> str:
+    place = "/".join(part for part in (namespace, name) if part)
+    return f"{verb} {kind.kind} {place}".rstrip()
+
+
+def _event_in(what: str, line: bytes) -> Mapping[str, Any]:
+    try:
+        event: Mapping[str, Any] = json.loads(line)
+        return {"type": event["type"], "object": event["object"]}
+    except (ValueError, KeyError, TypeError):
+        raise ClusterError(what, f"a line is no event: {line[:200].decode(errors='replace')}") from None
+
+
+def _refused(what: str, status: int, told: bytes) -> ClusterError:
+    """From the answer's Status object (Kubernetes API: "Status")."""
+    try:
+        answer = json.loads(told)
+        why = str(answer["message"])
+    except (ValueError, KeyError, TypeError):
+        answer, why = {}, told[:200].decode(errors="replace") or f"HTTP {status}"
+    if status in FORBIDDEN:
+        causes = (answer.get("details") or {}).get("causes") or ()
+        is_terminating = any(one.get("reason") == TERMINATING for one in causes)
+        return (Terminating if is_terminating else Forbidden)(what, why, status=status)
+    if DENIED.search(why):
+        return Forbidden(what, why, status=status)
+    if status in INVALID or any(one in why for one in MISTAKES):
+        return Invalid(what, why, status=status)
+    return ClusterError(what, why, status=status)

@@ -1,0 +1,233 @@
+"""External metrics API: routes, rights, and its listener."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from http import HTTPStatus
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from lbg_operator.errors import GroupNotFound, LagUnknown
+from lbg_operator.kube.api import Cluster, ClusterError
+from lbg_operator.metrics_api.lag import (
+    API_PATH,
+    DOCUMENTS,
+    PORT,
+    READ_WITHIN_S,
+    Answer,
+    LagReader,
+    Service,
+    failed,
+    lag_within,
+    metric_values,
+    refused,
+)
+from lbg_operator.metrics_api.tls import ServingConfig, TlsContextSwitch, ensure_serving_config, shown
+
+
+def token_for(key: bytes, namespace: str, group: str) -> str:
+    """Token for a group's lag: who may read a namespace's Secrets may read the lag of its groups alone."""
+    return hmac.new(key, f"{namespace}/{group}".encode(), hashlib.sha256).hexdigest()
+
+
+def is_bearer(authorization: str, key: bytes, namespace: str, group: str) -> bool:
+    """True if the header `authorization` (RFC 6750) bears it, found out in the same time whether it does or not."""
+    scheme, _, token = authorization.partition(" ")
+    expected = token_for(key, namespace, group)
+    is_token = hmac.compare_digest(token.strip().encode(errors="replace"), expected.encode())
+    return scheme.lower() == "bearer" and is_token
+
+
+log = logging.getLogger("lbg.operator.metrics_api")
+
+KEDA_PATH = "/v1/lag/{namespace}/{group}"
+HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
+HEADER_MAX_BYTES = 8190
+IDLE_S = 45.0
+"""Longer than the 30 s between the API server's looks at us, which keeps its connection; the silent lose theirs."""
+SHUTDOWN_S = 1.0
+
+Now = Callable[[], datetime]
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@asynccontextmanager
+async def listening(
+    reader: LagReader,
+    door: TlsContextSwitch,
+    *,
+    host: str | None = None,
+    port: int = PORT,
+    within_s: float = READ_WITHIN_S,
+    now: Now = _utc_now,
+) -> AsyncIterator[int]:
+    """Answer for as long as the block lasts; gives the port, which the system chooses when asked for 0.
+
+    Raises OSError when it cannot listen there. `host` None: on every address.
+    """
+    runner = web.AppRunner(
+        application(reader, door, within_s=within_s, now=now),
+        access_log=None,
+        handle_signals=False,
+        keepalive_timeout=IDLE_S,
+        max_line_size=HEADER_MAX_BYTES,
+        max_field_size=HEADER_MAX_BYTES,
+        shutdown_timeout=SHUTDOWN_S,
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port, ssl_context=door.listening).start()
+        bound: int = runner.addresses[0][1]
+        log.info("external metrics API on port %d", bound)
+        yield bound
+    finally:
+        await runner.cleanup()
+
+
+def application(reader: LagReader, door: TlsContextSwitch, *, within_s: float, now: Now) -> web.Application:
+    async def healthy(_: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def document(request: web.Request) -> web.Response:
+        return _sent(Answer(HTTPStatus.OK, DOCUMENTS[request.path]))
+
+    async def values(request: web.Request) -> web.Response:
+        answer = await metric_values(
+            reader,
+            request.match_info["namespace"],
+            request.match_info["metric"],
+            request.query.get("labelSelector", ""),
+            now=now(),
+            within_s=within_s,
+        )
+        return _sent(answer)
+
+    async def keda(request: web.Request) -> web.Response:
+        """One sample, as Prometheus' HTTP API says it ("Instant queries"), whatever the query: see ADR 24."""
+        place = request.match_info["namespace"], request.match_info["group"]
+        lag = await lag_within(reader, *place, within_s=within_s)
+        sample = {"metric": {}, "value": [now().timestamp(), str(lag)]}
+        told = {"status": "success", "data": {"resultType": "vector", "result": [sample]}}
+        return _sent(Answer(HTTPStatus.OK, told))
+
+    def may(request: web.Request) -> bool:
+        if request.path in HEALTH_PATHS:
+            return True
+        if request.transport is None or door.standing is None:
+            return False
+        if "group" in (place := request.match_info):
+            authorization = request.headers.get("Authorization", "")
+            return is_bearer(authorization, door.standing.token_key, place["namespace"], place["group"])
+        return door.admits(shown(request.transport))
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not may(request):
+            response = _sent(failed(HTTPStatus.UNAUTHORIZED, "only the API server of this cluster may ask"))
+            response.force_close()
+            return response
+        try:
+            return await handler(request)
+        except (GroupNotFound, LagUnknown) as error:
+            return _sent(refused(error))
+        except web.HTTPNotFound:
+            return _sent(failed(HTTPStatus.NOT_FOUND, f"there is no {request.path} here"))
+        except web.HTTPMethodNotAllowed:
+            return _sent(failed(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not for this API"))
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path)
+            return _sent(
+                failed(HTTPStatus.INTERNAL_SERVER_ERROR, "this is a fault of the operator: see its log")
+            )
+
+    app = web.Application(middlewares=[guarded])
+    app.add_routes([web.get(path, healthy) for path in HEALTH_PATHS])
+    app.add_routes([web.get(path, document) for path in DOCUMENTS])
+    app.add_routes(
+        [
+            web.get(API_PATH + "/namespaces/{namespace}/{metric}", values),
+            web.get(KEDA_PATH + "/api/v1/query", keda),
+        ]
+    )
+    return app
+
+
+def _sent(answer: Answer) -> web.Response:
+    return web.Response(
+        text=json.dumps(answer.body) + "\n", status=answer.status, content_type="application/json"
+    )
+
+
+LOOK_EVERY_S = 60.0
+"""For another certificate of the API server, and for our own that is due: both are changed days before it matters."""
+AGAIN_AFTER_S = 5.0
+
+
+class MetricsApi:
+    """Metrics server, as the rest of the operator sees it."""
+
+    def __init__(self, port: int, door: TlsContextSwitch) -> None:
+        self.port = port
+        self._door = door
+
+    @property
+    def standing(self) -> ServingConfig | None:
+        """None until the certificate is there: KEDA's objects need its authority and the tokens' key."""
+        return self._door.standing
+
+
+@asynccontextmanager
+async def serve(
+    reader: LagReader,
+    cluster: Cluster,
+    service: Service,
+    *,
+    host: str | None = None,
+    port: int = PORT,
+    read_within_s: float = READ_WITHIN_S,
+    look_every_s: float = LOOK_EVERY_S,
+    again_after_s: float = AGAIN_AFTER_S,
+) -> AsyncIterator[MetricsApi]:
+    """Raises OSError when it cannot listen. Whatever Kubernetes does not give yet is waited for in the background."""
+    door = TlsContextSwitch()
+    async with listening(reader, door, host=host, port=port, within_s=read_within_s) as bound:
+        keeping = asyncio.create_task(_keep(cluster, service, door, look_every_s, again_after_s))
+        try:
+            yield MetricsApi(bound, door)
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+
+
+async def _keep(
+    cluster: Cluster, service: Service, door: TlsContextSwitch, look_every_s: float, again_after_s: float
+) -> None:
+    while True:
+        pause_s = again_after_s
+        try:
+            standing = await ensure_serving_config(cluster, service, now=datetime.now(UTC))
+            if standing.callers is None:
+                log.error(
+                    "the API server tells no certificate for aggregated APIs: nobody can ask for external metrics"
+                )
+            door.stand_on(standing)
+            pause_s = look_every_s
+        except ClusterError as error:
+            log.warning("external metrics API: %s; again in %g s", error, again_after_s)
+        except (ssl.SSLError, ValueError) as error:
+            log.error(
+                "external metrics API: a certificate cannot be read: %s; again in %g s", error, again_after_s
+            )
+        await asyncio.sleep(pause_s)

@@ -1,0 +1,1 @@
+"""Reconciling: parse, observe, plan, apply, one status. Level-triggered."""

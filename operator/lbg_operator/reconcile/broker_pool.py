@@ -1,0 +1,153 @@
+"""One administrator's connection for each broker, made from its manifest and Secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from base64 import b64decode
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.management import ManagementApi, ManagementSettings
+from lbg_broker.client import ConnectionSettings, TlsSettings
+from lbg_operator.crds import BrokerManifest, RabbitMQ
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """- `uris`, `management_uris`: without a login; no `management_uris`: on the usual port of the same hosts.
+    - `ca`: the authorities to trust, PEM; None: the system's.
+    """
+
+    uris: tuple[str, ...]
+    management_uris: tuple[str, ...]
+    username: str
+    password: str = field(repr=False)
+    ca: str | None = None
+
+
+class NotReachable(Exception):
+    """A broker cannot be reached; the reason in one line."""
+
+
+def rabbitmq_access(
+    broker: BrokerManifest, admin: Mapping[str, Any] | None, ca: Mapping[str, Any] | None
+) -> Access:
+    """From the two Secrets as the API server gives them, None where there is none. Raises NotReachable."""
+    engine = broker.engine
+    assert isinstance(engine, RabbitMQ)
+    if admin is None:
+        raise NotReachable(
+            f"Secret {engine.admin_secret} is missing in namespace {broker.metadata.namespace}: make it with username "
+            "and password of an administrator"
+        )
+    if engine.ca_secret is not None and ca is None:
+        raise NotReachable(
+            f"Secret {engine.ca_secret} is missing in namespace {broker.metadata.namespace}: make it with ca.crt, or "
+            "remove caSecretName"
+        )
+    return Access(
+        uris=engine.uris,
+        management_uris=engine.management_uris,
+        username=_value(engine.admin_secret, admin, "username"),
+        password=_value(engine.admin_secret, admin, "password"),
+        ca=None if ca is None else _value(str(engine.ca_secret), ca, "ca.crt"),
+    )
+
+
+def _value(name: str, secret: Mapping[str, Any], key: str) -> str:
+    told = secret.get("data", {}).get(key)
+    if not told:
+        raise NotReachable(f"Secret {name} has no {key}")
+    try:
+        value = b64decode(told).decode()
+    except ValueError:
+        raise NotReachable(f"{key} of Secret {name} is no text") from None
+    return value if key == "ca.crt" else value.rstrip("\r\n")
+
+
+CLOSE_LIMIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    access: Access
+    admin: LiveAdmin
+    ca_file: Path | None
+
+    async def close(self) -> None:
+        try:
+            await self.admin.close()
+        finally:
+            _remove(self.ca_file)
+
+
+class BrokerPool:
+    """`directory` is for the authorities' certificates, which TLS wants in files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._admins: dict[Hashable, _Open] = {}
+
+    async def admin(self, broker: Hashable, access: Access) -> LiveAdmin:
+        """The same one as last time, unless the access changed."""
+        known = self._admins.get(broker)
+        if known is not None and known.access == access:
+            return known.admin
+        ca_file = self._ca_file(access)
+        try:
+            admin = _opened(access, ca_file)
+        except BaseException:
+            _remove(ca_file)
+            raise
+        self._admins[broker] = _Open(access, admin, ca_file)
+        if known is not None:
+            await known.close()
+        return admin
+
+    async def drop(self, broker: Hashable) -> None:
+        if (known := self._admins.pop(broker, None)) is not None:
+            await known.close()
+
+    async def close(self) -> None:
+        """Brokers that do not take a goodbye are left without one, however many they are."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await asyncio.gather(*map(self.drop, tuple(self._admins)))
+
+    def _ca_file(self, access: Access) -> Path | None:
+        if access.ca is None:
+            return None
+        with tempfile.NamedTemporaryFile(
+            "w", suffix=".pem", dir=self._directory, delete=False, encoding="utf-8"
+        ) as file:
+            file.write(access.ca)
+        return Path(file.name)
+
+
+def _opened(access: Access, ca_file: Path | None) -> LiveAdmin:
+    tls = None if ca_file is None else TlsSettings(cafile=str(ca_file))
+    places = []
+    for uri in access.uris:
+        place = ConnectionSettings.parse(uri)
+        place = replace(place, username=access.username, password=access.password)
+        places.append(replace(place, tls=tls) if place.tls is not None and tls is not None else place)
+    urls = access.management_uris or tuple(dict.fromkeys(map(_usual_management_uri, places)))
+    where = [ManagementSettings.parse(url, user=access.username, password=access.password) for url in urls]
+    is_secure = any(one.url.startswith("https:") for one in where)
+    context = (tls or TlsSettings()).context() if is_secure else None
+    return LiveAdmin(places, ManagementApi(where, tls=context))
+
+
+def _remove(file: Path | None) -> None:
+    if file is not None:
+        file.unlink(missing_ok=True)
+
+
+def _usual_management_uri(place: ConnectionSettings) -> str:
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    return f"{'http' if place.tls is None else 'https'}://{host}"

@@ -1,0 +1,119 @@
+"""Desired state of a group, from its manifest alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.group import UNCOUNTED_MODES
+from lbg_operator.crds import BrokerManifest, GroupManifest
+from lbg_operator.kube.kinds import (
+    BUDGET,
+    DEPLOYMENT,
+    NETWORK_POLICY,
+    STATEFUL_SET,
+    TRIGGER_AUTHENTICATION,
+    Kind,
+)
+from lbg_operator.reconcile.object_cache import Key
+from lbg_operator.resources.autoscaler import authentication_name
+from lbg_operator.resources.credentials import attributes_of
+from lbg_operator.resources.names import sessions_name
+from lbg_operator.resources.network_policy import network_policy_of
+from lbg_operator.resources.workload import budget_of, deployment_of, session_set_of
+from lbg_operator.settings import OperatorSettings
+from lbg_operator.status.condition_rules import Refusal
+from lbg_operator.status.conditions import Reason
+from lbg_operator.status.status import queues_served
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""A ReplicaSet that scales in takes the pods of the lowest cost first (Kubernetes: "ReplicaSet")."""
+
+Object = dict[str, Any]
+
+
+def refusal_of(
+    group: GroupManifest, broker: BrokerManifest | None, namesakes: Iterable[GroupManifest]
+) -> Refusal | None:
+    """Refusal of a manifest that can be parsed; None if it is followed. `namesakes`: the other groups that want to be
+    the same one on the same broker."""
+    ref = group.broker
+    if broker is None:
+        return Refusal(
+            Reason.BROKER_NOT_FOUND,
+            f"there is no Broker {ref.name} in namespace {ref.namespace}: make it, or correct brokerRef",
+        )
+    if not broker.allows(group.metadata.namespace):
+        return Refusal(
+            Reason.BROKER_NOT_ALLOWED,
+            f"Broker {ref.namespace}/{ref.name} does not list {group.metadata.namespace} in its allowedNamespaces",
+        )
+    for other in namesakes:
+        if _age(other) < _age(group):
+            metadata = other.metadata
+            return Refusal(
+                Reason.NAME_TAKEN,
+                f"{metadata.namespace}/{metadata.name} is group {other.spec.name} on this broker: set groupName to "
+                "another name",
+            )
+    return None
+
+
+def children_of(
+    group: GroupManifest, settings: OperatorSettings, *, has_ca: bool, scalers: Sequence[Object]
+) -> list[Object]:
+    """The group's objects in the cluster, in the order in which they are applied. Raises ManifestError.
+
+    `scalers`: what changes its replicas, see `MetricsProviders`.
+    """
+    children = [attributes_of(group)]
+    if group.consumer is not None:
+        pods_of = session_set_of if group.has_sessions else deployment_of
+        children += [budget_of(group), pods_of(group, settings, has_ca=has_ca)]
+    if (policy := network_policy_of(group)) is not None:
+        children.insert(1, policy)
+    return [*children, *scalers]
+
+
+def obsolete(
+    group: GroupManifest, children: Sequence[Mapping[str, Any]], *, autoscalers: Sequence[Kind]
+) -> list[tuple[Kind, str]]:
+    """Objects that a former manifest or provider of metrics may have asked for and this one does not.
+
+    `autoscalers`: the kinds of these that the cluster has, as far as that is known.
+    """
+    wanted = {(child["kind"], child["metadata"]["name"]) for child in children}
+    name = group.metadata.name
+    possible = [
+        (kind, authentication_name(name) if kind is TRIGGER_AUTHENTICATION else name) for kind in autoscalers
+    ]
+    possible += [(kind, name) for kind in (DEPLOYMENT, BUDGET, NETWORK_POLICY)]
+    possible.append((STATEFUL_SET, sessions_name(name)))
+    return [(kind, called) for kind, called in possible if (kind.kind, called) not in wanted]
+
+
+def workload_of(group: GroupManifest) -> tuple[Kind, Key]:
+    """Workload that runs its consumers."""
+    metadata = group.metadata
+    if group.has_sessions:
+        return STATEFUL_SET, Key(metadata.namespace, sessions_name(metadata.name))
+    return DEPLOYMENT, Key(metadata.namespace, metadata.name)
+
+
+def deletion_costs(description: Description, pods: Iterable[str]) -> dict[str, int]:
+    """Deletion cost of each pod, which is what it would give away: its queues or partitions, or where all consume one
+    queue, what it has in hand. Those who have the least go first. Raises ValueError when nobody knows."""
+    if description.members is UNKNOWN:
+        raise ValueError("the members could not be asked")
+    if description.spec is not None and description.spec.mode in UNCOUNTED_MODES:
+        has = {member.name: sum(one.in_flight for one in member.queues) for member in description.members}
+    else:
+        served = queues_served(description)
+        has = {member.name: len(served[member.index]) for member in description.members}
+    return {pod: has.get(pod, 0) for pod in pods}
+
+
+def _age(group: GroupManifest) -> tuple[str, str]:
+    return group.metadata.created, group.metadata.uid

@@ -1,0 +1,231 @@
+"""Deletion of a group: drain, then consumers, then queues; and the finalizer that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from lbg_broker.admin import GroupDiffers, GroupNotFound, NotOwned, ProvisioningError, StillInUse
+from lbg_broker.admin.groups import check_owned, delete_own
+from lbg_broker.group import differences
+from lbg_operator.crds import GroupManifest
+from lbg_operator.kube.kinds import AUTOSCALER, BROKER, DEPLOYMENT, GROUP, STATEFUL_SET
+from lbg_operator.reconcile.context import Reach, ReconcileContext, broker_key
+from lbg_operator.reconcile.desired import refusal_of
+from lbg_operator.reconcile.object_cache import Key, WatchedObject
+from lbg_operator.reconcile.provision import Provisioner
+from lbg_operator.resources.names import credentials_name, sessions_name
+from lbg_operator.status.conditions import Reason
+from lbg_operator.status.status import lag_of
+
+FINALIZER = "lbg.dev/finalizer"
+NEVER_MADE = "nothing of it is on a broker, as it was never provisioned"
+"""The last words about a group for which no change on a broker was begun."""
+
+
+def has_finalizer(manifest: Mapping[str, Any]) -> bool:
+    return FINALIZER in manifest["metadata"].get("finalizers", ())
+
+
+def with_finalizer(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A merge patch. It names the resourceVersion that it was made for: a list is replaced as a whole, and somebody
+    else's finalizer that came in between must not get lost."""
+    return _patch(manifest, [*manifest["metadata"].get("finalizers", ()), FINALIZER])
+
+
+def without_finalizer(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    return _patch(manifest, [one for one in manifest["metadata"].get("finalizers", ()) if one != FINALIZER])
+
+
+def _patch(manifest: Mapping[str, Any], finalizers: list[str]) -> dict[str, Any]:
+    version = manifest["metadata"]["resourceVersion"]
+    return {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
+
+
+log = logging.getLogger("lbg.operator")
+
+STEP_S = 2.0
+BROKER_GONE_S = 10.0
+"""A Broker that is deleted with its groups takes their queues along: nobody waits for it long."""
+TRY_S = 60.0
+"""Longer than one try to reach a broker."""
+LIMIT_S = 30.0
+"""For deleting one group on a broker, once."""
+FOREGROUND = "foregroundDeletion"
+"""A finalizer of Kubernetes' own ("Foreground cascading deletion")."""
+
+
+class GroupDeletion:
+    def __init__(self, world: ReconcileContext, provisioning: Provisioner) -> None:
+        self._context = world
+        self._provisioner = provisioning
+        self._told: set[tuple[Key, str]] = set()
+        self._owned: set[Key] = set()
+        """Groups of which all that is on the broker is known to be their own."""
+        self._began: dict[Key, float] = {}
+
+    async def round(self, key: Key, group: GroupManifest) -> float | None:
+        """Returns in how many seconds to go on, None when it is over. Raises ClusterError."""
+        manifest = self._context.store.get(GROUP, key)
+        if manifest is None or not has_finalizer(manifest):
+            return None
+        if group.deletion_policy == "Retain":
+            return await self.let_go(
+                key, f"queues and user of {group.spec.name} stay on the broker, as deletionPolicy says"
+            )
+        if (anothers := self._anothers(group)) is not None:
+            return await self.let_go(key, f"nothing of it is on the broker: {anothers}")
+        gone_s = self._since_deletion_s(manifest["metadata"]["deletionTimestamp"])
+        if self._context.store.get(BROKER, broker_key(group)) is None and gone_s >= BROKER_GONE_S:
+            return await self.let_go(
+                key, f"Broker {broker_key(group)} is gone: {group.spec.name} was not deleted there"
+            )
+        is_late = gone_s >= group.drain_timeout_s
+        reach = self._context.reach.get(broker_key(group))
+        is_made = self._provisioner.was_done(key, group.metadata.uid)
+        if reach is None:
+            if not is_made and not await self._was_begun(key, manifest):
+                return await self.let_go(key, NEVER_MADE)
+            if is_late and self._was_tried(key, group):
+                return await self.let_go(
+                    key,
+                    f"the broker could not be reached within {group.drain_timeout_s} s: what it has of "
+                    f"{group.spec.name} is left there",
+                )
+            if self._was_tried(key, group):
+                why = f"the broker cannot be used now: {group.drain_timeout_s} s are waited for it"
+                self._tell(key, "DeletionWaits", why, type="Warning")
+            return STEP_S
+        if not is_made and (why := await self._not_owned(key, group, reach)):
+            return await self.let_go(key, why)
+        if not is_late and not await self._is_drained(key, group):
+            return STEP_S
+        await self._end_consumers(key)
+        if self._context.store.pods(key) and not is_late:
+            return STEP_S
+        return await self._delete(key, group, reach, is_made=is_made, is_late=is_late)
+
+    async def let_go(self, key: Key, message: str) -> float | None:
+        """Take the finalizer away; what is in the cluster goes with the group, its owner. Raises ClusterError."""
+        manifest = self._context.store.get(GROUP, key)
+        if manifest is None:
+            return None
+        log.info("%s: deleted; %s", key, message)
+        self._told = {one for one in self._told if one[0] != key}
+        self._began.pop(key, None)
+        self._owned.discard(key)
+        if has_finalizer(manifest):
+            cluster = self._context.cluster
+            answer = await cluster.merge(GROUP, key.namespace, key.name, without_finalizer(manifest))
+            if answer is not None:
+                self._context.store.update(GROUP, answer)
+            self._context.announce(manifest, type="Normal", reason="Deleted", message=message)
+        return None
+
+    def _was_tried(self, key: Key, group: GroupManifest) -> bool:
+        """True if the broker had its chance: an operator that has just begun has reached none yet, and a group may have
+        been deleted long before."""
+        began = self._began.setdefault(key, self._context.now())
+        return broker_key(group) in self._context.checked or self._context.now() - began >= TRY_S
+
+    def _anothers(self, group: GroupManifest) -> str | None:
+        """Why the group of this name on the broker is not this one's, None where it is."""
+        refusal = refusal_of(group, self._context.broker(broker_key(group)), self._context.namesakes(group))
+        is_never_made = refusal is not None and refusal.reason in (
+            Reason.NAME_TAKEN,
+            Reason.BROKER_NOT_ALLOWED,
+        )
+        return refusal.message if refusal is not None and is_never_made else None
+
+    async def _was_begun(self, key: Key, manifest: WatchedObject) -> bool:
+        """False if nothing can be on a broker: the Secret of a group's user comes before its first queue.
+
+        Raises ClusterError.
+        """
+        if FOREGROUND in manifest["metadata"].get("finalizers", ()):
+            return True  # what is owned by the group goes before it
+        return await self._context.secrets.own(key.namespace, credentials_name(key.name)) is not None
+
+    async def _not_owned(self, key: Key, group: GroupManifest, reach: Reach) -> str:
+        """Why nothing of a group that was never seen whole is on the broker, empty where something may be."""
+        if key in self._owned:
+            return ""
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await check_owned(reach.admin, group.spec)
+        except (GroupNotFound, GroupDiffers, NotOwned) as error:
+            return _left(group, error)
+        except (TimeoutError, ProvisioningError) as error:
+            log.debug("%s: whose it is on the broker is not known: %s", key, error)
+        else:
+            self._owned.add(key)
+        return ""
+
+    async def _is_drained(self, key: Key, group: GroupManifest) -> bool:
+        """True if nothing waits any more, or nobody is there who could work it off."""
+        self._tell(key, "Draining", f"members have {group.drain_timeout_s} s to work off what waits")
+        self._context.looks.watch(key, broker_key(group), group.spec)
+        look = await self._context.looks.fresh(key)
+        if look is None or look.is_missing:
+            return True
+        if look.description is None:
+            return False
+        there = look.description.spec
+        if there is not None and differences(there, group.spec):
+            return True  # it stays, with what waits in it
+        if not self._context.store.pods(key) and not look.description.members:
+            return True
+        return lag_of(look.description) == 0
+
+    async def _end_consumers(self, key: Key) -> None:
+        for kind, name in (
+            (AUTOSCALER, key.name),
+            (DEPLOYMENT, key.name),
+            (STATEFUL_SET, sessions_name(key.name)),
+        ):
+            await self._context.applied.remove(key, kind, name)
+
+    async def _delete(
+        self, key: Key, group: GroupManifest, reach: Reach, *, is_made: bool, is_late: bool
+    ) -> float | None:
+        look = self._context.looks.latest(key)
+        left = None if look is None or look.description is None else lag_of(look.description)
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await delete_own(reach.admin, group.spec, is_made=is_made, force=is_late)
+        except (GroupNotFound, GroupDiffers, NotOwned) as error:
+            return await self.let_go(key, _left(group, error))
+        except (TimeoutError, ProvisioningError) as error:
+            why = str(error) or f"the broker did not finish within {LIMIT_S:g} s"
+            if is_late and not isinstance(error, StillInUse):
+                return await self.let_go(key, f"{group.spec.name} could not be deleted on the broker: {why}")
+            self._tell(key, "DeletionWaits", why, type="Warning")
+            return STEP_S
+        said = "" if not left else f"; {left} messages that waited were deleted with it"
+        return await self.let_go(key, f"queues and user of {group.spec.name} are deleted on the broker{said}")
+
+    def _tell(self, key: Key, reason: str, message: str, *, type: str = "Normal") -> None:
+        """Once for each reason."""
+        manifest = self._context.store.get(GROUP, key)
+        if manifest is not None and (key, reason) not in self._told:
+            self._told.add((key, reason))
+            self._context.announce(manifest, type=type, reason=reason, message=message)
+
+    def _since_deletion_s(self, timestamp: str) -> float:
+        return (self._context.wall_clock() - datetime.fromisoformat(timestamp)).total_seconds()
+
+
+def _left(group: GroupManifest, error: GroupNotFound | GroupDiffers | NotOwned) -> str:
+    """The last words about a group that has nothing of its own on the broker."""
+    name = group.spec.name
+    match error:
+        case GroupDiffers():
+            diff = "; ".join(error.diff)
+            return f"{name} stays on the broker, as it is not what the manifest says: {diff}"
+        case NotOwned():
+            what = "; ".join(error.what)
+            return f"nothing of it is on the broker, and what has its name there stays: {what}"
+    return f"nothing of {name} is on the broker"

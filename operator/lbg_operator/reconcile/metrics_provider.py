@@ -1,0 +1,172 @@
+"""Provider of the lag metric in this cluster: the operator, KEDA, another, or none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lbg_operator.crds import GroupManifest
+from lbg_operator.kube.api import Cluster, ClusterError, Forbidden, Object
+from lbg_operator.kube.kinds import (
+    API_SERVICE,
+    AUTOSCALER,
+    SCALED_OBJECT,
+    SECRET,
+    TRIGGER_AUTHENTICATION,
+    Kind,
+)
+from lbg_operator.metrics_api import Keda, Missing, Provider, Service, ServingConfig, provider_of, token_for
+from lbg_operator.metrics_api.tls import API_SERVICE_NAME
+from lbg_operator.reconcile.object_cache import Key, ObjectCache, group_of, relisted
+from lbg_operator.resources.autoscaler import (
+    KEDA_API_VERSION,
+    authentication_name,
+    authentication_of,
+    autoscaler_of,
+    scaled_object_of,
+    token_secret_of,
+)
+from lbg_operator.resources.names import OURS
+from lbg_operator.settings import OperatorSettings
+
+log = logging.getLogger("lbg.operator")
+
+LOOK_EVERY_S = 30.0
+FIRST_LOOK_AGAIN_S = 2.0
+KEDA_FORBIDDEN = (
+    "KEDA is in this cluster, and the operator may not list ScaledObjects and TriggerAuthentications: run helm "
+    "upgrade, which grants it where KEDA is"
+)
+
+
+class MetricsProviders:
+    """`standing`: of the metrics API, None until it has a certificate.
+
+    `provider` is None until the first look that did not fail: until then autoscalers stay as they are.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: OperatorSettings,
+        store: ObjectCache,
+        *,
+        standing: Callable[[], ServingConfig | None],
+        wake_group: Callable[[Key], None],
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._store = store
+        self._wake_group = wake_group
+        self._ours = Service(settings.namespace, settings.service)
+        self._standing = standing
+        self.provider: Provider | None = None
+        self.has_keda = False
+        self._is_keda_hidden = False
+        """The cluster has KEDA, and the operator may not list its objects."""
+
+    @property
+    def ailment(self) -> str:
+        """Problem that keeps lag from autoscalers, empty for none."""
+        return "" if self.provider is None else self.provider.message
+
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """The kinds of autoscalers in this cluster; none while that is unknown."""
+        if self.provider is None:
+            return ()
+        return (AUTOSCALER, SCALED_OBJECT, TRIGGER_AUTHENTICATION) if self.has_keda else (AUTOSCALER,)
+
+    async def look(self) -> bool:
+        """True if the provider is another one than before. Raises ClusterError."""
+        before = self.provider
+        has_keda = await self._cluster.serves(KEDA_API_VERSION)
+        api_service = await self._cluster.read(API_SERVICE, None, API_SERVICE_NAME)
+        provider = provider_of(
+            self._settings.metrics, ours=self._ours, api_service=api_service, has_keda=has_keda
+        )
+        is_hidden = False
+        if has_keda:
+            try:
+                await self._look_at_keda()
+            except Forbidden:  # the chart grants it where KEDA is when the chart is installed or upgraded
+                has_keda, is_hidden = False, True
+                if isinstance(provider, Keda):
+                    provider = Missing(KEDA_FORBIDDEN)
+        self.has_keda, self._is_keda_hidden, self.provider = has_keda, is_hidden, provider
+        return self.provider != before
+
+    async def _look_at_keda(self) -> None:
+        """Its objects are not watched, as its kinds come and go with it: two lists for all groups."""
+        for kind in (SCALED_OBJECT, TRIGGER_AUTHENTICATION):
+            changed = await relisted(self._cluster, self._store, kind, OURS, self._settings.watched)
+            for group in filter(None, map(group_of, changed)):
+                self._wake_group(group)
+
+    async def try_look(self) -> bool:
+        """The same; a look that fails changes nothing."""
+        try:
+            is_new = await self.look()
+        except ClusterError as error:
+            log.warning("who provides metrics is not known: %s", error)
+            return False
+        if is_new:
+            log.info("metrics: %s %s", type(self.provider).__name__, self.ailment)
+        return is_new
+
+    async def keep_looking(self, changed: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(FIRST_LOOK_AGAIN_S if self.provider is None else LOOK_EVERY_S)
+            if await self.try_look():
+                changed()
+
+    def scalers_of(self, group: GroupManifest) -> list[Object]:
+        """The objects that change the group's replicas: a HorizontalPodAutoscaler, or KEDA's in its place.
+
+        Empty also where `kinds` is.
+        """
+        if self.provider is None:
+            return []
+        if self._may_be_keda_s(group):
+            return self._tokens_of(group)
+        if not isinstance(self.provider, Keda):
+            autoscaler = autoscaler_of(group)
+            return [] if autoscaler is None else [autoscaler]
+        scaled = scaled_object_of(group, url=self._ours.url)
+        if scaled is None:
+            return []
+        return [*self._tokens_of(group), authentication_of(group), scaled]
+
+    def _may_be_keda_s(self, group: GroupManifest) -> bool:
+        """True if the group may have a ScaledObject that nobody can look at now: an autoscaler beside it would set the
+        same replicas.
+
+        One was seen before, or the Secret that KEDA reads for it is there and no HorizontalPodAutoscaler of ours.
+        """
+        if not self._is_keda_hidden or group.scaling is None:
+            return False
+        namespace, name = group.metadata.namespace, group.metadata.name
+        if self._store.get(SCALED_OBJECT, Key(namespace, name)) is not None:
+            return True
+        token = self._store.get(SECRET, Key(namespace, authentication_name(name)))
+        return token is not None and self._store.get(AUTOSCALER, Key(namespace, name)) is None
+
+    def _tokens_of(self, group: GroupManifest) -> list[Object]:
+        """The Secret that KEDA reads. While the operator has no certificate yet, one of its former life stays as it
+        is."""
+        standing, metadata = self._standing(), group.metadata
+        if standing is None:
+            return []
+        token = token_for(standing.token_key, metadata.namespace, metadata.name)
+        return [token_secret_of(group, token=token, ca_pem=standing.certificate.ca_pem)]
+
+    def keda_status(self, group: GroupManifest) -> Mapping[str, Any] | None:
+        """Status of KEDA's ScaledObject, in a HorizontalPodAutoscaler's words; None without one."""
+        if group.scaling is None or not isinstance(self.provider, Keda):
+            return None
+        scaled = self._store.get(SCALED_OBJECT, Key(group.metadata.namespace, group.metadata.name))
+        said = {one["type"]: one for one in (scaled or {}).get("status", {}).get("conditions", ())}
+        ready = said.get("Ready")
+        return None if ready is None else {"conditions": [{**ready, "type": "ScalingActive"}]}

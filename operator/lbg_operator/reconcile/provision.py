@@ -1,0 +1,154 @@
+"""The broker's side of a group: its user's Secret first, then queues, user and permissions."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from base64 import b64decode
+from dataclasses import dataclass
+
+from lbg_broker.admin import ProvisioningError, Unreachable
+from lbg_broker.admin.actions import PutUser
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.groups import GENERATED_PASSWORD_BYTES, create_group
+from lbg_broker.group import GroupSpec
+from lbg_operator.crds import GroupManifest
+from lbg_operator.kube.kinds import CONFIG_MAP, GROUP, SECRET
+from lbg_operator.reconcile.context import Reach, ReconcileContext, broker_key
+from lbg_operator.reconcile.object_cache import Key
+from lbg_operator.resources.credentials import AUTHORITY, Login, credentials_of
+from lbg_operator.resources.names import attributes_name, credentials_name
+
+LIMIT_S = 30.0
+"""For one group's changes on a broker. What is left undone is done in the next round."""
+
+CHECK_AFTER_S = 600.0
+"""What no look shows (permissions, policies, bindings) is compared again after this long,"""
+CHECK_EVERY_S = 4.0
+"""and of hundreds of groups one in so many seconds: a comparison costs 12 ms here and 23 ms of the broker's CPU."""
+MADE_AT_ONCE = 8
+"""Groups of one broker. More would not be made sooner, but each so slowly that none is done within its limit."""
+TURN_S = 240.0
+"""Seconds that a group waits for its turn. A round of five minutes is taken for one that hangs (`STUCK_S`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    spec: GroupSpec
+    reach: Reach
+    at: float
+
+
+class Provisioner:
+    """Remembers for each group what it last brought about, so that a round with nothing new asks the broker nothing."""
+
+    def __init__(self, world: ReconcileContext) -> None:
+        self._context = world
+        self._done: dict[Key, _Done] = {}
+        self._turns: dict[Key, asyncio.Semaphore] = {}
+        self._logins: dict[Key, Login] = {}
+        """Contents of the Secret of each group's user when the group was last seen whole."""
+
+    def is_done(self, group: Key) -> bool:
+        """True if the group was once seen whole; it may need repair since."""
+        return group in self._done
+
+    def was_done(self, group: Key, uid: str) -> bool:
+        """The same, also by an operator of before: a group's ConfigMap is made once it is whole, and goes with it."""
+        shared = self._context.store.get(CONFIG_MAP, Key(group.namespace, attributes_name(group.name)))
+        return self.is_done(group) or (shared is not None and uid in shared["owners"])
+
+    def has_given(self, group: GroupManifest) -> bool:
+        """True if the Secret of the group's user has the fields that its pods read.
+
+        It follows the Broker's manifest once the broker was reached as that says; pods wait for it.
+        """
+        metadata = group.metadata
+        secret = self._context.store.get(SECRET, Key(metadata.namespace, credentials_name(metadata.name)))
+        wanted = self._context.has_authority(broker_key(group))
+        return secret is not None and (AUTHORITY in secret["data"]) == wanted
+
+    def forget(self, group: Key) -> None:
+        self._done.pop(group, None)
+        self._logins.pop(group, None)
+
+    async def restore(self, group: GroupManifest) -> None:
+        """Make the Secret of the group's user again, as it was, where it was deleted while nobody can give the user
+        another password: consumers need it to start, and the broker has that password. Raises ClusterError."""
+        key = Key(group.metadata.namespace, group.metadata.name)
+        name, login = credentials_name(key.name), self._logins.get(key)
+        if login is None or self._context.store.get(SECRET, Key(key.namespace, name)) is not None:
+            return
+        await self._context.applied.apply(key, credentials_of(group, login), now=self._context.now())
+        if (about := self._context.store.get(GROUP, key)) is not None:
+            message = f"Secret {name} is made again as it was: the broker cannot be used for another password"
+            self._context.announce(about, type="Normal", reason="Repaired", message=message)
+
+    async def bring_about(self, group: GroupManifest, reach: Reach) -> ProvisioningError | None:
+        """Creates the group on its broker, and returns the failure if there is one. Raises ClusterError."""
+        key = Key(group.metadata.namespace, group.metadata.name)
+        if self._is_settled(key, group, reach):
+            return None
+        login = await self._login(group, reach)
+        await self._context.applied.apply(key, credentials_of(group, login), now=self._context.now())
+        turns = self._turns.setdefault(broker_key(group), asyncio.Semaphore(MADE_AT_ONCE))
+        try:
+            async with asyncio.timeout(TURN_S):
+                await turns.acquire()
+        except TimeoutError:
+            return Unreachable(f"group {group.spec.name} waits until others were made on the broker")
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                created = await create_group(reach.admin, group.spec, password=login.password, finish=True)
+        except TimeoutError:
+            return Unreachable(f"the broker did not finish group {group.spec.name} within {LIMIT_S:g} s")
+        except ProvisioningError as error:
+            return error
+        finally:
+            turns.release()
+        self._done[key] = _Done(group.spec, reach, self._context.now())
+        self._logins[key] = login
+        self._context.looks.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)
+        changes = [str(one) for one in created.changes if not isinstance(one, PutUser) or one.is_new]
+        if changes:
+            self._context.looks.soon(key)
+            self._tell(key, was_there=created.was_there, changes=changes)
+        return None
+
+    def _is_settled(self, key: Key, group: GroupManifest, reach: Reach) -> bool:
+        done = self._done.get(key)
+        if done is None or done.spec != group.spec or done.reach != reach:
+            return False
+        if self._context.now() > done.at + max(CHECK_AFTER_S, CHECK_EVERY_S * len(self._done)):
+            return False
+        if not self._context.applied.is_untouched(key, SECRET, credentials_name(group.metadata.name)):
+            return False
+        look = self._context.looks.latest(key)
+        if look is None or look.at <= done.at:
+            return True
+        return not look.is_missing and (look.description is None or _is_whole(look.description))
+
+    async def _login(self, group: GroupManifest, reach: Reach) -> Login:
+        """The password that the Secret has, or a new one: it is written down before the broker knows it."""
+        name = credentials_name(group.metadata.name)
+        secret = await self._context.secrets.own(group.metadata.namespace, name)
+        told = (secret or {}).get("data", {}).get("password")
+        password = b64decode(told).decode() if told else secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
+        return Login(group.spec.client_username, password, reach.access.uris, reach.access.ca)
+
+    def _tell(self, key: Key, *, was_there: bool, changes: list[str]) -> None:
+        about = self._context.store.get(GROUP, key)
+        if about is None:
+            return
+        shown = ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if len(changes) > 5 else "")
+        self._context.announce(
+            about,
+            type="Normal",
+            reason="Repaired" if was_there else "Provisioned",
+            message=f"on the broker: {shown}",
+        )
+
+
+def _is_whole(description: Description) -> bool:
+    """True if all is there that a look shows: the record and the queues."""
+    return description.spec is not None and all(line.seen is not None for line in description.queues)

@@ -1,0 +1,225 @@
+"""Scaling in: pods that serve the fewest queues go first, sessions end before their pods.
+
+A session's messages are for nobody else, so a pod goes when its session is over: it is given nothing new, its pod works
+off what it has, and the sidecar leaves at the End-of-Session and stays out (ADR 34).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lbg_broker.admin import ProvisioningError
+from lbg_broker.admin.groups import close_group
+from lbg_broker.admin.snapshot import CLOSING, LIVE, SessionsStatus, SessionStatus
+from lbg_operator.crds import GroupManifest
+from lbg_operator.kube.kinds import DEPLOYMENT, GROUP, POD, STATEFUL_SET
+from lbg_operator.reconcile.context import ReconcileContext, broker_key
+from lbg_operator.reconcile.desired import DELETION_COST, Object, deletion_costs
+from lbg_operator.reconcile.object_cache import Key
+from lbg_operator.status.condition_rules import ScaleIn
+
+log = logging.getLogger("lbg.operator")
+
+PATIENCE_S = 60.0
+"""A scale-in waits this long for a look that shows who serves what, and then goes on without."""
+RETRY_S = 2.0
+
+
+class DeploymentScaling:
+    def __init__(self, world: ReconcileContext) -> None:
+        self._context = world
+        self._waiting_since: dict[Key, float] = {}
+
+    async def paced(self, key: Key, deployment: Object) -> tuple[Object, float]:
+        """The Deployment to apply now, and in how many seconds to ask again or infinity. Raises ClusterError."""
+        there = self._context.store.get(DEPLOYMENT, key)
+        wanted = deployment["spec"]["replicas"]
+        has = None if there is None else there["replicas"]
+        if has is None or wanted >= has:
+            self._waiting_since.pop(key, None)
+            return deployment, float("inf")
+        if await self._weigh(key):
+            self._waiting_since.pop(key, None)
+            return deployment, float("inf")
+        since = self._waiting_since.setdefault(key, self._context.now())
+        if self._context.now() - since >= PATIENCE_S:
+            log.warning("%s: scaled in to %d without knowing who serves which queue", key, wanted)
+            return deployment, float("inf")
+        kept = copy.deepcopy(deployment)
+        kept["spec"]["replicas"] = has
+        return kept, RETRY_S
+
+    async def _weigh(self, key: Key) -> bool:
+        """Write into each pod what its going costs; False when that is not known."""
+        look = await self._context.looks.fresh(key)
+        if look is None or look.description is None:
+            return False
+        pods = self._context.store.pods(key)
+        try:
+            costs = deletion_costs(look.description, pods)
+        except ValueError:
+            return False
+        for pod, cost in costs.items():
+            was = pods[pod]["metadata"].get("annotations", {}).get(DELETION_COST, "0")
+            if was != str(cost):
+                patch = {"metadata": {"annotations": {DELETION_COST: str(cost)}}}
+                await self._context.cluster.merge(POD, key.namespace, pod, patch)
+        return True
+
+    def forget(self, key: Key) -> None:
+        self._waiting_since.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """- `replicas`: of the StatefulSet now.
+    - `close`: sessions that are to be given nothing new.
+    - `mark`, `unmark`: pods whose session is ending, and pods of which that was thought and is not so.
+    - `renew`: pods whose session is over and that are wanted again, which they are as new ones only.
+    - `waits_for`: the sessions that more pods are kept for than were asked for.
+    """
+
+    replicas: int
+    close: tuple[str, ...] = ()
+    mark: tuple[str, ...] = ()
+    unmark: tuple[str, ...] = ()
+    renew: tuple[str, ...] = ()
+    waits_for: tuple[SessionStatus, ...] = ()
+
+
+def plan_sessions(
+    stateful_set: str, wanted: int, seen: SessionsStatus, pods: Mapping[str, bool]
+) -> SessionPlan:
+    """`pods` maps the name of each pod to whether it was marked. A pod is called as its session.
+
+    A session that has messages and no pod, as it began when its pod was about to go, gets its pod back to work them
+    off. One that has neither messages nor a consumer holds up nobody.
+    """
+    sessions = {one.session: one for one in seen.sessions}
+    numbered = [(ordinal_of(stateful_set, one.session), one) for one in seen.sessions]
+    holding = [
+        (ordinal, one)
+        for ordinal, one in numbered
+        if ordinal is not None and ordinal >= wanted and (one.state == LIVE or one.messages)
+    ]
+    close = tuple(one.session for _, one in holding if one.state != CLOSING)
+    ending = {*close, *(one.session for one in seen.sessions if one.state == CLOSING)}
+    over = [name for name, is_marked in pods.items() if is_marked and name not in sessions]
+    return SessionPlan(
+        replicas=max([wanted, *(ordinal + 1 for ordinal, _ in holding)]),
+        close=close,
+        mark=tuple(name for name, is_marked in pods.items() if name in ending and not is_marked),
+        unmark=tuple(
+            name for name, is_marked in pods.items() if is_marked and name in sessions and name not in ending
+        ),
+        renew=() if seen.closed else tuple(_below(wanted, stateful_set, over)),
+        waits_for=tuple(one for _, one in holding),
+    )
+
+
+def ordinal_of(stateful_set: str, name: str) -> int | None:
+    """The number of a pod, and so of its session; None for what is neither of this StatefulSet."""
+    before, _, number = name.rpartition("-")
+    return int(number) if before == stateful_set and number.isdecimal() else None
+
+
+def told(sessions: Iterable[SessionStatus], *, at_most: int = 10) -> str:
+    """The sessions by name, with their states and messages."""
+    named = [f"{one.session} ({one.state}, {one.messages} messages)" for one in sessions]
+    return ", ".join(named[:at_most]) + (f" and {len(named) - at_most} more" if len(named) > at_most else "")
+
+
+def _below(wanted: int, stateful_set: str, pods: Iterable[str]) -> Iterable[str]:
+    for pod in pods:
+        ordinal = ordinal_of(stateful_set, pod)
+        if ordinal is not None and ordinal < wanted:
+            yield pod
+
+
+ENDING = "lbg.dev/session-ending"
+"""An annotation of a pod whose session was told to end. When it is over the sidecar stays out of the group for as long
+as the pod lives, and nothing else tells such a pod from one that is starting."""
+
+
+LIMIT_S = 20.0
+"""For closing one session."""
+
+
+class SessionScaling:
+    def __init__(self, world: ReconcileContext) -> None:
+        self._context = world
+        self._waiting: dict[Key, ScaleIn] = {}
+
+    def waiting(self, key: Key) -> ScaleIn | None:
+        """Sessions that a scale-in waits for."""
+        return self._waiting.get(key)
+
+    def forget(self, key: Key) -> None:
+        self._waiting.pop(key, None)
+
+    async def paced(self, key: Key, group: GroupManifest, stateful_set: Object) -> tuple[Object, float]:
+        """The StatefulSet to apply now, and in how many seconds to ask again or infinity. Raises ClusterError."""
+        name, wanted = stateful_set["metadata"]["name"], stateful_set["spec"]["replicas"]
+        there = self._context.store.get(STATEFUL_SET, Key(key.namespace, name))
+        has = 0 if there is None else there["replicas"]
+        seen = await self._sessions(key, is_fresh=wanted < has)
+        if seen is None:
+            if wanted >= has:
+                self._waiting.pop(key, None)
+                return stateful_set, float("inf")
+            self._waiting[key] = ScaleIn(wanted, "")
+            return _with_replicas(stateful_set, has), RETRY_S
+        pods = {
+            pod: ENDING in one["metadata"].get("annotations", {})
+            for pod, one in self._context.store.pods(key).items()
+        }
+        plan = plan_sessions(name, wanted, seen, pods)
+        await self._follow(key, group, plan)
+        if plan.replicas == wanted:
+            self._waiting.pop(key, None)
+            return stateful_set, RETRY_S if plan.renew else float("inf")
+        self._waiting[key] = ScaleIn(wanted, told(plan.waits_for))
+        return _with_replicas(stateful_set, plan.replicas), RETRY_S
+
+    async def _sessions(self, key: Key, *, is_fresh: bool) -> SessionsStatus | None:
+        looks = self._context.looks
+        look = await looks.fresh(key) if is_fresh else looks.latest(key)
+        native = None if look is None or look.description is None else look.description.native
+        return native if isinstance(native, SessionsStatus) else None
+
+    async def _follow(self, key: Key, group: GroupManifest, plan: SessionPlan) -> None:
+        cluster = self._context.cluster
+        for marked, mark in ((plan.mark, "true"), (plan.unmark, None)):  # before the session is told
+            for pod in marked:
+                patch = {"metadata": {"annotations": {ENDING: mark}}}
+                await cluster.merge(POD, key.namespace, pod, patch)
+        for session in plan.close:
+            await self._close(key, group, session)
+        for pod in plan.renew:
+            # By its uid: the store may have one that is gone, and the pod in its place is not the one that is over.
+            if (there := self._context.store.pods(key).get(pod)) is not None:
+                await cluster.delete(POD, key.namespace, pod, uid=there["metadata"]["uid"])
+
+    async def _close(self, key: Key, group: GroupManifest, session: str) -> None:
+        reach = self._context.reach.get(broker_key(group))
+        if reach is None:
+            return
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await close_group(reach.admin, group.spec.name, session=session)
+        except (TimeoutError, ProvisioningError) as error:  # the next round sees how it is, and tries again
+            log.warning("%s: session %s could not be closed: %s", key, session, error or "no answer")
+            return
+        if (manifest := self._context.store.get(GROUP, key)) is not None:
+            message = f"session {session} gets nothing new: its consumer is to go when it is worked off"
+            self._context.announce(manifest, type="Normal", reason="SessionClosed", message=message)
+
+
+def _with_replicas(stateful_set: Object, replicas: int) -> Object:
+    kept = copy.deepcopy(stateful_set)
+    kept["spec"]["replicas"] = replicas
+    return kept

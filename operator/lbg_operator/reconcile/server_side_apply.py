@@ -1,0 +1,69 @@
+"""Server-side apply of what differs from the last apply, or was changed by somebody else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+
+from lbg_operator.kube.api import Cluster, Object
+from lbg_operator.kube.kinds import Kind, kind_of
+from lbg_operator.reconcile.object_cache import Key, ObjectCache, version_of
+
+REPEAT_AFTER_S = 3600.0
+"""Everything is applied again after this long, whatever the watches say. They show each change of what was applied, and
+lists every ten minutes what they missed, so this is for annotations and for mistakes of ours."""
+
+
+@dataclass(slots=True)
+class _Last:
+    digest: bytes
+    version: str
+    at: float
+
+
+@dataclass(slots=True)
+class ServerSideApply:
+    """One memory for all objects; `owner` groups them, to be forgotten together. Each kind is followed, by a watch or,
+    KEDA's, by lists."""
+
+    cluster: Cluster
+    store: ObjectCache
+    _last: dict[Key, dict[tuple[Kind, str], _Last]] = field(default_factory=dict)
+
+    async def apply(self, owner: Key, wanted: Object, *, now: float) -> bool:
+        """True if anything was sent. Raises ClusterError."""
+        kind = kind_of(wanted["apiVersion"], wanted["kind"])
+        name = wanted["metadata"]["name"]
+        digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).digest()
+        last = self._last.setdefault(owner, {}).get((kind, name))
+        is_recent = last is not None and last.digest == digest and now < last.at + REPEAT_AFTER_S
+        if is_recent and self.is_untouched(owner, kind, name):
+            return False
+        applied = await self.cluster.apply(wanted)
+        self._last.setdefault(owner, {})[kind, name] = _Last(digest, version_of(applied), now)
+        self.store.put(kind, applied)
+        return True
+
+    def are_untouched(self, owner: Key, *, now: float) -> bool:
+        """True while all that was applied for `owner` is as it was, and not due to be applied again."""
+        applied = self._last.get(owner, {})
+        return all(
+            now < last.at + REPEAT_AFTER_S and self.is_untouched(owner, kind, name)
+            for (kind, name), last in applied.items()
+        )
+
+    def is_untouched(self, owner: Key, kind: Kind, name: str) -> bool:
+        """True if an object was applied, and nobody has changed or deleted it since."""
+        last = self._last.get(owner, {}).get((kind, name))
+        seen = self.store.get(kind, Key(owner.namespace, name))
+        return last is not None and seen is not None and seen["version"] == last.version
+
+    async def remove(self, owner: Key, kind: Kind, name: str) -> None:
+        """Delete an object that is there, or that was applied. Raises ClusterError."""
+        was_ours = self._last.get(owner, {}).pop((kind, name), None) is not None
+        if was_ours or self.store.get(kind, Key(owner.namespace, name)) is not None:
+            await self.cluster.delete(kind, owner.namespace, name)
+
+    def forget(self, owner: Key) -> None:
+        self._last.pop(owner, None)

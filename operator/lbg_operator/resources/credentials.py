@@ -1,0 +1,62 @@
+"""Secret and ConfigMap of a group, for its consumers and publishers."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass, field
+from typing import Any
+
+from lbg_operator.crds import GroupManifest
+from lbg_operator.resources.names import attributes_name, credentials_name, owned
+
+AUTHORITY = "ca.crt"
+"""The key of the Secret that has the authorities to trust, PEM; absent where those are the system's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A group's user on its broker; `uris` are without it."""
+
+    username: str
+    password: str = field(repr=False)
+    uris: tuple[str, ...]
+    ca: str | None = None
+
+
+def credentials_of(group: GroupManifest, login: Login) -> dict[str, Any]:
+    told = {
+        "username": login.username,
+        "password": login.password,
+        "uris": ",".join(login.uris),
+        AUTHORITY: login.ca,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": owned(group.metadata, credentials_name(group.metadata.name)),
+        "type": "Opaque",
+        "data": {
+            name: b64encode(value.encode()).decode() for name, value in told.items() if value is not None
+        },
+    }
+
+
+def attributes_of(group: GroupManifest) -> dict[str, Any]:
+    """ConfigMap for publishers in any language: what hashing and routing need.
+
+    HP, HC, QC, QS and CU are the names of "Sticky Load Balancing".
+    """
+    spec = group.spec
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": owned(group.metadata, attributes_name(group.metadata.name)),
+        "data": {
+            "group": spec.name,
+            "hash-prefix": spec.hash_prefix,
+            "hash-count": str(spec.hash_count),
+            "hash-function": spec.hash_function,
+            "queue-count": str(spec.queue_count),
+            "record.json": spec.to_record(),
+        },
+    }

@@ -1,0 +1,236 @@
+"""Sidecar container in the pod of a group's consumers, and its environment (docs/sidecar.md).
+
+Kubernetes ends an application's container before, or together with, its sidecar, while the sidecar still delivers to
+it. But the preStop hooks of all containers begin at once, a native sidecar's too, before anybody gets SIGTERM
+(Kubernetes: "Container Lifecycle Hooks"). So the sidecar's hook makes it drain, and the application's waits for that:
+SIGTERM reaches the application when its member has handed everything over.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from lbg_operator.crds import App, GroupManifest
+from lbg_operator.errors import ManifestError
+from lbg_operator.resources.names import credentials_name, selector_of
+from lbg_operator.settings import OperatorSettings
+
+CREDENTIALS = "/var/run/lbg/credentials"
+"""Path at which the Secret of the group's user is mounted; its files change when the user's password does."""
+
+STATE = "/var/lib/lbg"
+JOURNALS = "/var/lib/lbg-journals"
+"""A folder for each group, as several may share the volume."""
+LOCAL_PORT = 8750
+OBSERVED_PORT = 8751
+
+_CHANNELS = {"HTTP": "http", "HTTPBatch": "http-batch", "Stream": "stream"}
+_ORDERS = {"Key": "key", "Queue": "queue"}
+_WHEN_EXHAUSTED = {"Block": "block", "DeadLetter": "dead-letter"}
+
+
+def environment_of(
+    group: GroupManifest, *, grace_s: int, has_ca: bool, prefetch: int | None = None
+) -> list[dict[str, Any]]:
+    """The sidecar's variables, as a container's `env`. `grace_s` is what its handing over may take, `prefetch` the
+    window of groups that say none."""
+    assert group.consumer is not None
+    app = group.consumer.app
+    told: dict[str, object] = {
+        "LBG_GROUP": group.spec.name,
+        "LBG_USERNAME_FILE": f"{CREDENTIALS}/username",
+        "LBG_PASSWORD_FILE": f"{CREDENTIALS}/password",
+        "LBG_CAFILE": f"{CREDENTIALS}/ca.crt" if has_ca else None,
+        "LBG_ASSIGNMENT": group.assignment.lower(),
+        "LBG_CLIENTS": group.replicas_max if group.assignment == "Static" else None,
+        "LBG_REBALANCE_DELAY_S": group.rebalance_delay_s,
+        "LBG_MAX_HANDOFF_S": group.max_handoff_s,
+        "LBG_RELEASE_INTERVAL_S": group.release_period_s,
+        "LBG_SHUTDOWN_GRACE_S": grace_s,
+        "LBG_COMMITS": f"{STATE}/commits" if keeps_state(group) else None,
+        "LBG_JOURNAL": f"{JOURNALS}/{group.spec.name}" if group.consumer.sidecar.journal else None,
+        "LBG_LOCAL": f"127.0.0.1:{LOCAL_PORT}",
+        "LBG_OBSERVED": f"0.0.0.0:{OBSERVED_PORT}",
+        "LBG_LOG_FORMAT": group.consumer.sidecar.log_format.lower(),
+        "LBG_REPUBLISH": "true" if group.consumer.sidecar.republish else None,
+        **_of_app(app),
+        "LBG_PREFETCH": prefetch if app.prefetch is None else app.prefetch,
+        # How far a session is, is one number.
+        "LBG_ORDER": "queue" if group.has_sessions else _ORDERS[app.order],
+    }
+    pod_name = {"fieldRef": {"fieldPath": "metadata.name"}}
+    address = {"secretKeyRef": {"name": credentials_name(group.metadata.name), "key": "uris"}}
+    return [
+        {"name": "LBG_BROKER", "valueFrom": address},
+        {"name": "LBG_NAME", "valueFrom": pod_name},
+        *({"name": name, "value": str(value)} for name, value in told.items() if value is not None),
+    ]
+
+
+def keeps_state(group: GroupManifest) -> bool:
+    """True if the sidecar keeps what was processed: in its session, or of every stream."""
+    assert group.consumer is not None
+    return group.has_sessions or group.consumer.guarantee == "EffectivelyOnce"
+
+
+def _of_app(app: App) -> dict[str, object]:
+    told: dict[str, object] = {
+        "LBG_APP": _CHANNELS[app.channel],
+        "LBG_CONCURRENCY": app.concurrency,
+        "LBG_CALL_TIMEOUT_S": app.call_timeout_s,
+        "LBG_MAX_ATTEMPTS": app.max_attempts,
+        "LBG_WHEN_EXHAUSTED": _WHEN_EXHAUSTED[app.when_exhausted],
+    }
+    if app.channel != "Stream":
+        told["LBG_TARGET"] = f"http://127.0.0.1:{app.port}{app.path}"
+        told["LBG_HEALTH_PATH"] = app.health_path
+        told["LBG_POSITIONS_PATH"] = app.positions_path
+    if app.batch is not None:
+        told["LBG_BATCH_SIZE"] = app.batch.size
+        told["LBG_BATCH_LINGER_MS"] = app.batch.linger_ms
+        told["LBG_BATCH_REQUESTS"] = app.batch.requests
+    return told
+
+
+SIDECAR = "lbg-sidecar"
+GRACE_S = 30
+"""Kubernetes' default for a pod without one."""
+
+AFTER_DRAIN_S = 10
+"""Rest of the grace period for the application's own end, once its member has drained."""
+
+CLOSING_S = 4
+"""A member's own margin after its grace, in which it closes (docs/sidecar.md, "Leaving"): hooks wait for that too."""
+
+_TEMPLATE = "spec.consumer.template"
+_CREDENTIALS_VOLUME = "lbg-credentials"
+_JOURNALS_VOLUME = "lbg-journals"
+STATE_VOLUME = "lbg-state"
+"""In mode Sessions a claim of the pod's own, by a template of the StatefulSet."""
+
+GROUP = 65532
+"""Of the sidecar's image: who may write to a volume that outlives the pod. The application's containers are in it
+too."""
+
+
+def injected(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) -> dict[str, Any]:
+    """The PodTemplateSpec of the group's consumers, with the sidecar in it. Raises ManifestError."""
+    assert group.consumer is not None
+    template: dict[str, Any] = copy.deepcopy(dict(group.consumer.template))
+    pod: dict[str, Any] = template["spec"]
+    grace_s = _drain_s(pod.get("terminationGracePeriodSeconds", GRACE_S))
+    app = _app_container(pod, group.consumer.app.container)
+    if "preStop" in app.get("lifecycle", {}):
+        raise ManifestError(
+            f"{_TEMPLATE}: container {app['name']}",
+            "has a preStop hook, which is where the pod waits for its sidecar to drain: let the application do it at "
+            "SIGTERM, which comes after that",
+        )
+    app.setdefault("lifecycle", {})["preStop"] = _drained_hook(grace_s + CLOSING_S)
+    app.setdefault("env", []).append({"name": "LBG_SIDECAR_URL", "value": f"http://127.0.0.1:{LOCAL_PORT}"})
+    sidecar = _sidecar(group, settings, grace_s, has_ca=has_ca)
+    if settings.native_sidecars:
+        pod.setdefault("initContainers", []).insert(0, {**sidecar, "restartPolicy": "Always"})
+    else:
+        pod["containers"].append(sidecar)
+    _require_journal_volume(group, pod)
+    pod.setdefault("volumes", []).extend(_volumes(group))
+    has_volume = group.has_sessions or group.consumer.sidecar.journal is not None
+    if has_volume and not settings.assigns_users:
+        security = pod.setdefault("securityContext", {})
+        security.setdefault("fsGroup", GROUP)
+        security.setdefault("fsGroupChangePolicy", "OnRootMismatch")
+    metadata = template.setdefault("metadata", {})
+    metadata["labels"] = {**metadata.get("labels", {}), **selector_of(group.metadata.name)}
+    metadata["annotations"] = {
+        "kubectl.kubernetes.io/default-container": app["name"],
+        **metadata.get("annotations", {}),
+    }
+    return template
+
+
+def _drain_s(termination_grace_s: int) -> int:
+    return max(termination_grace_s - AFTER_DRAIN_S, termination_grace_s // 2, 1)
+
+
+def _app_container(pod: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    containers: list[dict[str, Any]] = pod["containers"]
+    if any(one.get("name") == SIDECAR for one in [*containers, *pod.get("initContainers", [])]):
+        raise ManifestError(
+            f"{_TEMPLATE}: container {SIDECAR}", "is what the operator puts in: remove or rename it"
+        )
+    if name is None:
+        return containers[0]
+    for one in containers:
+        if one.get("name") == name:
+            return one
+    there = ", ".join(str(one.get("name")) for one in containers)
+    raise ManifestError(
+        "spec.consumer.app.container", f"{name!r} is none of the template's containers: {there}"
+    )
+
+
+def _drained_hook(wait_s: int) -> dict[str, Any]:
+    return {"httpGet": {"path": f"/drained?wait={wait_s}", "port": OBSERVED_PORT}}
+
+
+def _sidecar(
+    group: GroupManifest, settings: OperatorSettings, grace_s: int, *, has_ca: bool
+) -> dict[str, Any]:
+    assert group.consumer is not None
+    told = group.consumer.sidecar
+    mounts: list[dict[str, Any]] = [
+        {"name": _CREDENTIALS_VOLUME, "mountPath": CREDENTIALS, "readOnly": True},
+    ]
+    if keeps_state(group):
+        mounts.append({"name": STATE_VOLUME, "mountPath": STATE})
+    if told.journal is not None:
+        mounts.append({"name": told.journal.volume or _JOURNALS_VOLUME, "mountPath": JOURNALS})
+    liveness = {"httpGet": {"path": "/healthz", "port": OBSERVED_PORT}, "periodSeconds": 10}
+    if settings.sidecar_start_s is not None:
+        # No startupProbe: the application would wait for it to succeed (Kubernetes: "Sidecar Containers").
+        liveness["initialDelaySeconds"] = settings.sidecar_start_s
+    return {
+        "name": SIDECAR,
+        "image": told.image or settings.sidecar_image,
+        "env": environment_of(group, grace_s=grace_s, has_ca=has_ca, prefetch=settings.prefetch),
+        "ports": [{"name": "lbg-observed", "containerPort": OBSERVED_PORT, "protocol": "TCP"}],
+        "resources": dict(told.resources if told.resources is not None else settings.sidecar_resources),
+        "volumeMounts": mounts,
+        "lifecycle": {"preStop": {"exec": {"command": ["lbg", "drain", "--wait", str(grace_s + CLOSING_S)]}}},
+        "livenessProbe": liveness,
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": OBSERVED_PORT}, "periodSeconds": 2},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def _require_journal_volume(group: GroupManifest, pod: Mapping[str, Any]) -> None:
+    assert group.consumer is not None
+    journal = group.consumer.sidecar.journal
+    there = [one.get("name") for one in pod.get("volumes", ())]
+    if journal is not None and journal.volume is not None and journal.volume not in there:
+        raise ManifestError(
+            "spec.consumer.sidecar.journal.volume",
+            f"{journal.volume!r} is none of the template's volumes: {', '.join(map(str, there)) or 'it has none'}",
+        )
+
+
+def _volumes(group: GroupManifest) -> list[dict[str, Any]]:
+    assert group.consumer is not None
+    secret = {"secretName": credentials_name(group.metadata.name)}
+    volumes: list[dict[str, Any]] = [{"name": _CREDENTIALS_VOLUME, "secret": secret}]
+    if keeps_state(group) and not group.has_sessions:
+        volumes.append({"name": STATE_VOLUME, "emptyDir": {}})
+    journal = group.consumer.sidecar.journal
+    if journal is not None and journal.claim is not None:
+        claim = {"claimName": journal.claim}
+        volumes.append({"name": _JOURNALS_VOLUME, "persistentVolumeClaim": claim})
+    return volumes

@@ -1,0 +1,116 @@
+"""Metrics of the operator: its own work, and the statuses of groups and brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from lbg_operator.kube.kinds import BROKER, GROUP, Kind
+from lbg_operator.reconcile.object_cache import Key, ObjectCache
+from lbg_operator.reconcile.survey_cache import SurveyCache
+from lbg_operator.status.conditions import UNASKED
+from lbg_operator.status.status import partition_counts, stranded_sessions
+
+ROUND_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 60)
+STATES = ("True", "False", "Unknown")
+
+
+class Metrics:
+    def __init__(self, store: ObjectCache, looks: SurveyCache, silent_s: Callable[[Kind], float]) -> None:
+        self.registry = CollectorRegistry()
+        self._rounds = Counter(
+            "lbg_operator_reconciles",
+            "Rounds made, by kind and outcome.",
+            ("kind", "outcome"),
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "lbg_operator_reconcile_seconds",
+            "How long a round takes.",
+            ("kind",),
+            buckets=ROUND_BUCKETS_S,
+            registry=self.registry,
+        )
+        for kind in (GROUP, BROKER):
+            for outcome in ("ok", "retry", "error"):
+                self._rounds.labels(kind.kind, outcome)
+            self._seconds.labels(kind.kind)
+        self.registry.register(_Seen(store, looks, silent_s))
+
+    def done(self, kind: Kind) -> Callable[[str, float], None]:
+        rounds, seconds = self._rounds, self._seconds.labels(kind.kind)
+
+        def told(outcome: str, taken_s: float) -> None:
+            rounds.labels(kind.kind, outcome).inc()
+            seconds.observe(taken_s)
+
+        return told
+
+
+class _Seen(Collector):
+    """Read at each scrape. What is not known has no sample: a gauge that stays is a gauge that lies."""
+
+    def __init__(self, store: ObjectCache, looks: SurveyCache, silent_s: Callable[[Kind], float]) -> None:
+        self._store = store
+        self._surveys = looks
+        self._silent_s = silent_s
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        silence = GaugeMetricFamily(
+            "lbg_operator_watch_silence_seconds",
+            "For how long the oldest write of a status has not come back through the watch.",
+            labels=("kind",),
+        )
+        for kind in (GROUP, BROKER):
+            silence.add_metric((kind.kind,), self._silent_s(kind))
+        yield silence
+        yield self._conditions(GROUP, "group")
+        yield self._conditions(BROKER, "broker")
+        yield from self._groups()
+
+    def _conditions(self, kind: Kind, word: str) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            f"lbg_operator_{word}_condition",
+            f"1 for the status that a condition of a {word} has, 0 for the others; none where nobody asks for it.",
+            labels=("namespace", word, "type", "status"),
+        )
+        for key, seen in self._store.all(kind):
+            for one in seen.get("status", {}).get("conditions", ()):
+                for state in () if one["reason"] in UNASKED else STATES:
+                    family.add_metric((*key, one["type"], state), float(one["status"] == state))
+        return family
+
+    def _groups(self) -> Iterator[GaugeMetricFamily]:
+        lag = _family("lag_messages", "Messages ready or not acknowledged yet.")
+        members = _family("members", "Members that have joined.")
+        dead = _family("dead_letters", "Messages among the dead letters.")
+        unrouted = _family("unrouted_messages", "Messages published with a routing key that no queue takes.")
+        partitions = _family("partitions", "Partitions or queues, by how they are served.", "status")
+        stranded = _family("stranded_sessions", "Sessions that have messages and no consumer.")
+        scheduled = _family("scheduled_replicas", "The fewest consumers that the schedule asks for now.")
+        for key, seen in self._store.all(GROUP):
+            _add(scheduled, key, seen.get("status", {}).get("scaling", {}).get("minReplicas"))
+            look = self._surveys.latest(key)
+            if look is None or look.description is None:
+                continue
+            description = look.description
+            _add(lag, key, None if (seen_lag := self._surveys.lag(key)) is None else seen_lag.lag)
+            _add(dead, key, description.dead_letters)
+            _add(unrouted, key, description.unrouted)
+            _add(stranded, key, stranded_sessions(description))
+            for status, count in (partition_counts(description) or {}).items():
+                partitions.add_metric((*key, status), float(count))
+            _add(members, key, len(description.members) if isinstance(description.members, tuple) else None)
+        yield from (lag, members, dead, unrouted, partitions, stranded, scheduled)
+
+
+def _family(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"lbg_operator_group_{name}", help_, labels=("namespace", "group", *labels))
+
+
+def _add(family: GaugeMetricFamily, key: Key, value: object) -> None:
+    if isinstance(value, int):
+        family.add_metric(key, float(value))

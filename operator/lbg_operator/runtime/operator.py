@@ -1,0 +1,314 @@
+"""Main loop of the operator. All state can be rebuilt from the cluster and the brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import kopf
+
+from lbg_broker.admin import ProvisioningError
+from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.admin.survey import lags
+from lbg_operator.errors import GroupNotFound, LagUnknown, ManifestError
+from lbg_operator.kube.api import ClusterError
+from lbg_operator.kube.client import KubernetesCluster, connected
+from lbg_operator.kube.kinds import BROKER, GROUP, Kind
+from lbg_operator.metrics_api import PORT as METRICS_PORT
+from lbg_operator.metrics_api import LagReader, MetricsApi, Service, serve
+from lbg_operator.reconcile.broker import BrokerReconciler
+from lbg_operator.reconcile.broker_pool import BrokerPool
+from lbg_operator.reconcile.context import ReconcileContext, broker_key
+from lbg_operator.reconcile.group import GroupReconciler
+from lbg_operator.reconcile.metrics_provider import MetricsProviders
+from lbg_operator.reconcile.object_cache import Key, ObjectCache, WatchedObject
+from lbg_operator.reconcile.pod_watch import BrokerPods
+from lbg_operator.reconcile.secret_cache import SecretCache
+from lbg_operator.reconcile.server_side_apply import ServerSideApply
+from lbg_operator.reconcile.survey_cache import SurveyCache
+from lbg_operator.resources.names import MANAGER
+from lbg_operator.runtime.events import EventRecorder
+from lbg_operator.runtime.metrics import Metrics
+from lbg_operator.runtime.probes import PORT, health_server
+from lbg_operator.runtime.watches import (
+    SELECTORS,
+    SILENT_S,
+    WatchLiveness,
+    WatchReadiness,
+    list_all,
+    missed,
+    owner_of,
+    paths_of,
+    registry_of,
+    settings_of,
+    take,
+)
+from lbg_operator.runtime.work_queue import WorkQueue
+from lbg_operator.settings import OperatorSettings
+
+MAX_AGE_S = 0.5
+"""Several autoscalers that ask at once share one read of their broker."""
+
+
+def lag_reader(world: ReconcileContext) -> LagReader:
+    async def read(namespace: str, name: str) -> int:
+        manifest = world.store.get(GROUP, Key(namespace, name))
+        if manifest is None:
+            raise GroupNotFound(namespace, name)
+        try:
+            group = world.group(manifest)
+        except ManifestError as error:
+            raise LagUnknown(
+                f"the manifest of group {namespace}/{name} cannot be followed: {error}"
+            ) from None
+        reach = world.reach.get(broker_key(group))
+        if reach is None:
+            raise LagUnknown(f"the broker of group {namespace}/{name} cannot be reached")
+        try:
+            found = await lags(reach.admin, {name: group.spec}, max_age_s=MAX_AGE_S)
+        except ProvisioningError as error:
+            raise LagUnknown(str(error)) from error
+        lag = found[name]
+        if lag is UNKNOWN:
+            raise LagUnknown(f"not every queue of group {namespace}/{name} could be counted")
+        return lag
+
+    return read
+
+
+async def follow(
+    registry: kopf.OperatorRegistry,
+    settings: kopf.OperatorSettings,
+    *,
+    namespaces: tuple[str, ...],
+) -> None:
+    """`namespaces` empty: all. Raises what ended kopf, if a signal did not.
+
+    `kopf.operator` gives every task of the process that it has not seen before 5 s to end after a signal, and an open
+    connection to our own listeners is such a task. Cancelled, it ends at once.
+    """
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    stopping = asyncio.create_task(stopped.wait(), name="signals")
+    ours = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
+        registry=registry,
+        settings=settings,
+        standalone=True,
+        # A name of its own kopf would make of the user's, and the image's user has none.
+        identity=MANAGER,  # type: ignore[arg-type]  # a NewType that kopf does not export
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):  # in place of kopf's
+        loop.add_signal_handler(number, stopped.set)
+    running = asyncio.create_task(kopf.run_tasks(tasks, ignored=ours), name="kopf")
+    try:
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        was_running = running.cancel()
+        (ended,) = await asyncio.gather(running, return_exceptions=True)
+    if not was_running and isinstance(ended, BaseException):
+        raise ended
+
+
+log = logging.getLogger("lbg.operator")
+
+NATIVE_SIDECARS_SINCE = (1, 29)
+"""The first version of Kubernetes that starts them without a feature gate."""
+SECURITY_CONSTRAINTS = "security.openshift.io/v1"
+"""API group of a cluster that assigns users to pods."""
+NEW_CRDS_S = 30.0
+NOT_SERVED_YET = frozenset({404, 429})
+"""Answers of the API server for a CRD that it has just accepted: it is not there, or its storage is initialising."""
+LIST_EVERY_S = 600.0
+STUCK_S = 300.0
+"""A round has limits of its own, all shorter: one that takes this long hangs for a bug of ours."""
+
+
+async def run(
+    settings: OperatorSettings,
+    *,
+    host: str = "0.0.0.0",
+    port: int = PORT,
+    metrics_port: int = METRICS_PORT,
+) -> None:
+    """Until SIGTERM or SIGINT. Raises ClusterError when the API server cannot be asked at the start, and OSError when
+    a port is taken."""
+    async with AsyncExitStack() as stack:
+        cluster = await connected()
+        stack.push_async_callback(cluster.close)
+        settings = await suited(settings, cluster)
+        process = OperatorProcess(settings, cluster, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        stack.push_async_callback(process.close)
+        await stack.enter_async_context(
+            health_server(
+                process.metrics.registry, dead=process.dead, unready=process.unready, host=host, port=port
+            )
+        )
+        if settings.service and settings.namespace:
+            service = Service(settings.namespace, settings.service)
+            process.metrics_api = await stack.enter_async_context(
+                serve(lag_reader(process.world), cluster, service, host=host, port=metrics_port)
+            )
+        await process.work()
+
+
+async def suited(settings: OperatorSettings, cluster: KubernetesCluster) -> OperatorSettings:
+    """With what the cluster can do. Raises ClusterError."""
+    return replace(
+        settings,
+        native_sidecars=await cluster.version() >= NATIVE_SIDECARS_SINCE,
+        assigns_users=await cluster.serves(SECURITY_CONSTRAINTS),
+    )
+
+
+class OperatorProcess:
+    """The parts, wired."""
+
+    def __init__(self, settings: OperatorSettings, cluster: KubernetesCluster, directory: Path) -> None:
+        self.settings = settings
+        self._cluster = cluster
+        self._store = ObjectCache()
+        self._liveness = WatchLiveness()
+        self._event_recorder = EventRecorder(cluster)
+        self._pool = BrokerPool(directory)
+        self._surveys = SurveyCache(
+            lambda key: self._groups.wake(key),
+            now=time.monotonic,
+            timestamp=lambda: self.world.timestamp,
+        )
+        self.metrics = Metrics(
+            self._store, self._surveys, lambda kind: self._liveness.silent_s(kind, time.monotonic())
+        )
+        self._metrics_providers = MetricsProviders(
+            cluster,
+            settings,
+            self._store,
+            standing=lambda: None if self.metrics_api is None else self.metrics_api.standing,
+            wake_group=lambda key: self._groups.wake(key),
+        )
+        self.metrics_api: MetricsApi | None = None
+        self.world = ReconcileContext(
+            cluster=cluster,
+            settings=settings,
+            store=self._store,
+            applied=ServerSideApply(cluster, self._store),
+            looks=self._surveys,
+            secrets=SecretCache(cluster, self._store, changed=lambda key: self._brokers.wake(key)),
+            broker_pods=BrokerPods(cluster, changed=lambda key: self._brokers.wake(key)),
+            autoscaling=self._metrics_providers,
+            announce=self._event_recorder,
+            wake_group=lambda key: self._groups.wake(key),
+            wrote=self._wrote,
+        )
+        self._groups = WorkQueue(
+            GroupReconciler(self.world).round, name="group", done=self.metrics.done(GROUP)
+        )
+        self._brokers = WorkQueue(
+            BrokerReconciler(self.world, self._pool).round, name="broker", done=self.metrics.done(BROKER)
+        )
+        self._readiness = WatchReadiness(paths_of(SELECTORS, settings.watched))
+        self._beside: list[asyncio.Task[None]] = []
+
+    async def work(self) -> None:
+        """List everything, go through everything, and then follow what the watches tell."""
+        await self._list_all()
+        await self._metrics_providers.try_look()
+        self._beside = [
+            asyncio.create_task(self._event_recorder.run(), name="events"),
+            asyncio.create_task(self._keep_listing(), name="lists"),
+            asyncio.create_task(
+                self._metrics_providers.keep_looking(self._wake_all), name="provider of metrics"
+            ),
+        ]
+        for key, _ in self._store.all(BROKER):
+            self._brokers.wake(key)
+        self._wake_all()
+        try:
+            await follow(
+                registry_of(self._told, self._readiness),
+                settings_of(),
+                namespaces=self.settings.watched,
+            )
+        finally:
+            for task in self._beside:
+                task.cancel()
+            await asyncio.gather(*self._beside, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self._groups.close()
+        await self._brokers.close()
+        await self._surveys.close()
+        await self.world.secrets.close()
+        await self.world.broker_pods.close()
+        await self._pool.close()
+
+    def dead(self) -> str:
+        """For the liveness probe: what only a restart mends."""
+        for kind in (GROUP, BROKER):
+            silent_s = self._liveness.silent_s(kind, time.monotonic())
+            if silent_s > SILENT_S:
+                return f"the watch of {kind.plural} has not told of a write for {silent_s:.0f} s"
+        for workers in (self._groups, self._brokers):
+            if workers.longest_round_s > STUCK_S:
+                return f"a round hangs for {workers.longest_round_s:.0f} s"
+        for task in self._beside:
+            if task.done():  # for a bug of ours: none of them ends
+                return f"what looks after {task.get_name()} has ended"
+        return ""
+
+    def unready(self) -> str:
+        return self._readiness.unready(time.monotonic())
+
+    async def _list_all(self) -> None:
+        """A chart's CRDs are a moment older than its operator, and not served yet. Raises ClusterError."""
+        until = time.monotonic() + NEW_CRDS_S
+        while True:
+            try:
+                return await list_all(self._cluster, self._store, self.settings.watched)
+            except ClusterError as error:
+                if error.status not in NOT_SERVED_YET or time.monotonic() > until:
+                    raise
+            await asyncio.sleep(1)
+
+    def _wake_all(self) -> None:
+        for key, _ in self._store.all(GROUP):
+            self._groups.wake(key)
+
+    async def _keep_listing(self) -> None:
+        while True:
+            await asyncio.sleep(LIST_EVERY_S)
+            try:
+                for kind, seen in await missed(self._cluster, self._store, self.settings.watched):
+                    self._told(kind, Key.of(seen), seen, True)
+            except ClusterError as error:
+                log.warning("what is gone is not known: %s", error)
+
+    def _told(self, kind: Kind, key: Key, seen: WatchedObject, is_gone: bool) -> None:
+        take(self._store, kind, seen, is_gone=is_gone)
+        if is_gone:
+            self._liveness.gone(kind, key)
+        elif kind in (GROUP, BROKER):
+            self._liveness.saw(kind, key, seen["metadata"]["resourceVersion"])
+        owner = owner_of(kind, seen)
+        if owner is None:
+            return
+        (self._groups if owner[0] is GROUP else self._brokers).wake(owner[1])
+        if kind is BROKER:
+            for group in self.world.groups():
+                if (group.broker.namespace, group.broker.name) == key:
+                    self._groups.wake(Key(group.metadata.namespace, group.metadata.name))
+        elif kind not in (GROUP, BROKER):
+            self._surveys.soon(owner[1])
+
+    def _wrote(self, kind: Kind, answer: WatchedObject) -> None:
+        key = Key.of(answer)
+        if self._store.get(kind, key) is not None:  # of what is gone the watch has told the last
+            self._liveness.wrote(kind, key, answer["metadata"]["resourceVersion"], time.monotonic())

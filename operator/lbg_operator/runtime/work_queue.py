@@ -1,0 +1,111 @@
+"""Work queue: one reconcile at a time for each object, none waiting for another's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from lbg_operator.kube.api import ClusterError
+from lbg_operator.reconcile.object_cache import Key
+
+log = logging.getLogger("lbg.operator")
+
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
+LEAST_RETRY_S = 5.0
+"""No event shortens the wait after a failure to less: what a round writes before it fails is an event too."""
+GATHER_S = 0.05
+"""Events of one cause come in swarms (a Deployment's status, its pods): one round for all."""
+
+Round = Callable[[Key], Awaitable[float | None]]
+"""Returns in how many seconds the next is due, None: it is over with this object. 0 asks for a retry with backoff."""
+Done = Callable[[str, float], None]
+"""Told of each round: `ok`, `retry` or `error`, and its seconds."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    began: float | None = None
+
+
+class WorkQueue:
+    def __init__(self, round: Round, *, name: str, done: Done = lambda outcome, seconds: None) -> None:
+        self._round = round
+        self._name = name
+        self._done = done
+        self._work_queue: dict[Key, _Worker] = {}
+        self._is_closing = False
+
+    def wake(self, key: Key) -> None:
+        """Have a round soon, and another one after it if one is running."""
+        if self._is_closing:
+            return
+        worker = self._work_queue.setdefault(key, _Worker())
+        worker.woken.set()
+        if worker.task is None:
+            worker.task = asyncio.create_task(self._run(key, worker), name=f"{self._name} {key}")
+
+    @property
+    def longest_round_s(self) -> float:
+        """Seconds that the longest running reconcile has taken by now."""
+        now = time.monotonic()
+        return max(
+            (now - one.began for one in self._work_queue.values() if one.began is not None), default=0.0
+        )
+
+    async def close(self) -> None:
+        """Rounds that are going on are cut off: each is safe to be made again from its beginning."""
+        self._is_closing = True
+        tasks = [one.task for one in self._work_queue.values() if one.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, key: Key, worker: _Worker) -> None:
+        failures = 0
+        while True:
+            await asyncio.sleep(GATHER_S)
+            worker.woken.clear()
+            wait_s, outcome = await self._rounded(key, worker)
+            failures = 0 if outcome == "ok" else failures + 1
+            if wait_s is None:
+                if worker.woken.is_set():
+                    continue
+                del self._work_queue[key]
+                return
+            if failures:
+                wait_s = min(FIRST_RETRY_S * 2 ** (failures - 1), LONGEST_RETRY_S)
+            least_s = min(wait_s, LEAST_RETRY_S) if failures else 0.0
+            await asyncio.sleep(least_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s - least_s):
+                    await worker.woken.wait()
+
+    async def _rounded(self, key: Key, worker: _Worker) -> tuple[float | None, str]:
+        worker.began = time.monotonic()
+        outcome, wait_s = "ok", None
+        try:
+            wait_s = await self._round(key)
+            if wait_s is not None and wait_s <= 0:
+                outcome = "retry"
+        except ClusterError as error:
+            log.warning("%s %s: %s; it is tried again", self._name, key, error)
+            outcome, wait_s = "retry", 0.0
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            log.exception("%s %s: something that the round waited for was cancelled", self._name, key)
+            outcome, wait_s = "error", 0.0
+        except Exception:  # a bug of ours must not end the work on this object, nor on the others
+            log.exception("%s %s: the round failed; it is tried again", self._name, key)
+            outcome, wait_s = "error", 0.0
+        finally:
+            self._done(outcome, time.monotonic() - worker.began)
+            worker.began = None
+        return wait_s, outcome

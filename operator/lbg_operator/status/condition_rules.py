@@ -1,0 +1,326 @@
+"""Rules of conditions: one pure function for each, from the facts of a group or a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from lbg_broker.admin import (
+    AdminError,
+    Denied,
+    GroupDiffers,
+    ProvisioningError,
+    Refused,
+    Taken,
+    UnderWay,
+    Unsupported,
+)
+from lbg_broker.admin.describe import Description, unserved
+from lbg_broker.admin.snapshot import UNKNOWN, SessionsStatus
+from lbg_operator.crds import Floor, GroupManifest
+from lbg_operator.status.conditions import Condition, Reason, with_stalled
+from lbg_operator.status.pods import NO_MOUNTS, Mounts, failing
+
+STRANDED_AFTER_S = 60.0
+"""A session is away while its pod is replaced, in a rollout or after a crash: that is what it is kept for."""
+NAMED_MAX = 10
+
+
+def stranded_of(description: Description, now_s: float) -> str:
+    """The sessions that have had messages and no consumer for longer than a pod takes to be replaced."""
+    native = description.native
+    if not isinstance(native, SessionsStatus):
+        return ""
+    late = [
+        one
+        for one in native.stranded
+        if one.away_since_s is not None and now_s - one.away_since_s >= STRANDED_AFTER_S
+    ]
+    return "; ".join(
+        f"session {one.session} has {one.messages} messages and no consumer" for one in late[:NAMED_MAX]
+    )
+
+
+def stranded_in_s(description: Description | None, now_s: float) -> float:
+    """In how many seconds another session is called stranded by itself; infinity if none is."""
+    native = None if description is None else description.native
+    if not isinstance(native, SessionsStatus):
+        return inf
+    since = (one.away_since_s for one in native.stranded if one.away_since_s is not None)
+    moments = (away_since_s + STRANDED_AFTER_S for away_since_s in since)
+    return min((at - now_s for at in moments if at > now_s), default=inf)
+
+
+QUEUES_NAMED_MAX = 10
+SCALING_DISABLED = "ScalingDisabled"
+"""Reason that an autoscaler gives for 0 replicas (Kubernetes: "HorizontalPodAutoscaler", implicit maintenance mode)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Reason for which a manifest is not followed, or not followed further."""
+
+    reason: Reason
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unapplied:
+    """Failures of the API server with an object's children, in its own words.
+
+    - `mistakes`: what is wrong by itself, until the manifest changes.
+    - `refusals`: what a quota, a policy or the operator's rules forbid.
+    - `faults`: what may pass.
+    """
+
+    mistakes: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        return joined((*self.mistakes, *self.refusals, *self.faults))
+
+
+ALL_APPLIED = Unapplied()
+OBJECTS_NAMED_MAX = 5
+
+
+def joined(words: Sequence[str]) -> str:
+    return "; ".join(words[:OBJECTS_NAMED_MAX])
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleIn:
+    """Fewer consumers were asked for than may go yet. `sessions`: what they wait for; empty where that is unknown."""
+
+    wanted: int
+    sessions: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Observed state of an object in one reconcile. `description` is None when the broker could not be read, and
+    `unread` says why.
+
+    `refusal`: the manifest is not accepted. `failure`: provisioning ended with this. `autoscaler` is the status of the
+    HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment. `unapplied`: what the cluster
+    did not take, and `is_applied`: whether it had all of this generation once. `not_begun`: why nothing is done on the
+    broker yet. `metrics`: what keeps lag from autoscalers in this cluster; `floor`: what the schedule comes to, None
+    without one. `pods` are those of the consumers, which have `mounts`; `missing` says that fewer are made than there
+    should be. In mode Sessions `scale_in` is what fewer of them wait for. `now_s` counts from the epoch.
+    """
+
+    refusal: Refusal | None = None
+    broker_ready: bool = True
+    failure: ProvisioningError | None = None
+    description: Description | None = None
+    unread: str = ""
+    unapplied: Unapplied = ALL_APPLIED
+    is_applied: bool = True
+    not_begun: str = ""
+    metrics: str = ""
+    workload: Mapping[str, Any] | None = field(default=None, hash=False)
+    autoscaler: Mapping[str, Any] | None = field(default=None, hash=False)
+    pods: Sequence[Mapping[str, Any]] = field(default=(), hash=False)
+    mounts: Mounts = NO_MOUNTS
+    missing: str = ""
+    scale_in: ScaleIn | None = None
+    floor: Floor | None = None
+    now_s: float = 0.0
+
+
+def conditions_of(group: GroupManifest | None, facts: Observation) -> list[Condition]:
+    """`group` is None for a manifest that could not be parsed."""
+    conditions = [accepted(facts), provisioned(facts)]
+    if group is not None:
+        conditions += [ready(group, facts), scaling_active(group, facts), degraded(group, facts)]
+        if group.has_sessions and group.consumer is not None:
+            conditions.append(scaled(facts))
+    return with_stalled(conditions)
+
+
+def accepted(facts: Observation) -> Condition:
+    if facts.refusal is not None:
+        return Condition(facts.refusal.reason, facts.refusal.message)
+    return taken(facts.unapplied)
+
+
+def is_ready(manifest: Mapping[str, Any]) -> bool:
+    """True if the status says that this very generation is ready."""
+    generation = manifest["metadata"].get("generation")
+    return any(
+        (one["type"], one["status"], one.get("observedGeneration")) == ("Ready", "True", generation)
+        for one in manifest.get("status", {}).get("conditions", ())
+    )
+
+
+def taken(unapplied: Unapplied) -> Condition:
+    """The condition Accepted, by what the API server refuses as wrong by itself."""
+    if unapplied.mistakes:
+        return Condition(Reason.INVALID, joined(unapplied.mistakes))
+    return Condition(Reason.ACCEPTED)
+
+
+def provisioned(facts: Observation) -> Condition:
+    if facts.refusal is not None:
+        return Condition(Reason.NOT_ACCEPTED)
+    if not facts.broker_ready:
+        return Condition(Reason.BROKER_NOT_READY)
+    if facts.not_begun:
+        return Condition(Reason.NOT_BEGUN, facts.not_begun)
+    match facts.failure:
+        case None:
+            return Condition(Reason.PROVISIONED)
+        case Denied() | Refused():
+            reason = Reason.BROKER_DENIES
+        case GroupDiffers() | Taken() | UnderWay():
+            reason = Reason.GROUP_DIFFERS
+        case Unsupported():
+            reason = Reason.UNSUPPORTED
+        case failure if failure.retryable or isinstance(failure, AdminError):
+            reason = Reason.BROKER_UNREACHABLE
+        case _:
+            reason = Reason.PROVISIONING_FAILED
+    return Condition(reason, str(facts.failure))
+
+
+def ready(group: GroupManifest, facts: Observation) -> Condition:
+    if facts.refusal is not None:
+        return Condition(Reason.NOT_PROVISIONED)
+    if not facts.is_applied and facts.unapplied != ALL_APPLIED:
+        return Condition(Reason.NOT_APPLIED, facts.unapplied.words)
+    description = facts.description
+    if description is None:
+        is_known = facts.failure is not None and provisioned(facts).reason.state == "False"
+        return Condition(Reason.NOT_PROVISIONED if is_known else Reason.NOT_OBSERVED, facts.unread)
+    if description.members is UNKNOWN:
+        return Condition(Reason.NOT_OBSERVED, facts.unread)
+    if not facts.is_applied:
+        return Condition(Reason.NOT_APPLIED)
+    missing = unserved(description)
+    if not missing:
+        return Condition(Reason.SERVED)
+    if group.consumer is None and not description.members:
+        return Condition(Reason.PUBLISHING_ONLY)
+    if group.consumer is not None and group.replicas == 0:
+        return Condition(Reason.SCALED_TO_ZERO)
+    if not description.members:
+        return Condition(Reason.NO_MEMBERS)
+    named = ", ".join(map(str, missing[:QUEUES_NAMED_MAX]))
+    more = " and others" if len(missing) > QUEUES_NAMED_MAX else ""
+    return Condition(
+        Reason.UNSERVED,
+        f"{len(missing)} of {group.spec.queue_count} queues have no active member: {named}{more}",
+    )
+
+
+def scaling_active(group: GroupManifest, facts: Observation) -> Condition:
+    if group.scaling is None or group.consumer is None:
+        return Condition(Reason.NOT_ASKED)
+    if not group.scaling.has_target:
+        return Condition(Reason.SCHEDULED)
+    said = {one["type"]: one for one in (facts.autoscaler or {}).get("conditions", ())}
+    active = said.get("ScalingActive")
+    if active is None or active["status"] == "Unknown":
+        return Condition(Reason.SCALING_NOT_OBSERVED, facts.metrics)
+    if active.get("reason") == SCALING_DISABLED:
+        return Condition(Reason.AT_ZERO)
+    if group.scaling.target_lag is not None and facts.metrics:
+        return Condition(Reason.METRICS_MISSING, facts.metrics)
+    if active["status"] == "True":
+        return Condition(Reason.SCALING)
+    return Condition(Reason.METRICS_MISSING, f"{active.get('reason', '')}: {active.get('message', '')}")
+
+
+def scaled(facts: Observation) -> Condition:
+    """Of mode Sessions, where a consumer goes when its session is over."""
+    waits = facts.scale_in
+    if waits is None:
+        return Condition(Reason.AS_ASKED)
+    if not waits.sessions:
+        return Condition(Reason.SESSIONS_UNKNOWN, facts.unread)
+    return Condition(
+        Reason.SESSIONS_ENDING,
+        f"scaling in to {waits.wanted} waits until these are worked off: {waits.sessions}",
+    )
+
+
+def degraded(group: GroupManifest, facts: Observation) -> Condition:
+    """Problems of a group that may be served nevertheless; the first of the list counts."""
+    description = facts.description
+    if (unapplied := not_taken(facts.unapplied)) is not None:
+        return unapplied
+    if pods := _pods_failing(facts):
+        return Condition(Reason.PODS_FAILING, pods)
+    if description is None or description.members is UNKNOWN:
+        return Condition(Reason.NOT_KNOWN, facts.unread)
+    queues = [line.number for line in description.queues if line.number is not None]
+    stalled = [number for number in queues if description.progress(number) == "Stalled"]
+    if stalled:
+        return Condition(Reason.STALLED, f"stalled queues: {', '.join(map(str, stalled[:QUEUES_NAMED_MAX]))}")
+    poisoned = [one for member in description.members for one in member.queues if one.poisoned]
+    if poisoned:
+        told = [f"queue {one.queue}: {', '.join(one.poisoned_keys) or 'no key'}" for one in poisoned]
+        return Condition(Reason.POISONED, "; ".join(told[:QUEUES_NAMED_MAX]))
+    held_back = [one for member in description.members for one in member.queues if one.is_held_back]
+    if held_back:
+        told = [f"queue {one.queue}: {one.put_off} handoffs in a row" for one in held_back]
+        return Condition(Reason.HANDOFFS_PUT_OFF, "; ".join(told[:QUEUES_NAMED_MAX]))
+    if stranded := stranded_of(description, facts.now_s):
+        return Condition(Reason.SESSIONS_STRANDED, stranded)
+    if description.problems:
+        return Condition(Reason.REPAIR_NEEDED, "; ".join(description.problems[:QUEUES_NAMED_MAX]))
+    schedule = None if group.scaling is None else group.scaling.schedule
+    if schedule is not None and schedule.problems:
+        return Condition(Reason.SCHEDULE_INVALID, "; ".join(schedule.problems[:QUEUES_NAMED_MAX]))
+    return Condition(Reason.AS_EXPECTED)
+
+
+def not_taken(unapplied: Unapplied) -> Condition | None:
+    """The condition Degraded for what is refused or failed; None where neither is so."""
+    if unapplied.refusals:
+        return Condition(Reason.CLUSTER_REFUSES, joined(unapplied.refusals))
+    return Condition(Reason.APPLY_FAILS, joined(unapplied.faults)) if unapplied.faults else None
+
+
+def _pods_failing(facts: Observation) -> str:
+    """What keeps pods from being made, what keeps them from running, and what the Deployment concludes from that
+    (Kubernetes: "Deployment status")."""
+    said = {one["type"]: one for one in (facts.workload or {}).get("conditions", ())}
+    refused, progress = said.get("ReplicaFailure", {}), said.get("Progressing", {})
+    if refused.get("status") == "True":
+        return f"{refused.get('reason', '')}: {refused.get('message', '')}"
+    if pods := failing(facts.pods, facts.now_s, facts.mounts) or facts.missing:
+        return pods
+    if progress.get("status") == "False":
+        return f"{progress.get('reason', '')}: {progress.get('message', '')}"
+    return ""
+
+
+def ready_broker(checked: Condition, unapplied: str) -> Condition:
+    """Of a generation that the cluster never had all of, and `unapplied` says why. `checked`: what became of the last
+    try to reach the broker."""
+    return Condition(Reason.NOT_APPLIED, unapplied) if unapplied else checked
+
+
+def degraded_broker(
+    volume_refusal: str | None,
+    alarms: Sequence[str] | None,
+    *,
+    unapplied: Unapplied = ALL_APPLIED,
+    pods: str = "",
+) -> Condition:
+    """`volume_refusal`: why the cluster refuses the volume; empty or None if it does not. `alarms` is None when nobody
+    could ask. `pods`: what keeps the broker's pod from running."""
+    if alarms:
+        return Condition(Reason.BROKER_ALARM, "; ".join(alarms))
+    if (refused := not_taken(unapplied)) is not None:
+        return refused
+    if pods:
+        return Condition(Reason.PODS_FAILING, pods)
+    if volume_refusal:
+        return Condition(Reason.VOLUME_REFUSED, volume_refusal)
+    return Condition(Reason.NOT_KNOWN if alarms is None else Reason.AS_EXPECTED)

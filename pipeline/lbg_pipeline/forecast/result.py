@@ -1,0 +1,206 @@
+"""Forecast result of one group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from lbg_pipeline.forecast.model import DAY_S, SECOND_US, ForecastSettings, Season
+from lbg_pipeline.forecast.schedule import (
+    MOST_ENTRIES,
+    Entry,
+    Need,
+    Sizing,
+    dated_entry,
+    floors,
+    said,
+    schedule,
+    weekly,
+    weekly_entry,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`messages` came in whole intervals from `from_us` until `until_us`."""
+
+    messages: int
+    from_us: int
+    until_us: int
+
+    @property
+    def days(self) -> float:
+        return (self.until_us - self.from_us) / SECOND_US / DAY_S
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of a method over the backtest (`groups.scored`). None where nothing came, or no quantiles were known yet."""
+
+    method: str
+    origins: int
+    wmape: float | None
+    pinball: float | None
+    covered: float | None
+    in_band: float | None
+    is_used: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One that is forecast, in messages. `replicas` is None without a capacity, `unbounded` what they were without
+    limits."""
+
+    start_us: int
+    expected: float
+    low: float
+    high: float
+    planned: float
+    replicas: int | None = None
+    unbounded: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """`lead_s`: how much earlier replicas are asked for. `is_weekly`: the same every week."""
+
+    lead_s: int
+    is_weekly: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """`method` and `variant` are those that serve. `sizing` is None where nobody knows what a member can do."""
+
+    group: str
+    season: Season
+    method: str
+    variant: str | None
+    history: History
+    scores: Sequence[Score]
+    intervals: Sequence[Interval]
+    sizing: Sizing | None
+    capacity_from: str
+    schedule: Sequence[Entry]
+    floor: Sequence[Need]
+    notes: Sequence[str]
+
+    def busiest(self, count: int) -> list[Interval]:
+        """By what replicas are planned for, the earlier of equals first."""
+        return sorted(self.intervals, key=lambda one: (-one.planned, one.start_us))[:count]
+
+
+def planned(
+    *,
+    group: str,
+    season: Season,
+    method: str,
+    variant: str | None,
+    history: History,
+    scores: Sequence[Score],
+    intervals: Sequence[Interval],
+    sizing: Sizing | None,
+    capacity_from: str,
+    settings: ForecastSettings,
+    scheduling: Scheduling,
+) -> Planned:
+    """With the schedule, and what a reader must know of how it was come by."""
+    notes = [*_of_method(season, method, history, scores), *_of_age(history, settings)]
+    entries: list[Entry] = []
+    floor: list[Need] = []
+    if sizing is None:
+        notes.append("no schedule: nobody knows what a member can do: say --capacity")
+    else:
+        intervals = [_sized(one, sizing, settings) for one in intervals]
+        notes += _of_limits(intervals, sizing)
+        needs = _needs(intervals, settings)
+        floor = floors(needs, lead_s=scheduling.lead_s)
+        if scheduling.is_weekly:
+            every_week = weekly(needs, lead_s=scheduling.lead_s, time_zone=settings.time_zone)
+            entries = [weekly_entry(one, time_zone=settings.time_zone) for one in every_week]
+        else:
+            entries = [dated_entry(one) for one in schedule(needs, lead_s=scheduling.lead_s)]
+        if len(said(floor)) > MOST_ENTRIES:
+            notes.append(
+                f"{len(said(floor))} changes of the floor were merged up to {len(entries)}: use a longer --interval"
+            )
+    return Planned(
+        group,
+        season,
+        method,
+        variant,
+        history,
+        scores,
+        intervals,
+        sizing,
+        capacity_from,
+        entries,
+        floor,
+        notes,
+    )
+
+
+def shown(at_us: int, time_zone: str) -> datetime:
+    """As the clocks of the zone show it."""
+    return datetime.fromtimestamp(at_us // SECOND_US, ZoneInfo(time_zone))
+
+
+def _sized(one: Interval, sizing: Sizing, settings: ForecastSettings) -> Interval:
+    return Interval(
+        one.start_us,
+        one.expected,
+        one.low,
+        one.high,
+        one.planned,
+        sizing.replicas(one.planned, settings.interval_s),
+        sizing.unbounded(one.planned, settings.interval_s),
+    )
+
+
+def _needs(intervals: Sequence[Interval], settings: ForecastSettings) -> list[Need]:
+    return [
+        Need(one.start_us // SECOND_US, one.start_us // SECOND_US + settings.interval_s, one.replicas)
+        for one in intervals
+        if one.replicas is not None
+    ]
+
+
+def _of_method(season: Season, method: str, history: History, scores: Sequence[Score]) -> list[str]:
+    told = []
+    if season is Season.DAY:
+        told.append(
+            f"{history.days:.1f} days of history are less than two weeks: by the hour of the day, all days alike"
+        )
+    if season is Season.FLAT:
+        told.append(
+            f"{history.days * 24:.0f} h of history are less than two days: the same for every hour, and no backtest"
+        )
+    if method == "naive":
+        used = {one.method: one.wmape for one in scores}
+        errors = f"{_percent(used['naive'])}, not {_percent(used['seasonal'])}"
+        told.append(f"the naive forecast is used, as its error over the backtest is lower: {errors}")
+    return told
+
+
+def _of_age(history: History, settings: ForecastSettings) -> list[str]:
+    age_s = (settings.now_us - history.until_us) / SECOND_US
+    if age_s < DAY_S:
+        return []
+    return [f"the history ends {age_s / DAY_S:.1f} days before now: what came since is not in the forecast"]
+
+
+def _of_limits(intervals: Sequence[Interval], sizing: Sizing) -> list[str]:
+    wanting = [
+        one.unbounded for one in intervals if one.unbounded is not None and one.unbounded > sizing.most
+    ]
+    if not wanting:
+        return []
+    return [
+        f"{len(wanting)} intervals need more than the {sizing.most} replicas that there may be, up to {max(wanting)}"
+    ]
+
+
+def _percent(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1%}".replace("%", " %")

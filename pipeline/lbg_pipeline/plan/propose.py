@@ -1,0 +1,160 @@
+"""Proposed change of a group: a merge patch that the API server accepts, and advice for what no patch can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lbg_broker.group import UNCOUNTED_MODES
+from lbg_pipeline.plan.choose import Choice
+from lbg_pipeline.plan.manifest import Declared
+from lbg_pipeline.plan.simulate import STATIC, Rules
+
+_EVEN = 1.2
+"""The busiest member's load, divided by the mean of all, from which on another number of queues is named."""
+
+
+_LAG_S = 10.0
+"""The `targetLag` of a group that has no target: what a member works off in so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The group that is planned for. `hash_count` and `queue_count` are what it has, None where nobody knows;
+    `hash_function` is that of the plan, and `is_same_function` whether it is the group's."""
+
+    group: str
+    mode: str
+    hash_count: int | None
+    queue_count: int | None
+    hash_function: str
+    is_same_function: bool
+    declared: Declared | None
+
+    @property
+    def has_queues_to_count(self) -> bool:
+        return self.mode not in UNCOUNTED_MODES
+
+    @property
+    def is_known(self) -> bool:
+        """True if it can be said which changes the group takes."""
+        return not self.has_queues_to_count or (self.hash_count is not None and self.is_same_function)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """No patch where it is not known what the group takes; then the advice says so."""
+
+    patch: dict[str, Any] | None
+    advice: tuple[str, ...]
+
+
+def propose(choice: Choice, subject: Subject, rules: Rules, *, service_time_us: float) -> Proposal:
+    patch = _patch(choice, subject, rules, service_time_us) if subject.is_known else None
+    return Proposal(patch, tuple(_advice(choice, subject, rules, has_patch=patch is not None)))
+
+
+def _patch(choice: Choice, subject: Subject, rules: Rules, service_time_us: float) -> dict[str, Any]:
+    """Rules of the CRD that bind here: queues.count <= hash.count, replicas and scaling.maxReplicas <= queues.count,
+    minReplicas <= maxReplicas, and scaling has a target. hash.count and hash.function cannot be changed."""
+    best, declared = choice.recommended, subject.declared
+    spec: dict[str, Any] = {}
+    if subject.has_queues_to_count and best.queue_count != subject.queue_count:
+        spec["queues"] = {"count": best.queue_count}
+    if declared is not None and declared.members_min is None:
+        return {"spec": {**spec, "replicas": best.members}}
+    is_fewer = best.queue_count < (subject.queue_count or best.queue_count)
+    if subject.has_queues_to_count and (
+        is_fewer if declared is None else declared.replicas > best.queue_count
+    ):
+        spec["replicas"] = best.members
+    spec["scaling"] = {"minReplicas": choice.members_min, "maxReplicas": best.members}
+    if declared is None:
+        per_second = rules.concurrency * rules.target * 1e6 / max(1.0, service_time_us)
+        spec["scaling"]["targetLag"] = max(1, round(_LAG_S * per_second))
+    return {"spec": spec}
+
+
+def _advice(choice: Choice, subject: Subject, rules: Rules, *, has_patch: bool) -> Iterator[str]:
+    best, declared = choice.recommended, subject.declared
+    if not best.meets:
+        yield (
+            f"no candidate keeps below {rules.target:.0%}: the busiest is {best.utilisation_peak:.0%} busy at "
+            "the peak with what is recommended; the hot keys, --max-replicas or a faster application decide"
+        )
+    if not subject.has_queues_to_count:
+        yield f"mode {subject.mode} has no queues to count: only replicas are planned, and shared evenly"
+    elif not subject.is_known:
+        yield from _of_a_new_group(choice, subject)
+    elif best.queue_count != subject.queue_count:
+        yield _repartitioning(choice, subject, rules)
+    if has_patch and declared is None:
+        yield (
+            "the patch was made without --manifest: it sets a targetLag for a group that has no target; take "
+            "that line out where there is one"
+        )
+    if declared is not None and declared.members_min is None:
+        yield (
+            f"the manifest has no scaling, so replicas are those of the peak: {choice.members_min} do for the "
+            "mean, and scaling: "
+            f"{{minReplicas: {choice.members_min}, maxReplicas: {best.members}, targetLag: …}} goes between"
+        )
+    if has_patch and rules.assignment == STATIC and declared is not None and declared.members != best.members:
+        yield "with assignment Static another number of members restarts all of them, and nearly all queues move"
+    if choice.members_spared is not None and choice.members_spared > best.members:
+        yield f"to have one member away at the peak without falling behind takes {choice.members_spared} members"
+    if subject.has_queues_to_count:
+        yield from _of_the_spread(choice)
+    if choice.new_group is not None:
+        other = choice.new_group
+        yield (
+            f"hash.count cannot be changed; a new group with hash.count {other.hash_count} and "
+            f"{other.queue_count} queues would do with {other.members} members, at most "
+            f"{other.utilisation_peak:.0%} busy"
+        )
+
+
+def _of_the_spread(choice: Choice) -> Iterator[str]:
+    """Members have as many queues, and not as much to do."""
+    best = choice.recommended
+    if best.spread <= _EVEN:
+        return
+    same = (best.hash_count, best.members)
+    others = [one for one in choice.candidates if (one.hash_count, one.members) == same]
+    evener = [one for one in others if one.spread <= _EVEN] or [min(others, key=lambda one: one.spread)]
+    other = min(evener, key=lambda one: one.queue_count)
+    told = f"the busiest of {best.members} members has {best.spread:.2f} times what they have in the mean"
+    if other.spread > _EVEN:
+        yield f"{told}, and no number of queues that was tried makes that less than {other.spread:.2f}"
+    else:
+        yield f"{told}; {other.queue_count} queues would make that {other.spread:.2f}"
+
+
+def _of_a_new_group(choice: Choice, subject: Subject) -> Iterator[str]:
+    best = choice.recommended
+    new = (
+        f"make a new group with hash.count {best.hash_count}, hash.function {subject.hash_function} and "
+        f"queues.count {best.queue_count}, and move the publishers to it: hash.count and hash.function cannot "
+        "be changed"
+    )
+    if not subject.is_same_function:
+        yield f"there is no patch, as the group has another hash function than {subject.hash_function}: {new}"
+    else:
+        yield (
+            "there is no patch, as the journals have too few keys to tell the counts that the group has: "
+            f"name its manifest with --manifest, or {new}"
+        )
+
+
+def _repartitioning(choice: Choice, subject: Subject, rules: Rules) -> str:
+    best = choice.recommended
+    command = f"lbg group repartition {subject.group} --queues {best.queue_count}"
+    order = "before or after the patch"
+    if rules.assignment == STATIC:
+        order = "after the patch" if best.queue_count < (subject.queue_count or 0) else "before the patch"
+    was = "" if subject.queue_count is None else f" from {subject.queue_count}"
+    return (
+        f"queues.count changes{was} to {best.queue_count}: run `{command}` {order}; publishers wait while it "
+        "drains the queues, and until both are done the condition Provisioned is GroupDiffers"
+    )

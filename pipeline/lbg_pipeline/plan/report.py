@@ -1,0 +1,198 @@
+"""Plan as text, as JSON, and as a patch file."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from lbg_broker.text_table import text_table
+from lbg_pipeline.plan.candidates import summary
+from lbg_pipeline.plan.choose import Choice
+from lbg_pipeline.plan.load import MINUTE_US, Observed
+from lbg_pipeline.plan.recommend import Plan
+from lbg_pipeline.plan.simulate import Candidate
+
+_TOLD_KEYS = 10
+_TOLD_COUNTS = 8
+_HEADER = (
+    "",
+    "hashes",
+    "queues",
+    "members",
+    "member mean",
+    "member peak",
+    "queue peak",
+    "busy at peak",
+    "one away",
+    "spread",
+    "join moves",
+)
+
+
+def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[str]:
+    """For people. `broken`: lines of the journals that are no records."""
+    subject, rules, choice = plan.subject, plan.rules, plan.choice
+    yield (
+        f"group {subject.group}, mode {subject.mode}: {observed.messages:,} messages in "
+        f"{duration(observed.span_us)}, {observed.service_time_us / 1000:,.3g} ms of work each"
+    )
+    growth = f", with {plan.growth:g} times the demand" if plan.growth != 1 else ""
+    yield (
+        f"calls at once: {plan.calls_mean:.3g} in the mean, {plan.calls_peak:.3g} at the peak "
+        f"({peak_text(observed)}){growth}"
+    )
+    yield (
+        f"a member makes {rules.concurrency} at once and should be at most {rules.target:.0%} busy at the "
+        f"peak; assignment {rules.assignment}, hash function {subject.hash_function}"
+    )
+    if broken:
+        yield f"{broken:,} lines are no records, and count for nothing: table broken has them with the reason"
+    yield ""
+    yield from text_table(_HEADER, [_cells(label, one) for label, one in told_candidates(plan)], names=1)
+    yield ""
+    yield f"recommended: {_counts(plan)}{members_text(choice)}"
+    yield from _hot_lines(plan)
+    yield from (f"- {line}" for line in plan.proposal.advice)
+
+
+def members_text(choice: Choice) -> str:
+    least, most = choice.members_min, choice.recommended.members
+    if least == most:
+        return f"{most} members, for the mean and for the peak" if most > 1 else "1 member"
+    return f"{least} to {most} members ({least} for the mean, {most} for the peak)"
+
+
+def told_candidates(plan: Plan) -> Iterator[tuple[str, Candidate]]:
+    """Report on all candidates: what there is, what is recommended, and what the same members have of other
+    numbers of queues."""
+    choice = plan.choice
+    best = choice.recommended
+    if choice.existing is not None:
+        yield "now", choice.existing
+    yield "recommended", best
+    if choice.new_group is not None:
+        yield "new group", choice.new_group
+    others = [one for one in same_members(plan) if one != best]
+    nearest = sorted(others, key=lambda one: abs(one.queue_count - best.queue_count))[:_TOLD_COUNTS]
+    yield from (("", one) for one in others if one in nearest)
+
+
+def same_members(plan: Plan) -> list[Candidate]:
+    """The candidates that differ from the recommended one in queues alone, by their number."""
+    best = plan.choice.recommended
+    return [
+        one
+        for one in plan.choice.candidates
+        if (one.hash_count, one.members) == (best.hash_count, best.members)
+    ]
+
+
+def plan_json(plan: Plan, observed: Observed, *, broken: int = 0) -> dict[str, Any]:
+    """For programs: names as in the tables; loads are calls at once."""
+    subject, rules, choice = plan.subject, plan.rules, plan.choice
+    return {
+        "group": subject.group,
+        "mode": subject.mode,
+        "hash_function": subject.hash_function,
+        "assignment": rules.assignment,
+        "concurrency": rules.concurrency,
+        "target_utilisation": rules.target,
+        "growth": plan.growth,
+        "messages": observed.messages,
+        "messages_without_key": observed.keyless,
+        "broken_lines": broken,
+        "span_us": observed.span_us,
+        "service_time_us": observed.service_time_us,
+        "load_mean": plan.calls_mean,
+        "load_peak": plan.calls_peak,
+        "peak_minute": peak_minute(observed).isoformat(),
+        "recommended": {
+            **summary(choice.recommended),
+            "min_replicas": choice.members_min,
+            "max_replicas": choice.recommended.members,
+            "replicas_with_one_away": choice.members_spared,
+        },
+        "existing": None if choice.existing is None else summary(choice.existing),
+        "new_group": None if choice.new_group is None else summary(choice.new_group),
+        "hot_keys": [row.asDict() for row in plan.hottest],
+        "patch": plan.proposal.patch,
+        "advice": list(plan.proposal.advice),
+    }
+
+
+def patch_yaml(plan: Plan) -> str:
+    """For `kubectl patch --patch-file`."""
+    declared = plan.subject.declared
+    name = "NAME" if declared is None else declared.name
+    comments = (f"# {line}\n" for line in plan.proposal.advice)
+    return (
+        f"# kubectl patch lbg {name} --type merge --patch-file patch.yaml\n"
+        f"{''.join(comments)}{yaml.safe_dump(plan.proposal.patch, sort_keys=False)}"
+    )
+
+
+def peak_minute(observed: Observed) -> dt.datetime:
+    return dt.datetime.fromtimestamp(observed.minutes[0] * MINUTE_US / 1e6, dt.UTC)
+
+
+def peak_text(observed: Observed) -> str:
+    return f"{peak_minute(observed):%Y-%m-%d %H:%M} UTC"
+
+
+def duration(span_us: int) -> str:
+    seconds = span_us / 1e6
+    for size, name in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {name}"
+    return f"{seconds:.3g} s"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def key_word(row: Any) -> str:
+    """Reason for which a key is reported."""
+    if row["is_too_hot"]:
+        return "too hot for any split"
+    return "hot" if row["is_hot"] else "most of its queue"
+
+
+def _cells(label: str, one: Candidate) -> list[str]:
+    told = summary(one)
+    return [
+        label,
+        str(one.hash_count),
+        str(one.queue_count),
+        str(one.members),
+        f"{told['max_member_load_mean']:.3g}",
+        f"{told['max_member_load_peak']:.3g}",
+        f"{told['max_queue_load_peak']:.3g}",
+        percent(one.utilisation_peak),
+        percent(one.away_utilisation),
+        f"{one.spread:.2f}",
+        str(one.moved.join),
+    ]
+
+
+def _counts(plan: Plan) -> str:
+    best = plan.choice.recommended
+    if not plan.subject.has_queues_to_count:
+        return ""
+    return f"{best.hash_count} hashes, {best.queue_count} queues, "
+
+
+def _hot_lines(plan: Plan) -> Iterator[str]:
+    for row in plan.hottest[:_TOLD_KEYS]:
+        yield (
+            f"key {row['key']!r:.60}: {key_word(row)}; {row['peak_load']:.2f} of the one call that it can "
+            f"have, in its busiest minute ({row['mean_load']:.2f} in the mean), {row['share_of_queue']:.0%} "
+            f"of queue {row['queue']}"
+        )
+    if any(row["is_too_hot"] for row in plan.hottest):
+        yield "keys that are too hot count as the one call that they can have: they fall behind with any counts"
+    if len(plan.hottest) > _TOLD_KEYS:
+        yield f"and {len(plan.hottest) - _TOLD_KEYS} keys more, in table hot_keys"

@@ -1,0 +1,1 @@
+"""Spark: session, concurrent jobs, progress, and output."""

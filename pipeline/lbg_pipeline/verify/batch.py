@@ -1,0 +1,219 @@
+"""Verification of closed journals: reads, checks, writes the tables and the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from lbg_pipeline.journal import scan_journals
+from lbg_pipeline.schemas import arrow_schema
+from lbg_pipeline.spark.jobs import Progress, run_concurrently
+from lbg_pipeline.spark.output import Output
+from lbg_pipeline.verify.batch_findings import LaneChecker
+from lbg_pipeline.verify.report import SHOWN, Report
+from lbg_pipeline.verify.settings import ValidationSettings
+from lbg_pipeline.verify.shuffle import PIECES, PackingStep, RecordStep, unpacked
+from lbg_pipeline.verify.tables import COUNTS, FINDINGS, KINDS, VERDICTS
+
+_STREAM = ("group", "publisher", "hash")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Tables as in `tables`."""
+
+    verdicts: DataFrame
+    offences: DataFrame
+    lost: DataFrame
+    moves: DataFrame
+    completeness: DataFrame
+    broken: DataFrame
+
+
+def check_records(pieces: DataFrame, settings: ValidationSettings, *, tasks: int) -> DataFrame:
+    """FINDINGS of PIECES: in one shuffle everything of a hash comes to one worker, which answers all questions."""
+    assert pieces.schema.names == PIECES.names
+    judge_all = LaneChecker(settings)
+
+    def judged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from judge_all(unpacked(batches))
+
+    return pieces.repartition(tasks, "bucket").mapInArrow(judged, FINDINGS)
+
+
+def check_result(findings: DataFrame, settings: ValidationSettings) -> CheckResult:
+    """Reads `findings` once for each table: persist them."""
+    settled = _settled(findings, settings)
+    return CheckResult(
+        verdicts=_verdicts(_distinct(settled), settings),
+        offences=_table(_distinct(findings), "offence"),
+        lost=_ranges(settled, settings),
+        moves=_table(findings, "move"),
+        completeness=_completeness(settled),
+        broken=_table(findings, "broken"),
+    )
+
+
+def _table(findings: DataFrame, name: str) -> DataFrame:
+    return findings.where(F.col(name).isNotNull()).select(f"{name}.*")
+
+
+def _distinct(findings: DataFrame) -> DataFrame:
+    """A message can be misplaced because of itself and because of its place; that is one offence."""
+    is_misplaced = F.coalesce(F.col("offence.kind") == "misplaced", F.lit(False))
+    return findings.where(~is_misplaced).unionAll(findings.where(is_misplaced).distinct())
+
+
+def _settled(findings: DataFrame, settings: ValidationSettings) -> DataFrame:
+    """With `is_pending`, which says something of what is missing."""
+    if not settings.settle_us:
+        return findings.withColumn("is_pending", F.lit(False))
+    latest = findings.agg(F.max("clock.latest_us").alias("latest_us"))
+    is_pending = F.col("missing.confirmed_at_us") > F.col("latest_us") - settings.settle_us
+    return findings.crossJoin(F.broadcast(latest)).withColumn("is_pending", is_pending).drop("latest_us")
+
+
+def _ranges(findings: DataFrame, settings: ValidationSettings) -> DataFrame:
+    lost = _table(findings.where(~F.col("is_pending")), "missing").drop("confirmed_at_us")
+    if settings.settle_us:
+        # Number by number, for each was confirmed at a time of its own: what follows one another is a range.
+        place = F.row_number().over(Window.partitionBy(*_STREAM).orderBy("first"))
+        lost = (
+            lost.withColumn("island", F.col("first") - place)
+            .groupBy(*_STREAM, "island")
+            .agg(F.min("first").alias("first"), F.max("last").alias("last"))
+            .drop("island")
+        )
+    return lost.withColumn("count", F.col("last") - F.col("first") + 1)
+
+
+def _missing(*, is_pending: bool) -> Column:
+    size = F.col("missing.last") - F.col("missing.first") + 1
+    return _sum(F.when(F.col("is_pending") == is_pending, size))
+
+
+def _sum(value: Column) -> Column:
+    return F.coalesce(F.sum(value), F.lit(0))
+
+
+def _of_streams() -> list[Column]:
+    """The counts of COMPLETENESS, in its order."""
+    return [
+        _sum(F.col("stream.published")).alias("published"),
+        _sum(F.col("stream.distinct")).alias("distinct"),
+        _missing(is_pending=False).alias("lost"),
+        _missing(is_pending=True).alias("pending"),
+        _sum(F.col("stream.unpublished")).alias("unpublished"),
+    ]
+
+
+def _completeness(findings: DataFrame) -> DataFrame:
+    stream = [F.coalesce(f"stream.{name}", f"missing.{name}").alias(name) for name in _STREAM]
+    of_streams = findings.where("stream is not null or missing is not null")
+    return of_streams.groupBy(*stream).agg(*_of_streams())
+
+
+def _verdicts(findings: DataFrame, settings: ValidationSettings) -> DataFrame:
+    group = F.coalesce(*(f"{column}.group" for column in ("offence", "missing", "move", "stream", "tally")))
+    breaking = ["lost", "inverted_delivered", "inverted_acknowledged", "overlaps", "misplaced"]
+    breaking += ["repeated"] if settings.exactly_once else []
+    is_broken = F.greatest(*breaking) > 0
+    return (
+        findings.groupBy(group.alias("group"))
+        .agg(
+            *(_sum(F.col(f"tally.{name}")).alias(name) for name in COUNTS),
+            *_of_streams()[1:],
+            *(F.count_if(_is(column)).alias(column) for column in KINDS),
+            F.count_if("offence.uncertain").alias("uncertain"),
+            F.count("move").alias("moves"),
+            F.max("move.pause_us").alias("longest_pause_us"),
+        )
+        .where("group is not null")
+        .select("*", F.when(is_broken, "broken").otherwise("sound").alias("verdict"))
+        .select(VERDICTS.names)
+    )
+
+
+def _is(column: str) -> Column:
+    kind, view = KINDS[column]
+    told = (F.col("offence.kind") == kind) & ~F.col("offence.uncertain")
+    return told if view is None else told & (F.col("offence.view") == view)
+
+
+BUCKETS = 64
+"""So many tasks judge: each holds its share of all deliveries, and costs some 30 ms however little that is."""
+
+TABLES = ("offences", "lost", "moves", "completeness", "broken")
+_WORST_FIRST = ("inverted", "overlap", "misplaced", "repeated", "rewound")
+
+
+def validate_journals(
+    spark: SparkSession,
+    paths: Sequence[str],
+    out: str,
+    settings: ValidationSettings,
+    *,
+    default_group: str,
+    progress: Progress,
+) -> Report:
+    """Raises JournalNotFound and OutputRefused; a record of a newer version ends it before a table is written."""
+    output = Output(spark, out)
+    progress.says("reading and judging")
+    step = PackingStep(RecordStep(settings), BUCKETS)
+    pieces = scan_journals(spark, paths, step, PIECES, default_group=default_group)
+    findings = check_records(pieces, settings, tasks=BUCKETS)
+    findings.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        findings.count()
+        # Findings are few where journals are sound, and lie in as many pieces as there were tasks.
+        gathered = findings.coalesce(2 * spark.sparkContext.defaultParallelism)
+        progress.says("writing")
+        return _written(spark, output, check_result(gathered, settings))
+    finally:
+        findings.unpersist()
+
+
+def _written(spark: SparkSession, output: Output, judged: CheckResult) -> Report:
+    jobs: list[Callable[[], Any]] = [judged.verdicts.collect, judged.broken.count]
+    jobs += [partial(output.table, name, getattr(judged, name)) for name in TABLES]
+    found, broken_lines, *_ = run_concurrently(jobs)
+    verdicts = sorted((row.asDict() for row in found), key=lambda row: row["group"])
+    has_offences = any(row[kind] for row in verdicts for kind in (*KINDS, "uncertain"))
+    has_lost = any(row["lost"] for row in verdicts)
+    # From Arrow: rows of Python's take Spark a worker to convert.
+    table = spark.createDataFrame(pa.Table.from_pylist(verdicts, arrow_schema(VERDICTS)), VERDICTS)
+    jobs = [
+        partial(first_rows, judged.offences if has_offences else None, severity(), "group", "at_us"),
+        partial(first_rows, judged.lost if has_lost else None, "group", "publisher", "hash", "first"),
+        partial(first_rows, judged.broken if broken_lines else None, "file", "text"),
+        partial(output.table, "verdicts", table.coalesce(1)),
+    ]
+    first_offences, first_lost, first_broken_lines, _ = run_concurrently(jobs)
+    report = Report(
+        verdicts=verdicts,
+        broken_lines=broken_lines,
+        first_offences=first_offences,
+        first_lost=first_lost,
+        first_broken_lines=first_broken_lines,
+    )
+    output.text("report.json", json.dumps(report.as_json(), indent=2) + "\n")
+    return report
+
+
+def first_rows(table: DataFrame | None, *by: Column | str) -> list[dict[str, Any]]:
+    if table is None:
+        return []
+    return [row.asDict() for row in table.orderBy(*by).limit(SHOWN).collect()]
+
+
+def severity() -> Column:
+    place = F.array_position(F.array(*(F.lit(kind) for kind in _WORST_FIRST)), F.col("kind"))
+    return F.col("uncertain").cast("int") * len(_WORST_FIRST) + place

@@ -1,0 +1,362 @@
+"""Verification of journals while they are written: `validate --stream`.
+
+`{checkpoint}/lbg/epoch=N` holds what is remembered and held back after epoch N, and is written as a whole before any
+table is. An epoch that is tried again, because its process was killed, reads what the epoch before it left and writes
+the same once more; tables have a directory for each epoch, which is replaced. So nothing is doubled (ADR 0036).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from threading import Event
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import LongType, StructField, StructType
+
+from lbg_pipeline.errors import JournalNotFound
+from lbg_pipeline.journal import scan_journals
+from lbg_pipeline.schemas import BROKEN
+from lbg_pipeline.spark.output import Output, Stored
+from lbg_pipeline.verify.batch import first_rows, severity
+from lbg_pipeline.verify.report import Report, report_lines
+from lbg_pipeline.verify.settings import StreamSettings, Window
+from lbg_pipeline.verify.stream_bucket import judging, pieces_of, unpacking
+from lbg_pipeline.verify.stream_columns import BUCKETS, NEVER, unpacked
+from lbg_pipeline.verify.stream_state import LONGEST_PAUSE, Totals
+from lbg_pipeline.verify.tables import FOUND, LOST, OFFENCES, PIECES_TABLE, VERDICTS
+
+FOREVER = 1 << 61
+REST = "rest"
+"""Rest that was held back when the process ended, checked as if nothing more came."""
+
+
+@dataclass(slots=True)
+class Front:
+    """Progress of the stream after an epoch: the latest time that any record has, the watermark, and all counts."""
+
+    latest_us: int = NEVER
+    until_us: int = NEVER
+    totals: Totals = field(default_factory=Totals)
+    records: int = 0
+    state_bytes: int = 0
+    held_rows: int = 0
+    found: dict[str, int] = field(default_factory=dict)
+
+
+OnFront = Callable[[int, Front], None]
+
+
+class Epochs:
+    """`checkpoint` and `out` are directories at any URL that Spark knows."""
+
+    def __init__(self, spark: SparkSession, checkpoint: str, out: str, settings: StreamSettings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._stored = Stored(spark, f"{checkpoint.rstrip('/')}/lbg")
+        self._out = Stored(spark, out)
+        self._front: tuple[int, Front] | None = None
+        self._slice_us = max(1_000_000, round(settings.watermark_s * 1e6) // 8)
+
+    def run(self, files: list[str], epoch: int) -> Front:
+        """Judge epoch `epoch`, for which `files` have come."""
+        before = self.front(epoch - 1)
+        window = self._window(before)
+        self._forget(epoch, window)
+        new = scan_journals(
+            self._spark,
+            files,
+            pieces_of(self._settings.groups),
+            PIECES_TABLE,
+            default_group=self._settings.default_group,
+        )
+        front = self._advance(new, epoch, f"epoch={epoch}", window)
+        self._front = epoch, front
+        return front
+
+    def run_rest(self, last: int) -> Front:
+        """Judge what epoch `last` left, as if nothing more came. The next start takes it back: `take_back`."""
+        if last < 0:
+            return Front()
+        before = self.front(last)
+        seconds_us = round(self._settings.lost_after_s * 1e6)
+        window = Window(
+            before.until_us,
+            FOREVER,
+            round(self._settings.clock_skew_s * 1e6),
+            before.latest_us - seconds_us,
+            NEVER,
+            is_last=True,
+        )
+        return self._advance(None, last + 1, REST, window)
+
+    def take_back(self, last: int) -> None:
+        """Of the tables, what was written after epoch `last`: by an epoch that did not end, or of the rest."""
+        for path in self._out.matching("*/epoch=*"):
+            told = path.rpartition("=")[2]
+            if told == REST or int(told) > last:
+                self._out.delete(path)
+        self._stored.delete(REST)
+
+    def front(self, epoch: int) -> Front:
+        """As epoch `epoch` left it; the start for -1."""
+        if self._front is not None and self._front[0] == epoch:
+            return self._front[1]
+        return Front() if epoch < 0 else self._front_in(self._stored.path(f"epoch={epoch}"))
+
+    def _window(self, before: Front) -> Window:
+        settings = self._settings
+        until_us = NEVER
+        if before.latest_us > NEVER:
+            until_us = max(before.until_us, before.latest_us - round(settings.watermark_s * 1e6))
+        return Window(
+            after_us=before.until_us,
+            until_us=until_us,
+            skew_us=round(settings.clock_skew_s * 1e6),
+            lost_upto_us=until_us - round(settings.lost_after_s * 1e6),
+            forget_upto_us=until_us - round(settings.forget_s * 1e6),
+        )
+
+    def _advance(self, new: DataFrame | None, epoch: int, name: str, window: Window) -> Front:
+        left = self._left(epoch, window) if epoch > 0 else None
+        pieces = [each for each in (new, left) if each is not None]
+        given = pieces[0] if len(pieces) == 1 else pieces[0].unionByName(pieces[1])
+        judged = given.groupBy("bucket").applyInArrow(judging(window, self._slice_us), PIECES_TABLE)
+        path = self._stored.path(name)
+        judged.write.mode("overwrite").partitionBy("kind", "slice_us").parquet(path)
+        front = self._front_in(path)
+        for table in front.found:
+            schema = FOUND[table]
+            blobs = self._spark.read.schema(PIECES_TABLE).parquet(path)
+            blobs = blobs.where((F.col("kind") == "found") & (F.col("name") == table)).select("blob")
+            rows = blobs.mapInArrow(unpacking(schema.arrow), schema.table)
+            rows.write.mode("overwrite").parquet(
+                self._out.path(table, name if name != REST else f"epoch={REST}")
+            )
+        return front
+
+    def _left(self, epoch: int, window: Window) -> DataFrame:
+        """What the epochs before left for `epoch`: what is remembered, and what is held back and due. What was due
+        before was read before, but for what the last one has held back again."""
+        every = self._spark.read.schema(
+            StructType([*PIECES_TABLE, StructField("epoch", LongType())])
+        ).parquet(self._stored.url)
+        is_last = F.col("epoch") == epoch - 1
+        state = (F.col("kind") == "state") & is_last
+        due = (F.col("slice_us") <= window.until_us) & ((F.col("slice_us") > window.after_us) | is_last)
+        held = (F.col("kind") == "held") & (F.col("epoch") < epoch) & due
+        return every.where(state | held).drop("epoch")
+
+    def _front_in(self, path: str) -> Front:
+        rows = (
+            self._spark.read.schema(PIECES_TABLE)
+            .parquet(path)
+            .withColumn("bytes", F.length("blob"))
+            .withColumn("blob", F.when(F.col("name") == "totals", F.col("blob")))
+            .collect()
+        )
+        front = Front()
+        for row in rows:
+            if row["kind"] == "found":
+                front.found[row["name"]] = front.found.get(row["name"], 0) + row["rows"]
+                continue
+            if row["kind"] == "held":
+                front.held_rows += row["rows"]
+                continue
+            front.latest_us = max(front.latest_us, row["latest_us"])
+            front.until_us = max(front.until_us, row["until_us"])
+            front.state_bytes += row["bytes"]
+            if row["blob"] is not None:
+                for one in unpacked(bytes(row["blob"])).to_pylist():
+                    front.totals.add(one["group"], one["what"], one["count"])
+        return front
+
+    def _forget(self, epoch: int, window: Window) -> None:
+        """Deletes what neither a retry of this epoch nor a later one needs."""
+        wanted = {epoch - 1}
+        for path in self._stored.matching("epoch=*/kind=held/slice_us=*"):
+            of_epoch, _, slice_ = path.split("/")
+            if int(slice_.partition("=")[2]) > window.after_us:
+                wanted.add(int(of_epoch.partition("=")[2]))
+        for name in self._stored.matching("epoch=*"):
+            if int(name.partition("=")[2]) not in wanted:
+                self._stored.delete(name)
+
+
+KNOWN_FILES_AGE = "30d"
+"""Files are remembered so long, by the newest one's time; what was changed before is passed over."""
+
+_LOOK_S: Any = 0.2  # pyspark says int, and takes both
+
+_FILES = "path string, modificationTime timestamp, length long, content binary"
+
+OnEpoch = Callable[[int, Front, int, float], None]
+"""Of each epoch: its number, how far the stream is, the bytes read and the seconds taken."""
+
+
+def follow(
+    spark: SparkSession,
+    paths: Sequence[str],
+    *,
+    checkpoint: str,
+    out: str,
+    settings: StreamSettings,
+    trigger_s: float | None,
+    stopped: Event,
+    tell: OnEpoch,
+) -> Front:
+    """Until `stopped`, or without `trigger_s` until all that is there is judged. Returns the last word, with what was
+    held back judged as if nothing more came."""
+    # Rows are few and large here: a reader's or worker's batch of thousands would be gigabytes.
+    spark.conf.set("spark.sql.parquet.enableVectorizedReader", "false")
+    spark.conf.set("spark.sql.shuffle.partitions", min(BUCKETS, 2 * spark.sparkContext.defaultParallelism))
+    epochs = Epochs(spark, checkpoint, out, settings)
+    commits = Stored(spark, f"{checkpoint.rstrip('/')}/spark")
+    last = _last_committed(commits)
+    epochs.take_back(last)
+
+    def judge(files: DataFrame, epoch: int) -> None:
+        nonlocal last
+        began = time.monotonic()
+        rows = files.collect()
+        front = epochs.run([row["path"] for row in rows], epoch)
+        last = epoch
+        tell(epoch, front, sum(row["length"] for row in rows), time.monotonic() - began)
+
+    files = _files(spark, paths, settings)
+    writer = files.writeStream.foreachBatch(judge).option("checkpointLocation", commits.url)
+    writer = (
+        writer.trigger(processingTime=f"{trigger_s} seconds")
+        if trigger_s
+        else writer.trigger(availableNow=True)
+    )
+    query = writer.start()
+    _wait(query, stopped)
+    epochs.take_back(last)
+    return epochs.run_rest(last)
+
+
+def _files(spark: SparkSession, paths: Sequence[str], settings: StreamSettings) -> DataFrame:
+    """The names and sizes of new files; their content is not read here."""
+    reader = spark.readStream.format("binaryFile").schema(_FILES)
+    reader = reader.option("maxBytesPerTrigger", settings.epoch_bytes).option("maxFileAge", KNOWN_FILES_AGE)
+    try:
+        every = [reader.load(path).select("path", "length") for path in paths]
+    except AnalysisException as error:
+        raise JournalNotFound(f"{', '.join(paths)}: {str(error).splitlines()[0]}") from error
+    return reduce(DataFrame.unionAll, every)
+
+
+def _wait(query: StreamingQuery, stopped: Event) -> None:
+    while not query.awaitTermination(_LOOK_S):
+        if stopped.is_set():
+            # Not in the middle of an epoch: it would only be done again.
+            while query.isActive and query.status["isTriggerActive"]:
+                time.sleep(0.05)
+            query.stop()
+            return
+
+
+def _last_committed(spark_checkpoint: Stored) -> int:
+    return max(
+        (int(path.rpartition("/")[2]) for path in spark_checkpoint.matching("commits/[0-9]*")), default=-1
+    )
+
+
+_BREAKING = ("lost", "inverted_delivered", "inverted_acknowledged", "overlaps", "misplaced")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """`late`: records that came after the watermark had passed them. `found`: messages told as lost that came after
+    all; they are not among the lost of the verdicts."""
+
+    report: Report
+    late: int
+    found: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self.report.as_json(), "late": self.late, "found": self.found}
+
+    def lines(self) -> Iterator[str]:
+        yield from report_lines(self.report)
+        if self.found:
+            yield f"{self.found} messages that were told as lost came after all: table found"
+        if self.late:
+            yield (
+                f"{self.late} RECORDS CAME AFTER THE WATERMARK and have no part in the order (table late): judge the "
+                "journals without --stream, and give --watermark more seconds"
+            )
+
+
+def stream_journals(
+    spark: SparkSession,
+    paths: Sequence[str],
+    out: str,
+    *,
+    checkpoint: str,
+    settings: StreamSettings,
+    trigger_s: float | None,
+    stopped: Event,
+    tell: OnEpoch,
+    exactly_once: bool = False,
+) -> StreamReport:
+    """Raises JournalNotFound and OutputRefused; a record of a newer version ends it before its epoch is written."""
+    output = Output(spark, out)
+    front = follow(
+        spark,
+        paths,
+        checkpoint=checkpoint,
+        out=out,
+        settings=settings,
+        trigger_s=trigger_s,
+        stopped=stopped,
+        tell=tell,
+    )
+    told = _report(spark, Stored(spark, out), front, exactly_once)
+    output.table("verdicts", spark.createDataFrame(list(told.report.verdicts), VERDICTS).coalesce(1))
+    output.text("report.json", json.dumps(told.as_json(), indent=2) + "\n")
+    return told
+
+
+def _report(spark: SparkSession, out: Stored, front: Front, exactly_once: bool) -> StreamReport:
+    by_group = front.totals.by_group()
+    verdicts = [_verdict(group, counts, exactly_once) for group, counts in by_group.items()]
+
+    def table(name: str, schema: Any) -> DataFrame:
+        if not out.exists(name):
+            return spark.createDataFrame([], schema)
+        return spark.read.schema(schema).parquet(out.path(name))
+
+    broken = table("broken", BROKEN)
+    lost = table("lost", LOST).join(
+        table("found", LOST), ["group", "publisher", "hash", "first"], "left_anti"
+    )
+    report = Report(
+        verdicts=verdicts,
+        broken_lines=broken.count(),
+        first_offences=first_rows(table("offences", OFFENCES), severity(), "group", "at_us"),
+        first_lost=first_rows(lost, "group", "publisher", "hash", "first"),
+        first_broken_lines=first_rows(broken, "file", "text"),
+    )
+
+    def total(what: str) -> int:
+        return sum(counts.get(what, 0) for counts in by_group.values())
+
+    return StreamReport(report, late=total("late"), found=total("found"))
+
+
+def _verdict(group: str, counts: dict[str, int], exactly_once: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {name: counts.get(name, 0) for name in VERDICTS.names[2:]}
+    row["lost"] = counts.get("lost", 0) - counts.get("found", 0)
+    row[LONGEST_PAUSE] = counts.get(LONGEST_PAUSE)
+    breaking = (*_BREAKING, "repeated") if exactly_once else _BREAKING
+    is_broken = any(row[name] for name in breaking)
+    return {"group": group, "verdict": "broken" if is_broken else "sound", **row}

@@ -1,0 +1,247 @@
+"""One bucket in one epoch: checks what is due, remembers the totals, holds the rest back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_pipeline.columns import Flags, Intervals, Ints, holds, of_points, union
+from lbg_pipeline.journal import Parsed
+from lbg_pipeline.verify.settings import Window
+from lbg_pipeline.verify.stream_checkpoint import forgotten, memory_of
+from lbg_pipeline.verify.stream_checks import BucketChecks, moves
+from lbg_pipeline.verify.stream_columns import (
+    ACKNOWLEDGED_VIEW,
+    DELIVERED,
+    DELIVERED_VIEW,
+    IN_SESSION,
+    LATE_ACKNOWLEDGED,
+    LATE_DELIVERED,
+    LATE_STARTED,
+    NEVER,
+    PIECES,
+    PUBLISHED,
+    Columns,
+    batch_of,
+    delivered_pieces,
+    piece,
+    published_pieces,
+    unpacked,
+    within,
+)
+from lbg_pipeline.verify.stream_completeness import (
+    Completeness,
+    Streams,
+    with_delivered,
+    with_lost,
+    with_published,
+)
+from lbg_pipeline.verify.stream_findings import LATE, FindingsBuilder
+from lbg_pipeline.verify.stream_state import Histories, Memory, Totals
+
+
+@dataclass(slots=True)
+class Advanced:
+    """`found`: tables by name, one name more than once."""
+
+    memory: Memory
+    held: Any
+    found: list[tuple[str, Any]] = field(default_factory=list)
+
+
+def advance(memory: Memory, published: Any, fresh: Any, held: Any, window: Window) -> Advanced:
+    """`published` and `fresh` have come in this epoch, `held` before it."""
+    rows = Columns(pa.concat_tables([fresh, held]).combine_chunks(), len(fresh))
+    streams = Streams(memory, published, rows)
+    histories = Histories(memory.histories, streams.table)
+    telling = FindingsBuilder(rows, streams, Totals(memory.totals))
+    epoch = _Epoch(rows, streams, telling, window)
+    known = streams.known(memory)
+    views = BucketChecks(rows, streams, epoch.late, window, telling)
+    order = views.order(known, histories, memory)
+    views.misplaced(known, epoch.on_time)
+    views.overlaps()
+    shards = moves(rows, memory.shards, epoch.on_time, telling)
+    epoch.count(published)
+    known = epoch.complete(known, published)
+    epoch.tell_late()
+    remembered, told = forgotten(memory, streams, known, order, shards, telling.totals, window)
+    found = [(name, one) for name, one in (*telling.tables, *told) if len(one)]
+    return Advanced(remembered, epoch.held(), found)
+
+
+class _Epoch:
+    """`on_time`: deliveries that the watermark passes now. `due`: with those that it had passed when they came; they
+    have missed their place in the order, and count for completeness."""
+
+    def __init__(self, rows: Columns, streams: Streams, telling: FindingsBuilder, window: Window) -> None:
+        self.rows = rows
+        self.streams = streams
+        self.telling = telling
+        self.window = window
+        self.late = rows.late(window)
+        is_late = self.late & LATE_DELIVERED != 0
+        self.on_time = within(rows.delivered_us, window.after_us, window.until_us) & ~is_late
+        self.due = self.on_time | (rows.is_fresh & is_late)
+
+    def count(self, published: Any) -> None:
+        rows, totals = self.rows, self.telling.totals
+        counted = self.due & rows.is_counted
+        groups = rows.table["group"]
+        totals.add_rows("published", published["group"])
+        totals.add_rows("delivered", groups, counted)
+        totals.add_rows("acknowledged", groups, counted & rows.is_ack)
+        for verdict, name in (("dead", "dead"), ("repeat", "repeats_dropped"), ("released", "released")):
+            totals.add_rows(name, groups, counted & rows.equals("verdict", verdict))
+        totals.add_rows("redelivered", groups, counted & rows.table["redelivered"].to_numpy())
+
+    def complete(self, known: Completeness, published: Any) -> Completeness:
+        rows, streams, window = self.rows, self.streams, self.window
+        settled = rows.is_settled & within(rows.settled_us, window.after_us, window.until_us)
+        settled |= rows.is_fresh & (self.late & LATE_ACKNOWLEDGED != 0)
+        unsettled = self.due & rows.is_ack & ~rows.is_settled & rows.is_counted
+        self._repeated(known, unsettled | (settled & rows.is_counted))
+        known = with_published(
+            known,
+            streams.line.place(streams.published, published["seq"].to_numpy()),
+            published["confirmed_at_us"].to_numpy(),
+        )
+        due = np.flatnonzero(self.due)
+        due = due[np.argsort(streams.places[due], kind="stable")]
+        known, came = with_delivered(known, streams.places[due], rows.is_final[due] & rows.is_counted[due])
+        self.telling.ranges("found", came)
+        in_session = self.due & (rows.role == IN_SESSION) & rows.is_in_order
+        known = replace(
+            known,
+            distinct=union(known.distinct, _set_of(streams.order_places[in_session])),
+            settled=union(known.settled, _set_of(streams.order_places[settled])),
+            unsettled=union(known.unsettled, _set_of(streams.places[unsettled])),
+        )
+        known, lost = with_lost(known, window.lost_upto_us)
+        self.telling.ranges("lost", lost)
+        return known
+
+    def tell_late(self) -> None:
+        rows = self.rows
+        late = np.flatnonzero(rows.is_fresh & rows.is_counted & (self.late != 0))
+        table = rows.table.take(pa.array(late))
+        views = pa.array([_views(int(bits)) for bits in self.late[late]], pa.string())
+        self.telling.table("late", pa.table([*(table[name] for name in LATE.names[:-1]), views], schema=LATE))
+
+    def held(self) -> Any:
+        """What is not past the watermark in every way in which it is judged."""
+        rows, window = self.rows, self.window
+        kept = np.flatnonzero(rows.done_us() > window.until_us - window.skew_us)
+        table = rows.table.take(pa.array(kept))
+        late = pa.array(self.late[kept].astype(np.int8))
+        return table.set_column(table.schema.get_field_index("late"), "late", late)
+
+    def _repeated(self, known: Completeness, acked: Flags) -> None:
+        """In the order in which they were settled; those that never were come last of what is due now."""
+        rows = self.rows
+        here = np.flatnonzero(acked)
+        at_us = np.where(rows.settled_us[here] < 0, np.iinfo(np.int64).max, rows.settled_us[here])
+        here = here[np.lexsort((rows.delivery[here], rows.incarnation[here], at_us))]
+        places = self.streams.places[here]
+        seen = holds(known.settled, places) | holds(known.unsettled, places)
+        again = here[seen | pd.Series(places).duplicated().to_numpy()]
+        self.telling.offences("repeated", None, again, rows.settled_us[again])
+
+
+def _views(late: int) -> str:
+    names = (
+        (LATE_DELIVERED, DELIVERED_VIEW),
+        (LATE_ACKNOWLEDGED, ACKNOWLEDGED_VIEW),
+        (LATE_STARTED, "overlap"),
+    )
+    return ",".join(name for bit, name in names if late & bit)
+
+
+def _set_of(places: Ints) -> Intervals:
+    return of_points(np.sort(places))
+
+
+def pieces_of(groups: tuple[str, ...]) -> Callable[[Parsed], Iterable[pa.RecordBatch]]:
+    """A step of `lbg_pipeline.journal.scan_journals`. `groups`: only these, all when empty."""
+
+    def step(parsed: Parsed) -> Iterator[pa.RecordBatch]:
+        made: list[dict[str, Any]] = []
+        for batch in parsed.published:
+            made += published_pieces(_only(batch, groups))
+        for batch in parsed.delivered:
+            made += delivered_pieces(_only(batch, groups))
+        for batch in parsed.broken:
+            made.append(piece(0, "new", "broken", pa.Table.from_batches([batch])))
+        yield batch_of(made)
+
+    return step
+
+
+def judging(window: Window, slice_us: int) -> Callable[[pa.Table], pa.Table]:
+    """For `applyInArrow` on the pieces of one bucket."""
+
+    def judge(pieces: pa.Table) -> pa.Table:
+        given: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        latest_us = NEVER
+        for row in pieces.to_pylist():
+            given[row["kind"], row["name"]].append(unpacked(row["blob"]))
+            latest_us = max(latest_us, row["latest_us"])
+        advanced = advance(
+            memory_of({name: tables for (kind, name), tables in given.items() if kind == "state"}),
+            _one(given["new", "published"], PUBLISHED),
+            _one(given["new", "delivered"], DELIVERED),
+            _one(given["held", "delivered"], DELIVERED),
+            window,
+        )
+        bucket = pieces["bucket"][0].as_py()
+        found = [*advanced.found, *(("broken", one) for one in given["new", "broken"])]
+        told = {"latest_us": latest_us, "until_us": window.until_us}
+        made = [piece(bucket, "found", name, table) for name, table in found]
+        made += [
+            piece(bucket, "state", name, table, **told) for name, table in advanced.memory.tables().items()
+        ]
+        made += [
+            piece(bucket, "held", "delivered", part, slice_us=at)
+            for at, part in _slices(advanced.held, window, slice_us)
+        ]
+        return pa.Table.from_pylist(made, schema=PIECES)
+
+    return judge
+
+
+def unpacking(schema: Any) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow` on blobs of one table."""
+
+    def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for blob in batch.column(0).to_pylist():
+                yield from unpacked(blob).cast(schema).to_batches()
+
+    return unpack
+
+
+def _only(batch: Any, groups: tuple[str, ...]) -> Any:
+    return batch.filter(pc.is_in(batch.column("group"), pa.array(groups))) if groups else batch
+
+
+def _one(tables: list[Any], schema: Any) -> Any:
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def _slices(held: Any, window: Window, width_us: int) -> Iterator[tuple[int, Any]]:
+    """By when they are due: 0 for what is due in part already, and so wanted in every epoch until it is done."""
+    if not len(held):
+        return
+    rows = Columns(held, 0)
+    times = [rows.delivered_us, rows.settled_us, rows.started_us, rows.finished_us]
+    first_us = np.minimum.reduce([np.where(each == NEVER, np.iinfo(np.int64).max, each) for each in times])
+    due_us = np.where(first_us <= window.until_us, 0, first_us // width_us * width_us)
+    for at in np.unique(due_us).tolist():
+        yield at, held.filter(pa.array(due_us == at))

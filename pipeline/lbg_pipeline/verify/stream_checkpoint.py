@@ -1,0 +1,195 @@
+"""Checkpoint of a bucket: its layouts, and the state that it drops.
+
+Before, chains were of streams: a publisher's epochs were judged each for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_pipeline.columns import Flags, Intervals, Ints, coded, minus, union
+from lbg_pipeline.errors import CheckpointRefused
+from lbg_pipeline.verify.settings import Window
+from lbg_pipeline.verify.stream_checks import Order
+from lbg_pipeline.verify.stream_completeness import Completeness, Streams
+from lbg_pipeline.verify.stream_findings import COMPLETENESS
+from lbg_pipeline.verify.stream_state import (
+    CHAINS,
+    FORGOTTEN,
+    HISTORIES,
+    NOTHING,
+    SCHEMAS,
+    STREAMS,
+    Histories,
+    Memory,
+    Numbers,
+    Totals,
+    highest_after,
+)
+
+_LONG = pa.int64()
+CHAINS_BEFORE = pa.schema(
+    [
+        ("stream", _LONG),
+        ("key", pa.string()),
+        ("delivered", _LONG),
+        ("acknowledged", _LONG),
+        ("last_us", _LONG),
+    ]
+)
+_BEFORE: Mapping[str, Any] = {
+    "chains": CHAINS_BEFORE,
+    **{name: SCHEMAS[name] for name in ("streams", "sets", "shards", "totals")},
+}
+
+
+def memory_of(tables: Mapping[str, Sequence[Any]]) -> Memory:
+    """Contents of the state's tables, by name; none is there of a new bucket. Raises CheckpointRefused for a layout
+    that is neither."""
+    if not tables:
+        return Memory()
+    given = {
+        name: pa.concat_tables([several[0].schema.empty_table(), *several])
+        for name, several in tables.items()
+    }
+    layout = {name: table.schema for name, table in given.items()}
+    if layout == SCHEMAS:
+        return Memory(**given)
+    if layout != _BEFORE:
+        raise CheckpointRefused(
+            "the checkpoint was written by another version of LBG, and this one does not know its layout: go on with "
+            "that version, or name new directories with --checkpoint and --out, and what is there is judged anew"
+        )
+    histories, chains = _joined(given["streams"], given["chains"])
+    return Memory(
+        **{**given, "histories": histories, "chains": chains, "forgotten": _forgotten(given["streams"])}
+    )
+
+
+def _joined(streams: Any, before: Any) -> tuple[Any, Any]:
+    """Histories and chains over the epochs of `before`. What epochs earlier than those that are remembered were, is
+    not known: they count as forgotten."""
+    histories = Histories(HISTORIES.empty_table(), streams)
+    earliest_us = np.full(len(histories.table), np.iinfo(np.int64).max)
+    np.minimum.at(earliest_us, histories.of_stream, histories.began_us)
+    stream = before["stream"].to_numpy()
+    [chain], firsts = coded([histories.of_stream[stream], before["key"]])
+    first = pa.array(firsts)
+    chains = {
+        "history": pa.array(histories.of_stream[stream][firsts]),
+        "key": before["key"].take(first),
+        "last_us": pa.array(
+            highest_after(chain, before["last_us"].to_numpy(), np.zeros(len(firsts), np.int64))
+        ),
+    }
+    for view in ("delivered", "acknowledged"):
+        number = before[view].to_numpy()
+        numbers = Numbers(np.where(number == NOTHING, 0, histories.began_us[stream]), number)
+        highest = highest_after(chain, numbers.places, np.full(len(firsts), NOTHING))
+        chains[f"{view}_began_us"] = pa.array(numbers.began_us(highest))
+        chains[view] = pa.array(numbers.number(highest))
+    table = histories.table.set_column(3, HISTORIES.field(3), pa.array(earliest_us - 1))
+    return table, pa.table([chains[name] for name in CHAINS.names], schema=CHAINS)
+
+
+def _forgotten(streams: Any) -> Any:
+    """Not known either: any epoch that began before the newest record may have been."""
+    latest = streams.group_by("group").aggregate([("last_us", "max")])
+    return pa.table([latest["group"], latest["last_us_max"]], schema=FORGOTTEN)
+
+
+MOST_RUNS = 1_000
+"""Of one set of a stream: how many holes between its numbers are remembered, the highest."""
+
+
+def forgotten(
+    old: Memory,
+    streams: Streams,
+    known: Completeness,
+    order: Order,
+    shards: Any,
+    totals: Totals,
+    window: Window,
+) -> tuple[Memory, list[tuple[str, Any]]]:
+    """The memory to go on with after `old`, and what is told of the streams that are forgotten, or of all at the last
+    window."""
+    open_in = np.zeros(streams.count, np.bool_)
+    open_in[streams.line.stream(known.open.firsts)] = True
+    gone = (streams.last_us <= window.forget_upto_us) & ~open_in
+    if window.is_last:
+        gone[:] = True
+    renumbered = np.where(gone, -1, np.cumsum(~gone) - 1)
+    kept = pa.array(np.flatnonzero(~gone))
+    kept_chains = (order.chains["last_us"].to_numpy() > window.forget_upto_us) & (not window.is_last)
+    histories, chains = order.histories.without(
+        gone, order.forgotten_us, order.chains.filter(pa.array(kept_chains))
+    )
+    told = _completeness(streams, known, gone)
+    for row in told.to_pylist():
+        for name in ("distinct", "pending", "unpublished"):
+            totals.add(row["group"], name, row[name])
+    memory = Memory(
+        streams=pa.table([*streams.table.columns, pa.array(streams.last_us)], schema=STREAMS).take(kept),
+        sets=streams.sets(_bounded(streams, known), renumbered),
+        histories=histories.combine_chunks(),
+        chains=chains.combine_chunks(),
+        forgotten=order.histories.forgotten_with(old.forgotten, streams.table["group"], gone),
+        shards=shards.filter(pc.greater(shards["at_us"], window.forget_upto_us)),
+        totals=totals.table(),
+    )
+    return memory, [("completeness", told)] if len(told) else []
+
+
+def _completeness(streams: Streams, known: Completeness, gone: Any) -> Any:
+    def by_stream(places: Intervals) -> Ints:
+        return streams.count_by_stream(places)
+
+    columns = (
+        by_stream(known.published),
+        by_stream(known.distinct),
+        by_stream(known.lost),
+        by_stream(known.open),
+        by_stream(minus(known.distinct, known.published)),
+    )
+    counted = gone & (streams.table["hash"].to_numpy() >= 0)
+    whole = pa.table([*streams.table.columns, *[pa.array(each) for each in columns]], schema=COMPLETENESS)
+    return whole.filter(pa.array(counted))
+
+
+def _bounded(streams: Streams, known: Completeness) -> Completeness:
+    """The lowest holes of a stream with too many are taken as filled: a number in one of them that comes after all is
+    told as a rewind or a repeat where it was none. What is open is kept apart from holes, so no loss is hidden."""
+    surplus = _surplus(streams, known.lost)
+    lost = Intervals(known.lost.firsts[~surplus], known.lost.lasts[~surplus])
+    return replace(
+        known,
+        published=_closed(streams, known.published),
+        distinct=_closed(streams, known.distinct),
+        final=_closed(streams, known.final),
+        settled=_closed(streams, known.settled),
+        unsettled=_closed(streams, known.unsettled),
+        lost=lost,
+    )
+
+
+def _closed(streams: Streams, places: Intervals) -> Intervals:
+    surplus = _surplus(streams, places)
+    if not surplus.any():
+        return places
+    begins = np.flatnonzero(surplus & ~np.r_[False, surplus[:-1]])
+    ends = np.flatnonzero(surplus & ~np.r_[surplus[1:], False])
+    filled = Intervals(places.firsts[begins], places.firsts[ends + 1] - 1)
+    return union(places, filled)
+
+
+def _surplus(streams: Streams, places: Intervals) -> Flags:
+    """All but the last MOST_RUNS of each stream."""
+    stream = streams.line.stream(places.firsts)
+    after = np.searchsorted(stream, stream, "right")
+    return after - np.arange(len(stream)) > MOST_RUNS

@@ -1,0 +1,245 @@
+"""An application in this process: a function that is called with each message."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+
+from lbg_sidecar.app.channel import AppChannel, Calls, PositionRequests, report_positions
+from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.message import ACK, INTERRUPTED, Kind, Message, Verdict, retry
+
+log = logging.getLogger("lbg.member")
+
+AsyncHandler = Callable[[Message], Awaitable[Verdict | None]]
+SyncHandler = Callable[[Message], Verdict | None]
+
+CALLS_PER_TURN = 64
+"""Calls that return at once, one after another, before the event loop gets its turn: about a millisecond."""
+
+
+def handler_channel(handler: AsyncHandler | SyncHandler, *, concurrency: int) -> AppChannel:
+    """A channel to a function.
+
+    None or `ACK` acknowledges, `retry` and `drop` say so, an exception is a retry with its text as the reason.
+    A coroutine function runs in the member's event loop. Any other runs in threads, so that it may block; such a
+    call cannot be aborted: it keeps its slot and its key until it returns.
+
+    An object with a method `processed`, a coroutine function or not, is asked once, when the member starts, for what
+    it has processed (`app.channel`); a plain one runs in the event loop's thread. In mode Sessions one with a method
+    `committed` is asked likewise, with the name of the session, for the last sequence number that it has committed, or
+    for a pair of that and its message's `session_epoch`.
+    """
+    call = getattr(handler, "__call__", handler)  # noqa: B004 (an object with an async __call__ counts too)
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
+        return _CoroutineChannel(handler, concurrency=concurrency)  # type: ignore[arg-type]  # asked just above
+    return _ThreadChannel(handler, concurrency=concurrency)  # type: ignore[arg-type]  # asked just above
+
+
+def _verdict_of(answer: object) -> Verdict:
+    if answer is None:
+        return ACK
+    if isinstance(answer, Verdict) and answer.kind is not Kind.INTERRUPTED:
+        return answer
+    return retry(f"the handler returned {type(answer).__name__}, which is no verdict")
+
+
+def _failure(error: BaseException) -> Verdict:
+    log.warning("the handler failed: %s: %s", type(error).__name__, error, exc_info=error)
+    return retry(f"{type(error).__name__}: {error}")
+
+
+class _CoroutineChannel:
+    """A fixed set of worker tasks: a call costs no task of its own, and has one to be cancelled with."""
+
+    def __init__(self, handler: AsyncHandler, *, concurrency: int) -> None:
+        self._handler = handler
+        self._concurrency = concurrency
+        self._calls: Calls | None = None
+        self._workers: set[asyncio.Task[None]] = set()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._running: dict[InFlight, asyncio.Task[None]] = {}
+        self._aborted: set[InFlight] = set()
+        self._waking = False  # a worker is on its way: it will look, and wake the next
+        self._stopping = False
+        self._position_requester = PositionRequests(handler)
+
+    async def start(self, calls: Calls) -> None:
+        await report_positions(self._handler, calls)
+        self._calls = calls
+        loop = asyncio.get_running_loop()
+        self._workers = {loop.create_task(self._work(calls)) for _ in range(self._concurrency)}
+
+    def wake(self) -> None:
+        idle = self._idle
+        while idle and not self._waking:
+            waiting = idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                self._waking = True
+
+    def abort(self, messages: Collection[Message]) -> None:
+        for message in messages:
+            task = self._running.get(message.held)
+            if task is not None and message.held not in self._aborted:
+                self._aborted.add(message.held)
+                task.cancel()
+
+    async def stop(self, grace_s: float) -> None:
+        self._stopping = True
+        self._position_requester.stop()
+        for task in self._workers:
+            task.cancel()
+        if self._workers:
+            await asyncio.wait(self._workers, timeout=grace_s)
+
+    def request_position(self) -> None:
+        if self._calls is not None:
+            self._position_requester.again(self._calls)
+
+    def describe(self) -> dict[str, object]:
+        return {"channel": "coroutine", "running": len(self._running)}
+
+    async def _work(self, calls: Calls) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        in_turn = 0
+        while not self._stopping:
+            message = calls.take()
+            if message is None:
+                waiting = loop.create_future()
+                self._idle.append(waiting)
+                try:
+                    await waiting
+                finally:
+                    self._waking = False
+                in_turn = 0
+                continue
+            if self._idle and calls.more():
+                self.wake()  # this handler may suspend: the next message need not wait for it
+            calls.end(message, await self._call(message, task))
+            in_turn += 1
+            if in_turn >= CALLS_PER_TURN:
+                in_turn = 0
+                await asyncio.sleep(0)
+
+    async def _call(self, message: Message, task: asyncio.Task[None]) -> Verdict:
+        held = message.held
+        self._running[held] = task
+        try:
+            return _verdict_of(await self._handler(message))
+        except asyncio.CancelledError as error:
+            if held in self._aborted and not self._stopping:
+                task.uncancel()
+                return INTERRUPTED
+            if self._stopping:
+                raise
+            return _failure(error)  # the handler's own: something it awaited was cancelled
+        except Exception as error:
+            return _failure(error)
+        finally:
+            del self._running[held]
+            self._aborted.discard(held)
+
+
+class _ThreadChannel:
+    """As many threads as calls may run; results come back to the loop in batches."""
+
+    def __init__(self, handler: SyncHandler, *, concurrency: int) -> None:
+        self._handler = handler
+        self._concurrency = concurrency
+        self._calls: Calls | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._results: deque[tuple[Message, Verdict]] = deque()
+        self._collecting = False
+        self._threads: list[threading.Thread] = []
+        self._alive = concurrency
+        self._ended = asyncio.Event()
+        self._running = 0
+        self._position_requester = PositionRequests(handler)
+
+    async def start(self, calls: Calls) -> None:
+        await report_positions(self._handler, calls)
+        self._calls = calls
+        self._loop = asyncio.get_running_loop()
+        # Daemons: a handler that never returns must not keep the process from ending.
+        self._threads = [
+            threading.Thread(target=self._work, name=f"lbg-handler-{number}", daemon=True)
+            for number in range(self._concurrency)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wake(self) -> None:
+        if self._calls is None:
+            return
+        while self._running < self._concurrency:
+            message = self._calls.take()
+            if message is None:
+                return
+            self._running += 1
+            self._inbox.put(message)
+
+    def abort(self, messages: Collection[Message]) -> None:
+        """A thread cannot be stopped. The call keeps its slot and its key until it returns."""
+        if messages:
+            log.warning(
+                "%d calls of a blocking handler should stop and cannot: waiting for them", len(messages)
+            )
+
+    async def stop(self, grace_s: float) -> None:
+        self._calls = None
+        self._position_requester.stop()
+        for _ in self._threads:
+            self._inbox.put(None)
+        if self._threads:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._ended.wait()
+
+    def request_position(self) -> None:
+        if self._calls is not None:
+            self._position_requester.again(self._calls)
+
+    def describe(self) -> dict[str, object]:
+        return {"channel": "threads", "running": self._running}
+
+    def _thread_ended(self) -> None:
+        self._alive -= 1
+        if not self._alive:
+            self._ended.set()
+
+    def _work(self) -> None:
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop is closed: nobody wants results any more
+            self._answer(self._loop)
+            self._loop.call_soon_threadsafe(self._thread_ended)
+
+    def _answer(self, loop: asyncio.AbstractEventLoop) -> None:
+        while (message := self._inbox.get()) is not None:
+            try:
+                verdict = _verdict_of(self._handler(message))
+            except Exception as error:
+                verdict = _failure(error)
+            self._results.append((message, verdict))
+            if not self._collecting:
+                self._collecting = True
+                loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        # Cleared first: a result that comes from here on asks for a collection of its own.
+        self._collecting = False
+        while self._results:
+            message, verdict = self._results.popleft()
+            self._running -= 1
+            if self._calls is not None:
+                self._calls.end(message, verdict)
+        self.wake()

@@ -1,0 +1,363 @@
+"""An application that is a command: one line of JSON in for each message, one line out.
+
+The command runs once and for long. It gets the messages on its standard input, up to `concurrency` of them before
+it has answered any, and answers in any order: ``{"id": …, "verdict": "ack" | "retry" | "drop", "reason": …,
+"after_s": …}``. Its first line may say ``{"processed": …}`` instead (`app.channel`).
+What it writes to its standard error goes to the member's. When its input ends it should end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import shlex
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from lbg_sidecar.app.channel import Calls, parse_first_line, parse_verdict
+from lbg_sidecar.app.cloudevents import message_json
+from lbg_sidecar.core.dispatcher import Backoff
+from lbg_sidecar.core.limits import ConcurrencyLimit
+from lbg_sidecar.errors import CommandFailed
+from lbg_sidecar.message import INTERRUPTED, Message, Verdict, retry
+
+UP_S = 1.0
+"""A command that has lived this long, or has answered, is up again."""
+
+
+class RestartReadiness:
+    """`tell` is called with False when the command has been down for `down_grace_s`, and with True when it is up again
+    after that; never twice with the same."""
+
+    def __init__(self, down_grace_s: float, tell: Callable[[bool], None]) -> None:
+        self._down_grace_s = down_grace_s
+        self._tell = tell
+        self._is_ready = True
+        self._up: asyncio.TimerHandle | None = None
+        self._down: asyncio.TimerHandle | None = None
+
+    def started(self) -> None:
+        self._up = asyncio.get_running_loop().call_later(UP_S, self.proved)
+
+    def ended(self) -> None:
+        """This life of the command is over."""
+        if self._up is not None:
+            self._up.cancel()
+
+    def failed(self) -> None:
+        """It ended of itself. Counted from the first time since it was up."""
+        if self._down is None:
+            loop = asyncio.get_running_loop()
+            self._down = loop.call_later(self._down_grace_s, self._stays_down)
+
+    def proved(self) -> None:
+        """It has lived long enough, or answered."""
+        self.stop()
+        if not self._is_ready:
+            self._is_ready = True
+            self._tell(True)
+
+    def stop(self) -> None:
+        """It is not found to be down any more."""
+        if self._down is not None:
+            self._down.cancel()
+            self._down = None
+
+    def _stays_down(self) -> None:
+        self._is_ready = False
+        self._tell(False)
+
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+async def spawn(command: Sequence[str]) -> Process:
+    """With pipes to its standard input and output. Raises CommandFailed when it cannot be started at all."""
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=PIPE,
+            stdout=PIPE,
+            start_new_session=True,  # a process group of its own, to be killed as a whole
+            preexec_fn=_die_with(os.getpid()),
+        )
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise CommandFailed(shlex.join(command), why) from error
+
+
+def signal_group(process: Process, number: signal.Signals) -> None:
+    """To the command and everything it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+async def has_ended(process: Process, within_s: float) -> bool:
+    """End its input and, after half of the time, send SIGTERM to the group; returns when it has ended, or then."""
+    assert process.stdin is not None
+    process.stdin.close()
+    await _wait_for_end(process, within_s / 2)
+    if process.returncode is None:
+        signal_group(process, signal.SIGTERM)
+        await _wait_for_end(process, within_s / 2)
+    return process.returncode is not None
+
+
+async def _wait_for_end(process: Process, timeout_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await process.wait()
+
+
+def described(status: int) -> str:
+    """Description of how the process ended."""
+    if status < 0:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}"
+
+
+def _die_with(parent: int) -> Callable[[], None] | None:
+    """On Linux the command is killed when the member is, also by SIGKILL: what it holds is delivered elsewhere."""
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
+
+    def before_exec() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died in between
+            os._exit(1)
+
+    return before_exec
+
+
+log = logging.getLogger("lbg.member")
+
+READ_BYTES = 256 * 1024
+LINE_MAX_BYTES = 1024 * 1024
+INPUT_MAX_BYTES = 1024 * 1024
+"""No message is written while the command has left more than this unread: it would only be memory."""
+
+RESTART = Backoff(first_s=0.1, max_s=10.0, jitter=0.2)
+STEADY_S = 10.0
+"""A command that lived this long did not fail to start: the next restart is prompt again."""
+
+KILL_S = 0.2
+"""For the end of a command that was killed to be seen."""
+
+DOWN_GRACE_S = 5.0
+"""A command that answers nothing for this long after it died is not ready: its queues are with others meanwhile."""
+
+
+class CommandChannel:
+    """Runs `command`; starts it anew when it dies, with a growing wait, and after an abort.
+
+    It cannot be told to stop a single call, so an abort kills it with its process group. The calls that fall with
+    it, and were not to be aborted, are made again.
+    """
+
+    limit = ConcurrencyLimit
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        concurrency: int,
+        uniform: Callable[[], float] = lambda: 0.5,
+        down_grace_s: float = DOWN_GRACE_S,
+    ) -> None:
+        self.command = tuple(command)
+        self.concurrency = concurrency
+        self._uniform = uniform
+        self._calls: Calls | None = None
+        self._restart_readiness = RestartReadiness(down_grace_s, self._tell_ready)
+        self._process: asyncio.subprocess.Process | None = None
+        self._running: dict[str, Message] = {}
+        self._killed = False  # by us: nobody's failure
+        self._has_spoken = False  # in this life
+        self._stopping = False
+        self._life: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._starts = 0
+        self._unreadable = 0
+
+    async def start(self, calls: Calls) -> None:
+        self._calls = calls
+        self._process = await self._spawn()
+        self._life = asyncio.get_running_loop().create_task(self._live(self._process))
+        self.wake()
+
+    def wake(self) -> None:
+        process, calls = self._process, self._calls
+        if process is None or calls is None or self._killed or self._draining is not None:
+            return
+        stdin = process.stdin
+        assert stdin is not None
+        lines = []
+        size = 0
+        while len(self._running) < self.concurrency and size < INPUT_MAX_BYTES:
+            message = calls.take()
+            if message is None:
+                break
+            self._running[message.id] = message
+            line = message_json(message).encode() + b"\n"
+            size += len(line)
+            lines.append(line)
+        if lines:
+            stdin.write(b"".join(lines))
+            if stdin.transport.get_write_buffer_size() > INPUT_MAX_BYTES:
+                self._draining = asyncio.get_running_loop().create_task(self._drain(stdin))
+
+    def abort(self, messages: Collection[Message]) -> None:
+        running = {message.held for message in self._running.values()}
+        if any(message.held in running for message in messages):
+            self._kill()
+
+    def withdraw(self, messages: Collection[Message], *, taken: bool) -> None:
+        """It has begun all that it was given, and a kill would have others' messages processed twice: it goes on."""
+
+    async def stop(self, grace_s: float) -> None:
+        self._stopping = True
+        self._calls = None
+        self._restart_readiness.stop()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace_s
+        process = self._process
+        if process is not None and not self._killed and not await has_ended(process, grace_s - KILL_S):
+            log.warning("the command did not end when its input did, nor on SIGTERM: killing it")
+            self._kill()
+        if self._life is not None:
+            if self._process is None:
+                self._life.cancel()
+            # Its last answers are still read; a child that has left the command's group may hold the pipe open.
+            await asyncio.wait([self._life], timeout=max(until - loop.time(), KILL_S))
+            self._life.cancel()
+            await asyncio.gather(self._life, return_exceptions=True)
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "channel": "command",
+            "command": shlex.join(self.command),
+            "pid": self._process.pid if self._process is not None else None,
+            "starts": self._starts,
+            "running": len(self._running),
+        }
+
+    async def _live(self, process: asyncio.subprocess.Process) -> None:
+        """Read one life after another, until stopped."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            began_at = loop.time()
+            self._has_spoken = False
+            self._restart_readiness.started()
+            await self._read(process)
+            status = await process.wait()
+            self._restart_readiness.ended()
+            self._process = None
+            killed, self._killed = self._killed, False
+            if self._draining is not None:
+                self._draining.cancel()
+                self._draining = None
+            self._end_all(INTERRUPTED if killed else retry(f"the command ended: {described(status)}"))
+            if self._stopping:
+                return
+            if killed:
+                failures = 0
+            else:
+                failures = 1 if loop.time() - began_at >= STEADY_S else failures + 1
+                self._restart_readiness.failed()
+                wait_s = RESTART.delay_s(failures, self._uniform)
+                log.warning("the command ended: %s; starting it again in %.1f s", described(status), wait_s)
+                await asyncio.sleep(wait_s)
+            process = await self._respawn()
+            self._process = process
+            self.wake()
+
+    async def _respawn(self) -> asyncio.subprocess.Process:
+        failures = 0
+        while True:
+            try:
+                return await self._spawn()
+            except CommandFailed as error:
+                failures += 1
+                wait_s = RESTART.delay_s(failures, self._uniform)
+                log.error("%s; trying again in %.1f s", error, wait_s)
+                await asyncio.sleep(wait_s)
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        self._starts += 1
+        return await spawn(self.command)
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        rest = b""
+        while chunk := await process.stdout.read(READ_BYTES):
+            lines = (rest + chunk).split(b"\n")
+            rest = lines.pop()
+            for line in lines:
+                if line.strip():
+                    self._answer(line)
+            if len(rest) > LINE_MAX_BYTES:
+                self._complain(rest)
+                rest = b""
+            self.wake()
+        if rest.strip():
+            self._answer(rest)
+
+    def _answer(self, line: bytes) -> None:
+        is_first, self._has_spoken = not self._has_spoken, True
+        try:
+            if is_first and self._calls is not None and (told := parse_first_line(line)) is not None:
+                self._calls.processed(told)
+                return
+            name, verdict = parse_verdict(line)
+        except ValueError as error:
+            self._complain(line, error)
+            return
+        message = self._running.pop(name, None)
+        if message is None:
+            self._complain(line, ValueError("no message with this id is waiting for a verdict"))
+        elif self._calls is not None:
+            self._restart_readiness.proved()
+            self._calls.end(message, verdict)
+
+    def _tell_ready(self, is_ready: bool) -> None:
+        if self._calls is not None:
+            why = f"the command ends again and again: {shlex.join(self.command)}"
+            self._calls.ready(is_ready, "" if is_ready else why)
+
+    def _complain(self, line: bytes, error: ValueError | None = None) -> None:
+        # Once per life of the member: a command that prints its log to stdout would fill ours with it.
+        self._unreadable += 1
+        if self._unreadable == 1:
+            shown = line[:120].decode("utf-8", "replace")
+            why = error or f"a line of more than {LINE_MAX_BYTES} bytes"
+            log.warning(
+                "the command wrote a line that is no verdict: %s: %r. It must write one line of JSON for each "
+                "message, and anything else to its standard error; more such lines are ignored silently",
+                why,
+                shown,
+            )
+
+    def _end_all(self, verdict: Verdict) -> None:
+        running, self._running = self._running, {}
+        for message in running.values():
+            if self._calls is not None:
+                self._calls.end(message, verdict)
+
+    async def _drain(self, stdin: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await stdin.drain()
+        self._draining = None
+        self.wake()
+
+    def _kill(self) -> None:
+        if self._process is not None and not self._killed:
+            self._killed = True
+            signal_group(self._process, signal.SIGKILL)

@@ -1,0 +1,200 @@
+"""Health of the application: probes, and one decision from all that is seen of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from lbg_sidecar.app.channel import Calls, parse_reported
+from lbg_sidecar.app.http_client import HttpClient, Target, Unreachable
+from lbg_sidecar.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthRules:
+    """Rules of probing an application. Raises SettingsError.
+
+    - `path`: what to GET, 2xx being healthy; None: that the port can be connected to is enough.
+    - `interval_s`, `timeout_s`: 1 s each notices a dead application before a handoff would end.
+    - `down_after`: failures in a row that make it unhealthy; refused calls count as well, so that under load a crash is
+      noticed at once. 3 outlasts a single lost probe.
+    - `up_after`: successful probes in a row that make it healthy again.
+    - `positions_path`: what to GET before it counts as ready, for the positions it has committed itself; None: nothing.
+    """
+
+    path: str | None = None
+    interval_s: float = 1.0
+    timeout_s: float = 1.0
+    down_after: int = 3
+    up_after: int = 1
+    positions_path: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("interval_s", "timeout_s"):
+            if not getattr(self, name) > 0:
+                raise SettingsError(f"app health {name}", getattr(self, name), "must be above 0")
+        for name in ("down_after", "up_after"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"app health {name}", getattr(self, name), "must be at least 1")
+        for name in ("path", "positions_path"):
+            path = getattr(self, name)
+            if path is not None and not path.startswith("/"):
+                raise SettingsError(f"app health {name}", path, "must start with /")
+
+
+class HealthTracker:
+    """Down until the first success; each method returns whether it went up or down by what it was told."""
+
+    def __init__(self, rules: HealthRules) -> None:
+        self._rules = rules
+        self.is_up = False
+        self.why = "not seen yet"
+        self.changed_at: float | None = None
+        self._successes = 0
+        self._failures = 0
+
+    def succeeded(self, now: float) -> bool:
+        """A probe was answered."""
+        self._failures = 0
+        self._successes += 1
+        first = self.changed_at is None
+        if self.is_up or (self._successes < self._rules.up_after and not first):
+            return False
+        self.is_up, self.why, self.changed_at = True, "", now
+        return True
+
+    def failed(self, why: str, now: float) -> bool:
+        """A probe failed, or a call found nobody to connect to."""
+        self._successes = 0
+        self._failures += 1
+        if not self.is_up:
+            self.why = why
+            return False
+        if self._failures < self._rules.down_after:
+            return False
+        self.is_up, self.why, self.changed_at = False, why, now
+        return True
+
+    def answered(self) -> None:
+        """A call reached the application. That ends a row of failures; it does not make a sick one healthy."""
+        if self.is_up:
+            self._failures = 0
+
+
+PROBE_REPLY_MAX_BYTES = 64 * 1024
+POSITIONS_MAX_BYTES = 64 * 1024 * 1024
+"""65,536 streams with a few dozen runs each."""
+POSITIONS_TIMEOUT_S = 30.0
+
+
+class HealthProbe:
+    """The loop around `HealthTracker`. Before it says ready, the positions are asked for: else repeats would slip
+    through."""
+
+    def __init__(self, rules: HealthRules, target: Target, requester: HttpClient, calls: Calls) -> None:
+        self._rules = rules
+        self._target = target
+        self._requester = requester
+        self._calls = calls
+        self._health = HealthTracker(rules)
+        self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+
+    def start(self) -> None:
+        self._calls.ready(False, self._health.why)
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def request_position(self) -> None:
+        """For the positions, as when it starts."""
+        self._health = HealthTracker(self._rules)
+        self._calls.ready(False, self._health.why)
+        self._hurry.set()
+
+    def answered(self) -> None:
+        self._health.answered()
+
+    def unreachable(self, why: str) -> None:
+        self._hurry.set()
+        if self._health.failed(why, asyncio.get_running_loop().time()):
+            self._calls.ready(False, why)
+
+    def describe(self) -> dict[str, object]:
+        return {"healthy": self._health.is_up, "unhealthy_why": self._health.why}
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._hurry.clear()
+            began_at = loop.time()
+            await self._look()
+            wait_s = began_at + self._rules.interval_s - loop.time()
+            with suppress(TimeoutError):
+                if self._health.is_up:  # a refused call asks for a probe at once; a sick one keeps its rhythm
+                    async with asyncio.timeout(max(wait_s, 0.0)):
+                        await self._hurry.wait()
+                else:
+                    await asyncio.sleep(max(wait_s, 0.0))
+
+    async def _look(self) -> None:
+        now = asyncio.get_running_loop().time
+        why = await self._probe()
+        if why is None and not self._health.is_up:
+            why = await self._learn_positions()
+        if why is not None:
+            if self._health.failed(why, now()):
+                self._calls.ready(False, why)
+        elif self._health.succeeded(now()):
+            self._calls.ready(True)
+
+    async def _probe(self) -> str | None:
+        """None, or why it is not healthy."""
+        try:
+            async with asyncio.timeout(self._rules.timeout_s):
+                if self._rules.path is None:
+                    await self._connect()
+                    return None
+                reply = await self._requester.get(self._rules.path, reply_max_bytes=PROBE_REPLY_MAX_BYTES)
+        except TimeoutError:
+            return f"no answer within {self._rules.timeout_s:g} s"
+        except (Unreachable, OSError) as error:
+            return str(error)
+        return None if 200 <= reply.status < 300 else f"{self._rules.path} answered {reply.status}"
+
+    async def _connect(self) -> None:
+        if self._target.socket is not None:
+            _, writer = await asyncio.open_unix_connection(self._target.socket)
+        else:
+            _, writer = await asyncio.open_connection(*self._target.address)
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    async def _learn_positions(self) -> str | None:
+        path = self._rules.positions_path
+        if path is None:
+            return None
+        calls = self._calls
+        if calls.session is not None:
+            path += f"{'&' if '?' in path else '?'}session={quote(calls.session, safe='')}"
+        try:
+            async with asyncio.timeout(POSITIONS_TIMEOUT_S):
+                reply = await self._requester.get(path, reply_max_bytes=POSITIONS_MAX_BYTES)
+            if reply.status != 200:
+                return f"{path} answered {reply.status}"
+            processed, committed = parse_reported(json.loads(reply.body))
+            calls.processed(processed)
+            if committed is not None:
+                calls.committed(*committed)
+        except TimeoutError:
+            return f"{path} did not answer within {POSITIONS_TIMEOUT_S:g} s"
+        except (Unreachable, ValueError, RecursionError) as error:
+            return f"{path}: {error}"
+        return None

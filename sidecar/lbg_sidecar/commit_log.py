@@ -1,0 +1,495 @@
+"""Files of what a member has processed: commit log and session position, mapped into memory.
+
+The commit log:
+
+    0      head     magic, version, CRC-32
+    4096   slot 0   a name and two records, 1024 bytes
+    5120   slot 1   …
+
+A slot is one stream. Its name is written once: CRC-32, when the stream was opened (a number that rises), hash,
+publisher. Its records are written in turn: the valid one with the higher generation counts, so a record torn by
+kill -9 leaves the one before it. A record's CRC-32 covers the slot's name too: a record never speaks for another
+stream, not even if a power loss kept one page of a slot and not the other. Numbers are little-endian.
+
+It survives the death of the process at any instruction. It is not synced: after a power loss older records may be
+found, which lets repeats through. See docs/exactly-once.md.
+
+A write takes 1.7 us for a stream without holes and 4.9 us for one with four runs, on two cores with other work on them
+(CPython 3.11)::
+
+    python -m timeit -s 'from lbg_sidecar.commit_log import CommitLog; from lbg_broker.group import SequenceSet
+    log = CommitLog("/tmp/timed.commits"); numbers = SequenceSet([(0, 9)])' 'log.write("p", 1, numbers)'
+
+The session position:
+
+    0    head       magic, version, CRC-32
+    64   record 0   CRC-32, generation, last committed sequence number, 1 if that was the End-of-Session, else 0; the
+                    broker's epoch in which it was given, filled up with zeros
+    128  record 1   the same
+
+Records of version 1 have no epoch.
+
+The records are written in turn, and the valid one with the higher generation counts: kill -9 at any instruction leaves
+this number or the one before. Their CRC-32 covers the names of group and session as well, so the file of one session
+never speaks for another. Numbers are little-endian.
+
+It survives the death of the process. It is not synced: after a power loss an older number may be found. See
+docs/exactly-once.md.
+
+A file of the process's place: a pod that starts elsewhere without the volume knows nothing. What is forgotten,
+damaged or never written lets a repeat through, and never calls processed what was not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import mmap
+import os
+import struct
+import tempfile
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from zlib import crc32
+
+from lbg_broker.group import SequenceSet
+from lbg_sidecar.core.delivery import StreamRuns
+from lbg_sidecar.errors import MemberError
+
+
+class CommitsError(MemberError):
+    pass
+
+
+MAGIC = b"LBG commits\n"
+VERSION = 1
+SLOTS_AT = 4096
+SLOT_BYTES = 1024
+RECORD_BYTES = 352
+RUNS_MAX = 20
+"""Runs above the floor that a record holds; the lowest are left out when there are more."""
+
+_HEAD = struct.Struct(f"<{len(MAGIC)}sI")
+_CRC = struct.Struct("<I")
+_NAME = struct.Struct("<QQB")
+_RECORD = struct.Struct("<QqI")
+_RUNS = [struct.Struct(f"<{2 * count}q") for count in range(RUNS_MAX + 1)]
+
+NAME_BYTES = SLOT_BYTES - 2 * RECORD_BYTES
+NAME_MAX = 255  # of a publisher, in bytes: what AMQP's short strings hold
+
+
+def packed_head(version: int = VERSION) -> bytes:
+    head = _HEAD.pack(MAGIC, version)
+    return head + _CRC.pack(crc32(head))
+
+
+HEAD_BYTES = len(packed_head())
+
+
+def version_of(head: bytes) -> int | None:
+    """None if this is no head of a commit log, or damaged."""
+    content, crc = head[: _HEAD.size], head[_HEAD.size : HEAD_BYTES]
+    if len(content) < _HEAD.size or crc != _CRC.pack(crc32(content)):
+        return None
+    magic, version = _HEAD.unpack(content)
+    return version if magic == MAGIC else None
+
+
+def packed_name(opened: int, hash_: int, publisher: bytes) -> bytes:
+    content = _NAME.pack(opened, hash_, len(publisher)) + publisher
+    return _CRC.pack(crc32(content)) + content
+
+
+def unpacked_name(slot: bytes) -> tuple[bytes, int, int, str] | None:
+    """Its bytes, when it was opened, hash and publisher; None for a slot without a valid name."""
+    opened, hash_, length = _NAME.unpack_from(slot, _CRC.size)
+    end = _CRC.size + _NAME.size + length
+    content = slot[_CRC.size : end]
+    if slot[: _CRC.size] != _CRC.pack(crc32(content)):
+        return None
+    try:
+        return slot[:end], opened, hash_, content[_NAME.size :].decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def packed_record(name: bytes, generation: int, numbers: SequenceSet) -> bytes:
+    runs = numbers.runs() if numbers.sparse_count else []
+    if runs and runs[0][0] == 0:
+        del runs[0]  # the floor's own
+    del runs[:-RUNS_MAX]
+    content = _RECORD.pack(generation, numbers.floor, len(runs))
+    if runs:
+        content += _RUNS[len(runs)].pack(*(end for run in runs for end in run))
+    return _CRC.pack(crc32(content, crc32(name))) + content
+
+
+def unpacked_record(name: bytes, record: bytes) -> tuple[int, SequenceSet] | None:
+    """Generation and numbers; None for one that was never written, is torn, or belongs to another name."""
+    generation, floor, count = _RECORD.unpack_from(record, _CRC.size)
+    if count > RUNS_MAX:
+        return None
+    end = _CRC.size + _RECORD.size + _RUNS[count].size
+    if record[: _CRC.size] != _CRC.pack(crc32(record[_CRC.size : end], crc32(name))):
+        return None
+    ends: Sequence[int] = _RUNS[count].unpack_from(record, _CRC.size + _RECORD.size)
+    numbers = SequenceSet([(0, floor)] if floor >= 0 else [])
+    for first, last in zip(ends[::2], ends[1::2], strict=True):
+        numbers.add_run(first, last)
+    return generation, numbers
+
+
+log = logging.getLogger("lbg.member")
+
+GROW_SLOTS = 256
+
+
+@dataclass(slots=True)
+class _Slot:
+    at: int
+    name: bytes
+    generation: int = 0
+
+
+class CommitLog:
+    """An open and locked commit log. `streams_max` streams take 1 KiB each; the one that was idle for longest gives way
+    first, and before it those of them that were not written since the file was opened.
+
+    Raises CommitsError for a file that is in use, of a newer version, or cannot be made.
+    """
+
+    def __init__(self, path: Path | str, *, streams_max: int = 65_536) -> None:
+        self.path = Path(path)
+        self._streams_max = streams_max
+        self._slots: OrderedDict[tuple[str, int], _Slot] = OrderedDict()
+        self._found: list[StreamRuns] = []
+        self._is_disk_full = False
+        try:
+            self._descriptor = self._opened()
+        except OSError as error:
+            raise CommitsError(
+                f"commit log {self.path} cannot be used: {error.strerror or error}; name another directory, or none"
+            ) from error
+        try:
+            self._map = mmap.mmap(self._descriptor, 0)
+            self._load()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def streams(self) -> tuple[StreamRuns, ...]:
+        """Contents of the file when it was opened."""
+        return tuple(self._found)
+
+    def write(self, publisher: str, hash_: int, numbers: SequenceSet) -> None:
+        """These numbers of the stream were processed. When it returns, kill -9 does not undo it."""
+        slot = self._slots.get((publisher, hash_))
+        if slot is None:
+            slot = self._open_slot(publisher, hash_)
+            if slot is None:
+                return
+        else:
+            self._slots.move_to_end((publisher, hash_))
+        slot.generation += 1
+        record = packed_record(slot.name, slot.generation, numbers)
+        at = slot.at + NAME_BYTES + slot.generation % 2 * RECORD_BYTES
+        self._map[at : at + len(record)] = record
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            self._map.close()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # Opening
+
+    def _opened(self) -> int:
+        """A descriptor of a locked file with a good head."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._lock(descriptor)
+                if self._is_ours(descriptor) and self._has_head(descriptor):
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CommitsError(
+                f"commit log {self.path} is in use by another process: give each member a name of its own"
+            ) from None
+
+    def _is_ours(self, descriptor: int) -> bool:
+        """True if the path still leads to what was opened: who had it before may have set it aside."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def _has_head(self, descriptor: int) -> bool:
+        size = os.fstat(descriptor).st_size
+        if size == 0:
+            self._grow(descriptor, SLOTS_AT)
+            os.pwrite(descriptor, packed_head(), 0)
+            return True
+        head = os.pread(descriptor, HEAD_BYTES, 0)
+        version = version_of(head)
+        if version is not None and version > VERSION:
+            raise CommitsError(
+                f"commit log {self.path} is of version {version}, and this member knows {VERSION}: run the "
+                "newer member again, or move the file away, which only lets repeats through"
+            )
+        if version is not None and size >= SLOTS_AT:
+            return True
+        aside = next(
+            path
+            for number in itertools.count(1)
+            if not (path := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists()
+        )
+        os.rename(self.path, aside)
+        log.warning(
+            "commit log %s is damaged: set aside as %s; what it knew may be processed again",
+            self.path,
+            aside.name,
+        )
+        return False
+
+    def _load(self) -> None:
+        found = []
+        for at in range(SLOTS_AT, len(self._map) - SLOT_BYTES + 1, SLOT_BYTES):
+            slot = self._map[at : at + SLOT_BYTES]
+            named = unpacked_name(slot)
+            if named is not None:
+                name, opened, hash_, publisher = named
+                found.append((opened, publisher, hash_, _Slot(at, name), slot[NAME_BYTES:]))
+        found.sort(key=lambda entry: entry[0])
+        for _, publisher, hash_, known, records in found:
+            self._slots[publisher, hash_] = known
+            read = [
+                unpacked_record(known.name, records[:RECORD_BYTES]),
+                unpacked_record(known.name, records[RECORD_BYTES:]),
+            ]
+            valid = [record for record in read if record is not None]
+            if valid:
+                known.generation, numbers = max(valid, key=lambda record: record[0])
+                self._found.append((publisher, hash_, tuple(numbers.runs())))
+        self._opened_last = found[-1][0] if found else 0
+        taken = {known.at for known in self._slots.values()}
+        slots_end = len(self._map) - SLOT_BYTES + 1
+        self._free = [at for at in range(SLOTS_AT, slots_end, SLOT_BYTES) if at not in taken]
+
+    # Slots
+
+    def _open_slot(self, publisher: str, hash_: int) -> _Slot | None:
+        encoded = publisher.encode()
+        if len(encoded) > NAME_MAX:
+            return None  # no publisher of ours has such a name
+        at = self._room()
+        if at is None:
+            return None
+        self._opened_last += 1
+        name = packed_name(self._opened_last, hash_, encoded)
+        # Emptied before it is named: whatever is cut short here is a slot that says nothing.
+        self._map[at : at + SLOT_BYTES] = bytes(SLOT_BYTES)
+        self._map[at : at + len(name)] = name
+        slot = self._slots[publisher, hash_] = _Slot(at, name)
+        return slot
+
+    def _room(self) -> int | None:
+        if len(self._slots) < self._streams_max:
+            if not self._free:
+                self._add_slots()
+            if self._free:
+                return self._free.pop()
+        if not self._slots:
+            return None
+        return self._slots.popitem(last=False)[1].at
+
+    def _add_slots(self) -> None:
+        size = len(self._map)
+        grown = size + GROW_SLOTS * SLOT_BYTES
+        try:
+            self._grow(self._descriptor, grown)
+            self._map.resize(grown)
+        except OSError as error:
+            if not self._is_disk_full:
+                self._is_disk_full = True
+                log.warning(
+                    "commit log %s cannot grow: %s; until it can, it forgets its oldest streams, which lets repeats "
+                    "through: make room on its disk",
+                    *(self.path, error.strerror or error),
+                )
+            return
+        if self._is_disk_full:
+            self._is_disk_full = False
+            log.info("commit log %s grows again", self.path)
+        self._free = list(range(size, grown - SLOT_BYTES + 1, SLOT_BYTES))
+
+    def _grow(self, descriptor: int, size: int) -> None:
+        """With its space: a full disk is met here, and not as SIGBUS in the middle of a write."""
+        os.posix_fallocate(descriptor, 0, size)
+
+
+POSITION_MAGIC = b"LBG position\n"
+POSITION_VERSION = 2
+RECORDS_AT = (64, 128)
+SIZE_BYTES = 192
+
+EPOCH_BYTES = 40
+
+_POSITION_HEAD = struct.Struct(f"<{len(POSITION_MAGIC)}sI")
+
+_POSITION_RECORD = struct.Struct("<QQ?40s")
+_RECORD_1 = struct.Struct("<QQ?")
+
+
+class PositionFile:
+    """An open and locked file. Raises CommitsError where it is in use, of a newer version, or cannot be made."""
+
+    def __init__(self, path: Path, *, group: str, session: str) -> None:
+        self.path = path
+        self._named = crc32(f"{group}\0{session}".encode())
+        self._generation = 0
+        self.committed: int | None = None
+        """Position in the file when it was opened; None: nothing."""
+        self.epoch: str | None = None
+        """Of `committed`; None where nobody said."""
+        self.is_over = False
+        """Of the session, when the file was opened: all of it is processed, and the broker may not know."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            self._lock()
+            self._map = self._mapped()
+        except OSError as error:
+            os.close(self._descriptor)
+            raise self._unusable(error) from error
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def write(self, committed: int, *, epoch: str | None = None, is_over: bool = False) -> None:
+        """Writes a position; when it returns, kill -9 does not undo it. An epoch that is too long for the file is no
+        broker's of ours, and its number is not kept: the broker goes on after what was acknowledged."""
+        self._generation += 1
+        told = (epoch or "").encode()
+        if len(told) > EPOCH_BYTES:
+            return
+        content = _POSITION_RECORD.pack(self._generation, committed, is_over, told)
+        at = RECORDS_AT[self._generation % 2]
+        record = _CRC.pack(crc32(content, self._named)) + content
+        self._map[at : at + len(record)] = record
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            self._map.close()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CommitsError(
+                f"position file {self.path} is in use by another process: give each member a name of its own"
+            ) from None
+
+    def _mapped(self) -> mmap.mmap:
+        descriptor = self._descriptor
+        found = os.pread(descriptor, SIZE_BYTES, 0)
+        version = _version_of(found)
+        if version is not None and version > POSITION_VERSION:
+            raise CommitsError(
+                f"position file {self.path} is of version {version}, and this member knows {POSITION_VERSION}: run the "
+                "newer member again, or move the file away: then the broker goes on after what was acknowledged to it"
+            )
+        records = [self._read(found, at) for at in RECORDS_AT] if version is not None else []
+        known = [record for record in records if record is not None]
+        if known:
+            self._generation, self.committed, self.is_over, told = max(known)
+            self.epoch = told.rstrip(b"\0").decode(errors="replace") or None
+        elif any(found[RECORDS_AT[0] :]) or (version is None and any(found)):
+            self._set_aside(found)
+            version = None
+        # With its space: a full disk is met here, and not as SIGBUS in the middle of a write.
+        os.posix_fallocate(descriptor, 0, SIZE_BYTES)
+        mapped = mmap.mmap(descriptor, SIZE_BYTES)
+        if version != POSITION_VERSION:
+            head = _POSITION_HEAD.pack(POSITION_MAGIC, POSITION_VERSION)
+            head += _CRC.pack(crc32(head))
+            if version is None:
+                mapped[:SIZE_BYTES] = head.ljust(SIZE_BYTES, b"\0")
+            else:
+                mapped[: len(head)] = head
+        return mapped
+
+    def _read(self, found: bytes, at: int) -> tuple[int, int, bool, bytes] | None:
+        """Generation, number, whether that ends the session, and epoch; None for a record that was never written, is
+        torn, or is another session's."""
+        for layout in (_POSITION_RECORD, _RECORD_1):
+            content = found[at + _CRC.size : at + _CRC.size + layout.size]
+            crc = _CRC.pack(crc32(content, self._named))
+            if len(content) == layout.size and found[at : at + _CRC.size] == crc:
+                generation, committed, is_over, *epoch = layout.unpack(content)
+                return generation, committed, is_over, epoch[0] if epoch else b""
+        return None
+
+    def _set_aside(self, found: bytes) -> None:
+        """Something is in it, and no valid record: it is damaged, or another session's."""
+        aside = next(
+            path
+            for number in itertools.count(1)
+            if not (path := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists()
+        )
+        aside.write_bytes(found)
+        log.warning(
+            "position file %s is damaged, or another session's: what was in it is in %s; the broker goes on after what "
+            "was acknowledged to it, and may repeat what was processed since",
+            self.path,
+            aside.name,
+        )
+
+    def _unusable(self, error: OSError) -> CommitsError:
+        return CommitsError(
+            f"position file {self.path} cannot be used: {error.strerror or error}; name another directory, or none"
+        )
+
+
+def _version_of(found: bytes) -> int | None:
+    head, crc = found[: _POSITION_HEAD.size], found[_POSITION_HEAD.size : _POSITION_HEAD.size + _CRC.size]
+    if len(head) < _POSITION_HEAD.size or crc != _CRC.pack(crc32(head)):
+        return None
+    magic, version = _POSITION_HEAD.unpack(head)
+    return version if magic == POSITION_MAGIC else None
+
+
+def require_directory(path: Path) -> None:
+    """Make it if it is missing. Raises CommitsError unless a file can be made there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise CommitsError(
+            f"the commits directory {path} cannot be used: {error.strerror or error}; name another directory, or none"
+        ) from error

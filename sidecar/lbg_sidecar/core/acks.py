@@ -1,0 +1,164 @@
+"""Acknowledgements: their schedule, and the prefetch window.
+
+A closing channel of a RabbitMQ quorum queue discards the acks that are behind 32 others which the queue has not applied
+(docs/rabbitmq.md, "Facts"), and nothing says when it does. So a channel that may be closed never has more than
+`UNPROVEN_FRAMES_MAX` on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.effects import Ack, Done, Effect
+
+WINDOW_MAX = 256
+"""Enough for one queue at 20,000 msg/s when an ack takes 12 ms to become the next delivery, which is what a quorum
+queue needs at that rate with acks 5 ms apart. More would only be memory, and more to requeue at a handoff."""
+
+
+def derived_prefetch(
+    *,
+    concurrency: int,
+    service_time_s: float | None,
+    consumer_timeout_s: float,
+    handoff_s: float | None = None,
+) -> int:
+    """The default prefetch of one queue.
+
+    RabbitMQ closes a channel that leaves a delivery unacknowledged for `consumer_timeout_s` (30 min by default).
+    In the worst case all of a window is one key, so its messages run one after another and the last waits for
+    prefetch x service time: that must stay under half the timeout. `service_time_s` is what the member measured
+    (99th percentile of its calls); None before it has. Then the window is as wide as is useful, and safe all the
+    same: the member gives a queue back when its oldest delivery reaches half the timeout, and comes back with a
+    window by the service time it knows by then.
+
+    At least two messages per slot of `concurrency`, so that a slot has its next message at hand, unless the
+    timeout forbids it; always at least 1.
+
+    `handoff_s`: the broker moves parts of the queue to others and waits for so long at most; None: it does not. The
+    window is then no more than all slots together do in that time.
+    """
+    least, widest = 2 * concurrency, max(WINDOW_MAX, 2 * concurrency)
+    if service_time_s is None or service_time_s <= 0:
+        return widest
+    safe = int(consumer_timeout_s / 2 / service_time_s)
+    if handoff_s is not None:
+        widest = max(least, min(widest, int(concurrency * handoff_s / service_time_s)))
+    return max(1, min(safe, widest))
+
+
+SINGLE_ACK_AFTER_S = 0.25
+SINGLE_ACKS_AT_ONCE = 4
+"""What is done behind a message that is not (a slow call, a key that waits for its retry) is acknowledged singly once
+it has waited this long, this many in one ack interval. So a blocked key fills the prefetch window with its own
+messages only, and a crash repeats what was done lately, not all that was done since."""
+
+UNPROVEN_FRAMES_MAX = 15
+"""With the 16 of a close (`SINGLE_ACKS_AT_CLOSE`, and a cumulative one) they are fewer than 32."""
+
+APPLIED_AFTER_S = 0.1
+"""A frame counts as applied after this time, where the queue may have nothing more to deliver …"""
+
+FULL_APPLIED_AFTER_S = 1.0
+"""… and after this time where the window was full, so that deliveries should have followed it: a broker that stands
+still for a moment (a disk, the CPU) finds all acks of that time, and the close, in one read."""
+
+
+class AckScheduler:
+    """`frames_are_lost`: a closing channel may discard acks."""
+
+    def __init__(self, *, interval_s: float, effects: list[Effect], frames_are_lost: bool) -> None:
+        self.moving: Container[int] = ()
+        """The queues that are being moved away, kept by others."""
+        self._interval_s = interval_s
+        self._effects = effects
+        self._frames_are_lost = frames_are_lost
+        self._unacked: list[Attachment] = []
+
+    def settled(self, attachment: Attachment) -> None:
+        """Something of this attachment is done: look at it in the next flush."""
+        if not attachment.unacked_listed:
+            attachment.unacked_listed = True
+            self._unacked.append(attachment)
+
+    def flush(self, now: float) -> float:
+        """Acknowledge what is due; returns when the next ack will be, or infinity.
+
+        The first of a quiet queue at once, then one cumulative frame an interval or a quarter of the window. While
+        a queue is being moved its acks wait for the one before the close, unless the window runs dry.
+        """
+        if not self._unacked:
+            return float("inf")
+        due = float("inf")
+        still = []
+        for attachment in self._unacked:
+            ack_window = attachment.ack_window
+            if attachment.closed or not (ack_window.prefix or ack_window.next_single):
+                attachment.unacked_listed = False
+                continue
+            still.append(attachment)
+            if attachment.queue in self.moving:
+                if len(ack_window.prefix) * 4 >= attachment.prefetch * 3:
+                    self._ack(attachment, now, singly_max=0)
+                continue
+            at = attachment.acked_at + self._interval_s
+            room = self._room(attachment, now)
+            if room == 0:
+                at = max(at, attachment.unproven[0][1])
+            if now >= at or len(ack_window.prefix) * 4 >= attachment.prefetch:
+                self._ack(attachment, now, singly_max=min(SINGLE_ACKS_AT_ONCE, max(0, room - 1)))
+                at = now + self._interval_s
+            if ack_window.prefix:
+                due = min(due, at)
+            elif (single := ack_window.next_single) is not None:
+                finished_at = single.finished_at or now
+                due = min(due, max(at, finished_at + SINGLE_ACK_AFTER_S))
+        self._unacked = still
+        return due
+
+    def settle_now(self, attachment: Attachment, wanted: Iterable[InFlight], now: float) -> None:
+        """Acknowledge what is done without waiting for more of it: in one frame as far as it can be, and of the rest
+        what is `wanted` back."""
+        ack_window = attachment.ack_window
+        done = ack_window.take()
+        if done:
+            self._effects.append(Ack(attachment, done[-1].tag))
+        self._sent(attachment, done, ack_window.take_these(wanted), now)
+
+    def _room(self, attachment: Attachment, now: float) -> int:
+        """Number of ack frames that may be sent beside those in flight."""
+        if not self._frames_are_lost:
+            return UNPROVEN_FRAMES_MAX
+        unproven = attachment.unproven
+        proven = attachment.delivered - attachment.prefetch
+        while unproven and (unproven[0][0] <= proven or unproven[0][1] <= now):
+            unproven.popleft()
+        return max(0, UNPROVEN_FRAMES_MAX - len(unproven))
+
+    def _ack(self, attachment: Attachment, now: float, *, singly_max: int) -> None:
+        ack_window = attachment.ack_window
+        done = ack_window.take()
+        if done:
+            self._effects.append(Ack(attachment, done[-1].tag))
+        singly = ack_window.take_scattered(singly_max, done_before=now - SINGLE_ACK_AFTER_S)
+        self._sent(attachment, done, singly, now)
+
+    def _sent(self, attachment: Attachment, done: list[InFlight], singly: list[InFlight], now: float) -> None:
+        for held in singly:
+            self._effects.append(Ack(attachment, held.tag, multiple=False))
+        if not done and not singly:
+            return
+        attachment.acked_at = now
+        self._effects.append(Done((*done, *singly), settled=True))
+        if self._frames_are_lost:
+            self._on_the_way(attachment, [len(done)] * bool(done) + [1] * len(singly), now)
+
+    def _on_the_way(self, attachment: Attachment, frames: Iterable[int], now: float) -> None:
+        """`frames`: how many messages each acknowledges. The queue has applied them when more was delivered than the
+        window and what they and those before them acknowledged."""
+        is_full = attachment.delivered - attachment.acked >= attachment.prefetch
+        applied_at = now + (FULL_APPLIED_AFTER_S if is_full else APPLIED_AFTER_S)
+        for count in frames:
+            attachment.acked += count
+            attachment.unproven.append((attachment.acked, applied_at))

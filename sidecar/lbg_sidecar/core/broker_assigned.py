@@ -1,0 +1,332 @@
+"""`BrokerAssignedMember`: a member whose broker shares the messages out: Partitioned, MessageGroups, Sessions.
+
+It consumes one queue, `lbg.G.q`, over one channel, and balances nothing: there are no handoffs and no takeovers, and no
+watchdog, because the broker that gives nothing is the one that would be asked why. What the members say to each other
+is who is there. What happens goes in with the time, effects come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
+from lbg_sidecar.core.dispatcher import Rules, poisoned_messages
+from lbg_sidecar.core.effects import (
+    Capacity,
+    Fail,
+    Limit,
+    LiveSet,
+    Reconnect,
+    RequestPosition,
+    SessionEnded,
+    SessionForgotten,
+    SessionTaken,
+)
+from lbg_sidecar.core.limits import CallLimit
+from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.protocol import BeatContent, Message, QueueState, Rebalance, Repartition, encode_content
+from lbg_sidecar.core.queue_bindings import BalancingRules, Binding, BrokerAssignedAttachments, Phase
+from lbg_sidecar.core.roster import Timings
+from lbg_sidecar.core.status_report import common_description, poisoned_keys, progress_of
+from lbg_sidecar.errors import SessionRefused
+
+
+def broker_assigned_content(machine: BrokerAssignedMember) -> BeatContent:
+    """The one queue, as this member has it. The lowest index is its primary: nobody gives or gets less for that, but
+    one member has to count what waits in it."""
+    me, binding = machine.roster.me, machine.binding
+    attachment = binding.attachment
+    state = QueueState(
+        queue=0,
+        primary=me is not None and me.index == min(machine.roster.live, default=me.index),
+        active=binding.active,
+        status=binding.status,
+        in_flight=attachment.ack_window.unacked if attachment is not None else 0,
+        delivered=binding.delivered_in_all,
+        epoch=binding.epoch,
+        progress=progress_of(binding),
+        poisoned=len(attachment.poisoned) if attachment is not None else 0,
+        poisoned_keys=poisoned_keys(binding),
+    )
+    return BeatContent((state,), Rebalance.READY, asdict(machine.dispatcher.counts))
+
+
+def broker_assigned_description(machine: BrokerAssignedMember, now: float) -> dict[str, Any]:
+    content = encode_content(broker_assigned_content(machine))
+    binding, me = machine.binding, machine.roster.me
+    attachment = binding.attachment
+    elsewhere = (state.in_flight for peer in machine.roster.peers.values() for state in peer.queues.values())
+    content["queues"][0] |= {
+        "poisoned_messages": [asdict(one) for one in poisoned_messages(attachment, now)]
+        if attachment
+        else [],
+        "window": attachment.prefetch if attachment is not None else None,
+        "served_by": me.index if me is not None and binding.active else None,
+        "in_flight_elsewhere": sum(elsewhere),
+    }
+    session = machine.session
+    told = {} if session is None else {"session": {**session.describe(), "taken": machine.is_session_taken}}
+    return {**common_description(machine), **told, **content}
+
+
+RESOURCE_LOCKED = 405
+PRECONDITION_FAILED = 406
+"""AMQP 0-9-1, section 1.2: that a session is somebody else's, or does not go on where it is said to."""
+
+ASK_AGAIN_AFTER_S = 1.0
+"""So long a taken session is left alone where its application keeps the position, which is asked before each try."""
+
+SESSION = "x-session"
+SESSION_COMMITTED = "x-session-committed"
+SESSION_EPOCH = "x-session-epoch"
+GROUP_CONCURRENCY = "x-group-concurrency"
+
+
+class BrokerAssignedMember(MemberCore):
+    """`partitions`: how many the queue has, 1 where it has none. `moves`: they go from one live member to another.
+    `session`: how far the member is in its own; None where there are no sessions. `keys_at_once`: how many keys it can
+    work on at a time, which the broker is told where it shares out by keys; None where it does not. How many of these
+    its application is seen to work on follows, where that is limited."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        balancing: BalancingRules,
+        rules: Rules,
+        timings: Timings,
+        uniform: Callable[[], float],
+        incarnation: Callable[[], str],
+        partitions: int = 1,
+        moves: bool = False,
+        session: SessionPosition | None = None,
+        keys_at_once: int | None = None,
+        former: MemberCore | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            balancing=balancing,
+            rules=rules,
+            timings=timings,
+            uniform=uniform,
+            incarnation=incarnation,
+            native=BrokerAssignedAttachments(
+                partitions,
+                self._arguments,
+                session=session.name if session is not None else None,
+                moves=moves,
+            ),
+            former=former,
+        )
+        self.session = self.dispatcher.session = session
+        self._moves = moves
+        self._keys_at_once = keys_at_once
+        self._capacity = keys_at_once  # as the broker knows it
+        self.moves_keys = keys_at_once is not None
+        self._live: frozenset[int] = frozenset()
+        self._live_since = float("-inf")
+        self.is_session_taken = False
+        """Another live consumer has it, as far as is known."""
+        self._asks_again = False
+        self._ask_due = float("inf")
+
+    @property
+    def binding(self) -> Binding:
+        return self.bindings.all[0]
+
+    # The connection
+
+    def connected(self, index: int, now: float) -> None:
+        self._join(index, now)
+        self._leave_with_the_session(now)
+        if self.leaving is None:
+            self.bindings.attach_due(now)
+        self._after(now)
+
+    def disconnected(self, now: float) -> None:
+        self._part()
+        self._ask_due = float("inf")
+        if self._asks_the_application and self.leaving is None:
+            self.effects.append(
+                RequestPosition()
+            )  # until it is back, another consumer may go on with its session
+        self._after(now)
+
+    # The members exchange
+
+    def message(self, message: Message, now: float) -> None:
+        if isinstance(message, Repartition) and message.done and self.session is None:
+            self.bindings.repartition(message.queues)
+        self._post(self.roster.receive(message, now))
+        if self.roster.conflict:
+            self.roster.conflict = False
+            self.effects.append(Reconnect("another member claimed the same index"))
+        self._observe(now)
+
+    # The queue
+
+    def attached(self, attachment: Attachment, now: float) -> None:
+        binding = self.bindings.attached(attachment)
+        if binding is not None:
+            binding.active = True
+            self.is_session_taken = False
+            self.roster.changed(now)
+            self._capacity = self._keys_at_once
+            self._fit_capacity()
+
+    def closed(self, attachment: Attachment, now: float) -> None:
+        if self.bindings.closed(attachment, now) is None:
+            return
+        self.roster.changed(now)
+        if self._asks_again:
+            # What the application said of itself is out of date as soon as another consumer goes on with its session.
+            self._asks_again = False
+            self._ask_due = now + ASK_AGAIN_AFTER_S
+            self.binding.attach_due = float("inf")
+        elif self.leaving is None:
+            self.bindings.attach_due(now)
+        self._after(now)
+
+    def refused(self, attachment: Attachment, code: int, why: str) -> bool:
+        session = self.session
+        if session is None:
+            return False
+        if code == RESOURCE_LOCKED:
+            if not self.is_session_taken:
+                self.is_session_taken = True
+                self.effects.append(SessionTaken(session.name, why))
+            self._asks_again = self._asks_the_application
+            return True
+        if code != PRECONDITION_FAILED or session.committed is None:
+            return False
+        if session.is_over:
+            session.gone()  # the ack of its end was the last that came through before the connection went
+        elif session.is_the_applications:
+            self.effects.append(Fail(SessionRefused(session.name, session.committed, why)))
+        else:
+            self.effects.append(SessionForgotten(session.name, session.committed, why))
+            session.forget()
+        return True
+
+    def cancelled(self, attachment: Attachment) -> bool:
+        session = self.session
+        if session is None or not session.is_over:
+            return False
+        session.gone()
+        return True
+
+    def deliver(self, attachment: Attachment, arrivals: list[InFlight], now: float) -> None:
+        self.dispatcher.deliver(attachment, arrivals, now)
+
+    def looked(self, queue: int, ready: int | None, now: float) -> None:
+        pass
+
+    def _call_ended(self, attachment: Attachment, now: float) -> None:
+        self._after(now)
+
+    # Time
+
+    def _tick(self, now: float) -> None:
+        if now >= self._ask_due:
+            self._ask_due = float("inf")
+            self.effects.append(RequestPosition())
+        if self.roster.me is not None and self.leaving is None:
+            self.bindings.attach_due(now)
+            if self._moves:
+                self._fit_window()
+            self._fit_capacity()
+        self._expect_move(now < self._live_since + self._moved_after_s)
+
+    def _fit_window(self) -> None:
+        """Only where it is far off: a window that follows each measurement would never rest."""
+        binding, attachment = self.binding, self.binding.attachment
+        if attachment is None or binding.phase is not Phase.ATTACHED:
+            return
+        fitting = self.bindings.prefetch()
+        if fitting * 2 <= attachment.prefetch or fitting >= attachment.prefetch * 2:
+            attachment.prefetch = fitting
+            self.effects.append(Limit(attachment, fitting))
+
+    def limit_calls(self, limit: CallLimit) -> None:
+        """The application is to get no more at a time than this."""
+        self.dispatcher.limit = limit
+        self._expect_move(True)
+
+    def _fit_capacity(self) -> None:
+        """Where keys are shared out: what waits here for longer than an idle member would need is to go to it."""
+        limit, known, attachment = self.dispatcher.limit, self._capacity, self.binding.attachment
+        if limit is None or known is None or attachment is None or self.binding.phase is not Phase.ATTACHED:
+            return
+        if limit.size * 2 <= known or limit.size >= known * 2:
+            self._capacity = limit.size
+            self.effects.append(Capacity(attachment, limit.size))
+
+    def _expect_move(self, is_expected: bool) -> None:
+        """Only partitions are taken from a member that works on them; keys are waited for."""
+        self.dispatcher.expect_move(is_expected and self._moves)
+
+    # For a view, and for the others
+
+    def content(self) -> BeatContent:
+        return broker_assigned_content(self)
+
+    def describe(self, now: float) -> dict[str, Any]:
+        return broker_assigned_description(self, now)
+
+    # Inside
+
+    def _arguments(self) -> Mapping[str, str | int]:
+        session = self.session
+        if session is None:
+            return {} if self._keys_at_once is None else {GROUP_CONCURRENCY: self._keys_at_once}
+        told: dict[str, str | int] = {SESSION: session.name}
+        if session.committed is not None:
+            told[SESSION_COMMITTED] = session.committed
+            if session.epoch is not None:
+                told[SESSION_EPOCH] = session.epoch
+        return told
+
+    @property
+    def _asks_the_application(self) -> bool:
+        """Where its session is: nobody else knows, and nothing else does where that is over."""
+        session = self.session
+        return session is not None and session.is_the_applications and not session.is_over
+
+    def _leave_with_the_session(self, now: float) -> None:
+        """Not before the broker has forgotten it: who left earlier, and with a lost ack, would leave a session behind
+        that nobody ends. A member that comes back says that it is at the end, and hears that it is gone."""
+        session = self.session
+        if session is not None and session.is_gone and not self._presence.is_for_good:
+            self.effects.append(SessionEnded(session.name, (session.committed or 1) - 1))
+            self.stop("its session has ended", now)
+
+    def _leave(self, now: float) -> None:
+        """No new call from here on: what waits in a lane is the broker's again when the channel closes."""
+        super()._leave(now)
+        attachment = self.binding.attachment
+        if attachment is not None and not attachment.closed:
+            self.dispatcher.lanes.hold(attachment)
+
+    def _observe(self, now: float) -> None:
+        if self.roster.live != self._live:
+            self._live, self._live_since = self.roster.live, now
+            self._expect_move(True)
+            self.effects.append(LiveSet(self._live))
+
+    @property
+    def _moved_after_s(self) -> float:
+        """The broker begins to move partitions a delay after the consumers changed, and is done a handoff later."""
+        return self.rules.rebalance_delay_s + self.rules.max_handoff_s
+
+    def _after(self, now: float) -> None:
+        self._observe(now)
+        self._leave_with_the_session(now)
+        if not self._presence.is_giving_away:
+            return
+        binding, attachment = self.binding, self.binding.attachment
+        if attachment is None or self._presence.is_overdue(now):
+            self._gave_all_away()
+        elif binding.phase is not Phase.DETACHING and (attachment.drained or now >= self._presence.empty_by):
+            self.bindings.detach(binding)

@@ -1,0 +1,302 @@
+"""Effects of a member's core. The executor runs them in order and reports what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
+from lbg_sidecar.core.roster import Post
+from lbg_sidecar.errors import MemberError
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Open a channel and consume. Report `attached`, or `closed`; deliveries may come before that."""
+
+    attachment: Attachment
+    arguments: Mapping[str, str | int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """Acknowledge up to `ack_tag` (one cumulative frame, None: nothing) and `single_tags`, close the channel, report
+    `closed`."""
+
+    attachment: Attachment
+    ack_tag: int | None
+    single_tags: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    attachment: Attachment
+    tag: int
+    multiple: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Let the attachment hold so many unacknowledged messages from now on, of those that it was attached with."""
+
+    attachment: Attachment
+    prefetch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Let the broker know how many keys the application works on at a time, as of now."""
+
+    attachment: Attachment
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Have the broker put these deliveries back in their places, for others."""
+
+    attachment: Attachment
+    tags: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The broker wants these calls' messages. Those that have not reached the application are to be reported as ended
+    now. `taken`: they are another member's, so stop the others, too."""
+
+    calls: tuple[InFlight, ...]
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Stop these calls; each still has to be reported as ended, once it has."""
+
+    calls: tuple[InFlight, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """These deliveries are over (`outcome` says how): for the journal, in this order. `settled`: an ack was written."""
+
+    deliveries: tuple[InFlight, ...]
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CountReady:
+    """Count the messages that wait in this queue, and report `looked`: None when that cannot be told."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Publish it to the dead letters, and report `confirmed` when the broker has it."""
+
+    held: InFlight
+
+
+@dataclass(frozen=True, slots=True)
+class Republish:
+    """Publish it for the validator, in the order of these effects, and report `confirmed` when the broker has it."""
+
+    held: InFlight
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnect:
+    """Drop the connections and claim an index anew."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Nothing is held any more: close the connections and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoodDown:
+    """Nothing is held any more: close the connections, and join again when the application is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPosition:
+    """Ask the application anew how far it has committed its session: somebody else had the session meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Go on no further: the member ends with this error, which nothing here can mend. Nothing is lost by it."""
+
+    error: MemberError
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTaken:
+    """For the log: another live consumer has this member's session; it waits for it, and tells so once."""
+
+    session: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionForgotten:
+    """For the log: the broker does not go on where the position file says (`why`), so it goes on after what was
+    acknowledged."""
+
+    session: str
+    committed: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """For the log: the End-of-Session has come, and all `messages` before it were processed."""
+
+    session: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """For the log: this member gave a queue away. `drain_s` from freeze to drained, `close_s` from there to closed."""
+
+    queue: int
+    to: int | None
+    why: str
+    drain_s: float
+    close_s: float
+    forced: int  # messages that were cut off at work, and are delivered again
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """For the log: the broker moves partitions away (`queues`; none where it moves keys), and got back what was not
+    begun; `at_work` messages are finished here."""
+
+    queues: tuple[int, ...]
+    given_back: int
+    at_work: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """For the log: the broker's time for that ended, and it has given partitions (`queues`) to another member.
+    `at_work` messages were cut off at work: they are delivered again, and their verdicts do nothing."""
+
+    queues: tuple[int, ...]
+    at_work: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """For the log: a handoff was put off because the queue did not drain within `after_s`, the `times`-th in a row. The
+    next may take `next_s`."""
+
+    queue: int
+    to: int | None
+    why: str
+    running: int
+    after_s: float
+    times: int
+    next_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """For the log: this member became the active consumer. `pause_s` is None when nobody handed the queue over, and
+    when nothing waited in it then: how long it was idle is not known.
+
+    `why` is the former one's, if it handed the queue over; else what is known: see `Roster.last_server`.
+    """
+
+    queue: int
+    former: int | None
+    why: str
+    planned: bool
+    pause_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """For the log: a message's attempts are used up; its key waits while it is tried on."""
+
+    queue: int
+    key: str | None
+    identity: Identity | None
+    attempts: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """For the log: a queue has `ready` messages, and for `quiet_s` gave none to this member, which should serve it."""
+
+    queue: int
+    ready: int
+    quiet_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """For the log: the broker's consumer timeout ended a channel, though this member reckoned with another one."""
+
+    queue: int
+    timeout_s: float
+    expected_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """For the log: `by` gets the deliveries of a queue that this member thought it served, and attaches anew to.
+
+    That happens where a partition of the broker healed. `cut_off` messages were at work here meanwhile.
+    """
+
+    queue: int
+    by: int
+    cut_off: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSet:
+    """For the log: who is live changed."""
+
+    live: frozenset[int]
+
+
+Effect = (
+    Attach
+    | Detach
+    | Ack
+    | CountReady
+    | Limit
+    | Capacity
+    | GiveBack
+    | Withdraw
+    | Abort
+    | Done
+    | DeadLetter
+    | Republish
+    | Reconnect
+    | Exit
+    | StoodDown
+    | RequestPosition
+    | Fail
+    | SessionTaken
+    | SessionForgotten
+    | SessionEnded
+    | Moved
+    | GivenBack
+    | Taken
+    | Kept
+    | TakenOver
+    | Poisoned
+    | Stalled
+    | Superseded
+    | TimedOut
+    | LiveSet
+    | Post
+)

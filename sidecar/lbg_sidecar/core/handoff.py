@@ -1,0 +1,234 @@
+"""Handoffs of the active role: announce, pause, drain, release.
+
+Only the active consumer of a queue ever moves it, so there is one move of a queue at a time. Whatever is said in a
+move is a hint. What makes it safe is the order of things here: nothing is closed while a call runs (unless a
+shutdown forces it), everything that is done is acknowledged before the close, and the broker gives the rest,
+in order, to one other consumer after it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from lbg_sidecar.core.delivery import Attachment
+from lbg_sidecar.core.dispatcher import Dispatcher
+from lbg_sidecar.core.effects import Effect, Kept, Moved
+from lbg_sidecar.core.protocol import Handover, Move, Reattached
+from lbg_sidecar.core.queue_bindings import Binding, Bindings, Phase
+from lbg_sidecar.core.roster import Post, Roster
+
+
+class Stage(enum.Enum):
+    """ANNOUNCED: the others get behind the successor while we still dispatch.
+    DRAINING: nothing new starts, what runs may end, and what waits in a lane in front of it may run too.
+    DETACHING: acknowledged and closing; from here there is no way back.
+    """
+
+    ANNOUNCED = enum.auto()
+    DRAINING = enum.auto()
+    DETACHING = enum.auto()
+
+
+@dataclass(slots=True)
+class Handoff:
+    """`to` None is a release: whoever waits first gets the queue."""
+
+    queue: int
+    to: int | None
+    why: str
+    move: str
+    stage: Stage = Stage.ANNOUNCED
+    awaiting: set[int] = field(default_factory=set)
+    deadline: float = 0.0
+    halt_at: float = (
+        0.0  # while draining: from then on nothing starts, also what is older than what was started
+    )
+    frozen_at: float = 0.0
+    drained_at: float = 0.0
+    forced: int = 0
+
+
+DOUBLED_AT_MOST = 16
+"""Times: a handoff time of milliseconds is longer than any call by then."""
+
+
+class Handoffs:
+    def __init__(
+        self,
+        bindings: Bindings,
+        dispatcher: Dispatcher,
+        roster: Roster,
+        effects: list[Effect],
+        *,
+        uniform: Callable[[], float],
+    ) -> None:
+        self.moves: dict[int, Handoff] = {}
+        self.gives_up = True
+        """A queue that does not drain within `drain_s` stays where it is. Not so while the member gives all its queues
+        away: then it drains until `force`."""
+        self._bindings = bindings
+        self._rules = bindings.rules
+        self._dispatcher = dispatcher
+        self._roster = roster
+        self._effects = effects
+        self._uniform = uniform
+        self._started = 0
+
+    def start(self, binding: Binding, to: int | None, why: str, now: float) -> None:
+        """Begin to give an active queue to member `to`, or to whoever waits first."""
+        me = self._roster.me
+        assert me is not None
+        assert binding.active
+        self._started += 1
+        handoff = Handoff(binding.queue, to, why, f"{me.incarnation}-{self._started}")
+        self.moves[binding.queue] = handoff
+        if to is not None:
+            handoff.awaiting = set(self._roster.peers) - {to}
+            handoff.deadline = now + self._rules.answers_s
+            self._effects.append(Post(Move(me, binding.queue, to, handoff.move, why)))
+        if not handoff.awaiting:
+            self._pause(handoff, now)
+
+    def answered(self, message: Reattached, now: float) -> None:
+        """Somebody is out of the successor's way."""
+        handoff = self.moves.get(message.queue)
+        if handoff is None or handoff.move != message.move:
+            return
+        handoff.awaiting.discard(message.sender.index)
+        if not handoff.awaiting and handoff.stage is Stage.ANNOUNCED:
+            self._pause(handoff, now)
+
+    def live_changed(self, live: Collection[int], now: float) -> None:
+        """Do not wait for, or hand over to, those who are gone."""
+        for handoff in list(self.moves.values()):
+            handoff.awaiting.intersection_update(live)
+            if handoff.to is not None and handoff.to not in live:
+                self._cancel(handoff)
+            elif not handoff.awaiting and handoff.stage is Stage.ANNOUNCED:
+                self._pause(handoff, now)
+
+    def call_ended(self, attachment: Attachment, now: float) -> None:
+        """A call, or a confirm, of a frozen attachment has come in."""
+        handoff = self.moves.get(attachment.queue)
+        if handoff is not None and handoff.stage is Stage.DRAINING and attachment.drained:
+            self._release(handoff, now)
+
+    def closed(self, binding: Binding, now: float) -> bool:
+        """The channel of this queue is gone, and so is its move. True if that moved it to somebody."""
+        handoff = self.moves.pop(binding.queue, None)
+        if handoff is None or handoff.stage is not Stage.DETACHING:
+            return False
+        drain_s, close_s = handoff.drained_at - handoff.frozen_at, now - handoff.drained_at
+        self._effects.append(Moved(handoff.queue, handoff.to, handoff.why, drain_s, close_s, handoff.forced))
+        return handoff.to is not None
+
+    def cut_off(self, binding: Binding, why: str, now: float) -> None:
+        """Give a queue to whoever waits first now, drained or not; a move that waits for calls does not any more."""
+        if binding.queue not in self.moves:
+            self.start(binding, None, why, now)
+        handoff = self.moves[binding.queue]
+        if handoff.stage is not Stage.DETACHING:
+            handoff.why = why
+        self._force(handoff, now)
+
+    def force(self, now: float) -> None:
+        """Carry out every move now, drained or not."""
+        for handoff in list(self.moves.values()):
+            self._force(handoff, now)
+
+    def _force(self, handoff: Handoff, now: float) -> None:
+        if handoff.stage is Stage.ANNOUNCED:
+            self._pause(handoff, now)
+        if handoff.stage is Stage.DRAINING:
+            self._release(handoff, now)
+
+    def tick(self, now: float) -> None:
+        for handoff in list(self.moves.values()):
+            if handoff.stage is Stage.DRAINING and now >= handoff.halt_at:
+                handoff.halt_at = float("inf")
+                self._dispatcher.lanes.halt(self._attachment(handoff))
+                self.call_ended(self._attachment(handoff), now)
+            if now < handoff.deadline or handoff.stage is Stage.DETACHING:
+                continue
+            if handoff.stage is Stage.ANNOUNCED:
+                self._pause(handoff, now)
+            elif self.gives_up:
+                self._keep(handoff, now)
+            else:
+                handoff.deadline = float("inf")
+
+    def under_way(self, now: float, *, but_drained_for_s: float) -> int:
+        """Number of moves, without those that have only waited for the application for so long."""
+        return sum(
+            handoff.stage is not Stage.DRAINING or now - handoff.frozen_at < but_drained_for_s
+            for handoff in self.moves.values()
+        )
+
+    @property
+    def drain_s(self) -> float:
+        """Seconds that the next handoff of any queue may wait for the application: twice as long after each that was
+        put off in vain, until a call that began before would have been aborted (docs/adr/0044)."""
+        put_off = max(binding.put_off for binding in self._bindings.all)
+        longest_s = self._rules.max_handoff_s + self._dispatcher.rules.call_timeout_s
+        return min(self._rules.max_handoff_s * 2.0 ** min(put_off, DOUBLED_AT_MOST), longest_s)
+
+    @property
+    def next_due(self) -> float:
+        due = float("inf")
+        for move in self.moves.values():
+            if move.stage is Stage.ANNOUNCED:
+                due = min(due, move.deadline)
+            elif move.stage is Stage.DRAINING:
+                due = min(due, move.deadline, move.halt_at)
+        return due
+
+    def _pause(self, handoff: Handoff, now: float) -> None:
+        attachment = self._attachment(handoff)
+        handoff.stage = Stage.DRAINING
+        handoff.frozen_at = now
+        handoff.deadline = now + self.drain_s
+        handoff.halt_at = now + self._rules.max_handoff_s / 2
+        self._dispatcher.lanes.freeze(attachment)
+        self._roster.changed(now)
+        if attachment.drained:
+            self._release(handoff, now)
+
+    def _release(self, handoff: Handoff, now: float) -> None:
+        handoff.stage = Stage.DETACHING
+        handoff.drained_at = now
+        me = self._roster.me
+        assert me is not None
+        if handoff.to is not None:
+            positions = self._dispatcher.processed.of_queue(handoff.queue)
+            waiting = self._attachment(handoff).ack_window.oldest is not None
+            message = Handover(me, handoff.queue, handoff.move, positions, now - handoff.frozen_at, waiting)
+            self._effects.append(Post(message, to=handoff.to))
+        handoff.forced = self._bindings.detach(self._bindings.all[handoff.queue])
+
+    def _keep(self, handoff: Handoff, now: float) -> None:
+        attachment = self._attachment(handoff)
+        binding = self._bindings.all[handoff.queue]
+        stood_s = now - handoff.frozen_at
+        binding.put_off += 1
+        # It works for as long as it stood still, so that a call that never ends costs it half of its time at most.
+        binding.move_due = now + max(self._rules.rebalance_delay_s, stood_s) * (0.8 + 0.4 * self._uniform())
+        running = len(attachment.running)
+        self._effects.append(
+            Kept(handoff.queue, handoff.to, handoff.why, running, stood_s, binding.put_off, self.drain_s)
+        )
+        self._cancel(handoff)
+
+    def _cancel(self, handoff: Handoff) -> None:
+        if handoff.stage is Stage.DETACHING:
+            return
+        del self.moves[handoff.queue]
+        if handoff.stage is Stage.DRAINING:
+            self._dispatcher.lanes.thaw(self._attachment(handoff))
+
+    def _attachment(self, handoff: Handoff) -> Attachment:
+        binding = self._bindings.all[handoff.queue]
+        assert binding.attachment is not None
+        assert binding.phase is not Phase.DETACHING
+        return binding.attachment

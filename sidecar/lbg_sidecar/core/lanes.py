@@ -1,0 +1,208 @@
+"""Lanes: the messages of a key one after another, different keys at the same time.
+
+All attachments of a member share one `concurrency`. Whoever runs the application takes calls with `take` and
+must report the end of every call it took, with `finish`, `delay`, `park` or `discard`, however the call ended:
+a call that was aborted holds its slot, and its lane, until it has really ended. So no two calls of one lane
+overlap inside a member, not even across a lost channel.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable
+
+from lbg_sidecar.core.delivery import Attachment, InFlight
+
+
+class Lanes:
+    def __init__(self, *, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self.running = 0
+        self._rota: deque[Attachment] = deque()  # attachments with something ready, each once
+        self._delayed: list[tuple[float, int, InFlight]] = []
+        self._delays = 0
+        # A lane whose aborted call has not ended yet, and what came for it through a newer attachment.
+        self._lingering: dict[tuple[int, Hashable], list[InFlight]] = {}
+
+    def admit(self, attachment: Attachment, arrivals: Iterable[InFlight]) -> None:
+        """Queue deliveries in the order they came. `held.lane` None runs free of any order."""
+        if attachment.closed:
+            return
+        lanes = attachment.lanes
+        ready = attachment.shelved if attachment.frozen else attachment.ready
+        for held in arrivals:
+            lane = held.lane
+            if lane is None:
+                ready.append(held)
+            elif lane not in lanes:
+                lanes[lane] = None
+                ready.append(held)
+            else:
+                waiting = lanes[lane]
+                if waiting is None:
+                    lanes[lane] = deque((held,))
+                else:
+                    waiting.append(held)
+        self._list(attachment)
+
+    def take(self) -> InFlight | None:
+        """The next message to hand to the application, or None when none may start now."""
+        rota = self._rota
+        while rota and self.running < self.concurrency:
+            attachment = rota[0]
+            ready = attachment.ready
+            if not ready:
+                rota.popleft()
+                attachment.listed = False
+                continue
+            rota.rotate(-1)
+            held = ready.popleft()
+            if self._lingering and held.lane is not None:
+                shelf = self._lingering.get((attachment.queue, held.lane))
+                if shelf is not None:
+                    shelf.append(held)
+                    continue
+            attachment.running[held] = None
+            if held.tag > attachment.highest:
+                attachment.highest = held.tag
+            self.running += 1
+            return held
+        return None
+
+    @property
+    def available(self) -> bool:
+        """True if `take` would probably give something."""
+        return bool(self._rota) and self.running < self.concurrency
+
+    def finish(self, held: InFlight) -> None:
+        """The call ended and the message is done with: its lane goes on."""
+        self._leave(held)
+        self._advance(held)
+
+    def delay(self, held: InFlight, due: float) -> None:
+        """The call ended and is to be made again at `due`; the lane waits until then."""
+        self._leave(held)
+        if not held.attachment.closed:
+            self._delays += 1
+            heapq.heappush(self._delayed, (due, self._delays, held))
+
+    def park(self, held: InFlight) -> None:
+        """The call ended; the lane waits until `unpark`. Frees the slot."""
+        self._leave(held)
+        if not held.attachment.closed:
+            held.attachment.parked[held] = None
+
+    def unpark(self, held: InFlight) -> None:
+        if not held.attachment.closed:
+            del held.attachment.parked[held]
+            self._advance(held)
+
+    def freeze(self, attachment: Attachment) -> None:
+        """Start nothing newer than what was started already; what is older may still start.
+
+        Only so can everything that was started be acknowledged with the rest before the channel closes: a message
+        that waits in its lane is a gap in front of what was delivered after it and is done.
+        """
+        attachment.frozen = True
+        attachment.limit = attachment.highest
+        ready, attachment.ready = attachment.ready, deque()
+        for held in ready:
+            self._make_ready(held)
+
+    def hold(self, attachment: Attachment) -> None:
+        """Start nothing until `thaw`."""
+        attachment.frozen = True
+        self.halt(attachment)
+
+    def halt(self, attachment: Attachment) -> None:
+        """Let a frozen attachment start nothing at all any more."""
+        attachment.limit = 0
+        attachment.shelved.extend(attachment.ready)
+        attachment.ready.clear()
+
+    def thaw(self, attachment: Attachment) -> None:
+        attachment.frozen = False
+        attachment.ready.extend(attachment.shelved)
+        attachment.shelved.clear()
+        self._list(attachment)
+
+    def close(self, attachment: Attachment) -> list[InFlight]:
+        """Forget what this attachment holds. Returns the calls that still run: abort them, then report their end."""
+        attachment.closed = True
+        running = list(attachment.running)
+        for held in running:
+            if held.lane is not None:
+                self._lingering.setdefault((attachment.queue, held.lane), [])
+        attachment.ready.clear()
+        attachment.shelved.clear()
+        attachment.lanes.clear()
+        return running
+
+    def withdraw(self, attachment: Attachment, gone: Collection[InFlight]) -> None:
+        """Forget messages of an open attachment of which no call runs and nothing is parked. What waited behind them,
+        and is not among them, goes on."""
+        heads = [held for held in (*attachment.ready, *attachment.shelved) if held in gone]
+        attachment.ready = deque(held for held in attachment.ready if held not in gone)
+        attachment.shelved = deque(held for held in attachment.shelved if held not in gone)
+        heads += [held for _, _, held in self._delayed if held in gone]
+        self._delayed = [entry for entry in self._delayed if entry[2] not in gone]
+        heapq.heapify(self._delayed)
+        for shelf in self._lingering.values():
+            heads += [held for held in shelf if held in gone]
+            shelf[:] = [held for held in shelf if held not in gone]
+        for lane, waiting in attachment.lanes.items():
+            if waiting is not None:
+                attachment.lanes[lane] = deque(held for held in waiting if held not in gone)
+        for held in heads:
+            self._advance(held)
+
+    def wake(self, now: float) -> None:
+        """Make ready what was delayed until `now`."""
+        delayed = self._delayed
+        while delayed and delayed[0][0] <= now:
+            held = heapq.heappop(delayed)[2]
+            if not held.attachment.closed:
+                self._make_ready(held)
+
+    def next_due(self) -> float | None:
+        while self._delayed and self._delayed[0][2].attachment.closed:
+            heapq.heappop(self._delayed)
+        return self._delayed[0][0] if self._delayed else None
+
+    @property
+    def blocked(self) -> int:
+        """Lanes that wait for a retry."""
+        return sum(not held.attachment.closed for _, _, held in self._delayed)
+
+    def _leave(self, held: InFlight) -> None:
+        self.running -= 1
+        attachment = held.attachment
+        del attachment.running[held]
+        if attachment.closed and held.lane is not None:
+            for waiting in self._lingering.pop((attachment.queue, held.lane), ()):
+                if not waiting.attachment.closed:
+                    self._make_ready(waiting)
+
+    def _advance(self, held: InFlight) -> None:
+        attachment, lane = held.attachment, held.lane
+        if lane is None or attachment.closed:
+            return
+        waiting = attachment.lanes[lane]
+        if waiting:
+            self._make_ready(waiting.popleft())
+        else:
+            del attachment.lanes[lane]
+
+    def _make_ready(self, held: InFlight) -> None:
+        attachment = held.attachment
+        if attachment.frozen and held.tag > attachment.limit:
+            attachment.shelved.append(held)
+            return
+        attachment.ready.append(held)
+        self._list(attachment)
+
+    def _list(self, attachment: Attachment) -> None:
+        if not attachment.listed and attachment.ready:
+            attachment.listed = True
+            self._rota.append(attachment)

@@ -1,0 +1,475 @@
+"""`MemberCore`: the part of a member that every mode has, its presence, and its time to leave.
+
+What the calls at work get is the user's to say (`shutdown_grace_s`). All that comes after has a share in a margin: the
+queues' closes are answered or not, the connections are closed, the application ends, what is published is confirmed,
+the listeners close. A step that takes less than its share leaves the rest to the application and the confirms, which
+can make use of it. With the default grace the whole is 26 s, which leaves 4 s of the 30 s that Kubernetes gives a pod
+by default (terminationGracePeriodSeconds) to a machine that is loaded.
+
+It gives them away for one of two reasons: it leaves for good, or its application cannot take messages for a while
+(it stands down, and the next join brings it back). Standing down can become leaving, and never the other way round.
+
+It has an index, is in the live set, calls the application, acknowledges what is done, leaves and stands down. No
+asyncio, sockets or clock in here. The shell feeds it, runs `effects` in order after each input, and reports what came
+of them. The broker alone decides who gets messages (docs/assignment.md); what a machine owes is that it calls the
+application only while its attachment lives, one call at a time in a lane, and acknowledges what is done.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from lbg_sidecar.core.acks import AckScheduler
+from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
+from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules
+from lbg_sidecar.core.effects import (
+    Abort,
+    DeadLetter,
+    Done,
+    Effect,
+    Exit,
+    GiveBack,
+    GivenBack,
+    Poisoned,
+    Republish,
+    StoodDown,
+    Taken,
+    TimedOut,
+    Withdraw,
+)
+from lbg_sidecar.core.protocol import BeatContent, Message
+from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
+from lbg_sidecar.core.roster import Post, Roster, Timings
+from lbg_sidecar.message import Verdict
+
+CLOSES_S = 0.5
+"""For the broker to answer, from the moment on which every queue goes at any price. It takes milliseconds; where there
+is no answer, the channels end with their connection."""
+
+CONNECTIONS_S = 1.0
+APP_STOP_S = 2.0
+"""At least. A command gets half of it to end when its input does, the other half when it has SIGTERM."""
+
+APP_STOP_MAX_S = 5.0
+
+MEMBER_MARGIN_S = CLOSES_S + CONNECTIONS_S + APP_STOP_S
+
+CONFIRMS_S = 1.0
+"""At least: for the confirms of what the application published through the sidecar. What it published while the calls
+at work were waited for has had all that time."""
+
+CONFIRMS_MAX_S = 5.0
+PUBLISHERS_S = 0.5
+LISTENERS_S = 1.0
+
+MARGIN_S = MEMBER_MARGIN_S + CONFIRMS_S + PUBLISHERS_S + LISTENERS_S
+"""Of a whole sidecar. A member alone needs `MEMBER_MARGIN_S`."""
+
+
+class LeavingTime:
+    """Of one leave, which begins when the first is asked for; moments are of the event loop's clock."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._began_at: float | None = None
+
+    def begin(self, now: float) -> None:
+        if self._began_at is None:
+            self._began_at = now
+
+    def app_stop_s(self, now: float) -> float:
+        """Seconds that the application may take to end."""
+        return self._share(now, by_s=MEMBER_MARGIN_S, least_s=APP_STOP_S, most_s=APP_STOP_MAX_S)
+
+    def confirms_s(self, now: float) -> float:
+        """Seconds to wait for confirms."""
+        by_s = MARGIN_S - PUBLISHERS_S - LISTENERS_S
+        return self._share(now, by_s=by_s, least_s=CONFIRMS_S, most_s=CONFIRMS_MAX_S)
+
+    def _share(self, now: float, *, by_s: float, least_s: float, most_s: float) -> float:
+        began_at = now if self._began_at is None else self._began_at
+        return min(max(began_at + self._grace_s + by_s - now, least_s), most_s)
+
+
+class Stage(enum.StrEnum):
+    TAKING_PART = "taking part"
+    STANDING_DOWN = "standing down"
+    DOWN = "down"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+class Input(enum.StrEnum):
+    STOP = "stop"
+    STAND_DOWN = "stand down"
+    EMPTY = "empty"
+    JOIN = "join"
+
+
+NEXT = {
+    (Stage.TAKING_PART, Input.STOP): Stage.LEAVING,
+    (Stage.TAKING_PART, Input.STAND_DOWN): Stage.STANDING_DOWN,
+    (Stage.TAKING_PART, Input.JOIN): Stage.TAKING_PART,
+    (Stage.STANDING_DOWN, Input.STOP): Stage.LEAVING,
+    (Stage.STANDING_DOWN, Input.STAND_DOWN): Stage.STANDING_DOWN,
+    (Stage.STANDING_DOWN, Input.JOIN): Stage.STANDING_DOWN,
+    (Stage.STANDING_DOWN, Input.EMPTY): Stage.DOWN,
+    (Stage.DOWN, Input.STOP): Stage.LEAVING,
+    (Stage.DOWN, Input.STAND_DOWN): Stage.DOWN,
+    (Stage.DOWN, Input.JOIN): Stage.TAKING_PART,
+    (Stage.LEAVING, Input.STOP): Stage.LEAVING,
+    (Stage.LEAVING, Input.STAND_DOWN): Stage.LEAVING,
+    (Stage.LEAVING, Input.JOIN): Stage.LEAVING,
+    (Stage.LEAVING, Input.EMPTY): Stage.GONE,
+    (Stage.GONE, Input.STOP): Stage.GONE,
+    (Stage.GONE, Input.STAND_DOWN): Stage.GONE,
+    (Stage.GONE, Input.JOIN): Stage.GONE,
+}
+"""Every step there is. Nothing but a member that gives its queues away can have given the last one."""
+
+
+class Presence:
+    def __init__(self) -> None:
+        self.stage = Stage.TAKING_PART
+        self.why: str | None = None
+        """Reason for which it does not take part; None while it does."""
+        self.empty_by = float("inf")
+        """From this moment on its queues go at any price."""
+
+    @property
+    def is_giving_away(self) -> bool:
+        return self.stage is Stage.STANDING_DOWN or self.stage is Stage.LEAVING
+
+    @property
+    def is_for_good(self) -> bool:
+        """It leaves or has left, and no join brings it back."""
+        return self.stage is Stage.LEAVING or self.stage is Stage.GONE
+
+    def is_overdue(self, now: float) -> bool:
+        """True if it leaves and the last closes have no answer: the end of the connection closes as well."""
+        return self.stage is Stage.LEAVING and now >= self.empty_by + CLOSES_S
+
+    def stop(self, why: str, now: float, *, grace_s: float) -> bool:
+        """Leave, within the grace period, or at once when asked again. True if it took part until now."""
+        before = self._step(Input.STOP)
+        if before is Stage.LEAVING or before is Stage.GONE:
+            self.empty_by = now
+            return False
+        self.why = why
+        if before is Stage.TAKING_PART:
+            self.empty_by = now + grace_s
+        return before is Stage.TAKING_PART
+
+    def stand_down(self, why: str, now: float, *, within_s: float) -> bool:
+        """Hold no queue until the next join. True if it took part until now."""
+        if self._step(Input.STAND_DOWN) is not Stage.TAKING_PART:
+            return False
+        self.why = why
+        self.empty_by = now + within_s
+        return True
+
+    def emptied(self) -> Stage:
+        """The last queue is given away: down, or gone for good."""
+        self._step(Input.EMPTY)
+        return self.stage
+
+    def joined(self) -> bool:
+        """An index is claimed. True if it had stood down, and takes part again."""
+        if self._step(Input.JOIN) is not Stage.DOWN:
+            return False
+        self.why = None
+        self.empty_by = float("inf")
+        return True
+
+    def _step(self, input_: Input) -> Stage:
+        """Returns the stage before."""
+        before, after = self.stage, NEXT.get((self.stage, input_))
+        if after is None:
+            raise ValueError(f"a member that is {before} cannot get: {input_}")
+        self.stage = after
+        return before
+
+
+class MemberCore(ABC):
+    """`native`: what is particular to attachments to a queue that the broker shares out; None where members do.
+    `former`: the same member while the group had another number of queues, between two connections."""
+
+    moves_keys = False
+    """True if the broker moves keys from member to member, and not queues."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        balancing: BalancingRules,
+        rules: Rules,
+        timings: Timings,
+        uniform: Callable[[], float],
+        incarnation: Callable[[], str],
+        native: BrokerAssignedAttachments | None = None,
+        former: MemberCore | None = None,
+    ) -> None:
+        self.name = name
+        self.effects: list[Effect] = []
+        self.rules = balancing
+        if former is None:
+            self.dispatcher = Dispatcher(rules, Processed(queue_count=balancing.queue_count), uniform)
+        else:
+            self.dispatcher = former.dispatcher
+            self.dispatcher.processed.recount(balancing.queue_count)
+        self.dispatcher.fenced = True
+        self.bindings = Bindings(balancing, self.dispatcher, self.effects, uniform=uniform, native=native)
+        self.roster = Roster(timings, uniform=uniform, content=self.content, incarnation=incarnation)
+        self._ack_scheduler = AckScheduler(
+            interval_s=balancing.ack_interval_s, effects=self.effects, frames_are_lost=native is None
+        )
+        self._presence = Presence()
+        self._lost = 0  # what was at work when the connection went, while there is none
+        self._forced_before: int | None = None  # the count when it was asked to leave
+        if former is not None:
+            self._presence, self._lost, self._forced_before = (
+                former._presence,
+                former._lost,
+                former._forced_before,
+            )
+            self.bindings.consumer_timeout_s = former.bindings.consumer_timeout_s
+
+    @property
+    def leaving(self) -> str | None:
+        """Reason for which this member gives its queues away, or holds none; None while it takes part."""
+        return self._presence.why
+
+    @property
+    def delivered_again(self) -> int:
+        """Of a member that leaves: how many messages that were at work it could not wait for, or lost with its last
+        connection. Others get them."""
+        if self._forced_before is None:
+            return 0
+        return self.dispatcher.counts.forced - self._forced_before + self._lost
+
+    # The connection
+
+    @abstractmethod
+    def connected(self, index: int, now: float) -> None:
+        """The mailbox of `index` is declared, bound and consumed: take part."""
+
+    @abstractmethod
+    def disconnected(self, now: float) -> None:
+        """A connection is lost, or must be taken for lost. Nothing is dispatched or acknowledged from here on."""
+
+    def _join(self, index: int, now: float) -> bool:
+        """Be in the live set. True for a member that had stood down, and takes part again."""
+        self.dispatcher.fenced = False
+        self._lost = 0
+        is_back = self._presence.joined()
+        if is_back:
+            self.roster.stay()
+        self._post(self.roster.join(index, self.name, now))
+        return is_back
+
+    def _part(self) -> None:
+        self.dispatcher.fenced = True
+        self._lost = self.bindings.lost()
+        self.roster.part()
+
+    # The members exchange
+
+    @abstractmethod
+    def message(self, message: Message, now: float) -> None: ...
+
+    def returned(self, message: Message, to: int, now: float) -> None:
+        """A message to one member came back."""
+        self._post(self.roster.returned(message, to, now))
+        self._after(now)
+
+    # Queues
+
+    @abstractmethod
+    def attached(self, attachment: Attachment, now: float) -> None:
+        """The broker has the consumer."""
+
+    @abstractmethod
+    def closed(self, attachment: Attachment, now: float) -> None:
+        """The attachment's channel is closed, or never came to be; both ways nothing more comes from it."""
+
+    @abstractmethod
+    def refused(self, attachment: Attachment, code: int, why: str) -> bool:
+        """The broker does not take the consumer, for a reason (`code`: AMQP 0-9-1, section 1.2); `closed` follows. True
+        if nobody else needs to tell of it."""
+
+    @abstractmethod
+    def cancelled(self, attachment: Attachment) -> bool:
+        """The broker ended the consumer; `closed` follows. True if nobody else needs to tell of it."""
+
+    def timed_out(self, attachment: Attachment, timeout_s: float) -> None:
+        """The broker closed the channel because a delivery was held for longer than it allows; `closed` follows."""
+        self.effects.append(TimedOut(attachment.queue, timeout_s, self.bindings.consumer_timeout_s))
+        self.bindings.consumer_timeout_s = min(self.bindings.consumer_timeout_s, timeout_s)
+
+    @abstractmethod
+    def deliver(self, attachment: Attachment, arrivals: list[InFlight], now: float) -> None: ...
+
+    def revoked(self, attachment: Attachment, tags: Collection[int], now: float, *, taken: bool) -> None:
+        """The broker wants these deliveries for another member, or, `taken`, has given them to it. Nothing of them
+        starts here from now on. The answer goes out when the effects of this have been run."""
+        if attachment.closed:
+            return
+        if taken:
+            self._taken(attachment, tags)
+        else:
+            self._asked_back(attachment, tags, now)
+        self._after(now)
+
+    def _asked_back(self, attachment: Attachment, tags: Collection[int], now: float) -> None:
+        idle, others = self.dispatcher.ask_back(attachment, tags)
+        if idle:
+            self.effects.append(GiveBack(attachment, tuple(held.tag for held in idle)))
+            self.effects.append(Done(tuple(idle), settled=False))
+        self._ack_scheduler.settle_now(attachment, others, now)
+        at_work = [held for held in others if held.outcome is None]
+        queues = () if self.moves_keys else _queues_of((*idle, *others))
+        self.effects.append(GivenBack(queues, len(idle), len(at_work)))
+        running = tuple(held for held in at_work if held in attachment.running)
+        if running:
+            self.effects.append(Withdraw(running, taken=False))
+
+    def _taken(self, attachment: Attachment, tags: Collection[int]) -> None:
+        gone, at_work = self.dispatcher.take_back(attachment, tags)
+        running = tuple(held for held in at_work if held in attachment.running)
+        over = tuple(held for held in gone if held not in running)
+        if running:
+            self.effects.append(Withdraw(running, taken=True))
+        if over:
+            self.effects.append(
+                Done(over, settled=False)
+            )  # a call that still runs is journalled when it has ended
+        if gone:
+            self.effects.append(Taken(_queues_of(gone), len(at_work)))
+
+    @abstractmethod
+    def looked(self, queue: int, ready: int | None, now: float) -> None:
+        """So many messages wait in the queue; None when the broker could not be asked."""
+
+    # Calls
+
+    def take(self, now: float) -> InFlight | None:
+        """The next call to make, or None. Every call taken must be reported to `end`."""
+        held = self.dispatcher.take(now)
+        if self.dispatcher.repeats_in:
+            for attachment in self.dispatcher.repeats_in:
+                self._ack_scheduler.settled(attachment)
+            self.dispatcher.repeats_in.clear()
+        return held
+
+    def end(self, held: InFlight, verdict: Verdict, now: float) -> None:
+        attachment = held.attachment
+        what = self.dispatcher.end(held, verdict, now)
+        if held.is_over:
+            self.effects.append(Done((held,), settled=False))
+        elif what is NextCall.GIVE_BACK:
+            self.effects += (GiveBack(attachment, (held.tag,)), Done((held,), settled=False))
+        elif what is NextCall.DEAD_LETTER:
+            self.effects.append(DeadLetter(held))
+        elif what is NextCall.REPUBLISH:
+            self.effects.append(Republish(held))
+        elif what is NextCall.WARN:
+            self.effects.append(Poisoned(held.queue, held.key, held.identity, held.attempts, held.reason))
+        elif held.is_asked:
+            self._ack_scheduler.settle_now(attachment, (held,), now)
+        elif not attachment.unacked_listed:
+            self._ack_scheduler.settled(attachment)
+        if attachment.frozen and not attachment.closed:
+            self._call_ended(attachment, now)
+
+    def confirmed(self, held: InFlight, what: NextCall, now: float) -> None:
+        """The broker has the dead letter or the republished message."""
+        attachment = held.attachment
+        if attachment.closed:
+            return
+        self.dispatcher.confirmed(held, what)
+        if held.is_asked and not held.is_taken:
+            self._ack_scheduler.settle_now(attachment, (held,), now)
+        else:
+            self._ack_scheduler.settled(attachment)
+        if attachment.frozen:
+            self._call_ended(attachment, now)
+
+    @abstractmethod
+    def _call_ended(self, attachment: Attachment, now: float) -> None:
+        """Something of an attachment that starts nothing new is over."""
+
+    def flush(self, now: float) -> float:
+        """Acknowledge what is due; returns when the next ack will be, or infinity."""
+        return self._ack_scheduler.flush(now)
+
+    # Time
+
+    def tick(self, now: float) -> None:
+        if self._presence.stage is Stage.GONE:
+            return
+        self._post(self.roster.tick(now))
+        self.dispatcher.lanes.wake(now)
+        late = self.dispatcher.overdue(now)
+        if late:
+            self.effects.append(Abort(tuple(late)))
+        self._tick(now)
+        self._after(now)
+
+    @abstractmethod
+    def _tick(self, now: float) -> None: ...
+
+    def next_due(self, now: float) -> float:
+        """Time of the next tick, at the latest."""
+        soon = now + (0.1 if self.dispatcher.running else 0.25)
+        wake = self.dispatcher.lanes.next_due()
+        due = soon if wake is None else min(soon, wake)
+        return due if self.roster.me is None else min(due, self.roster.next_due, self.bindings.next_due)
+
+    def stop(self, why: str, now: float) -> None:
+        """Leave: hand over every queue, then exit. When the grace period is over, or it is asked again, whatever is at
+        work is cut off, and the broker's answers to the closes are waited for only a moment."""
+        if self._forced_before is None:
+            self._forced_before = self.dispatcher.counts.forced
+        if self._presence.stop(why, now, grace_s=self.rules.shutdown_grace_s):
+            self._leave(now)
+        self._after(now)
+
+    def stand_down(self, why: str, now: float) -> None:
+        """Hand over every queue, because the application cannot take messages: `StoodDown` when that is done. What it
+        has in hand gets the time of a handoff to end. The next `connected` joins again."""
+        if self._presence.stand_down(why, now, within_s=self.rules.max_handoff_s):
+            self._leave(now)
+            self._after(now)
+
+    # For a view, and for the others
+
+    @abstractmethod
+    def content(self) -> BeatContent:
+        """Heartbeat content of this member."""
+
+    @abstractmethod
+    def describe(self, now: float) -> dict[str, Any]:
+        """State of this member as plain data, for a view."""
+
+    # Inside
+
+    def _leave(self, now: float) -> None:
+        self._post(self.roster.leave())
+
+    def _post(self, posts: list[Post]) -> None:
+        self.effects.extend(posts)
+
+    @abstractmethod
+    def _after(self, now: float) -> None:
+        """Something happened here, or time passed: see what is to be done about the queues."""
+
+    def _gave_all_away(self) -> None:
+        is_gone = self._presence.emptied() is Stage.GONE
+        self.effects.append(Exit() if is_gone else StoodDown())
+
+
+def _queues_of(helds: Iterable[InFlight]) -> tuple[int, ...]:
+    return tuple(sorted({held.queue for held in helds}))

@@ -1,0 +1,335 @@
+"""Protocol of members on `lbg.G.members`: messages, and their JSON.
+
+Everything in here is a hint (docs/assignment.md, "Safety and balance"): a message that is lost, late or repeated
+costs balance for a moment, or a repeat, never order and never a message.
+
+An unknown type is ignored, and so is a field too many: members of two versions are in one group during an update.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from lbg_sidecar.core.delivery import Positions
+from lbg_sidecar.errors import MessageError
+
+
+class Status(enum.StrEnum):
+    """A queue as one member has it, in the words of Solace's partition status (see "Message Distribution With
+    Partitioned Queues"): served by it; served, but held still for a handoff; waiting behind another consumer;
+    without a consumer of this member."""
+
+    READY = "Ready"
+    PAUSED = "Paused"
+    UNASSIGNED = "Unassigned"
+    UNBOUND = "Unbound"
+
+
+class Progress(enum.StrEnum):
+    """Cause for which a queue's messages wait at a member: nothing is there; the application; the retry of a key that
+    holds up all that is held (a blocked key); the broker, which has messages and delivers none."""
+
+    IDLE = "Idle"
+    WORKING = "Working"
+    BLOCKED = "Blocked"
+    STALLED = "Stalled"
+
+
+class Rebalance(enum.StrEnum):
+    READY = "Ready"
+    HOLD_DOWN = "HoldDown"
+    REBALANCING = "Rebalancing"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A member as others know it. The incarnation is new with every connection, so that nothing said by or about
+    an earlier life of the same index is taken for this one."""
+
+    index: int
+    name: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    queue: int
+    primary: bool
+    active: bool
+    status: Status
+    in_flight: int = 0
+    delivered: int = 0
+    epoch: int = 0  # rises with every attachment: who attached later waits behind who attached earlier
+    progress: Progress = Progress.IDLE
+    poisoned: int = 0  # messages whose attempts are used up, and which are tried on
+    poisoned_keys: tuple[str, ...] = ()  # of the oldest of them
+    put_off: int = 0  # handoffs in a row that its calls did not end in time for
+    next_drain_s: float = 0.0  # how long the next may wait for them, if one was put off
+
+
+@dataclass(frozen=True, slots=True)
+class BeatContent:
+    queues: tuple[QueueState, ...] = ()
+    rebalance: Rebalance = Rebalance.READY
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """To all, once after the index was claimed."""
+
+    sender: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The answer to a hello, to the one who said it."""
+
+    sender: Identity
+    content: BeatContent
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """To all, every second and on change."""
+
+    sender: Identity
+    content: BeatContent
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """To all: the sender hands its queues over and goes."""
+
+    sender: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """To all: `dead` has no mailbox any more; `by` is the index that found it out."""
+
+    dead: Identity
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """To one, mandatory. It needs no answer: only its return says something."""
+
+    sender: Identity
+    target: str  # the incarnation that is meant
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """To all: the sender is about to give `queue` to member `to`; everybody else gets behind that one."""
+
+    sender: Identity
+    queue: int
+    to: int
+    move: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reattached:
+    """To the mover: the sender is out of the successor's way."""
+
+    sender: Identity
+    queue: int
+    move: str
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """To the successor, just before the queue is let go: what was processed, and since when the queue stood still.
+
+    `paused_s` is how long the sender had not started a call of the queue when it sent this. `waiting`: the queue had
+    messages then; else nobody knows which part of the time until the next delivery it stood still.
+    """
+
+    sender: Identity
+    queue: int
+    move: str
+    positions: Positions
+    paused_s: float
+    waiting: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Repartition:
+    """To all, from who changes the group's number of queues and is no member: there are to be `queues`, and nothing
+    waits in any; or there are so many now, if `done`."""
+
+    sender: Identity
+    queues: int
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """To all, before queues change: what the sender processed of one, as its keys may go to anybody."""
+
+    sender: Identity
+    positions: Positions
+
+
+Message = (
+    Hello | Welcome | Beat | Leave | Gone | Ping | Move | Reattached | Handover | Repartition | Knowledge
+)
+
+
+VERSION = 1
+
+LOOK = b'{"v":1,"type":"look","index":0,"name":"","incarnation":""}'
+"""To one index, by somebody who has none yet: only its return says something."""
+
+
+def encode(message: Message) -> bytes:
+    who = message.dead if isinstance(message, Gone) else message.sender
+    fields: dict[str, Any] = {
+        "v": VERSION,
+        "type": type(message).__name__.lower(),
+        "index": who.index,
+        "name": who.name,
+        "incarnation": who.incarnation,
+    }
+    match message:
+        case Welcome(content=content) | Beat(content=content):
+            fields |= encode_content(content)
+        case Gone(by=by):
+            fields["by"] = by
+        case Ping(target=target):
+            fields["target"] = target
+        case Move():
+            fields |= {"queue": message.queue, "to": message.to, "move": message.move, "why": message.why}
+        case Reattached():
+            fields |= {"queue": message.queue, "move": message.move}
+        case Handover():
+            fields |= {"queue": message.queue, "move": message.move, "paused_s": round(message.paused_s, 6)}
+            fields["waiting"] = message.waiting
+            fields |= _encode_positions(message.positions)
+        case Knowledge(positions=positions):
+            fields |= _encode_positions(positions)
+        case Repartition(queues=queues, done=done):
+            fields |= {"queues": queues, "done": done}
+        case _:
+            pass
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode(body: bytes | memoryview) -> Message | None:
+    """The message in `body`; None if it is of a version or type this member does not know. Raises MessageError."""
+    try:
+        fields = json.loads(bytes(body))
+        if not isinstance(fields, dict):
+            raise MessageError("a member's message is not a JSON object")
+        if fields.get("v") != VERSION:
+            return None
+        return _decode(fields)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise MessageError(f"not a member's message: {type(error).__name__}: {error}") from error
+
+
+def _decode(fields: dict[str, Any]) -> Message | None:
+    who = Identity(_number(fields["index"]), str(fields["name"]), str(fields["incarnation"]))
+    match fields["type"]:
+        case "hello":
+            return Hello(who)
+        case "leave":
+            return Leave(who)
+        case "welcome":
+            return Welcome(who, _decode_content(fields))
+        case "beat":
+            return Beat(who, _decode_content(fields))
+        case "gone":
+            return Gone(who, _number(fields["by"]))
+        case "ping":
+            return Ping(who, str(fields["target"]))
+        case "move":
+            queue, to = _number(fields["queue"]), _number(fields["to"])
+            return Move(who, queue, to, str(fields["move"]), str(fields.get("why", "")))
+        case "reattached":
+            return Reattached(who, _number(fields["queue"]), str(fields["move"]))
+        case "handover":
+            positions = _decode_positions(fields)
+            queue, paused_s = _number(fields["queue"]), float(fields["paused_s"])
+            waiting = fields.get("waiting") is not False
+            return Handover(who, queue, str(fields["move"]), positions, paused_s, waiting)
+        case "knowledge":
+            return Knowledge(who, _decode_positions(fields))
+        case "repartition":
+            return Repartition(who, _number(fields["queues"]), fields["done"] is True)
+    return None
+
+
+def _encode_positions(positions: Positions) -> dict[str, Any]:
+    return {"streams": positions.streams, "attempts": positions.attempts}
+
+
+def _decode_positions(fields: dict[str, Any]) -> Positions:
+    return Positions(
+        tuple(
+            (str(publisher), _number(hash_), tuple((_number(a), _number(b)) for a, b in runs))
+            for publisher, hash_, runs in fields["streams"]
+        ),
+        tuple(
+            (str(publisher), _number(hash_), _number(seq), _number(count))
+            for publisher, hash_, seq, count in fields["attempts"]
+        ),
+    )
+
+
+def encode_content(content: BeatContent) -> dict[str, Any]:
+    return {
+        "queues": [
+            {
+                "queue": state.queue,
+                "role": "primary" if state.primary else "secondary",
+                "active": state.active,
+                "in_flight": state.in_flight,
+                "delivered": state.delivered,
+                "status": state.status.value,
+                "epoch": state.epoch,
+                "progress": state.progress.value,
+                "poisoned": state.poisoned,
+                "poisoned_keys": list(state.poisoned_keys),
+                "put_off": state.put_off,
+                **({"next_drain_s": round(state.next_drain_s, 3)} if state.put_off else {}),
+            }
+            for state in content.queues
+        ],
+        "rebalance": content.rebalance.value,
+        "counts": content.counts,
+    }
+
+
+def _decode_content(fields: dict[str, Any]) -> BeatContent:
+    queues = tuple(
+        QueueState(
+            queue=_number(state["queue"]),
+            primary=state["role"] == "primary",
+            active=state["active"] is True,
+            status=Status(state["status"]),
+            in_flight=_number(state["in_flight"]),
+            delivered=_number(state["delivered"]),
+            epoch=_number(state["epoch"]),
+            progress=Progress(state["progress"]),
+            poisoned=_number(state.get("poisoned", 0)),
+            poisoned_keys=tuple(map(str, state.get("poisoned_keys", ()))),
+            put_off=_number(state.get("put_off", 0)),
+            next_drain_s=float(state.get("next_drain_s", 0.0)),
+        )
+        for state in fields["queues"]
+    )
+    counts = {str(name): _number(count) for name, count in fields["counts"].items()}
+    return BeatContent(queues, Rebalance(fields["rebalance"]), counts)
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is not a number from 0 up")
+    return value

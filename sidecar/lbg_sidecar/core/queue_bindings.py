@@ -1,0 +1,297 @@
+"""Bindings of a member to the queues of its group, their phases, and the rules of balancing."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from lbg_broker.group import balanced_primaries, static_primaries
+from lbg_sidecar.core.acks import derived_prefetch
+from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.dispatcher import Backoff, Dispatcher
+from lbg_sidecar.core.effects import Abort, Attach, Detach, Done, Effect
+from lbg_sidecar.core.protocol import Status
+
+
+class Assignment(enum.StrEnum):
+    """Rule of assigning queues to members. `static`: queue mod clients == index, the rule of "Sticky Load
+    Balancing"; `balanced`: computed from who is there, so that loads differ by at most one."""
+
+    BALANCED = "balanced"
+    STATIC = "static"
+
+
+@dataclass(frozen=True, slots=True)
+class BalancingRules:
+    queue_count: int
+    assignment: Assignment = Assignment.BALANCED
+    client_count: int = 1
+    prefetch: int | None = None
+    rebalance_delay_s: float = 5.0
+    max_handoff_s: float = 3.0
+    release_interval_s: float = 30.0
+    answers_s: float = 0.1
+    moves_at_once: int = 2
+    shutdown_grace_s: float = 20.0
+    ack_interval_s: float = 0.005
+    consumer_timeout_s: float = 1800.0
+    on_rabbitmq: bool = False
+
+    def primaries(self, live: frozenset[int]) -> dict[int, int | None]:
+        """Index that should serve each queue; None when nobody should in particular."""
+        if self.assignment is Assignment.STATIC:
+            return static_primaries(self.queue_count, self.client_count, live)
+        return dict.fromkeys(range(self.queue_count)) | balanced_primaries(self.queue_count, live)
+
+
+class Phase(enum.Enum):
+    """A channel's life. A delivery may come while ATTACHING: the broker does not wait for us to read its answer."""
+
+    UNBOUND = enum.auto()
+    ATTACHING = enum.auto()
+    ATTACHED = enum.auto()
+    DETACHING = enum.auto()
+
+
+@dataclass(slots=True, eq=False)
+class Binding:
+    """`active` is known from deliveries only: AMQP does not tell a consumer that its turn has come."""
+
+    queue: int
+    phase: Phase = Phase.UNBOUND
+    attachment: Attachment | None = None
+    epoch: int = 0
+    active: bool = False
+    activated_at: float = 0.0
+    attached_at: float = (
+        0.0  # when the attachment was asked for: so it is not in front of what was there before
+    )
+    attach_due: float = 0.0
+    failures: int = 0
+    move_due: float = 0.0  # no handoff before this: an earlier one was put off
+    put_off: int = 0  # handoffs in a row that were put off, because the queue did not drain in time
+    answers: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # movers that wait for us to be out of the way
+    quiet: bool = False  # re-attached only to be behind somebody: not worth telling everybody
+    release_due: float | None = None  # when to get behind the primary
+    delivered: int = 0  # through earlier attachments
+
+    @property
+    def delivered_in_all(self) -> int:
+        """Messages that ever came to this member from the queue."""
+        return self.delivered + (self.attachment.delivered if self.attachment is not None else 0)
+
+    @property
+    def waiting(self) -> bool:
+        """Attached, and nothing was ever delivered to it: idle, or behind another consumer."""
+        return self.phase in (Phase.ATTACHING, Phase.ATTACHED) and not self.active
+
+    @property
+    def status(self) -> Status:
+        if self.attachment is None or (self.phase is Phase.ATTACHING and not self.active):
+            return Status.UNBOUND
+        if self.active:
+            return Status.PAUSED if self.attachment.frozen or self.phase is Phase.DETACHING else Status.READY
+        return Status.UNASSIGNED if self.phase is Phase.ATTACHED else Status.UNBOUND
+
+
+ATTACH_BACKOFF = Backoff(first_s=0.2, max_s=10.0)
+
+CONSUMER_TIMEOUT = "x-consumer-timeout"
+"""Of basic.consume, in ms; RabbitMQ before 4.3 ignores it. From then on a timeout takes back what was held for too long
+and leaves the rest to the consumer, while the next one goes past it: it must not strike before this member gives the
+queue back (docs/rabbitmq.md). Sent to every version, because a node may be upgraded under a member."""
+
+SINGLE_ACKS_AT_CLOSE = 15
+"""With the cumulative one 16 frames: a closing channel of a quorum queue carries those out (docs/rabbitmq.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAssignedAttachments:
+    """To a queue that the embedded broker shares out among its consumers. `partitions` as many as it has (1 where it
+    has none); `arguments` makes those of basic.consume, anew for each attachment; `session` is its name where it
+    shares out by sessions. `moves`: parts of it go from one live consumer to another, and its window can change. Its
+    closing channel carries out any number of acks."""
+
+    partitions: int
+    arguments: Callable[[], Mapping[str, str | int]]
+    session: str | None = None
+    moves: bool = False
+
+
+class Bindings:
+    def __init__(
+        self,
+        rules: BalancingRules,
+        dispatcher: Dispatcher,
+        effects: list[Effect],
+        *,
+        uniform: Callable[[], float],
+        native: BrokerAssignedAttachments | None = None,
+    ) -> None:
+        self.rules = rules
+        self.consumer_timeout_s = rules.consumer_timeout_s
+        """Effective consumer timeout of the broker: the setting, or a lower value that was observed."""
+        self.all = [Binding(queue) for queue in range(rules.queue_count)]
+        self._dispatcher = dispatcher
+        self._effects = effects
+        self._uniform = uniform
+        self._native = native
+
+    def repartition(self, partitions: int) -> None:
+        """The broker has so many partitions in its queue now."""
+        if self._native is not None:
+            self._native = replace(self._native, partitions=partitions)
+            for binding in self.all:
+                if binding.attachment is not None:
+                    binding.attachment.partitions = partitions
+
+    def attach_due(self, now: float) -> None:
+        """Attach to every queue that has no channel and whose time has come."""
+        for binding in self.all:
+            if binding.phase is Phase.UNBOUND and now >= binding.attach_due:
+                self.attach(binding, now)
+
+    @property
+    def next_due(self) -> float:
+        return min(
+            (binding.attach_due for binding in self.all if binding.phase is Phase.UNBOUND),
+            default=float("inf"),
+        )
+
+    def attach(self, binding: Binding, now: float) -> None:
+        binding.epoch += 1
+        binding.phase = Phase.ATTACHING
+        binding.attached_at = now
+        native = self._native
+        binding.attachment = Attachment(
+            binding.queue,
+            binding.epoch,
+            prefetch=self._widest() if self._has_one_window else self.prefetch(),
+            partitions=native.partitions if native is not None else 1,
+            session=native.session if native is not None else None,
+        )
+        arguments = native.arguments() if native is not None else self._arguments()
+        self._effects.append(Attach(binding.attachment, arguments))
+
+    def attached(self, attachment: Attachment) -> Binding | None:
+        """The broker has the consumer. None if this attachment is over already."""
+        binding = self.all[attachment.queue]
+        if binding.attachment is not attachment:
+            return None
+        if binding.phase is Phase.ATTACHING:
+            binding.phase = Phase.ATTACHED
+            binding.failures = 0
+        return binding
+
+    def detach(self, binding: Binding) -> int:
+        """Settle, forget, close. Returns how many messages that cut off at work: they are delivered again."""
+        attachment = binding.attachment
+        assert attachment is not None
+        binding.phase = Phase.DETACHING
+        done = attachment.ack_window.take()
+        singly_max = SINGLE_ACKS_AT_CLOSE if self._native is None else len(attachment.ack_window.scattered)
+        singly = attachment.ack_window.take_scattered(singly_max)
+        cut_off = _at_work(attachment)
+        self._dispatcher.counts.forced += cut_off
+        running, rest = self._dispatcher.close(attachment)
+        if running:
+            self._effects.append(Abort(tuple(running)))
+        self._effects.append(
+            Detach(attachment, done[-1].tag if done else None, tuple(held.tag for held in singly))
+        )
+        if done or singly:
+            self._effects.append(Done((*done, *singly), settled=True))
+        self._released(rest, running)
+        return cut_off
+
+    def closed(self, attachment: Attachment, now: float) -> Binding | None:
+        """The channel is gone, because we closed it or of itself. None if that is known already."""
+        binding = self.all[attachment.queue]
+        if binding.attachment is not attachment:
+            return None
+        if binding.phase is not Phase.DETACHING:
+            self._cut_off(attachment)
+            binding.failures += 1
+            binding.attach_due = now + ATTACH_BACKOFF.delay_s(binding.failures, self._uniform)
+        else:
+            binding.attach_due = now
+        self._unbind(binding)
+        return binding
+
+    def lost(self) -> int:
+        """The connection is gone and every channel with it: stop everything at once. Returns how many messages that
+        cut off: called, or done and not acknowledged."""
+        cut_off = 0
+        for binding in self.all:
+            if binding.attachment is not None:
+                if not binding.attachment.closed:
+                    cut_off += len(binding.attachment.ack_window.prefix) + _at_work(binding.attachment)
+                    self._cut_off(binding.attachment)
+                self._unbind(binding)
+            binding.attach_due = 0.0
+            binding.answers.clear()
+        return cut_off
+
+    def _cut_off(self, attachment: Attachment) -> None:
+        running, rest = self._dispatcher.close(attachment)
+        if running:
+            self._effects.append(Abort(tuple(running)))
+        self._released(rest, running)
+
+    def _released(self, rest: list[InFlight], running: list[InFlight]) -> None:
+        # A call that still runs is journalled when it has ended.
+        still = set(running)
+        over = tuple(held for held in rest if held not in still)
+        if over:
+            self._effects.append(Done(over, settled=False))
+
+    def _unbind(self, binding: Binding) -> None:
+        assert binding.attachment is not None
+        binding.delivered += binding.attachment.delivered
+        binding.attachment = None
+        binding.phase = Phase.UNBOUND
+        binding.active = False
+        binding.release_due = None
+        binding.put_off = 0
+
+    def _arguments(self) -> Mapping[str, str | int]:
+        if not self.rules.on_rabbitmq:
+            return {}
+        return {CONSUMER_TIMEOUT: round(self.consumer_timeout_s * 1000)}
+
+    def prefetch(self) -> int:
+        """The window of a queue, by what is known of the application now."""
+        return self._prefetch(self._dispatcher.service_time_s())
+
+    @property
+    def _has_one_window(self) -> bool:
+        """True if the window of an attachment is the widest, whatever the application has shown.
+
+        A broker that moves parts of its queue takes back what a narrower one would not have asked for. And a quorum
+        queue puts what comes back behind what came back before: who was given less than its predecessor gave back, and
+        gives that back, has it delivered after the rest. So all windows are the same (docs/rabbitmq.md).
+        """
+        native = self._native
+        return self.rules.on_rabbitmq if native is None else native.moves
+
+    def _widest(self) -> int:
+        return self._prefetch(None)
+
+    def _prefetch(self, service_time_s: float | None) -> int:
+        if self.rules.prefetch is not None:
+            return self.rules.prefetch
+        return derived_prefetch(
+            concurrency=self._dispatcher.rules.concurrency,
+            service_time_s=service_time_s,
+            consumer_timeout_s=self.consumer_timeout_s,
+            handoff_s=self.rules.max_handoff_s if self._native is not None and self._native.moves else None,
+        )
+
+
+def _at_work(attachment: Attachment) -> int:
+    """Called, on the way to a confirm, or done behind a message that is not."""
+    waiting = len(attachment.unconfirmed) + len(attachment.parked)
+    return len(attachment.running) + waiting + len(attachment.ack_window.scattered)

@@ -1,0 +1,305 @@
+"""Rebalancing: rebalance delay, and the moves and releases that are wanted and started.
+
+Waiting consumers are first in, first out, and each wrong one in between costs a hop (docs/rabbitmq.md, "Facts").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from lbg_sidecar.core.effects import Effect
+from lbg_sidecar.core.handoff import Handoffs
+from lbg_sidecar.core.protocol import Identity, Move, Reattached, Rebalance, Status
+from lbg_sidecar.core.queue_bindings import Assignment, Binding, Bindings, Phase
+from lbg_sidecar.core.roster import Peer, Post, Roster
+
+
+class HoldDown:
+    """Rebalance delay: the live set that primaries are computed from.
+
+    A change of the live set starts the delay, a further change starts it again, and a return to the set that
+    counts already ends it with nothing to move ("Configuring Partitioned Queues", rebalance delay).
+    """
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+        self.settled: frozenset[int] = frozenset()
+        self.due: float | None = None
+        """Time at which the delay ends; None while nothing has changed."""
+        self._latest: frozenset[int] = frozenset()
+
+    def observe(self, live: frozenset[int], now: float) -> None:
+        if live == self._latest:
+            return
+        self._latest = live
+        self.due = None if live == self.settled else now + self.delay_s
+
+    def tick(self, now: float) -> bool:
+        """True if the latest set counts from now on."""
+        if self.due is None or now < self.due:
+            return False
+        self.due = None
+        self.settled = self._latest
+        return True
+
+
+Primaries = dict[int, int | None]
+
+
+def moves_wanted(
+    bindings: Bindings, roster: Roster, primaries: Primaries, now: float
+) -> Iterator[tuple[Binding, int]]:
+    """Queues that this member serves and another should: (queue, successor).
+
+    One that came to it by chance stays for the rebalance delay, and one whose handoff was given up for as long as
+    was said then. A successor that has not said that it is bound to the queue, or says nothing any more, could not
+    take it.
+    """
+    assert roster.me is not None
+    for binding in bindings.all:
+        to = primaries[binding.queue]
+        if not binding.active or to is None or to == roster.me.index or binding.phase is Phase.DETACHING:
+            continue
+        if now < max(binding.activated_at + bindings.rules.rebalance_delay_s, binding.move_due):
+            continue
+        if _bound(roster, to, binding.queue) and not roster.is_silent(to, now):
+            yield binding, to
+
+
+def releases_wanted(bindings: Bindings, roster: Roster, primaries: Primaries) -> Iterator[Binding]:
+    """Queues where this member waits and may stand in front of the primary.
+
+    A consumer learns from a delivery that it is active, so an idle queue may have anybody at its head; and a move
+    takes one hop only if its successor, as a rule the primary, is next in line. Getting behind it once is enough.
+    """
+    assert roster.me is not None
+    for binding in bindings.all:
+        to = primaries[binding.queue]
+        if binding.phase is not Phase.ATTACHED or binding.active or to is None or to == roster.me.index:
+            continue
+        peer = roster.peers.get(to)
+        if peer is None or not _bound(roster, to, binding.queue) or peer.claims(binding.queue):
+            continue
+        if not is_behind(binding, peer):
+            yield binding
+
+
+def is_behind(binding: Binding, peer: Peer) -> bool:
+    """True if this member waits behind `peer`: it attached after it heard that the other had.
+
+    As far as is known: the peer may have attached anew since it last told its state.
+    """
+    attached_at = peer.attached_at.get(binding.queue)
+    return attached_at is not None and binding.attached_at > attached_at
+
+
+def held_too_long(bindings: Bindings, now: float, *, share: float) -> Iterator[Binding]:
+    """Queues whose oldest delivery has waited for this share of the broker's consumer timeout.
+
+    Closing gives it back in order before the broker closes the channel with an error.
+    """
+    limit_s = bindings.consumer_timeout_s * share
+    for binding in bindings.all:
+        if binding.active and binding.phase is Phase.ATTACHED:
+            assert binding.attachment is not None
+            oldest = binding.attachment.ack_window.oldest
+            if oldest is not None and now - oldest.received_at > limit_s:
+                yield binding
+
+
+def _bound(roster: Roster, index: int, queue: int) -> bool:
+    peer = roster.peers.get(index)
+    state = peer.queues.get(queue) if peer is not None else None
+    return state is not None and state.status is not Status.UNBOUND
+
+
+MOVE_OVER_AFTER_S = 0.5
+"""After its announcement, a move and the re-attaching that belongs to it are over, as a rule."""
+
+
+class SuccessorBinding:
+    def __init__(self, bindings: Bindings, roster: Roster, effects: list[Effect]) -> None:
+        self._bindings = bindings
+        self._roster = roster
+        self._effects = effects
+        self._moved_at: dict[int, float] = {}  # queue -> when a move of it was last announced
+
+    def announced(self, move: Move, me: Identity, now: float) -> None:
+        """Another member gives a queue away: make way, unless it comes to this one."""
+        moved_at = self._moved_at.get(move.queue, float("-inf"))
+        self._moved_at[move.queue] = now
+        binding = self._bindings.all[move.queue]
+        if move.to == me.index:
+            return
+        if binding.active:
+            # Deliveries on a live channel prove that this member is the active one: the mover's is gone.
+            return
+        successor = self._roster.peers.get(move.to)
+        # What the successor told after the last move of this queue is still true: nobody re-attaches otherwise.
+        is_known = successor is not None and successor.told_at > moved_at + MOVE_OVER_AFTER_S
+        if binding.phase is Phase.ATTACHED and not (successor and is_known and is_behind(binding, successor)):
+            binding.answers.append((move.sender.index, move.move))
+            binding.quiet = True
+            self._bindings.detach(binding)
+        elif binding.phase is Phase.DETACHING:
+            binding.answers.append((move.sender.index, move.move))
+        else:
+            # Behind the successor already, or not attached, or only just attaching.
+            self._answer(me, binding, move.sender.index, move.move)
+
+    def closed(self, binding: Binding) -> None:
+        """The channel of a queue is gone: nothing of this member waits for it now."""
+        me = self._roster.me
+        if me is not None:
+            for mover, move in binding.answers:
+                self._answer(me, binding, mover, move)
+        binding.answers.clear()
+
+    def _answer(self, me: Identity, binding: Binding, mover: int, move: str) -> None:
+        self._effects.append(Post(Reattached(me, binding.queue, move), to=mover))
+
+
+REATTACH_AT_ONCE = 8
+"""Waiting consumers that are taken away and put behind again at the same time; more would be a burst on the broker."""
+
+GIVE_BACK_AT = 0.5
+CUT_OFF_AT = 0.75
+"""Of the broker's consumer timeout, after which it closes the channel with an error: from one half on a queue is given
+back if it drains; at three quarters what has not drained is cut off, because soon the broker would do it."""
+
+FROZEN_WITHIN = 0.5
+"""Of the time that a member gives its queues away in: by then it has begun with all of them, whatever the application
+does. A move that waits for a slow call makes room for the next one."""
+
+GET_BEHIND_WITHIN = 0.6
+"""Of the rebalance delay: the rest is for beats to tell of it."""
+
+
+class Balancer:
+    def __init__(
+        self, bindings: Bindings, handoffs: Handoffs, roster: Roster, *, uniform: Callable[[], float]
+    ) -> None:
+        self.holddown = HoldDown(bindings.rules.rebalance_delay_s)
+        self._rules = bindings.rules
+        self._bindings = bindings
+        self._handoffs = handoffs
+        self._roster = roster
+        self._uniform = uniform
+        self._release_due = float("inf")
+        self._to_release: set[int] = set()
+
+    def joined(self, now: float) -> None:
+        self._release_due = now + self._release_in_s()
+
+    def parted(self) -> None:
+        self._to_release.clear()
+
+    @property
+    def status(self) -> Rebalance:
+        if self.holddown.due is not None:
+            return Rebalance.HOLD_DOWN
+        return Rebalance.REBALANCING if self._handoffs.moves or self._to_release else Rebalance.READY
+
+    def balance(self, now: float) -> None:
+        """One look at all queues. Needs a claimed index."""
+        for binding in held_too_long(self._bindings, now, share=GIVE_BACK_AT):
+            if binding.queue not in self._handoffs.moves and now >= binding.move_due:
+                self._handoffs.start(binding, None, "held for half of the consumer timeout", now)
+        for binding in held_too_long(self._bindings, now, share=CUT_OFF_AT):
+            self._handoffs.cut_off(binding, "held for three quarters of the consumer timeout", now)
+        if self._rules.assignment is Assignment.STATIC:
+            self._release_secondaries(now)
+            return
+        self._get_behind(now)
+        if self.holddown.due is None:
+            self._move(now)
+
+    def leave(self, now: float, *, by: float) -> bool:
+        """Give every queue away, from `by` on at any price; True when none is bound any more."""
+        bound = [binding for binding in self._bindings.all if binding.attachment is not None]
+        moves = self._handoffs.moves
+        late = now >= by
+        primaries = self._rules.primaries(self._roster.live)
+        for binding in bound:
+            if binding.phase is Phase.DETACHING or binding.queue in moves:
+                continue
+            if not binding.active or late:
+                self._bindings.detach(binding)
+            elif self._handoffs.under_way(now, but_drained_for_s=self._turn_s()) < self._rules.moves_at_once:
+                to = primaries[binding.queue]
+                is_there = to is not None and not self._roster.is_silent(to, now)
+                self._handoffs.start(binding, to if is_there else None, "leave", now)
+        if late:
+            self._handoffs.force(now)
+        return not bound
+
+    def _turn_s(self) -> float:
+        rules = self._rules
+        within_s = FROZEN_WITHIN * min(rules.shutdown_grace_s, rules.max_handoff_s)
+        return within_s * rules.moves_at_once / rules.queue_count
+
+    def _move(self, now: float) -> None:
+        primaries = self._rules.primaries(self.holddown.settled)
+        moves = self._handoffs.moves
+        me = self._roster.me
+        for binding in self._bindings.all:
+            if me is None or primaries[binding.queue] in (None, me.index):
+                binding.put_off = 0
+        for binding, to in moves_wanted(self._bindings, self._roster, primaries, now):
+            if len(moves) >= self._rules.moves_at_once:
+                break
+            if binding.queue not in moves:
+                self._handoffs.start(binding, to, "rebalance", now)
+
+    def _get_behind(self, now: float) -> None:
+        """Make room for primaries while the rebalance delay runs, so that a move finds its way clear.
+
+        Spread over most of the delay: every member does it for every queue that changes hands.
+        """
+        primaries = self._rules.primaries(self._roster.live)
+        wanted = set(releases_wanted(self._bindings, self._roster, primaries))
+        room = self._room()
+        for binding in self._bindings.all:
+            if binding not in wanted:
+                binding.release_due = None
+                continue
+            if binding.release_due is None:
+                binding.release_due = (
+                    now + GET_BEHIND_WITHIN * self._rules.rebalance_delay_s * self._uniform()
+                )
+            if now >= binding.release_due and room > 0:
+                room -= 1
+                binding.release_due = None
+                binding.quiet = True
+                self._bindings.detach(binding)
+
+    def _release_secondaries(self, now: float) -> None:
+        """The release of "Sticky Load Balancing" (consumer group clients), a few queues at a time."""
+        if now >= self._release_due:
+            self._release_due = now + self._release_in_s()
+            if self._roster.peers:  # alone, this member would only get them back
+                self._to_release = set(range(self._rules.queue_count))
+        me = self._roster.me
+        if not self._to_release or me is None:
+            return
+        primaries = self._rules.primaries(self._roster.live)
+        moves = self._handoffs.moves
+        room = self._room()
+        for queue in sorted(self._to_release):
+            binding = self._bindings.all[queue]
+            if primaries[queue] == me.index or queue in moves:
+                self._to_release.discard(queue)
+            elif binding.active:
+                if len(moves) < self._rules.moves_at_once and now >= binding.move_due:
+                    self._to_release.discard(queue)
+                    self._handoffs.start(binding, None, "release", now)
+            elif binding.phase is Phase.ATTACHED and room > 0:
+                room -= 1
+                self._to_release.discard(queue)
+                self._bindings.detach(binding)
+
+    def _room(self) -> int:
+        return REATTACH_AT_ONCE - sum(binding.phase is Phase.DETACHING for binding in self._bindings.all)
+
+    def _release_in_s(self) -> float:
+        return self._rules.release_interval_s * (0.9 + 0.2 * self._uniform())

@@ -1,0 +1,314 @@
+"""Roster of live members, and the claim of an index.
+
+A member is live from the first word of its incarnation until its leave, or until a message to its mailbox comes
+back: a mailbox is gone only when its connection is. Silence alone proves nothing and removes nobody; it makes
+this member look. Everybody looks after the next one in the ring of indexes, so each crash is found by one ping
+of one member and told to the rest; beats repair what was lost on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from lbg_sidecar.core.protocol import (
+    Beat,
+    BeatContent,
+    Gone,
+    Handover,
+    Hello,
+    Identity,
+    Knowledge,
+    Leave,
+    Message,
+    Move,
+    Ping,
+    QueueState,
+    Reattached,
+    Repartition,
+    Welcome,
+)
+
+
+class IndexClaim:
+    """The indexes to try, one after another, until a declaration succeeds.
+
+    Its previous index first, then the lowest that may be free. `free` are those whose mailbox was missing when
+    this member looked (a mandatory message to each came back), None if it did not look; whatever lies in
+    `looked` and not in `free` is taken, so it is not worth a refusal. A member with a `fixed` index tries that
+    one only.
+    """
+
+    def __init__(
+        self,
+        *,
+        previous: int | None = None,
+        fixed: int | None = None,
+        looked: Collection[int] = (),
+        free: Collection[int] = (),
+    ) -> None:
+        self.fixed = fixed
+        self._taken = set(looked) - set(free) if fixed is None else set()
+        self._first = fixed if fixed is not None else previous
+        if self._first is not None and fixed is None and self._first in self._taken:
+            self._first = None
+
+    def candidate(self) -> int | None:
+        """The index to declare next; None when the fixed one is taken."""
+        if self.fixed is not None:
+            return None if self.fixed in self._taken else self.fixed
+        if self._first is not None and self._first not in self._taken:
+            return self._first
+        index = 0
+        while index in self._taken:
+            index += 1
+        return index
+
+    def taken(self, index: int) -> None:
+        """The broker refused `index` (405 RESOURCE_LOCKED)."""
+        self._taken.add(index)
+
+
+LOST, LEAVE, UNSERVED = "lost", "leave", "unserved"
+"""Cause for which a queue was without an active member; see `Roster.last_server`."""
+
+
+@dataclass(slots=True)
+class Peer:
+    identity: Identity
+    heard_at: float
+    looked_at: float = float("-inf")
+    queues: dict[int, QueueState] = field(default_factory=dict)
+    attached_at: dict[int, float] = field(default_factory=dict)  # when its present epoch was first heard of
+    letting_go: set[int] = field(default_factory=set)  # announced a move; true until its next beat
+    told_at: float = float("-inf")  # when it last told its state
+
+    def claims(self, queue: int) -> bool:
+        """True if it said that it is the active consumer."""
+        state = self.queues.get(queue)
+        return state is not None and state.active and queue not in self.letting_go
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A message to publish: to one index (mandatory: its return proves that mailbox gone), or to all."""
+
+    message: Message
+    to: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds; each is spread by plus or minus a fifth, so that members do not act in step."""
+
+    beat_s: float = 1.0
+    ping_s: float = 0.5
+    silence_s: float = 3.5  # three beats and a half without a word: look whether its mailbox is there
+    change_s: float = 0.02  # a change is told after this long, together with those that follow it
+    suspicion_s: float = 0.1  # at most one ping to one member in this time, however often it is suspected
+
+
+class Roster:
+    def __init__(
+        self,
+        timings: Timings,
+        *,
+        uniform: Callable[[], float],
+        content: Callable[[], BeatContent],
+        incarnation: Callable[[], str],
+    ) -> None:
+        self.me: Identity | None = None
+        self.peers: dict[int, Peer] = {}
+        self.conflict = False
+        """Somebody else speaks with this member's index: its own claim is void."""
+        self._timings = timings
+        self._uniform = uniform
+        self._content = content
+        self._incarnation = incarnation
+        self._dead: dict[str, None] = {}  # incarnations that are over, the latest last
+        self._left_behind: dict[int, tuple[int, str]] = {}  # queues of those that are gone, and how they went
+        self._beat_due = self._ping_due = 0.0
+        self._leaving = False
+
+    @property
+    def live(self) -> frozenset[int]:
+        me = {self.me.index} if self.me is not None and not self._leaving else set()
+        return frozenset(me | self.peers.keys())
+
+    def join(self, index: int, name: str, now: float) -> list[Post]:
+        """The mailbox of `index` is ours: say hello."""
+        self.peers.clear()
+        self._dead.clear()  # what the last connection showed, the side of a partition perhaps
+        self._left_behind.clear()
+        self.conflict = False
+        self.me = Identity(index, name, self._incarnation())
+        self._beat_due = now + self._spread(self._timings.beat_s)
+        self._ping_due = now + self._spread(self._timings.ping_s)
+        return [Post(Hello(self.me))]
+
+    def part(self) -> None:
+        """The connection is lost, and with it the mailbox."""
+        if self.me is not None:
+            self._bury(self.me.incarnation)
+        self.me = None
+        self.peers.clear()
+
+    def stay(self) -> None:
+        """It left for a while only: the next join counts again."""
+        self._leaving = False
+
+    def leave(self) -> list[Post]:
+        self._leaving = True
+        return [Post(Leave(self.me))] if self.me is not None else []
+
+    def receive(self, message: Message, now: float) -> list[Post]:
+        me = self.me
+        if me is None or isinstance(message, Repartition):
+            return []
+        if isinstance(message, Gone):
+            return self._told_gone(me, message, now)
+        sender = message.sender
+        if sender.incarnation == me.incarnation:
+            return []
+        if isinstance(message, Leave):
+            return self._remove(sender, now, how=LEAVE)
+        if isinstance(message, Move):
+            peer = self.peers.get(sender.index)
+            if peer is not None and peer.identity == sender:
+                peer.letting_go.add(message.queue)
+            return []
+        if isinstance(message, Reattached | Handover | Knowledge):
+            return []
+        if sender.incarnation in self._dead:
+            # It lives: a partition of the broker hid its mailbox. It takes a new incarnation when it hears this.
+            return [Post(Gone(sender, me.index), to=sender.index)]
+        if sender.index == me.index:
+            self.conflict = True
+            return []
+        peer = self._admit(sender, now)
+        if isinstance(message, Welcome | Beat):
+            self._update(peer, message.content, now)
+        elif isinstance(message, Hello):
+            return [Post(Welcome(me, self._content()), to=sender.index)]
+        return []
+
+    def returned(self, message: Message, to: int, now: float) -> list[Post]:
+        """A message to index `to` came back: that mailbox was not there when it was sent."""
+        peer = self.peers.get(to)
+        if peer is None or self.me is None:
+            return []
+        if not isinstance(message, Ping):
+            return self.suspect(to, now)
+        if message.target != peer.identity.incarnation:
+            return []
+        return [Post(Gone(peer.identity, self.me.index)), *self._remove(peer.identity, now)]
+
+    def suspect(self, index: int, now: float) -> list[Post]:
+        """Look at once whether this member is still there."""
+        peer = self.peers.get(index)
+        if peer is None or self.me is None or now - peer.looked_at < self._timings.suspicion_s:
+            return []
+        return [self._ping(self.me, peer, now)]
+
+    def last_server(self, queue: int) -> tuple[int | None, str]:
+        """Last member that served a queue which another got without an announcement, as far as is known, and what it
+        means: `lost` (killed, cut off, or it gave the queue back to nobody in particular), `leave`, or `unserved`."""
+        for index, peer in self.peers.items():
+            if peer.claims(queue):
+                return index, LOST
+        return self._left_behind.pop(queue, (None, UNSERVED))
+
+    def is_silent(self, index: int, now: float) -> bool:
+        """Not heard of for so long that nothing should be handed to it, though it may be there."""
+        peer = self.peers.get(index)
+        return peer is None or now - peer.heard_at > self._timings.silence_s
+
+    def changed(self, now: float) -> None:
+        """Something that beats tell has changed: tell it soon."""
+        self._beat_due = min(self._beat_due, now + self._timings.change_s)
+
+    def tick(self, now: float) -> list[Post]:
+        me = self.me
+        if me is None:
+            return []
+        posts = []
+        if now >= self._beat_due:
+            self._beat_due = now + self._spread(self._timings.beat_s)
+            if not self._leaving:
+                posts.append(Post(Beat(me, self._content())))
+        if now >= self._ping_due:
+            self._ping_due = now + self._spread(self._timings.ping_s)
+            for peer in self.peers.values():
+                silent_since = max(peer.heard_at, peer.looked_at)
+                if now - silent_since > self._timings.silence_s:
+                    posts.append(self._ping(me, peer, now))
+            posts += self._ping_successor(me, now)
+        return posts
+
+    @property
+    def next_due(self) -> float:
+        return min(self._beat_due, self._ping_due)
+
+    def _told_gone(self, me: Identity, message: Gone, now: float) -> list[Post]:
+        if message.dead.incarnation != me.incarnation:
+            return self._remove(message.dead, now)
+        # A mailbox that gets this message is not gone. Others will not listen to the old incarnation any more.
+        self._bury(me.incarnation)
+        self.me = Identity(me.index, me.name, self._incarnation())
+        return [] if self._leaving else [Post(Hello(self.me))]
+
+    def _admit(self, sender: Identity, now: float) -> Peer:
+        peer = self.peers.get(sender.index)
+        if peer is None or peer.identity.incarnation != sender.incarnation:
+            if peer is not None:
+                self._bury(peer.identity.incarnation)
+            peer = self.peers[sender.index] = Peer(sender, now)
+        peer.heard_at = now
+        return peer
+
+    def _update(self, peer: Peer, content: BeatContent, now: float) -> None:
+        known = peer.queues
+        for state in content.queues:
+            before = known.get(state.queue)
+            if before is None or before.epoch != state.epoch:
+                peer.attached_at[state.queue] = now
+        peer.queues = {state.queue: state for state in content.queues}
+        for state in content.queues:
+            if state.active:
+                self._left_behind.pop(state.queue, None)
+        peer.letting_go.clear()
+        peer.told_at = now
+
+    def _remove(self, identity: Identity, now: float, *, how: str = LOST) -> list[Post]:
+        self._bury(identity.incarnation)
+        peer = self.peers.get(identity.index)
+        me = self.me
+        if peer is None or peer.identity.incarnation != identity.incarnation or me is None:
+            return []
+        self._left_behind |= {queue: (identity.index, how) for queue in peer.queues if peer.claims(queue)}
+        was_next = self._successor(me) is peer
+        del self.peers[identity.index]
+        # Members often go together (a node of a cluster): look at once whether the one behind is there.
+        return self._ping_successor(me, now) if was_next else []
+
+    def _bury(self, incarnation: str) -> None:
+        self._dead[incarnation] = None
+        if len(self._dead) > 1024:
+            del self._dead[next(iter(self._dead))]
+
+    def _successor(self, me: Identity) -> Peer | None:
+        if not self.peers:
+            return None
+        higher = [index for index in self.peers if index > me.index]
+        return self.peers[min(higher or self.peers)]
+
+    def _ping_successor(self, me: Identity, now: float) -> list[Post]:
+        peer = self._successor(me)
+        return [] if peer is None or self._leaving else [self._ping(me, peer, now)]
+
+    def _ping(self, me: Identity, peer: Peer, now: float) -> Post:
+        peer.looked_at = now
+        return Post(Ping(me, peer.identity.incarnation), to=peer.identity.index)
+
+    def _spread(self, seconds: float) -> float:
+        return seconds * (0.8 + 0.4 * self._uniform())

@@ -1,0 +1,195 @@
+"""Stall watchdog: re-attaches a queue that has messages for this member and delivers none.
+
+A consumer can be stuck while its connection lives: a channel that is half dead, an activation that got lost, a
+member on the wrong side of a healed partition. Nobody tells; it shows only as messages that wait at the broker
+while nothing comes and nothing is held here. So where this member should be served and is idle, it looks at the depth
+of the queue now and then. Everything in here is a hint: a look that failed says nothing, and what follows from a
+wrong one is a closed channel with nothing at work in it, whose messages come again in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lbg_sidecar.core.dispatcher import Counts
+from lbg_sidecar.core.effects import CountReady, Effect, Stalled, Superseded
+from lbg_sidecar.core.handoff import Handoffs
+from lbg_sidecar.core.protocol import Beat
+from lbg_sidecar.core.queue_bindings import Binding, Bindings, Phase
+from lbg_sidecar.core.roster import Roster
+from lbg_sidecar.core.takeover import Takeovers
+
+LOOK_EVERY_S = 5.0
+"""At a queue that gives nothing and had nothing when it was last looked at. A passive declare costs the broker about
+as much as an ack; a group of 16 idle queues has three a second."""
+
+LOOK_AGAIN_S = 2.0
+"""At a queue that had messages. A failover of a quorum queue is over by the third look."""
+
+LOOKS_TO_ACT = 3
+"""That found messages waiting, not fewer each time, and nothing delivered in between."""
+
+PATIENCE_DOUBLES_UP_TO = 8
+"""Times the looks, after restarts that did not help: at last one in 48 s."""
+
+OVERLAP_S = 1.5
+"""A beat and a half: somebody else gets deliveries of a queue for this long while this member, active as it thinks,
+gets none."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """One queue. `delivered` is this member's count at the last progress; `looks` and `restarts` are in a row."""
+
+    delivered: int = 0
+    quiet_since: float = 0.0
+    look_due: float = 0.0
+    is_asked: bool = False
+    ready: int = 0
+    looks: int = 0
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another member that reports to serve a queue of ours, and both delivery counts when that began."""
+
+    incarnation: str
+    theirs: int
+    ours: int
+    heard_at: float
+
+
+class Watchdog:
+    def __init__(
+        self,
+        bindings: Bindings,
+        handoffs: Handoffs,
+        takeovers: Takeovers,
+        roster: Roster,
+        effects: list[Effect],
+        counts: Counts,
+        *,
+        uniform: Callable[[], float],
+    ) -> None:
+        self._bindings = bindings
+        self._handoffs = handoffs
+        self._takeovers = takeovers
+        self._roster = roster
+        self._effects = effects
+        self._counts = counts
+        self._uniform = uniform
+        self._watched = [Watched() for _ in bindings.all]
+        self._rivals: dict[int, Rival] = {}
+        self._due = 0.0
+
+    def is_stalled(self, queue: int) -> bool:
+        """Its channel was closed for giving nothing, and what waited there still waits, as far as this member knows."""
+        return self._watched[queue].restarts > 0
+
+    def tick(self, now: float) -> None:
+        me = self._roster.me
+        if me is None or now < self._due:
+            return
+        self._due = now + 0.4
+        primaries = self._bindings.rules.primaries(self._roster.live)
+        for binding, watched in zip(self._bindings.all, self._watched, strict=True):
+            is_claimed = self._takeovers.is_coming(binding.queue, now) or any(
+                peer.claims(binding.queue) for peer in self._roster.peers.values()
+            )
+            if is_claimed and not binding.active:
+                watched.restarts = 0
+                self._rest(watched, now)
+            elif not self._should_serve(binding, is_primary=primaries[binding.queue] == me.index):
+                self._rest(watched, now)
+            elif not self._is_quiet(binding, watched):
+                self._progressed(binding, watched, now)
+            elif now >= watched.look_due and not watched.is_asked:
+                watched.is_asked = True
+                self._effects.append(CountReady(binding.queue))
+
+    def looked(self, queue: int, ready: int | None, now: float) -> None:
+        """So many messages wait at the broker; None: the look failed, and says nothing."""
+        watched, binding = self._watched[queue], self._bindings.all[queue]
+        watched.is_asked = False
+        if ready is None or not self._is_quiet(binding, watched):
+            watched.looks = 0
+            watched.look_due = now + self._spread(LOOK_EVERY_S)
+            return
+        # Fewer than before: somebody takes them, even if nobody says so.
+        watched.looks = watched.looks + 1 if ready and ready >= watched.ready else 0
+        watched.ready = ready
+        if not ready:  # somebody took it all, and nothing need come here to say so
+            watched.restarts = 0
+        watched.look_due = now + self._spread(LOOK_AGAIN_S if ready else LOOK_EVERY_S)
+        if watched.looks >= LOOKS_TO_ACT * min(2**watched.restarts, PATIENCE_DOUBLES_UP_TO):
+            self._act(binding, watched, now)
+
+    def heard(self, beat: Beat, now: float) -> None:
+        """Somebody else serves a queue that this member thinks it serves: whoever gets deliveries is right."""
+        peer = self._roster.peers.get(beat.sender.index)
+        if peer is None or peer.identity != beat.sender:
+            return
+        for state in beat.content.queues:
+            queue = state.queue
+            if not state.active or queue >= len(self._watched) or not self._bindings.all[queue].active:
+                continue
+            binding, rival = self._bindings.all[queue], self._rivals.get(queue)
+            ours = binding.delivered_in_all
+            if rival is None or rival.incarnation != beat.sender.incarnation or rival.ours != ours:
+                self._rivals[queue] = Rival(beat.sender.incarnation, state.delivered, ours, now)
+            elif state.delivered > rival.theirs and now - rival.heard_at >= OVERLAP_S:
+                del self._rivals[queue]
+                if binding.phase is Phase.ATTACHED and queue not in self._handoffs.moves:
+                    self._counts.overlaps += 1
+                    cut_off = self._bindings.detach(binding)
+                    self._effects.append(Superseded(queue, beat.sender.index, cut_off))
+
+    def parted(self) -> None:
+        """The connection is gone, and the answers to all looks with it."""
+        self._rivals.clear()
+        for watched in self._watched:
+            watched.is_asked = False
+            watched.looks = 0
+
+    def _should_serve(self, binding: Binding, *, is_primary: bool) -> bool:
+        if binding.phase is not Phase.ATTACHED or binding.queue in self._handoffs.moves:
+            return False
+        return binding.active or is_primary
+
+    def _is_quiet(self, binding: Binding, watched: Watched) -> bool:
+        """Nothing came, nothing is at work, and the broker may deliver: neither a slow application nor a blocked
+        key that fills the window."""
+        attachment = binding.attachment
+        return (
+            attachment is not None
+            and binding.phase is Phase.ATTACHED
+            and binding.delivered_in_all == watched.delivered
+            and not attachment.is_at_work
+            and attachment.ack_window.unacked < attachment.prefetch
+        )
+
+    def _progressed(self, binding: Binding, watched: Watched, now: float) -> None:
+        if binding.delivered_in_all != watched.delivered:
+            watched.delivered = binding.delivered_in_all
+            watched.restarts = 0
+        self._rest(watched, now)
+
+    def _rest(self, watched: Watched, now: float) -> None:
+        watched.quiet_since = now
+        watched.looks = watched.ready = 0
+        watched.look_due = now + self._spread(LOOK_AGAIN_S)
+
+    def _act(self, binding: Binding, watched: Watched, now: float) -> None:
+        """Attach anew. Where it is another one's consumer that is stuck, in front of this one: that member hears that
+        the primary came anew, and gets behind it (`rebalance.releases_wanted`)."""
+        watched.looks = 0
+        watched.restarts += 1
+        self._counts.stalls += 1
+        quiet_s = now - max(watched.quiet_since, binding.attached_at)
+        self._effects.append(Stalled(binding.queue, watched.ready, quiet_s))
+        self._bindings.detach(binding)
+
+    def _spread(self, seconds: float) -> float:
+        return seconds * (0.8 + 0.4 * self._uniform())

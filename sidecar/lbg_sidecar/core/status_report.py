@@ -1,0 +1,102 @@
+"""Status report of a member: in its heartbeats, and for operators."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lbg_sidecar.core.dispatcher import poisoned_messages
+from lbg_sidecar.core.protocol import BeatContent, Progress, QueueState, encode_content
+from lbg_sidecar.core.queue_bindings import Binding
+
+if TYPE_CHECKING:
+    from lbg_sidecar.core.exclusive import ExclusiveMember
+    from lbg_sidecar.core.member_core import MemberCore
+
+
+KEYS_TOLD_MAX = 3
+KEY_MAX_CHARS = 64
+"""A beat goes to every member every second: what is wrong, not all of it."""
+
+
+def beat_content(machine: ExclusiveMember) -> BeatContent:
+    me = machine.roster.me
+    primaries = machine.rules.primaries(machine.roster.live)
+    queues = []
+    for binding in machine.bindings.all:
+        attachment = binding.attachment
+        is_stalled = machine.watchdog.is_stalled(binding.queue)
+        queues.append(
+            QueueState(
+                queue=binding.queue,
+                primary=me is not None and primaries[binding.queue] == me.index,
+                active=binding.active,
+                status=binding.status,
+                in_flight=attachment.ack_window.unacked if attachment is not None else 0,
+                delivered=binding.delivered_in_all,
+                epoch=binding.epoch,
+                progress=Progress.STALLED if is_stalled else progress_of(binding),
+                poisoned=len(attachment.poisoned) if attachment is not None else 0,
+                poisoned_keys=poisoned_keys(binding),
+                put_off=binding.put_off,
+                next_drain_s=machine.handoffs.drain_s if binding.put_off else 0.0,
+            )
+        )
+    return BeatContent(tuple(queues), machine.balancer.status, asdict(machine.dispatcher.counts))
+
+
+def progress_of(binding: Binding) -> Progress:
+    """Cause that holds a queue up, as far as this member alone can see it."""
+    attachment = binding.attachment
+    if attachment is None:
+        return Progress.IDLE
+    oldest = attachment.ack_window.oldest
+    if oldest is not None and not attachment.parked:
+        has_failed = oldest.attempts > (oldest in attachment.running)
+        others_run = attachment.ready or len(attachment.running) > (oldest in attachment.running)
+        if has_failed and (attachment.ack_window.unacked >= attachment.prefetch or not others_run):
+            return Progress.BLOCKED
+    return Progress.WORKING if attachment.is_at_work else Progress.IDLE
+
+
+def _served_by(machine: ExclusiveMember, binding: Binding) -> int | None:
+    """The index of who gets the deliveries of a queue, as far as is known; None: nobody is known to."""
+    me, peers = machine.roster.me, machine.roster.peers
+    if binding.active:
+        return me.index if me is not None else None
+    return next((index for index, peer in peers.items() if peer.claims(binding.queue)), None)
+
+
+def poisoned_keys(binding: Binding) -> tuple[str, ...]:
+    held = binding.attachment.poisoned if binding.attachment is not None else ()
+    keys = dict.fromkeys(one.key[:KEY_MAX_CHARS] for one in held if one.key is not None)
+    return tuple(itertools.islice(keys, KEYS_TOLD_MAX))
+
+
+def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:
+    """The same for a view, and more of this member alone, as plain data."""
+    content = encode_content(beat_content(machine))
+    for told, binding in zip(content["queues"], machine.bindings.all, strict=True):
+        attachment = binding.attachment
+        found = poisoned_messages(attachment, now) if attachment is not None else []
+        told["poisoned_messages"] = [asdict(one) for one in found]
+        told["window"] = attachment.prefetch if attachment is not None else None
+        told["served_by"] = _served_by(machine, binding)
+    return {**common_description(machine), **content}
+
+
+def common_description(machine: MemberCore) -> dict[str, Any]:
+    """Description of a member, as far as it is the same in every mode."""
+    me = machine.roster.me
+    lanes = machine.dispatcher.lanes
+    return {
+        "index": me.index if me is not None else None,
+        "incarnation": me.incarnation if me is not None else None,
+        "connected": me is not None,
+        "live": sorted(machine.roster.live),
+        "leaving": machine.leaving,
+        "delivered_again": machine.delivered_again,
+        "lanes": {"running": lanes.running, "blocked": lanes.blocked, "concurrency": lanes.concurrency},
+        "service_time_s": machine.dispatcher.service_time_s(),
+    }

@@ -1,0 +1,1 @@
+"""I/O around the core: connections, channels, clocks, files and the log."""

@@ -1,0 +1,269 @@
+"""Connections of a member: its claimed index, its mailbox, and a channel for each queue.
+
+Two, because a broker that runs out of memory or disk stops reading from connections that publish (RabbitMQ:
+connection.blocked): acknowledgements, closes and claims must still get through. All that is published goes over one,
+everything else over the other: the mailbox, deliveries and acks. Losing either is losing both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from lbg_broker.client import (
+    Channel,
+    ClientConnection,
+    ClientError,
+    ConfirmingPublisher,
+    Delivery,
+    ResourceLocked,
+    Returned,
+    connect,
+)
+from lbg_broker.group import TO_ALL, Names, mailbox_of
+from lbg_sidecar.core.member_core import CONNECTIONS_S
+from lbg_sidecar.core.protocol import LOOK, encode
+from lbg_sidecar.core.roster import IndexClaim, Post
+from lbg_sidecar.errors import IndexTaken
+from lbg_sidecar.io.consumers import QueueConsumers
+
+OnBody = Callable[[bytes], None]
+
+LOOK_S = 2.0
+"""A look at who is there is given up after this long: it only saves refusals."""
+
+
+async def free_among(
+    talk: ClientConnection, posting: Channel, names: Names, indexes: Collection[int]
+) -> set[int] | None:
+    """Those whose mailbox is missing: a mandatory message to it comes back, before the answer to the next request.
+    None when the broker takes no messages now.
+
+    Declaring is what claims; this only saves the refusals, which the broker would log as errors.
+    """
+    free: set[int] = set()
+    if not indexes:
+        return free
+    loop = asyncio.get_running_loop()
+    blocked: asyncio.Future[None] = loop.create_future()
+    talk.on_blocked = lambda _: None if blocked.done() else blocked.set_result(None)
+    posting.on_return = lambda returned: free.add(int(returned.routing_key))
+    for index in indexes:
+        posting.publish(names.members, str(index), LOOK, mandatory=True)
+    answer = loop.create_task(posting.basic_qos(0))
+    try:
+        await asyncio.wait({answer, blocked}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            return None
+        answer.result()
+    finally:
+        talk.on_blocked = None
+        blocked.cancel()
+        answer.cancel()
+    return free
+
+
+async def claim(
+    work: ClientConnection, names: Names, claiming: IndexClaim, on_body: OnBody
+) -> tuple[int, Channel]:
+    while (index := claiming.candidate()) is not None:
+        mailbox, bindings = mailbox_of(names, index)
+        channel = await work.open_channel()
+        try:
+            await channel.queue_declare(mailbox.name, exclusive=True, arguments=dict(mailbox.arguments))
+        except ResourceLocked:
+            claiming.taken(index)
+            continue
+        for binding in bindings:
+            await channel.queue_bind(binding.queue, binding.exchange, binding.routing_key)
+
+        def on_deliveries(deliveries: list[Delivery]) -> None:
+            for delivery in deliveries:
+                on_body(bytes(delivery.body))
+
+        # Without a mailbox this member would be taken for gone: then it had better be.
+        await channel.consume(mailbox.name, on_deliveries, no_ack=True, on_cancelled=work.abort)
+        return index, channel
+    raise IndexTaken(claiming.fixed or 0)
+
+
+OnReturned = Callable[[bytes, int], None]
+"""Body and index of a message to one member that did not reach its mailbox."""
+
+OnLooked = Callable[[int, int | None], None]
+
+
+class Posts:
+    """The messages of a member to others, over a channel of its own with confirms.
+
+    A message to one member that does not reach its mailbox is told to `on_returned`: it comes back where the mailbox is
+    not there, and it is refused (basic.nack) where the mailbox is on a node that is down or out of reach. RabbitMQ from
+    4.3 on keeps such a mailbox until its node is back; before, the other nodes delete it.
+    """
+
+    def __init__(self, channel: Channel, exchange: str, on_returned: OnReturned) -> None:
+        self._channel = channel
+        self._exchange = exchange
+        self._on_returned = on_returned
+        self._directed: dict[int, tuple[bytes, int]] = {}  # by delivery tag, the oldest first
+        channel.on_return = self._on_return
+        channel.on_confirm = self._on_confirm
+
+    def send(self, post: Post) -> None:
+        """Raises ClientError."""
+        body = encode(post.message)
+        if post.to is None:
+            self._channel.publish(self._exchange, TO_ALL, body)
+            return
+        tag = self._channel.publish(self._exchange, str(post.to), body, mandatory=True)
+        self._directed[tag] = (body, post.to)
+
+    def _on_return(self, returned: Returned) -> None:
+        """Its confirm follows."""
+        self._on_returned(bytes(returned.body), int(returned.routing_key))
+
+    def _on_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
+        tags = [tag] if not multiple else [one for one in self._directed if one <= tag]
+        for one in tags:
+            directed = self._directed.pop(one, None)
+            if directed is not None and not ok:
+                self._on_returned(*directed)
+
+
+class MemberConnection:
+    """`index` is the claimed one. Everything that happens comes through the callbacks, in the event loop.
+
+    `dead` and `republished` publish what the member got; both confirm. `attaching` has the queues' channels.
+    """
+
+    def __init__(
+        self,
+        work: ClientConnection,
+        talk: ClientConnection,
+        names: Names,
+        index: int,
+        *,
+        queues: Sequence[str],
+        posts: Posts,
+        dead: ConfirmingPublisher,
+        republished: Channel,
+    ) -> None:
+        self.work = work
+        self.talk = talk
+        self.index = index
+        self.dead = dead
+        self.republished = republished
+        self._queues = queues
+        self._posts = posts
+        self._looking: Channel | None = None
+        self._looks: set[asyncio.Task[None]] = set()
+        self._look_turn = asyncio.Lock()
+        self.consumers = QueueConsumers(work, queues, names.mailbox(index), self._ended)
+        self._on_lost: Callable[[MemberConnection, str], None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        work: ClientConnection,
+        names: Names,
+        *,
+        queues: Sequence[str],
+        claiming: Callable[[Collection[int], Collection[int]], IndexClaim],
+        look_at: Collection[int],
+        on_body: OnBody,
+        on_returned: OnReturned,
+    ) -> MemberConnection:
+        """Claim an index over `work`, and open the connection that publishes. `queues` are the names of those that
+        carry the group's messages, by number. `claiming` is made from (looked, free).
+
+        Raises ClientError, IndexTaken.
+        """
+        talk = await connect(work.settings, name=work.name)
+        try:
+            # Before anything is published: a broker that is short of memory answers nothing after it.
+            posting = await talk.open_channel()
+            await posting.confirm_select()
+            dead = await ConfirmingPublisher.open(talk)
+            republished = await talk.open_channel()
+            await republished.confirm_select()
+            free = await free_among(talk, posting, names, look_at)
+            posts = Posts(posting, names.members, on_returned)
+            looked = look_at if free is not None else ()
+            index, mailbox = await claim(work, names, claiming(looked, free or ()), on_body)
+        except BaseException:
+            talk.abort()
+            raise
+        link = cls(work, talk, names, index, queues=queues, posts=posts, dead=dead, republished=republished)
+        for channel in (mailbox, posting, dead.channel, republished):
+            link._watch(channel)
+        return link
+
+    async def new_publisher(self) -> ConfirmingPublisher:
+        """One more like `dead`. Raises ClientError."""
+        publisher = await ConfirmingPublisher.open(self.talk)
+        self._watch(publisher.channel)
+        return publisher
+
+    async def new_republished(self) -> Channel:
+        """One more like `republished`. Raises ClientError."""
+        channel = await self.talk.open_channel()
+        self._watch(channel)
+        await channel.confirm_select()
+        return channel
+
+    @property
+    def is_blocked(self) -> bool:
+        """The broker takes nothing that is published, for now."""
+        return self.talk.is_blocked
+
+    def when_lost(self, callback: Callable[[MemberConnection, str], None]) -> None:
+        """Call it, perhaps more than once, when this link is of no use any more."""
+        self._on_lost = callback
+        for connection in (self.work, self.talk):
+            connection.closed.add_done_callback(self._ended)
+
+    def _watch(self, channel: Channel) -> None:
+        """Without it the member would be deaf or mute: if it goes, and not because we closed it, all goes."""
+        channel.closed.add_done_callback(self._ended)
+
+    def _ended(self, closed: asyncio.Future[ClientError | None]) -> None:
+        error = closed.result()
+        if error is not None and self._on_lost is not None:
+            self._on_lost(self, str(error))
+
+    def post(self, post: Post) -> None:
+        """A hint: it is dropped where it would only pile up."""
+        if self.is_blocked:
+            return
+        with suppress(ClientError):
+            self._posts.send(post)
+
+    def look(self, queue: int, on_looked: OnLooked) -> None:
+        """Count the messages that wait in a queue, and tell it; None if that fails."""
+        task = asyncio.get_running_loop().create_task(self._look(queue, on_looked))
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
+
+    async def _look(self, queue: int, on_looked: OnLooked) -> None:
+        on_looked(queue, await self.count(queue))
+
+    async def count(self, queue: int) -> int | None:
+        """The messages that wait in a queue, as the broker says; None if it cannot be asked."""
+        with suppress(ClientError):
+            async with self._look_turn:
+                if self._looking is None or not self._looking.is_open:
+                    self._looking = await self.work.open_channel()
+                answer = await self._looking.queue_declare(self._queues[queue], passive=True)
+            return answer.message_count
+        return None
+
+    async def close(self) -> None:
+        """Both connections, within `CONNECTIONS_S`."""
+        if self.is_blocked:  # nobody reads a goodbye
+            self.talk.abort()
+        await asyncio.gather(*(each.close(timeout_s=CONNECTIONS_S) for each in (self.work, self.talk)))
+
+    def abort(self) -> None:
+        self.work.abort()
+        self.talk.abort()

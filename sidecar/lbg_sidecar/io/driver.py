@@ -1,0 +1,351 @@
+"""Drives one core in the event loop: events and time in, effects to the executor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from lbg_broker.client import Delivery
+from lbg_sidecar.app import AppChannel, request_position
+from lbg_sidecar.core import effects as fx
+from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, StreamRuns
+from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.protocol import decode
+from lbg_sidecar.errors import MessageError
+from lbg_sidecar.io.connection import MemberConnection
+from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
+from lbg_sidecar.io.executor import EffectExecutor
+from lbg_sidecar.io.outbox import Outbox
+from lbg_sidecar.message import Kind, Message, Verdict, held_of
+
+WHY = "it is asked anew how far its session is"
+
+
+class PositionRequester:
+    """`running`: whether calls run; `ready` tells whether the application counts as ready."""
+
+    def __init__(
+        self, app: AppChannel, running: Callable[[], bool], ready: Callable[[bool, str], None]
+    ) -> None:
+        self._app = app
+        self._running = running
+        self._ready = ready
+        self._is_due = False
+
+    def start(self) -> None:
+        """It is not ready from here on."""
+        self._is_due = True
+        self._ready(False, WHY)
+        self.look()
+
+    def look(self) -> None:
+        """A call may have ended."""
+        if self._is_due and not self._running():
+            self._is_due = False
+            if not request_position(self._app):
+                self._ready(True, "")
+
+
+log = logging.getLogger("lbg.member")
+
+
+NEVER = float("inf")
+TICK_MIN_S = 0.001
+
+
+class Driver:
+    """`on_lost` is called once for each link that is lost, `on_exit` when the machine has left, `on_stood_down` when
+    it holds nothing because the application is not ready; `app_ready` is set while it is.
+
+    It is the `Calls` of the application's channel.
+    """
+
+    def __init__(
+        self,
+        machine: MemberCore,
+        app: AppChannel,
+        *,
+        group: str,
+        prefix: str,
+        clock: WallClock,
+        journal: DeliveryJournal | None,
+        on_lost: Callable[[], None],
+        on_exit: Callable[[], None],
+        on_stood_down: Callable[[], None],
+        observer: Callable[[fx.Effect], None] | None,
+    ) -> None:
+        self.machine = machine
+        self.app_ready = asyncio.Event()
+        self.app_ready.set()
+        self.app_unready_why = ""
+        self._position_requester = PositionRequester(
+            app, lambda: bool(self.machine.dispatcher.running), self.ready
+        )
+        self.failure: Exception | None = None
+        """What nothing here can mend, or a bug: the member ends with it, rather than going on in a state nobody thought
+        of."""
+        self.lost_why = ""
+        """Reason for which the last link was lost; empty while there is one, and after leaving it in order."""
+        self._app = app
+        self._group = group
+        self._prefix = prefix
+        self._clock = clock
+        self._on_lost = on_lost
+        self.on_exit = on_exit
+        self.on_stood_down = on_stood_down
+        self._executor = EffectExecutor(machine, app, self, group=group, journal=journal, observer=observer)
+        self._loop = asyncio.get_running_loop()
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._flush_timer: asyncio.Handle | None = None
+        self._flush_is_far = False
+        self._turned_at = 0.0
+        self._fence_after_s = NEVER
+        self._closed = False
+
+    def ready(self, is_ready: bool, why: str = "") -> None:
+        if is_ready == self.app_ready.is_set():
+            return
+        if is_ready:
+            log.info("%s: the application is ready", self.machine.name)
+            self.app_unready_why = ""
+            self.app_ready.set()
+            return
+        log.warning("%s: the application is not ready: %s", self.machine.name, why)
+        self.app_unready_why = why
+        self.app_ready.clear()
+        self._became_unready()
+
+    def processed(self, streams: Iterable[StreamRuns]) -> None:
+        self.machine.dispatcher.processed.merge(Positions(tuple(streams)))
+
+    @property
+    def session(self) -> str | None:
+        position = self.machine.dispatcher.session
+        return position.name if position is not None else None
+
+    def committed(self, sequence: int, epoch: str | None = None) -> None:
+        position = self.machine.dispatcher.session
+        if position is not None:
+            position.told(sequence, epoch)
+
+    def on_request_position(self) -> None:
+        self._position_requester.start()
+
+    @property
+    def link(self) -> MemberConnection | None:
+        return self._executor.link
+
+    def drive(self, machine: MemberCore) -> None:
+        """While there is no link: go on with this machine, made with the one before as its `former`."""
+        assert self.link is None
+        self.machine = machine
+        self._executor.drive(machine)
+
+    def connect(self, link: MemberConnection, outgoing: Outbox) -> None:
+        """There is a link, and an index is claimed with it: join."""
+        self._executor.use(link, outgoing)
+        self.lost_why = ""
+        self._turned_at = self._loop.time()
+        self._fence_after_s = link.talk.heartbeat_s or NEVER
+        self.machine.connected(link.index, self._turned_at)
+        link.when_lost(self._link_lost)
+        if not self.app_ready.is_set():
+            self._stand_down()
+        self._run_effects()
+
+    def disconnect(self, why: str) -> None:
+        """Lets go of the connection: nothing is dispatched or acknowledged from here on."""
+        link = self._executor.let_go()
+        if link is None:
+            return
+        self.lost_why = why
+        running = self.machine.dispatcher.lanes.running
+        log.warning("%s: %s; %d running calls are aborted", self.machine.name, why, running)
+        self.machine.disconnected(self._loop.time())
+        self._executor.run()
+        link.abort()
+        self._on_lost()
+
+    def part(self) -> None:
+        """The machine has left: the link is closed by whoever opened it."""
+        if self._executor.let_go() is not None:
+            self.machine.disconnected(self._loop.time())
+            self._executor.run()
+
+    def describe(self) -> dict[str, Any]:
+        return self.machine.describe(self._loop.time())
+
+    def stop(self, why: str) -> None:
+        if self.machine.leaving is None:
+            log.info("%s leaves %s: %s", self.machine.name, self._group, why)
+        self.machine.stop(why, self._loop.time())
+        self._run_effects()
+
+    def start(self) -> None:
+        self._tick()
+
+    def close(self) -> None:
+        """Nothing is driven any more."""
+        self._closed = True
+        for timer in (self._tick_timer, self._flush_timer):
+            if timer is not None:
+                timer.cancel()
+
+    # What comes in from the link
+
+    def on_body(self, body: bytes) -> None:
+        try:
+            message = decode(body)
+        except MessageError as error:
+            log.warning("%s: %s", self.machine.name, error)
+            return
+        if message is not None and self.link is not None:
+            self.machine.message(message, self._loop.time())
+            self._run_effects()
+
+    def on_returned(self, body: bytes, to: int) -> None:
+        message = decode(body)
+        if message is not None and self.link is not None:
+            self.machine.returned(message, to, self._loop.time())
+            self._run_effects()
+
+    def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None:
+        prefix = self._prefix
+        arrivals = [held_of(attachment, delivery, prefix) for delivery in deliveries]
+        self.machine.deliver(attachment, arrivals, self._loop.time())
+        if self.machine.effects:
+            self._run_effects()
+        else:
+            self._app.wake()
+
+    def on_attached(self, attachment: Attachment) -> None:
+        self.machine.attached(attachment, self._loop.time())
+        self._run_effects()
+
+    def on_closed(self, attachment: Attachment) -> None:
+        self.machine.closed(attachment, self._loop.time())
+        self._run_effects()
+
+    def on_refused(self, attachment: Attachment, code: int, why: str) -> bool:
+        """Notes the refusal; its effects are run with `on_closed`, which follows."""
+        return self.machine.refused(attachment, code, why)
+
+    def on_cancelled(self, attachment: Attachment) -> bool:
+        return self.machine.cancelled(attachment)
+
+    def on_revoked(self, attachment: Attachment, tags: Sequence[int], taken: bool) -> None:
+        """Gives deliveries back: they have gone out when this returns, and the answer follows."""
+        self.machine.revoked(attachment, tags, self._loop.time(), taken=taken)
+        self._run_effects()
+
+    def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None:
+        self.machine.timed_out(attachment, timeout_s)
+
+    def on_looked(self, queue: int, ready: int | None) -> None:
+        if self.link is not None:
+            self.machine.looked(queue, ready, self._loop.time())
+            self._run_effects()
+
+    def on_confirmed(self, held: InFlight, what: NextCall) -> None:
+        self.machine.confirmed(held, what, self._loop.time())
+        self._run_effects()
+
+    def _link_lost(self, link: MemberConnection, why: str) -> None:
+        if link is self.link:
+            self.disconnect(why)
+
+    # Calls, for the application's channel
+
+    def take(self) -> Message | None:
+        now = self._loop.time()
+        if now - self._turned_at > self._fence_after_s:
+            self._fence(now)
+            return None
+        held = self.machine.take(now)
+        return Message(held, self._group) if held is not None else None
+
+    def end(self, message: Message, verdict: Verdict) -> None:
+        self.machine.end(message.held, verdict, self._loop.time())
+        if self.machine.effects:
+            self._run_effects()
+        else:
+            self._flush_soon()
+        if verdict.kind is not Kind.ACK:
+            self._schedule()
+        self._position_requester.look()
+
+    def more(self) -> bool:
+        return self.machine.dispatcher.lanes.available
+
+    def _became_unready(self) -> None:
+        if self.link is not None:
+            self._stand_down()
+            self._run_effects()
+
+    def _stand_down(self) -> None:
+        self.machine.stand_down(f"the application is not ready: {self.app_unready_why}", self._loop.time())
+
+    # Running
+
+    def _run_effects(self) -> None:
+        self._executor.run()
+        if self._closed:
+            return
+        self._app.wake()
+        self._flush_soon()
+        self._schedule()
+
+    def _flush_soon(self) -> None:
+        """At the end of this loop turn, unless it comes soon anyway. One that was put off for what is done behind a
+        gap does not count: since then the gap may have closed."""
+        if self._flush_timer is not None:
+            if not self._flush_is_far:
+                return
+            self._flush_timer.cancel()
+        self._flush_is_far = False
+        self._flush_timer = self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_timer = None
+        now = self._loop.time()
+        due = self.machine.flush(now)
+        self._executor.run()
+        if due != NEVER and self._flush_timer is None:
+            self._flush_is_far = due > now + self.machine.rules.ack_interval_s
+            self._flush_timer = self._loop.call_at(due, self._flush)
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        now = self._loop.time()
+        if now - self._turned_at > self._fence_after_s:
+            self._fence(now)
+        self._turned_at = now
+        self._clock.adjust(now)
+        try:
+            self.machine.tick(now)
+            self._run_effects()
+        except Exception as error:
+            self.failure = error
+            self.disconnect(f"an error of our own: {error!r}")
+
+    def on_failed(self, error: Exception) -> None:
+        self.failure = error
+        self.disconnect(str(error))
+
+    def _schedule(self) -> None:
+        now = self._loop.time()
+        due = max(self.machine.next_due(now), now + TICK_MIN_S)
+        if self._tick_timer is not None:
+            if self._tick_timer.when() <= due:
+                return
+            self._tick_timer.cancel()
+        self._tick_timer = self._loop.call_at(due, self._tick)
+
+    def _fence(self, now: float) -> None:
+        """This process stood still (stopped, starved, swapped) for longer than the broker waits for a heartbeat, so
+        others may have its queues by now: nothing more may start."""
+        self.disconnect(f"nothing ran here for {now - self._turned_at:.1f} s, longer than a heartbeat")
+        self._turned_at = now

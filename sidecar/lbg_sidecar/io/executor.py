@@ -1,0 +1,153 @@
+"""Runs the effects of the core: on the broker, in the application, in the journal and the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from lbg_sidecar.app import AppChannel, withdraw
+from lbg_sidecar.core import effects as fx
+from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.protocol import Identity
+from lbg_sidecar.core.roster import Post
+from lbg_sidecar.io.connection import MemberConnection
+from lbg_sidecar.io.consumers import QueueEvents
+from lbg_sidecar.io.delivery_journal import DeliveryJournal
+from lbg_sidecar.io.log_events import log_effect, log_session
+from lbg_sidecar.io.outbox import Outbox
+from lbg_sidecar.message import Message
+
+
+class Events(QueueEvents, Protocol):
+    """Callbacks for the results of effects. `disconnect` lets go of the link."""
+
+    def on_looked(self, queue: int, ready: int | None) -> None: ...
+    def on_exit(self) -> None: ...
+    def on_request_position(self) -> None: ...
+    def on_failed(self, error: Exception) -> None: ...
+    def on_stood_down(self) -> None: ...
+    def disconnect(self, why: str) -> None: ...
+
+
+class EffectExecutor:
+    """`link` is None while there is no connection; what needs one is passed over then, because the machine has been,
+    or will be, told that the connection is gone."""
+
+    def __init__(
+        self,
+        machine: MemberCore,
+        app: AppChannel,
+        events: Events,
+        *,
+        group: str,
+        journal: DeliveryJournal | None,
+        observer: Callable[[fx.Effect], None] | None,
+    ) -> None:
+        self.link: MemberConnection | None = None
+        self._outbox: Outbox | None = None
+        self._machine = machine
+        self._app = app
+        self._events = events
+        self._group = group
+        self._journal = journal
+        self._observer = observer
+        self._loop = asyncio.get_running_loop()
+        self._me: Identity | None = None
+
+    def drive(self, machine: MemberCore) -> None:
+        """From now on this one, which goes on from the one before."""
+        self._machine = machine
+
+    def use(self, link: MemberConnection, outgoing: Outbox) -> None:
+        self.link, self._outbox = link, outgoing
+
+    def let_go(self) -> MemberConnection | None:
+        """Nothing goes to the broker any more. Returns the link there was."""
+        link, outgoing = self.link, self._outbox
+        self.link = self._outbox = None
+        if outgoing is not None:
+            outgoing.close()
+        return link
+
+    def run(self) -> None:
+        """Every effect there is, with those that come of them."""
+        effects = self._machine.effects
+        while effects:
+            due, effects[:] = effects[:], []
+            self._record(due)
+            for effect in due:
+                self._run(effect)
+                if self._observer is not None:
+                    self._observer(effect)
+
+    def _run(self, effect: fx.Effect) -> None:
+        link, outgoing = self.link, self._outbox
+        match effect:
+            case fx.Done(deliveries, settled):  # is in the journal already
+                if outgoing is not None and not settled and self._machine.dispatcher.rules.republish:
+                    for held in deliveries:
+                        if held.finished_at is not None:
+                            outgoing.released(held)
+            case fx.Abort(calls):
+                self._app.abort([Message(held, self._group) for held in calls])
+            case fx.Withdraw(calls, taken):
+                withdraw(self._app, [Message(held, self._group) for held in calls], taken=taken)
+            case fx.Exit():
+                self._events.on_exit()
+            case fx.StoodDown():
+                self._events.on_stood_down()
+            case fx.Reconnect(why):
+                self._events.disconnect(why)
+            case fx.RequestPosition():
+                self._events.on_request_position()
+            case fx.Fail(error):
+                self._events.on_failed(error)
+            case fx.SessionTaken() | fx.SessionForgotten() | fx.SessionEnded():
+                log_session(self._machine.name, effect)
+            case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():
+                log_effect(self._machine.name, self._index, effect)
+            case fx.GivenBack() | fx.Taken():
+                log_effect(self._machine.name, self._index, effect)
+            case fx.Poisoned() | fx.Stalled() | fx.Superseded() | fx.TimedOut():
+                log_effect(self._machine.name, self._index, effect)
+            case _ if link is None or outgoing is None:
+                pass
+            case Post():
+                link.post(effect)
+            case fx.Ack(attachment, tag, multiple):
+                link.consumers.ack(attachment, tag, multiple=multiple)
+            case fx.Limit(attachment, prefetch):
+                link.consumers.limit(attachment, prefetch)
+            case fx.Capacity(attachment, keys):
+                link.consumers.capacity(attachment, keys)
+            case fx.GiveBack(attachment, tags):
+                link.consumers.give_back(attachment, tags)
+            case fx.Attach():
+                link.consumers.attach(effect, self._events)
+            case fx.Detach():
+                link.consumers.detach(effect)
+            case fx.CountReady(queue):
+                link.look(queue, self._events.on_looked)
+            case fx.DeadLetter(held):
+                outgoing.dead_letter(held)
+            case fx.Republish(held):
+                outgoing.republish(held)
+
+    @property
+    def _index(self) -> int | None:
+        me = self._machine.roster.me
+        return me.index if me is not None else None
+
+    def _record(self, due: Iterable[fx.Effect]) -> None:
+        """What is over is in the journal's file before its ack is written: a member that is killed may have recorded an
+        ack that never left, and has left none that was not recorded."""
+        self._me = self._machine.roster.me or self._me
+        if self._journal is None or self._me is None:
+            return
+        done = [effect for effect in due if isinstance(effect, fx.Done)]
+        for effect in done:
+            settled_at = self._loop.time() if effect.settled else None
+            self._journal.record(effect.deliveries, self._me, settled_at=settled_at)
+        if done:
+            self._journal.writer.flush()

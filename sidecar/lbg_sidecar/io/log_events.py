@@ -1,0 +1,159 @@
+"""One log line for each event of a queue or a session, with its facts as fields.
+
+The same facts are fields of the record (`fields`), for logs that are read by machines.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from lbg_sidecar.core.effects import (
+    Effect,
+    GivenBack,
+    Kept,
+    LiveSet,
+    Moved,
+    Poisoned,
+    SessionEnded,
+    SessionForgotten,
+    SessionTaken,
+    Stalled,
+    Superseded,
+    Taken,
+    TakenOver,
+    TimedOut,
+)
+
+log = logging.getLogger("lbg.member")
+
+
+def log_session(name: str, effect: Effect) -> None:
+    match effect:
+        case SessionTaken(session, why):
+            log.warning(
+                "%s: session %r belongs to another live consumer: %s; waiting for it, as it may be the end of an "
+                "earlier connection that the broker has not noticed yet",
+                *(name, session, why),
+                extra=_session_fields("session_taken", name, session),
+            )
+        case SessionForgotten(session, committed, why):
+            log.warning(
+                "%s: session %r: the position file says %d, and the broker does not go on there: %s; going on after "
+                "what was acknowledged, which may repeat messages or pass over some if one of the two was set back",
+                *(name, session, committed, why),
+                extra=_session_fields("session_forgotten", name, session),
+            )
+        case SessionEnded(session, messages):
+            log.info(
+                "%s: End-of-Session: session %r is over after %d messages; leaving",
+                *(name, session, messages),
+                extra=_session_fields("session_ended", name, session),
+            )
+        case _:
+            pass
+
+
+def _session_fields(event: str, name: str, session: str) -> dict[str, object]:
+    return {"fields": {"event": event, "member": name, "session": session}}
+
+
+def log_effect(name: str, me: int | None, effect: Effect) -> None:
+    """`me` is this member's index, as far as it has one."""
+    match effect:
+        case Moved(queue, to, why, drain_s, close_s, forced):
+            target = "whoever waits" if to is None else f"member {to}"
+            times = f"drained in {drain_s * 1000:.1f} ms, closed in {close_s * 1000:.1f} ms"
+            again = f"; {forced} messages were cut off at work and are delivered again" if forced else ""
+            times_s = {"drain_seconds": drain_s, "close_seconds": close_s, "delivered_again": forced}
+            log.info(
+                "%s: queue %d to %s (%s): %s%s",
+                *(name, queue, target, why, times, again),
+                extra=_fields("handed_over", name, queue, {"from": me, "to": to, "why": why, **times_s}),
+            )
+        case GivenBack((), given_back, at_work):
+            log.debug(
+                "%s: the broker moves keys to a member with less to do: gave back %d messages that were not begun, "
+                "finishing %d",
+                *(name, given_back, at_work),
+                extra=_of_many("given_back", name, (), {"given_back": given_back, "at_work": at_work}),
+            )
+        case GivenBack(queues, given_back, at_work):
+            log.info(
+                "%s: the broker moves %s: gave back %d messages that were not begun, finishing %d",
+                *(name, _named(queues), given_back, at_work),
+                extra=_of_many("given_back", name, queues, {"given_back": given_back, "at_work": at_work}),
+            )
+        case Taken(queues, at_work):
+            log.warning(
+                "%s: the broker moved %s, as the handoff time ended: %d messages that were at work here are delivered "
+                "again, their verdicts do nothing",
+                *(name, _named(queues), at_work),
+                extra=_of_many("taken", name, queues, {"delivered_again": at_work}),
+            )
+        case Kept(queue, to, why, running, after_s, times, next_s):
+            kept = {"from": me, "to": to, "why": why, "running": running, "after_seconds": after_s}
+            kept |= {"times": times, "next_seconds": next_s}
+            log.warning(
+                "%s: queue %d stays (%s): %d calls did not end within %.1f s; the handoff is put off (%d in a row), "
+                "the next waits for up to %.1f s",
+                *(name, queue, why, running, after_s, times, next_s),
+                extra=_fields("kept", name, queue, kept),
+            )
+        case TakenOver(queue, former, why, _, pause_s):
+            whence = f"from member {former}" if former is not None else "from nobody"
+            pause = f", it stood still for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
+            taken = {"from": former, "to": me, "why": why, "pause_seconds": pause_s}
+            log.info(
+                "%s: queue %d taken over %s (%s)%s",
+                *(name, queue, whence, why, pause),
+                extra=_fields("taken_over", name, queue, taken),
+            )
+        case Poisoned(queue, key, identity, attempts, reason):
+            which = "without a publisher's stamp" if identity is None else "-".join(map(str, identity))
+            log.error(
+                "%s: queue %d: message %s failed %d times (%s); key %r waits while it is tried on, and when the window "
+                "is full of that key the whole queue does",
+                *(name, queue, which, attempts, reason or "no reason given", key),
+                extra=_fields("poisoned", name, queue, {"key": key, "attempts": attempts, "reason": reason}),
+            )
+        case Stalled(queue, ready, quiet_s):
+            log.warning(
+                "%s: queue %d is stalled: %d messages wait at the broker, and none came in %.1f s; attaching anew",
+                *(name, queue, ready, quiet_s),
+                extra=_fields("stalled", name, queue, {"ready": ready, "quiet_seconds": quiet_s}),
+            )
+        case TimedOut(queue, timeout_s, expected_s):
+            log.warning(
+                "%s: queue %d: the broker closed the channel, because a message was held for longer than its consumer "
+                "timeout of %g s; this member reckoned with %g s: set consumer_timeout_s to %g, or raise the broker's",
+                *(name, queue, timeout_s, expected_s, timeout_s),
+                extra=_fields("timed_out", name, queue, {"timeout_seconds": timeout_s}),
+            )
+        case Superseded(queue, by, cut_off):
+            log.warning(
+                "%s: queue %d is served by member %d, though this one was not told to stop (the broker was "
+                "partitioned?); attaching anew, %d messages that were at work here are done there",
+                *(name, queue, by, cut_off),
+                extra=_fields("superseded", name, queue, {"by": by, "cut_off": cut_off}),
+            )
+        case LiveSet(live):
+            log.info(
+                "%s: live members: %s",
+                *(name, " ".join(map(str, sorted(live))) or "none"),
+                extra={"fields": {"event": "live", "member": name, "live": sorted(live)}},
+            )
+        case _:
+            pass
+
+
+def _fields(event: str, name: str, queue: int, more: Mapping[str, object]) -> dict[str, object]:
+    return {"fields": {"event": event, "member": name, "queue": queue, **more}}
+
+
+def _of_many(event: str, name: str, queues: Sequence[int], more: Mapping[str, object]) -> dict[str, object]:
+    return {"fields": {"event": event, "member": name, "queues": list(queues), **more}}
+
+
+def _named(queues: Sequence[int]) -> str:
+    return f"queue{'s' if len(queues) > 1 else ''} {' '.join(map(str, queues))}"

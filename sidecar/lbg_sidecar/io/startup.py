@@ -1,0 +1,221 @@
+"""Startup of a member: reads its group, opens its files, waits for its application."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lbg_broker.admin import ProvisioningError, read_group
+from lbg_broker.client import ChannelClosed, ClientConnection, ConnectionLost
+from lbg_broker.group import (
+    IDENTITY_BYTES,
+    MESSAGE_GROUPS,
+    PARTITIONED,
+    SESSIONS,
+    Engine,
+    GroupSpec,
+    is_native,
+    stream_queues,
+)
+from lbg_broker.journal import JournalWriter, flush_regularly
+from lbg_sidecar.commit_log import CommitLog, PositionFile, require_directory
+from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
+from lbg_sidecar.core.delivery import Positions, SessionPosition
+from lbg_sidecar.core.dispatcher import Dispatcher
+from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.limits import CallLimit
+from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.roster import Timings
+from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
+from lbg_sidecar.io.driver import Driver
+from lbg_sidecar.settings import (
+    MemberSettings,
+    balancing_rules,
+    keys_at_once,
+    processing_rules,
+    validate_against,
+)
+
+log = logging.getLogger("lbg.member")
+
+
+class DurableState:
+    """The journal is opened by making it, in the event loop. Raises JournalingError, and CommitsError for a directory
+    that cannot be used."""
+
+    def __init__(self, settings: MemberSettings) -> None:
+        loop = asyncio.get_running_loop()
+        self.clock = WallClock(loop.time())
+        self.journal: DeliveryJournal | None = None
+        self._commits: CommitLog | PositionFile | None = None
+        self._settings = settings
+        self._flusher: asyncio.Task[None] | None = None
+        if settings.commits is not None:
+            require_directory(Path(settings.commits))
+        if settings.journal is not None:
+            writer = JournalWriter(settings.journal, f"delivered-{self._file_name}", on_problem=log.error)
+            self.journal = DeliveryJournal(writer, self.clock, group=settings.group)
+            self._flusher = loop.create_task(flush_regularly(writer))
+
+    def remember(self, dispatcher: Dispatcher) -> None:
+        """Tell what was processed in an earlier life, and keep what is processed in this one: of a session one number,
+        else the positions of all streams. Raises CommitsError."""
+        settings = self._settings
+        if settings.commits is None:
+            return
+        path = Path(settings.commits) / f"{settings.group}-{self._file_name}"
+        session = dispatcher.session
+        if session is not None:
+            file = self._commits = PositionFile(
+                path.with_name(f"{path.name}.position"), group=settings.group, session=session.name
+            )
+            session.committed, session.epoch, session.is_over = file.committed, file.epoch, file.is_over
+            session.keep = file.write
+        else:
+            log_ = self._commits = CommitLog(path.with_name(f"{path.name}.commits"))
+            dispatcher.processed.merge(Positions(log_.streams()))
+            dispatcher.processed.keep = log_.write
+
+    @property
+    def _file_name(self) -> str:
+        """The member's, without what a file system may not like."""
+        return "".join(mark if mark.isalnum() or mark in "._-" else "-" for mark in self._settings.name)
+
+    async def close(self) -> None:
+        if self._flusher is not None:
+            self._flusher.cancel()
+            await asyncio.gather(self._flusher, return_exceptions=True)
+        if self.journal is not None:
+            self.journal.writer.close()
+        if self._commits is not None:
+            self._commits.close()
+
+
+RECORD_S = 2.0
+"""Whoever comes back to its group does not wait for longer than this to be told that it is as it was."""
+
+LIMITED_MODES = (PARTITIONED, MESSAGE_GROUPS)
+"""In which the broker wants messages back from a member that lives, and gets those that its application has not got."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group as its member finds it: `queues` are the names of those that carry its messages, by number."""
+
+    spec: GroupSpec
+    engine: Engine
+
+    @property
+    def is_native(self) -> bool:
+        return is_native(self.spec, self.engine)
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        return stream_queues(self.spec, self.engine)
+
+
+async def group_of(work: ClientConnection, name: str) -> Group:
+    """Raises ClientError and the errors of `read_group`."""
+    channel = await work.open_channel()
+    try:
+        spec = await read_group(channel, name)
+    except BaseException:
+        channel.close_soon()  # it may still get the record, and must not keep it from others
+        raise
+    await channel.close()
+    server = work.server_properties
+    return Group(spec, Engine.parse(str(server["product"]), str(server["version"])))
+
+
+async def reread_group(work: ClientConnection, known: GroupSpec) -> Group | None:
+    """The group, if it has another number of queues than is known; None also where that cannot be read in time, as its
+    record's node may be down: then it is heard of on the members exchange. Raises ClientError when `work` is lost."""
+    try:
+        async with asyncio.timeout(RECORD_S):
+            group = await group_of(work, known.name)
+    except (TimeoutError, ProvisioningError, ChannelClosed):
+        return None
+    same = (known.queue_count, known.max_clients)
+    return None if (group.spec.queue_count, group.spec.max_clients) == same else group
+
+
+def machine_of(
+    settings: MemberSettings,
+    group: Group,
+    *,
+    concurrency: int,
+    chance: random.Random,
+    limit: Callable[[int, float], CallLimit] | None = None,
+    former: MemberCore | None = None,
+) -> MemberCore:
+    """`concurrency`: where the settings say none. `limit`: see `app.limit_of`. `former`: see `MemberCore`. Raises
+    SettingsError when settings and group do not fit together."""
+    spec = group.spec
+    validate_against(settings, spec, is_native=group.is_native)
+    balancing = balancing_rules(
+        settings,
+        spec,
+        is_native=group.is_native,
+        on_rabbitmq=group.engine.is_rabbitmq,
+    )
+    rules = processing_rules(settings, spec, concurrency=concurrency)
+
+    def incarnation() -> str:
+        return secrets.token_hex(IDENTITY_BYTES)
+
+    if not group.is_native:
+        return ExclusiveMember(
+            settings.name,
+            balancing=balancing,
+            rules=rules,
+            timings=Timings(),
+            uniform=chance.random,
+            incarnation=incarnation,
+            former=former,
+        )
+    machine = BrokerAssignedMember(
+        settings.name,
+        balancing=balancing,
+        rules=rules,
+        timings=Timings(),
+        uniform=chance.random,
+        incarnation=incarnation,
+        partitions=spec.queue_count if spec.mode == PARTITIONED else 1,
+        moves=spec.mode == PARTITIONED,
+        session=_session_of(settings, spec, former),
+        keys_at_once=keys_at_once(rules) if spec.mode == MESSAGE_GROUPS else None,
+        former=former,
+    )
+    if limit is not None and spec.mode in LIMITED_MODES and machine.dispatcher.limit is None:
+        machine.limit_calls(limit(rules.concurrency, spec.max_handoff_s))
+    return machine
+
+
+def _session_of(
+    settings: MemberSettings, spec: GroupSpec, former: MemberCore | None
+) -> SessionPosition | None:
+    if spec.mode != SESSIONS:
+        return None
+    known = former.dispatcher.session if former is not None else None
+    return SessionPosition(settings.name) if known is None else known
+
+
+async def app_ready(driver: Driver, work: ClientConnection) -> None:
+    """Return when the application can take messages. Raises ClientError if the connection goes before that."""
+    if driver.app_ready.is_set():
+        return
+    log.info("%s: waiting for the application: %s", driver.machine.name, driver.app_unready_why)
+    ready: asyncio.Future[object] = asyncio.ensure_future(driver.app_ready.wait())
+    either: tuple[asyncio.Future[Any], ...] = (ready, work.closed)
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ready.cancel()
+    if work.closed.done():
+        raise work.closed.result() or ConnectionLost("closed")

@@ -1,0 +1,210 @@
+"""HTTP listeners of the sidecar: routes, and the guard against browsers.
+
+The listener has no login; what protects it is that only this pod, or this machine, reaches its loopback address. A
+browser there makes a hole in that. Any page may have it POST to 127.0.0.1 without being asked (WHATWG Fetch, "simple"
+requests and WebSockets), and a page whose name is made to resolve to 127.0.0.1 (DNS rebinding) may read the answers.
+Both show in headers that a page cannot change: `Origin` is its own, and `Host` is the name that it was loaded from.
+No application is kept out by that: it speaks to localhost, and sends no `Origin`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from lbg_sidecar.core.member_core import LISTENERS_S
+from lbg_sidecar.process.lag import LagWatch
+from lbg_sidecar.process.lifecycle import MemberLifecycle
+from lbg_sidecar.process.logs import redacted
+from lbg_sidecar.process.metrics import Measures
+from lbg_sidecar.process.settings import ConfigurationError, Listener
+from lbg_sidecar.publish_api import PublishService
+
+
+def guard(listener: Listener) -> Middleware:
+    """`Host` is looked at on a loopback address only: elsewhere, names lead to it that nobody here knows, and no
+    browser speaks to a unix socket."""
+    checks_host = listener.path is None and listener.is_local
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        host, origin = request.headers.get("Host"), request.headers.get("Origin")
+        if checks_host and host is not None and not is_of_here(f"//{host}"):
+            raise web.HTTPMisdirectedRequest(
+                text=f"Host is {host!r:.100}, but this listener is on loopback: ask for localhost or 127.0.0.1\n"
+            )
+        if origin is not None and not is_of_here(origin):
+            raise web.HTTPForbidden(
+                text=f"Origin is {origin!r:.100}: pages of other hosts may ask nothing here\n"
+            )
+        return await handler(request)
+
+    return guarded
+
+
+def is_of_here(url: str) -> bool:
+    """True if its host is this machine by name or address."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    name = host.removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761, section 6.3
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+HEADER_MAX_BYTES = 8190
+REQUEST_WITHIN_S = 15.0
+"""A client that has not sent the whole head of a request for so long, or asks nothing more, loses its connection."""
+
+SHUTDOWN_S = LISTENERS_S / 2
+"""What is under way at the end gets so long, and as long again once it is cancelled; nobody may hold the process up by
+sending slowly."""
+
+
+async def listen(
+    listener: Listener,
+    routes: Sequence[web.RouteDef],
+    *,
+    body_max_bytes: int,
+    setting: str,
+    middlewares: Sequence[Middleware] = (),
+    request_within_s: float = REQUEST_WITHIN_S,
+) -> web.AppRunner:
+    """Raises ConfigurationError, which names `setting`."""
+    application = web.Application(client_max_size=body_max_bytes, middlewares=middlewares)
+    application.add_routes(routes)
+    runner = web.AppRunner(
+        application,
+        access_log=None,
+        handle_signals=False,
+        keepalive_timeout=request_within_s,
+        max_line_size=HEADER_MAX_BYTES,
+        max_field_size=HEADER_MAX_BYTES,
+        shutdown_timeout=SHUTDOWN_S,
+    )
+    await runner.setup()
+    site: web.BaseSite
+    if listener.path is not None:
+        site = web.UnixSite(runner, listener.path)
+    else:
+        site = web.TCPSite(runner, listener.host, listener.port)
+    try:
+        _require_unserved(listener)
+        await site.start()
+    except OSError as error:
+        await runner.cleanup()
+        # asyncio puts a sentence of its own in place of the system's word for it.
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise ConfigurationError(f"{setting} is {listener}, but one cannot listen there: {why}") from None
+    return runner
+
+
+def _require_unserved(listener: Listener) -> None:
+    """asyncio takes a unix socket from whoever listens there as it takes one that a killed process left. Raises
+    OSError."""
+    if listener.path is None:
+        return
+    with socket.socket(socket.AF_UNIX) as asked, suppress(FileNotFoundError, ConnectionRefusedError):
+        asked.setblocking(False)
+        asked.connect(str(listener.path))
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def address_of(listener: Listener, runner: web.AppRunner) -> str:
+    """With the port that was taken, where any was asked for."""
+    if listener.path is not None or not runner.addresses:
+        return str(listener)
+    return str(Listener(listener.host, runner.addresses[0][1]))
+
+
+WAIT_MAX_S = 3600.0
+
+
+def local_routes(life: MemberLifecycle, publishing: PublishService, lag: LagWatch) -> list[web.RouteDef]:
+    async def state(_: web.Request) -> web.Response:
+        return _json({**life.state(), "lag": lag.describe(), "publishing": publishing.describe()})
+
+    async def drain(request: web.Request) -> web.Response:
+        """202 while it drains, 200 when nothing is delivered again, 409 when something is."""
+        wait_s = _wait_s(request)
+        if not life.is_leaving:
+            life.stop("asked to drain")
+        if not await _left(life, wait_s):
+            return _json({"drained": False, "why": f"not within {wait_s:g} s; it goes on"}, status=202)
+        again = life.again
+        return _json({"drained": True, "delivered_again": again}, status=409 if again else 200)
+
+    return [web.get("/v1/state", state), web.post("/v1/drain", drain)]
+
+
+def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) -> list[web.RouteDef]:
+    running = version("lbgroup")
+
+    async def metrics(_: web.Request) -> web.Response:
+        from lbg_sidecar.process.metrics import exposition
+
+        body = exposition(life.state(), measures, version=running, lag=lag.lag(), heard_at=life.heard_at)
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def healthz(_: web.Request) -> web.Response:
+        return _json({"healthy": True})
+
+    async def readyz(_: web.Request) -> web.Response:
+        reasons = life.why_not_ready()
+        return _json({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+
+    async def drained(request: web.Request) -> web.Response:
+        """For the preStop hook of the application's container: it waits here and makes nobody leave."""
+        left = await _left(life, _wait_s(request))
+        return _json({"left": left}, status=200 if left else 503)
+
+    return [
+        web.get("/metrics", metrics),
+        web.get("/healthz", healthz),
+        web.get("/readyz", readyz),
+        web.get("/drained", drained),
+    ]
+
+
+async def _left(life: MemberLifecycle, wait_s: float) -> bool:
+    """True if the member has left, or does within `wait_s`: also 0, for which `wait_for` does not look."""
+    if not life.left.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await life.left.wait()
+    return life.left.is_set()
+
+
+def _wait_s(request: web.Request) -> float:
+    text = request.query.get("wait", "0")
+    try:
+        wait_s = float(text)
+    except ValueError:
+        wait_s = -1.0
+    if not 0 <= wait_s <= WAIT_MAX_S:
+        raise web.HTTPBadRequest(
+            text=f"wait is {text!r}, but must be a number of seconds from 0 to {WAIT_MAX_S:g}\n"
+        )
+    return wait_s
+
+
+def _json(told: object, *, status: int = 200) -> web.Response:
+    return web.Response(
+        text=redacted(json.dumps(told, default=str)) + "\n", status=status, content_type="application/json"
+    )

@@ -1,0 +1,187 @@
+"""Lifecycle of the member in the sidecar: joins when it can, leaves on request, reports remedies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+from typing import Any
+
+from aiohttp import web
+
+from lbg_broker.admin import ProvisioningError
+from lbg_broker.client import (
+    AccessRefused,
+    AuthenticationError,
+    ClientError,
+    ConnectError,
+    ConnectRefused,
+    CredentialsUnreadable,
+    TlsError,
+)
+from lbg_broker.client import SettingsError as AddressError
+from lbg_broker.client.connect import Backoff
+from lbg_sidecar.app import CONCURRENCY, AppChannel, BatchChannel, CommandChannel, PushChannel
+from lbg_sidecar.app.websocket import PATH, StreamChannel, StreamSettings
+from lbg_sidecar.core.effects import Effect
+from lbg_sidecar.member import ConnectionStatus, Member
+from lbg_sidecar.process.metrics import Measures
+from lbg_sidecar.process.settings import Channel, SidecarSettings, batch_settings, health_rules
+
+_NOT_ALLOWED = (
+    530  # AMQP 0-9-1, section 1.2: what RabbitMQ says of a virtual host that is not there or not allowed
+)
+
+_ADVICE: tuple[tuple[type[Exception], str], ...] = (
+    (AuthenticationError, "correct LBG_USERNAME or LBG_PASSWORD_FILE, or create the user at the broker"),
+    (CredentialsUnreadable, "correct LBG_USERNAME_FILE or LBG_PASSWORD_FILE, or mount the Secret there"),
+    (TlsError, "LBG_CAFILE must hold the authority that signed the certificate, for the host of LBG_BROKER"),
+    (AccessRefused, "give the user the group's permissions: `lbg group create` makes a user that has them"),
+)
+
+
+def remedy(error: Exception) -> str:
+    """One line: what, where, and what to do."""
+    return f"{error}; {advice}" if (advice := _advice(error)) else str(error)
+
+
+def _advice(error: Exception) -> str:
+    for kind, advice in _ADVICE:
+        if isinstance(error, kind):
+            return advice
+    if isinstance(error, ConnectRefused):
+        if error.reply_code == _NOT_ALLOWED:
+            return "create the virtual host and let the user use it, or correct the path of LBG_BROKER"
+        return ""
+    if isinstance(error, ConnectError):
+        return "is the broker up, and is LBG_BROKER its address?"
+    return ""
+
+
+log = logging.getLogger("lbg.sidecar")
+
+STREAM_CONCURRENCY = 256
+"""What the application's credit says is what it can take at a time: this only bounds it. A frame that is answered in
+5 ms needs as many for 50,000 messages/s (bench/stream.py); with the 16 of other channels a frame has 16 at most."""
+
+
+class MemberLifecycle:
+    """`run` ends when the member has left, or with the error that can never be mended by waiting.
+
+    A broker that is away, a user that is not there yet and a group that is not created yet are waited for: they
+    come about without this process, and a restart would not bring them nearer.
+    """
+
+    def __init__(self, settings: SidecarSettings, measures: Measures) -> None:
+        self.left = asyncio.Event()
+        self.contact = ConnectionStatus(advise=remedy)
+        self._settings = settings
+        self._measures = measures
+        self._member: Member | None = None
+        self._stream: StreamChannel | None = None
+        self._stopped = asyncio.Event()
+
+    async def run(self) -> None:
+        """Raises MemberError, and the client's SettingsError."""
+        backoff, failures = Backoff(), 0
+        try:
+            while not self._stopped.is_set():
+                self._member = Member(
+                    self._settings.member, self._channel(), observer=self._observe, contact=self.contact
+                )
+                try:
+                    async with self._member as member:
+                        await member.run()
+                    return
+                except AddressError:
+                    raise
+                except (ClientError, ConnectError, ProvisioningError) as error:
+                    failures += 1
+                    wait_s = backoff.delay_s(failures)
+                    log.warning("%s; trying again in %.1f s", self.contact.failed(error), wait_s)
+                    await self._pause(wait_s)
+        finally:
+            self.left.set()
+
+    def stop(self, why: str) -> None:
+        """Leave; asked a second time, at once."""
+        self._stopped.set()
+        if self._member is not None:
+            self._member.stop(why)
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._stopped.is_set()
+
+    @property
+    def again(self) -> int:
+        """Messages that were at work when the grace period was over, or the broker gone: they are delivered again."""
+        return int(self.state().get("delivered_again", 0))
+
+    def state(self) -> dict[str, Any]:
+        if self._member is None:
+            member = self._settings.member
+            about = {"group": member.group, "name": member.name, "contact": self.contact.describe()}
+            return {**about, "connected": False, "left": self.left.is_set()}
+        return {**self._member.state(), "left": self.left.is_set()}
+
+    async def count(self, queue: int) -> int | None:
+        """The messages that wait in a queue at the broker; None if it cannot be asked now."""
+        return await self._member.count(queue) if self._member is not None else None
+
+    @property
+    def heard_at(self) -> float | None:
+        """Time of the last byte from the broker, on the loop's clock."""
+        return self._member.heard_at if self._member is not None else None
+
+    def why_not_ready(self) -> list[str]:
+        """Nothing, when the member has joined and its application takes messages."""
+        state = self.state()
+        app = state.get("app", {})
+        if self.left.is_set():
+            return ["the member has left the group"]
+        reasons = []
+        if self.is_leaving:
+            reasons.append("the member is leaving the group")
+        if not app.get("ready", True):
+            reasons.append(f"the application is not ready: {app['why']}")
+        elif not state["connected"]:
+            why = self.contact.error or "connecting to the broker"
+            reasons.append(f"not in the group since {self.contact.since}: {why}")
+        if state.get("session", {}).get("taken"):
+            reasons.append(f"session {state['session']['name']!r} belongs to another live consumer")
+        return reasons
+
+    @property
+    def routes(self) -> list[web.RouteDef]:
+        """Routes of the application's channel on the local listener."""
+        return [web.get(PATH, self._serve)] if self._settings.process.app is Channel.STREAM else []
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if self._stream is None:
+            return web.Response(status=503, text="the member is not running; try again later\n")
+        return await self._stream.serve(request)
+
+    def _observe(self, effect: Effect) -> None:
+        self._measures.observe(effect)
+
+    def _channel(self) -> AppChannel:
+        process, asked = self._settings.process, self._settings.member.concurrency
+        concurrency = asked or CONCURRENCY
+        if process.app is Channel.HTTP:
+            return PushChannel(process.target, concurrency=concurrency, health=health_rules(process))
+        if process.app is Channel.HTTP_BATCH:
+            return BatchChannel(
+                process.target, settings=batch_settings(process), health=health_rules(process)
+            )
+        if process.app is Channel.STREAM:
+            self._stream = StreamChannel(StreamSettings(concurrency=asked or STREAM_CONCURRENCY))
+            return self._stream
+        return CommandChannel(shlex.split(process.command), concurrency=concurrency)
+
+    async def _pause(self, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._stopped.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,449 @@
+"""Publishing service: events to groups, each answered when the broker has confirmed it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from lbg_broker.admin import ProvisioningError
+from lbg_broker.client import ClientError, ConnectionSettings
+from lbg_broker.group import SpecError
+from lbg_broker.group.names import require_group_name
+from lbg_broker.journal import JournalingError
+from lbg_broker.publisher import (
+    GroupPublisher,
+    Identity,
+    MessageTooLarge,
+    PublishingError,
+    PublishingSettings,
+    SizeRefused,
+)
+from lbg_broker.publisher.events import JournalTrouble, PublisherEvent
+from lbg_sidecar.errors import SettingsError
+from lbg_sidecar.publish_api import request
+from lbg_sidecar.publish_api.dedup_window import DedupWindow, Entry, OtherEvent
+from lbg_sidecar.publish_api.request import Event, Refused
+
+Broker = str | ConnectionSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSettings:
+    """Raises SettingsError.
+
+    - `broker`: addresses, tried in turn.
+    - `name`: of the publisher; each start, and each group, is a new incarnation of it.
+    - `max_groups`: groups published to, each with a connection of its own.
+    - `group_idle_s`: beyond `max_groups`, the group that was not published to for longest gives its place up, if that
+      is this long or longer. Each return is a new incarnation, whose positions members keep: a minute makes them few.
+    - `max_in_flight`: events accepted and not yet confirmed, over all groups; also the most of one batch.
+    - `max_body_bytes`: of one request.
+    - `answer_within_s`: how long a request waits for the confirm; 10 s is below what HTTP clients commonly wait.
+    - `window_entries`, `window_s`: how many confirmed events are remembered by their ids, and for how long. An entry
+      takes about 500 bytes.
+    - `strict_order`: never two unconfirmed messages of one key, see `PublishingSettings.one_per_key`.
+    - `journal`: a directory for records of what was confirmed, of every group; None writes none.
+    """
+
+    broker: Sequence[Broker] = field(repr=False)
+    name: str = "sidecar"
+    max_groups: int = 16
+    group_idle_s: float = 60.0
+    max_in_flight: int = 10_000
+    max_body_bytes: int = 4 * 1024 * 1024
+    answer_within_s: float = 10.0
+    window_entries: int = 100_000
+    window_s: float = 600.0
+    strict_order: bool = False
+    journal: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_groups", "max_in_flight", "max_body_bytes", "window_entries"):
+            if getattr(self, name) < 1:
+                raise SettingsError(name, getattr(self, name), "must be at least 1")
+        for name in ("answer_within_s", "window_s", "group_idle_s"):
+            if not getattr(self, name) > 0:
+                raise SettingsError(name, getattr(self, name), "must be above 0")
+
+
+@dataclass(slots=True, eq=False)
+class Publication:
+    """One accepted event. `failure`: it will not be confirmed any more."""
+
+    publisher: str
+    size_bytes: int = 0
+    hash: int = 0
+    seq: int = 0
+    confirmed: bool = False
+    failure: Refused | None = None
+    waiting: list[Countdown] = field(default_factory=list)
+    entry: Entry[Publication] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Countdown:
+    """One request's wait for all of its events."""
+
+    left: int
+    done: asyncio.Future[None]
+
+    def one_less(self) -> None:
+        self.left -= 1
+        if self.left <= 0 and not self.done.done():
+            self.done.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """State of an event. `deduplicated`: an earlier request had it published."""
+
+    id: str | None
+    publisher: str
+    hash: int
+    seq: int
+    deduplicated: bool
+
+
+async def settled(publications: Sequence[Publication], *, until: float) -> bool:
+    """True if all of them are confirmed or have failed by `until`, in the loop's time.
+
+    Whoever waits may be gone: what was accepted is published all the same.
+    """
+    open_ = [each for each in publications if not each.confirmed and each.failure is None]
+    if not open_:
+        return True
+    countdown = Countdown(len(open_), asyncio.get_running_loop().create_future())
+    for each in open_:
+        each.waiting.append(countdown)
+    try:
+        async with asyncio.timeout_at(until):
+            await countdown.done
+    except TimeoutError:
+        return False
+    finally:
+        for each in open_:
+            with suppress(ValueError):
+                each.waiting.remove(countdown)
+    return True
+
+
+log = logging.getLogger("lbg.publishing")
+
+
+class OpenGroup:
+    """A group's publisher, and what it has accepted and not yet confirmed. `used_at`: when it was last asked for."""
+
+    def __init__(self, name: str, publisher: GroupPublisher, now: float) -> None:
+        self.name = name
+        self.publisher = publisher
+        self.open: set[Publication] = set()
+        self.used_at = now
+        self.watch: asyncio.Task[None] | None = None
+
+
+class OpenGroups:
+    """At most `max_groups`. `on_ended` is told of a group whose publisher is over, with the reason."""
+
+    def __init__(self, settings: EndpointSettings, on_ended: Callable[[OpenGroup, Exception], None]) -> None:
+        self._settings = settings
+        self._on_ended = on_ended
+        self._opening: dict[str, asyncio.Task[OpenGroup]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+        self._max_message_bytes: int | None = (
+            None  # as the broker said when it refused one: RabbitMQ announces none
+        )
+
+    @property
+    def names(self) -> list[str]:
+        return [group.name for group in self._opened()]
+
+    async def get(self, name: str) -> OpenGroup:
+        """The group, opened if it is not; until the next await it stays. Raises Refused."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._is_stopping:
+                raise request.stopping()
+            task = self._opening.get(name) or self._begin(name)
+            try:
+                group = await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if task.cancelled():
+                    raise request.stopping() from None
+                raise
+            except (PublishingError, ProvisioningError, ClientError, JournalingError) as error:
+                raise request.ended_by(error) from error
+            if self._opening.get(name) is task:
+                group.used_at = loop.time()
+                return group
+
+    async def flush(self, within_s: float) -> None:
+        """Open nothing more, and wait for what is unconfirmed."""
+        self._is_stopping = True
+        with suppress(TimeoutError, PublishingError, ClientError):
+            async with asyncio.timeout(within_s):
+                await asyncio.gather(*(group.publisher.flush() for group in self._opened()))
+
+    async def close(self, within_s: float) -> None:
+        """All at once; a connection whose broker does not answer by then is dropped."""
+        loop = asyncio.get_running_loop()
+        opening, groups = list(self._opening.values()), self._opened()
+        for task in opening:
+            task.cancel()
+        closing = [loop.create_task(group.publisher.close()) for group in groups]
+        watches = [group.watch for group in groups if group.watch is not None]
+        ending = {*opening, *closing, *watches, *self._closing}
+        if ending:
+            _, late = await asyncio.wait(ending, timeout=within_s)
+            for each in late:
+                each.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    def _begin(self, name: str) -> asyncio.Task[OpenGroup]:
+        try:
+            require_group_name(name)
+        except SpecError as error:
+            raise request.no_group_name(error) from None
+        loop = asyncio.get_running_loop()
+        if len(self._opening) >= self._settings.max_groups:
+            self._make_room(loop.time())
+        task = self._opening[name] = loop.create_task(self._open(name))
+        task.add_done_callback(lambda done: self._forget_unopened(name, done))
+        return task
+
+    def _make_room(self, now: float) -> None:
+        """Close the group that nobody has used for longest.
+
+        With nothing unconfirmed nothing can overtake: what its publisher sent is in the queues before its successor,
+        a new incarnation, sends anything. The window of deduplication is not the group's and stays.
+        """
+        idle_s = self._settings.group_idle_s
+        idle = [group for group in self._opened() if not group.open and now - group.used_at >= idle_s]
+        if not idle:
+            raise request.too_many_groups(len(self._opening), max(1, round(idle_s)))
+        longest = min(idle, key=lambda group: group.used_at)
+        del self._opening[longest.name]
+        log.info("publishing to %s ends: idle, and another group needs its place", longest.name)
+        closing = asyncio.get_running_loop().create_task(longest.publisher.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _open(self, name: str) -> OpenGroup:
+        settings = PublishingSettings(
+            one_per_key=self._settings.strict_order,
+            first_connection_s=self._settings.answer_within_s,
+            max_message_bytes=self._max_message_bytes,
+        )
+        publisher = GroupPublisher(
+            self._settings.broker,
+            group=name,
+            identity=Identity(self._settings.name),
+            settings=settings,
+            journal=self._settings.journal,
+            on_event=lambda event: _tell(name, event),
+        )
+        await publisher.__aenter__()
+        loop = asyncio.get_running_loop()
+        group = OpenGroup(name, publisher, loop.time())
+        group.watch = loop.create_task(self._watch(group))
+        return group
+
+    def _forget_unopened(self, name: str, task: asyncio.Task[OpenGroup]) -> None:
+        if not _is_opened(task) and self._opening.get(name) is task:
+            del self._opening[name]
+
+    async def _watch(self, group: OpenGroup) -> None:
+        error = await group.publisher.failed()
+        if isinstance(error, SizeRefused):
+            self._max_message_bytes = error.limit_bytes
+        task = self._opening.get(group.name)
+        if task is not None and _is_opened(task) and task.result() is group and not self._is_stopping:
+            log.error("publishing to %s ended: %s", group.name, error)
+            del self._opening[group.name]
+        self._on_ended(group, error)
+        await group.publisher.close()
+
+    def _opened(self) -> list[OpenGroup]:
+        return [task.result() for task in self._opening.values() if _is_opened(task)]
+
+
+def _tell(group: str, event: PublisherEvent) -> None:
+    level = logging.ERROR if isinstance(event, JournalTrouble) else logging.INFO
+    log.log(level, "publishing to %s: %s", group, event)
+
+
+def _is_opened(task: asyncio.Task[OpenGroup]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+@dataclass(slots=True)
+class Counted:
+    published: int = 0
+    deduplicated: int = 0
+    refused: int = 0
+
+
+class PublishService:
+    """Start it in a running loop; `publish` raises Refused."""
+
+    def __init__(self, settings: EndpointSettings) -> None:
+        self.settings = settings
+        self.counts = Counted()
+        self._window: DedupWindow[Publication] = DedupWindow(
+            entries_max=settings.window_entries, seconds=settings.window_s
+        )
+        self._groups = OpenGroups(settings, self._on_ended)
+        self._in_flight = 0
+        self._waiting = 0
+        self._is_stopping = True
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._is_stopping = False
+
+    async def stop(self, grace_s: float, *, close_within_s: float = 5.0) -> int:
+        """Take nothing more, wait for what is under way; returns how many events were left unconfirmed.
+
+        `grace_s` is for the confirms; the connections then have `close_within_s` to close in order.
+        """
+        self._is_stopping = True
+        await self._groups.flush(grace_s)
+        left = self._in_flight
+        await self._groups.close(close_within_s)
+        return left
+
+    def describe(self) -> dict[str, object]:
+        return {
+            **asdict(self.counts),
+            "waiting": self._waiting,
+            "in_flight": self._in_flight,
+            "remembered": self._window.confirmed_count,
+            "groups": self._groups.names,
+        }
+
+    async def publish(self, group: str, events: list[Event]) -> list[Receipt]:
+        """Returns when the broker has confirmed every event. All of them are accepted, in order, or none."""
+        try:
+            return await self._publish(group, events)
+        except Refused:
+            self.counts.refused += 1
+            raise
+
+    async def _publish(self, name: str, events: list[Event]) -> list[Receipt]:
+        if self._is_stopping:
+            raise request.stopping()
+        until = self._loop.time() + self.settings.answer_within_s
+        group = await self._groups.get(name)
+        found = self._accept(group, events)
+        await self._confirmed([publication for publication, _ in found], until)
+        self.counts.deduplicated += sum(known for _, known in found)
+        return [
+            Receipt(event.event_id, each.publisher, each.hash, each.seq, known)
+            for event, (each, known) in zip(events, found, strict=True)
+        ]
+
+    def _accept(self, group: OpenGroup, events: list[Event]) -> list[tuple[Publication, bool]]:
+        """Without waiting in between, so that a batch is whole and in order."""
+        if self._is_stopping:
+            raise request.stopping()
+        now = self._loop.time()
+        topics, new_count = [], 0
+        ids: dict[bytes, bytes] = {}
+        for index, event in enumerate(events):
+            at = index if len(events) > 1 else None
+            topics.append(_topic(group.publisher, event, at))
+            if event.id is None:
+                new_count += 1
+                continue
+            id_ = group.name.encode() + event.id
+            try:
+                known = self._window.find(id_, event.content, now)
+            except OtherEvent:
+                raise request.other_event(event.event_id, at) from None
+            if known is None and ids.setdefault(id_, event.content) != event.content:
+                raise request.other_event(event.event_id, at)
+            new_count += known is None
+        if new_count:
+            self._require_room(group, new_count)
+        return [self._accept_one(group, *each, now) for each in zip(events, topics, strict=True)]
+
+    def _require_room(self, group: OpenGroup, count: int) -> None:
+        limit = self.settings.max_in_flight
+        if count > limit:
+            raise request.too_many_events(count, limit)
+        if self._in_flight + count > limit or not group.publisher.has_room:
+            raise request.no_room(self._in_flight)
+
+    def _accept_one(self, group: OpenGroup, event: Event, topic: str, now: float) -> tuple[Publication, bool]:
+        id_ = None if event.id is None else group.name.encode() + event.id
+        if id_ is not None and (known := self._window.find(id_, event.content, now)) is not None:
+            return known.value, True
+        publication = Publication(group.publisher.identity.publisher, len(event.body))
+        try:
+            stamped = group.publisher.publish_soon(
+                key=event.key,
+                body=event.body,
+                topic=topic,
+                extra=event.extra,
+                on_confirmed=lambda: self._on_confirmed(group, publication),
+            )
+        except (PublishingError, ProvisioningError, ClientError) as error:
+            raise request.ended_by(error) from error
+        publication.hash, publication.seq = stamped.hash, stamped.seq
+        if id_ is not None:
+            publication.entry = self._window.add(id_, event.content, publication)
+        group.open.add(publication)
+        self._in_flight += 1
+        return publication, False
+
+    def _on_confirmed(self, group: OpenGroup, publication: Publication) -> None:
+        publication.confirmed = True
+        self.counts.published += 1
+        self._end(group, publication)
+
+    def _on_ended(self, group: OpenGroup, error: Exception) -> None:
+        for publication in list(group.open):
+            publication.failure = request.ended_by(error, size_bytes=publication.size_bytes)
+            self._end(group, publication)
+
+    def _end(self, group: OpenGroup, publication: Publication) -> None:
+        group.open.discard(publication)
+        self._in_flight -= 1
+        entry, publication.entry = publication.entry, None
+        if entry is not None and publication.confirmed:
+            self._window.confirm(entry, self._loop.time())
+        elif entry is not None:
+            self._window.forget(entry)
+        waiting, publication.waiting = publication.waiting, []
+        for countdown in waiting:
+            countdown.one_less()
+
+    async def _confirmed(self, publications: list[Publication], until: float) -> None:
+        self._waiting += 1
+        try:
+            in_time = await settled(publications, until=until)
+        finally:
+            self._waiting -= 1
+        if not in_time:
+            missing = sum(not each.confirmed for each in publications)
+            raise request.late(missing, len(publications), self.settings.answer_within_s)
+        for index, each in enumerate(publications):
+            if each.failure is not None:
+                raise each.failure.at(index) if len(publications) > 1 else each.failure
+
+
+def _topic(publisher: GroupPublisher, event: Event, at: int | None) -> str:
+    """The topic part of the routing key. A subject that does not fit stays an attribute."""
+    try:
+        publisher.require_usable(event.key, event.topic, event.body)
+    except MessageTooLarge as error:
+        raise request.too_large(len(event.body), error.limit_bytes, at) from None
+    except SpecError as error:
+        if error.field == "topic" and not event.topic_is_asked:
+            return ""
+        raise Refused(400, str(error), index=at) from None
+    return event.topic

@@ -1,1 +1,0 @@
-"""The thin shell around the machine: connections, channels, clocks and files."""

@@ -1,0 +1,352 @@
+"""Many groups of one broker at a time, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from lbg_broker.admin import GroupNotFound, ProvisioningError, Unreachable, Unsupported
+from lbg_broker.admin.actions import DeleteExchange, DeleteQueue
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.groups import create_group, delete_group, show_group
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.admin.survey import Described, lags, survey
+from lbg_broker.client import Channel, ClientConnection, ConfirmingPublisher, Delivery, connect
+from lbg_broker.group import TO_ALL, GroupSpec, Names, routing_key
+from support.provisioning_place import Place
+from support.waiting import GUARD_S
+
+LISTEN_S = 0.3
+
+
+def spec_of(name: str, *, queues: int = 2) -> GroupSpec:
+    return GroupSpec(
+        name, name, hash_count=8, queue_count=queues, queue_size_mb=10, client_username=f"user-{name}"
+    )
+
+
+@dataclass
+class FakedMember:
+    """Consumes all queues of a group and says so every tenth of a second; it acknowledges nothing by itself."""
+
+    spec: GroupSpec
+    connection: ClientConnection
+    channel: Channel
+    index: int = 0
+    held: dict[int, list[Delivery]] = field(default_factory=dict)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(map(len, self.held.values()))
+
+    def ack_all(self) -> None:
+        for deliveries in self.held.values():
+            for one in deliveries:
+                self.channel.ack(one.delivery_tag)
+            deliveries.clear()
+
+    def beat(self) -> dict[str, Any]:
+        queues = [
+            {"queue": number, "role": "primary", "active": True, "status": "Ready", "in_flight": len(held)}
+            | {"delivered": len(held), "progress": "Working"}
+            for number, held in self.held.items()
+        ]
+        return {
+            "v": 1,
+            "type": "beat",
+            "index": self.index,
+            "name": f"m{self.index}",
+            "incarnation": "x",
+            "queues": queues,
+            "rebalance": "Ready",
+            "counts": {},
+        }
+
+    async def talk(self) -> None:
+        while True:
+            body = json.dumps(self.beat()).encode()
+            self.channel.publish(Names(self.spec.name).members, TO_ALL, body)
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def member(place: Place, spec: GroupSpec, *, silent: bool = False) -> AsyncIterator[FakedMember]:
+    connection = await connect(place.settings, name="member")
+    faked = FakedMember(spec, connection, await connection.open_channel())
+
+    def take(number: int) -> Callable[[list[Delivery]], None]:
+        return lambda deliveries: faked.held[number].extend(deliveries)
+
+    for number in range(spec.queue_count):
+        faked.held[number] = []
+        await faked.channel.consume(Names(spec.name).queue(number), take(number), prefetch_count=30)
+    talking = [] if silent else [asyncio.create_task(faked.talk())]
+    try:
+        yield faked
+    finally:
+        for one in talking:
+            one.cancel()
+        await connection.close()
+
+
+async def publish(place: Place, spec: GroupSpec, count: int) -> None:
+    connection = await connect(place.settings, name="publisher")
+    publisher = await ConfirmingPublisher.open(connection)
+    key = routing_key(spec.hash_prefix, 0, "")
+    await asyncio.gather(*(publisher.publish(Names(spec.name).exchange, key, b"{}") for _ in range(count)))
+    await connection.close()
+
+
+async def create_all(admin: LiveAdmin, *specs: GroupSpec) -> None:
+    await asyncio.gather(*(create_group(admin, spec, with_user=False) for spec in specs))
+
+
+def described(found: Description | ProvisioningError) -> Description:
+    assert isinstance(found, Description), found
+    return found
+
+
+async def test_many_groups_are_made_through_one_admin_at_a_time(admin: LiveAdmin) -> None:
+    specs = [spec_of(f"g{number}", queues=1) for number in range(12)]
+    await create_all(admin, *specs)
+    found = await survey(admin, {spec.name: spec for spec in specs}, listen_s=LISTEN_S)
+    assert {name for name, one in found.items() if described(one).problems == ()} == {
+        spec.name for spec in specs
+    }
+
+
+async def test_long_lists_and_those_that_come_in_pages_show_the_same(
+    admin: LiveAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few groups are chosen by name, page by page; more than a few are looked for in a list of everything."""
+    specs = {name: spec_of(name) for name in ("a", "a-b", "b")}
+    await create_all(admin, *specs.values())
+    asked = {name: specs[name] for name in ("a", "b")}
+
+    async def shown() -> dict[str, object]:
+        found = {
+            name: described(one) for name, one in (await survey(admin, asked, listen_s=LISTEN_S)).items()
+        }
+        return {name: ([line.name for line in one.queues], one.problems) for name, one in found.items()}
+
+    whole = {name: ([f"lbg.{name}.q.0", f"lbg.{name}.q.1"], ()) for name in asked}
+    assert await shown() == whole
+    monkeypatch.setattr("lbg_broker.admin.management_admin.PAGE_SIZE", 3)
+    assert await shown() == whole
+    assert set(await admin.groups()) == specs.keys()
+    monkeypatch.setattr("lbg_broker.admin.management_admin.FEW", 1)
+    assert await shown() == whole
+    assert await lags(admin, asked) == {"a": 0, "b": 0}
+
+
+async def test_a_survey_says_of_each_group_what_a_look_at_it_alone_says(
+    admin: LiveAdmin, place: Place
+) -> None:
+    served, broken, idle = map(spec_of, ("served", "broken", "idle"))
+    await create_all(admin, served, broken, idle)
+    await admin.perform(DeleteQueue("lbg.broken.q.1"))
+    await admin.perform(DeleteExchange("lbg.broken.dlx"))
+    specs = {f"of {spec.name}": spec for spec in (served, broken, idle, spec_of("nobody"))}
+    async with member(place, served):
+        await publish(place, served, 40)
+        found = await survey(admin, specs, listen_s=LISTEN_S)
+        assert isinstance(found["of nobody"], GroupNotFound)
+        async with asyncio.timeout(GUARD_S):  # RabbitMQ's counts and consumers are a sample behind
+            while True:
+                found = await survey(admin, specs, listen_s=LISTEN_S)
+                alone = [
+                    await show_group(admin, spec.name, listen_s=LISTEN_S) for spec in (served, broken, idle)
+                ]
+                if [_steady(described(found[f"of {one.group}"])) for one in alone] == list(
+                    map(_steady, alone)
+                ):
+                    break
+        shown = described(found["of served"])
+        assert [one.name for one in shown.members or ()] == ["m0"]
+        assert (shown.ready, shown.unacked) == (10, 30)
+        assert [line.seen is None for line in described(found["of broken"]).queues] == [False, True]
+        assert "lbg.broken.dlx is missing" in described(found["of broken"]).problems
+
+
+def _steady(one: Description) -> Description:
+    """Without what differs between two engines' doors: a tag that one of them has sampled and the other not."""
+    return replace(one, problems=tuple(sorted(one.problems)))
+
+
+async def test_a_survey_without_a_management_api_is_refused_and_one_of_a_broker_that_is_away_fails(
+    place: Place,
+) -> None:
+    specs = {"a": spec_of("a")}
+    admin = LiveAdmin(place.settings)
+    with pytest.raises(Unsupported, match="no management API was given"):
+        await survey(admin, specs, listen_s=LISTEN_S)
+    await admin.close()
+    away = LiveAdmin(replace(place.settings, port=1))
+    for asked in (survey(away, specs, listen_s=LISTEN_S), lags(away, specs)):
+        with pytest.raises((Unreachable, Unsupported)):
+            await asked
+    await away.close()
+
+
+async def test_the_lag_counts_what_is_delivered_and_follows_within_a_second(
+    admin: LiveAdmin, place: Place
+) -> None:
+    spec = spec_of("served")
+    await create_all(admin, spec)
+
+    async def lag() -> object:
+        return (await lags(admin, {"it": spec}, max_age_s=0.0))["it"]
+
+    async def seen_in_time(wanted: int, within_s: float = 1.0) -> bool:
+        """Where a machine is so busy that a single answer takes long, the answer to come is given that, too."""
+        longest_s, begun = 0.0, time.monotonic()
+        async with asyncio.timeout(GUARD_S):
+            while True:
+                asked = time.monotonic()
+                if await lag() == wanted:
+                    return asked - begun < within_s + 2 * longest_s
+                longest_s = max(longest_s, time.monotonic() - asked)
+
+    assert await lag() == 0
+    await publish(place, spec, 40)
+    assert await lag() == 40
+    async with member(place, spec) as faked:
+        await seen_in_time(40)  # whom nobody heard yet is listened to first
+        async with asyncio.timeout(GUARD_S):
+            while faked.in_flight < 30:  # noqa: ASYNC110 (deliveries come unasked)
+                await asyncio.sleep(0.01)
+        assert await seen_in_time(40)
+        faked.ack_all()
+        assert await seen_in_time(10)
+        await publish(place, spec, 5)
+        assert await seen_in_time(15)
+
+
+async def test_a_lag_with_a_queue_missing_is_unknown_and_that_of_others_is_known(
+    admin: LiveAdmin, place: Place
+) -> None:
+    whole, broken = spec_of("whole"), spec_of("broken")
+    await create_all(admin, whole, broken)
+    await publish(place, whole, 3)
+    await admin.perform(DeleteQueue("lbg.broken.q.1"))
+    nobody = spec_of("nobody")
+    found = await lags(admin, {"a": whole, "b": broken, "c": nobody}, max_age_s=0.0)
+    assert found == {"a": 3, "b": UNKNOWN, "c": UNKNOWN}
+
+
+async def test_where_a_consumer_does_not_speak_the_brokers_own_count_is_taken(
+    admin: LiveAdmin, place: Place
+) -> None:
+    spec = spec_of("silent")
+    await create_all(admin, spec)
+    await publish(place, spec, 7)
+    async with member(place, spec, silent=True), asyncio.timeout(GUARD_S):
+        while (await lags(admin, {"it": spec}, max_age_s=0.0)) != {"it": 7}:
+            pass
+
+
+async def test_without_a_management_api_members_are_heard_and_heard_again_when_the_ear_was_cut_off(
+    place: Place,
+) -> None:
+    spec = spec_of("heard")
+    admin = LiveAdmin(place.settings)
+    await create_all(admin, spec)
+    await publish(place, spec, 5)
+
+    async def lag() -> object:
+        return (await lags(admin, {"it": spec}, max_age_s=0.0))["it"]
+
+    assert await lag() == 5
+    async with member(place, spec, silent=True):
+        assert await lag() is UNKNOWN, "somebody may hold some, and nobody says how many"
+    async with member(place, spec) as faked:
+        for wanted in (6, 7):
+            await publish(place, spec, 1)
+            async with asyncio.timeout(GUARD_S):
+                while faked.in_flight < wanted or await lag() != wanted:  # noqa: ASYNC110 (deliveries come unasked)
+                    await asyncio.sleep(0.01)
+            await admin.amqp.delete_own(admin._lags._ear._queue)  # as an administrator may
+    await admin.close()
+
+
+async def test_a_group_that_was_deleted_and_made_anew_is_heard_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_broker.admin.heartbeats.BIND_AGAIN_S", 0.0)
+    spec = spec_of("anew")
+    admin = LiveAdmin(place.settings)
+
+    async def heard() -> bool:
+        return (await lags(admin, {"it": spec}, max_age_s=0.0))["it"] == 3
+
+    for _ in range(2):
+        await create_all(admin, spec)
+        await publish(place, spec, 3)
+        async with member(place, spec), asyncio.timeout(GUARD_S):
+            while not await heard():  # noqa: ASYNC110 (the beats come unasked)
+                await asyncio.sleep(0.05)
+        await delete_group(admin, "anew", force=True, with_user=False)
+    await admin.close()
+
+
+async def test_callers_share_a_reading_that_is_young_enough(
+    admin: LiveAdmin, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of("shared")
+    await create_all(admin, spec)
+    asked = 0
+
+    async def counted(self: object, *rest: object) -> int:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.05)
+        return asked
+
+    for way in ("_counted", "_counted_and_heard"):
+        monkeypatch.setattr(f"lbg_broker.admin.lag.LagReader.{way}", counted)
+    together = await asyncio.gather(*(lags(admin, {"it": spec}, max_age_s=5) for _ in range(20)))
+    assert together == [{"it": 1}] * 20
+    assert await lags(admin, {"it": spec}, max_age_s=5) == {"it": 1}
+    assert await lags(admin, {"it": spec}, max_age_s=0.0) == {"it": 2}
+
+
+@pytest.mark.parametrize("few", [0, 20])
+async def test_what_has_not_changed_is_the_same_object_in_the_next_survey(
+    place: Place, admin: LiveAdmin, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr("lbg_broker.admin.management_admin.FEW", few)
+    spec, other = spec_of("a"), spec_of("b")
+    await create_all(admin, spec, other)
+    known: dict[str, Described] = {}
+
+    async def seen() -> dict[str, Description | ProvisioningError]:
+        return await survey(admin, {"a": spec, "b": other}, listen_s=LISTEN_S, known=known)
+
+    async with member(place, spec):
+        async with asyncio.timeout(GUARD_S):
+            first = await seen()
+            while (second := await seen())["a"] is not first["a"] or second["b"] is not first["b"]:
+                first = second  # RabbitMQ takes samples
+        assert len(described(second["a"]).members) == 1
+        await publish(place, spec, 3)
+        async with asyncio.timeout(GUARD_S):
+            while described((third := await seen())["a"]).unacked != 3:
+                pass
+        assert described(third["b"]) == described(second["b"])
+        (line,) = described(third["a"]).members
+        assert sum(one.in_flight for one in line.queues) == 3
+    async with asyncio.timeout(GUARD_S):
+        while described((await seen())["a"]).members:
+            pass
+    await admin.perform(DeleteQueue("lbg.b.q.1"))
+    async with asyncio.timeout(GUARD_S):
+        while "lbg.b.q.1 is missing" not in described((await seen())["b"]).problems:
+            pass

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import random
+import runpy
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_broker.group import balanced_primaries, static_primaries
+
+ROOT = Path(__file__).parents[3]
+BENCH: Any = runpy.run_path(
+    str(ROOT / "bench" / "assignment_movement.py"), run_name="bench.assignment_movement"
+)
+
+QUEUE_COUNTS = st.integers(1, 64)
+LIVE = st.sets(st.integers(0, 80), min_size=1, max_size=40)
+
+
+def moved(before: dict[int, int], after: dict[int, int]) -> set[int]:
+    return {queue for queue in before if before[queue] != after[queue]}
+
+
+def queues_of(primaries: dict[int, int], index: int) -> set[int]:
+    return {queue for queue, primary in primaries.items() if primary == index}
+
+
+def loads(primaries: dict[int, int], live: Collection[int]) -> list[int]:
+    by_member = Counter(primaries.values())
+    return [by_member[index] for index in live]
+
+
+@given(QUEUE_COUNTS, LIVE, st.randoms())
+def test_every_member_computes_the_same_from_the_same_live_set(
+    queue_count: int, live: set[int], shuffler: random.Random
+) -> None:
+    shuffled = [*live, *list(live)[:3]]
+    shuffler.shuffle(shuffled)
+
+    assert balanced_primaries(queue_count, shuffled) == balanced_primaries(queue_count, frozenset(live))
+
+
+@given(QUEUE_COUNTS, LIVE)
+def test_every_queue_has_a_live_primary_and_loads_differ_by_at_most_one(
+    queue_count: int, live: set[int]
+) -> None:
+    primaries = balanced_primaries(queue_count, live)
+
+    assert set(primaries) == set(range(queue_count))
+    assert set(primaries.values()) <= live
+    assert max(loads(primaries, live)) - min(loads(primaries, live)) <= 1
+
+
+def test_the_laws_hold_for_every_queue_count_to_16_and_every_live_subset_of_10_indexes() -> None:
+    for queue_count in range(1, 17):
+        for live in (BENCH["members_of"](bits) for bits in range(1, 1 << 10)):
+            primaries = balanced_primaries(queue_count, live)
+            assert set(primaries.values()) <= set(live)
+            assert max(loads(primaries, live)) - min(loads(primaries, live)) <= 1
+
+
+def test_with_more_members_than_queues_the_excess_has_none() -> None:
+    primaries = balanced_primaries(3, range(10))
+
+    assert sorted(loads(primaries, range(10))) == [0] * 7 + [1] * 3
+
+
+def test_without_members_there_are_no_primaries() -> None:
+    assert balanced_primaries(4, []) == {}
+
+
+def test_the_caller_may_change_the_answer() -> None:
+    balanced_primaries(4, [0, 1]).clear()
+
+    assert len(balanced_primaries(4, [0, 1])) == 4
+
+
+@pytest.mark.parametrize("queue_count", [1, 4, 7, 16, 50, 256])
+def test_the_loss_and_return_of_any_one_member_of_a_full_set_moves_its_own_queues_only(
+    queue_count: int,
+) -> None:
+    for member_count in range(2, 34):
+        full = balanced_primaries(queue_count, range(member_count))
+        for lost in range(member_count):
+            rest = balanced_primaries(queue_count, set(range(member_count)) - {lost})
+            assert moved(full, rest) == queues_of(full, lost)
+
+
+@pytest.mark.parametrize("queue_count", [1, 4, 7, 16, 50, 256])
+def test_a_join_to_a_full_set_moves_the_newcomers_share_rounded_down(queue_count: int) -> None:
+    for member_count in range(1, 34):
+        before = balanced_primaries(queue_count, range(member_count))
+        after = balanced_primaries(queue_count, range(member_count + 1))
+        assert moved(before, after) == queues_of(after, member_count)
+        assert len(moved(before, after)) == queue_count // (member_count + 1)
+
+
+# Measured for every live subset of 10 indexes: docs/assignment.md. The bound is the worst of the queue counts 1 to 16.
+def test_movement_over_every_change_stays_within_the_published_bound() -> None:
+    for queue_count in range(1, 17):
+        found = BENCH["measure"](balanced_primaries, queue_count, 10)
+        assert found.every.ratio < 1.28
+        assert found.dense.ratio == 1.0
+        assert found.one_hole.ratio < 1.22
+        assert found.every.worst_excess <= 5
+
+
+@pytest.mark.parametrize("queue_count", [2, 4])
+def test_the_published_table_is_what_the_bench_measures(queue_count: int) -> None:
+    *_, row = BENCH["rows"](range(queue_count, queue_count + 1), 16)
+
+    assert row in (ROOT / "docs" / "assignment.md").read_text().splitlines()
+
+
+def test_the_bench_counts_movement_as_a_plain_count_does() -> None:
+    found = BENCH["measure"](balanced_primaries, 7, 6)
+
+    plain = fewest = changes = 0
+    for bits in range(1, 1 << 6):
+        live = BENCH["members_of"](bits)
+        for leaver in live if len(live) > 1 else []:
+            before = balanced_primaries(7, live)
+            plain += len(moved(before, balanced_primaries(7, set(live) - {leaver})))
+            fewest += len(queues_of(before, leaver))
+            changes += 1
+    assert (found.every.moved, found.every.fewest, found.every.changes) == (plain, fewest, changes)
+
+
+@pytest.mark.parametrize(
+    "rule", ["by_position", "by_join_order", "by_bounded_rendezvous", "by_rounds"], ids=lambda rule: rule[3:]
+)
+def test_the_rules_we_compare_with_obey_the_laws_too(rule: str) -> None:
+    for queue_count in (1, 5, 8):
+        for bits in range(1, 1 << 6):
+            live = BENCH["members_of"](bits)
+            primaries = BENCH[rule](queue_count, live)
+            assert set(primaries) == set(range(queue_count))
+            assert max(loads(primaries, live)) - min(loads(primaries, live)) <= 1
+
+
+def test_a_thousand_queues_and_two_hundred_members_are_no_trouble() -> None:
+    holes = {3, 77, 140}
+    live = set(range(203)) - holes
+
+    primaries = balanced_primaries(1000, live)
+
+    assert set(loads(primaries, live)) == {5}
+    assert len(moved(balanced_primaries(1000, range(203)), primaries)) == sum(
+        len(queues_of(balanced_primaries(1000, range(203)), hole)) for hole in holes
+    )
+
+
+def test_static_primaries_follow_the_documents_rule() -> None:
+    assert static_primaries(8, 4, {0, 1, 2, 3}) == {0: 0, 1: 1, 2: 2, 3: 3, 4: 0, 5: 1, 6: 2, 7: 3}
+
+
+def test_a_static_queue_whose_primary_is_not_running_has_none() -> None:
+    assert static_primaries(4, 4, [0, 2]) == {0: 0, 1: None, 2: 2, 3: None}
+
+
+@given(QUEUE_COUNTS, st.integers(1, 64), st.sets(st.integers(0, 64)))
+def test_static_primaries_are_live_and_at_home_or_none(
+    queue_count: int, client_count: int, live: set[int]
+) -> None:
+    for queue, index in static_primaries(queue_count, client_count, live).items():
+        home = queue % client_count
+        assert index == (home if home in live else None)

@@ -1,0 +1,180 @@
+"""`from lbgroup import …`: names, types, what an import costs, and the example that uses all of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+import lbgroup
+from lbg_broker.admin import (
+    Denied,
+    GroupDiffers,
+    GroupNotFound,
+    StillInUse,
+    Unreachable,
+    Unsupported,
+    connect_admin,
+    group_admin,
+)
+from lbg_broker.client import SettingsError
+from lbg_broker.group import HASH_FUNCTIONS, MODES, GroupSpec, HashFunction, Mode
+from lbg_broker.publisher import GroupPublisher
+from lbg_sidecar import Assignment, MemberSettings, Order, WhenExhausted
+from support.command_line import Where, clean_environment
+from support.waiting import GUARD_S
+
+QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.py"
+LINES_MAX = 25
+
+
+def test_every_name_is_that_of_the_package_that_defines_it() -> None:
+    assert all(getattr(lbgroup, name) is not None for name in lbgroup.__all__)
+    assert set(lbgroup.__all__) <= set(dir(lbgroup))
+    assert lbgroup.Group is GroupSpec
+    assert lbgroup.Publisher is GroupPublisher
+    assert lbgroup.MemberSettings is MemberSettings
+    assert lbgroup.connect_admin is group_admin.connect_admin is connect_admin
+
+
+@pytest.mark.parametrize("package", ["lbgroup", "lbg_broker.admin"])
+def test_a_name_that_is_not_there_is_an_attribute_error(package: str) -> None:
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Consumer'"):
+        _ = importlib.import_module(package).Consumer
+    with pytest.raises(ImportError, match="cannot import name 'Consumer'"):
+        exec(f"from {package} import Consumer")
+
+
+@pytest.mark.parametrize(
+    ("statement", "heavy"),
+    [
+        ("import lbgroup", "aiohttp, asyncio, ssl, click, lbg_broker, lbg_sidecar"),
+        ("from lbgroup import Group", "aiohttp, asyncio, ssl, lbg_sidecar"),
+        ("from lbgroup import Publisher", "aiohttp, lbg_broker.admin.live, lbg_sidecar"),
+    ],
+)
+def test_an_import_brings_nothing_that_it_does_not_need(statement: str, heavy: str) -> None:
+    code = f"import sys\n{statement}\nassert not (found := {{*sys.argv[1].split(', ')}} & set(sys.modules)), found"
+    done = subprocess.run([sys.executable, "-c", code, heavy], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_texts_that_a_type_checker_accepts_are_those_that_are_accepted() -> None:
+    assert get_args(Mode) == MODES
+    assert get_args(HashFunction) == tuple(HASH_FUNCTIONS)
+    accepted = get_type_hints(MemberSettings)
+    for field, words in (("assignment", Assignment), ("order", Order), ("when_exhausted", WhenExhausted)):
+        (literal,) = (one for one in get_args(accepted[field]) if get_origin(one) is Literal)
+        assert get_args(literal) == tuple(words)
+
+
+def test_settings_of_texts_are_those_of_words_and_paths() -> None:
+    texts = MemberSettings(
+        group="orders",
+        name="m",
+        assignment="static",
+        order="key",
+        when_exhausted="dead-letter",
+        journal="/var/journal",
+        commits="/var/commits",
+    )
+    assert texts == MemberSettings(
+        group="orders",
+        name="m",
+        assignment=Assignment.STATIC,
+        order=Order.KEY,
+        when_exhausted=WhenExhausted.DEAD_LETTER,
+        journal=Path("/var/journal"),
+        commits=Path("/var/commits"),
+    )
+
+
+async def test_groups_are_created_shown_listed_and_deleted(broker: Where, unique: str) -> None:
+    spec = lbgroup.Group(unique, hash_count=12, queue_count=3)
+    async with lbgroup.connect_admin(broker.broker, broker.management) as admin:
+        created = await admin.create_group(spec)
+        assert created.spec == spec
+        assert not created.was_there
+        assert created.password
+        again = await admin.create_group(spec)
+        assert (again.was_there, again.changes, again.password) == (True, (), None)
+        with pytest.raises(GroupDiffers, match="queue_count: 3 -> 4"):
+            await admin.create_group(lbgroup.Group(unique, hash_count=12))
+        shown = await admin.show_group(unique, listen_s=0.1)
+        assert shown.spec == spec
+        assert unique in [one.group for one in await admin.list_groups()]
+        with pytest.raises(Unsupported, match="only a group in mode Sessions can be closed"):
+            await admin.close_group(unique)
+        async with lbgroup.Publisher(broker.broker, group=unique) as publisher:
+            await publisher.publish(key="k", body=b"")
+        with pytest.raises(StillInUse):
+            await admin.delete_group(unique)
+        assert await admin.delete_group(unique, force=True)
+        with pytest.raises(GroupNotFound):
+            await admin.show_group(unique)
+
+
+async def test_a_given_password_is_that_of_the_groups_user(broker: Where, unique: str) -> None:
+    async with lbgroup.connect_admin([broker.broker], [broker.management]) as admin:
+        created = await admin.create_group(lbgroup.Group(unique), password="s3cret-word")
+        assert created.password is None
+        url = broker.broker.replace("guest:guest@", f"{unique}:s3cret-word@")
+        async with lbgroup.Publisher(url, group=unique) as publisher:
+            await publisher.publish(key="k", body=b"")
+        await admin.delete_group(unique, force=True)
+
+
+async def test_a_broker_that_cannot_be_used_is_reported_on_entering(broker: Where) -> None:
+    for url, error in (
+        ("amqp://guest:s3cret@127.0.0.1:1/", Unreachable),
+        (broker.broker.replace("guest:guest@", "guest:s3cret@"), Denied),
+        ("http://guest:s3cret@localhost/", SettingsError),
+    ):
+        with pytest.raises(error) as caught:
+            async with lbgroup.connect_admin(url):
+                pass
+        assert "s3cret" not in str(caught.value)
+    with pytest.raises(ValueError, match="a management URL looks like"):
+        async with lbgroup.connect_admin(broker.broker, "amqp://guest:guest@localhost/"):
+            pass
+
+
+def test_the_example_creates_publishes_consumes_and_ends_on_ctrl_c_without_a_traceback(
+    broker: Where, unique: str, tmp_path: Path
+) -> None:
+    source = QUICKSTART.read_text()
+    assert len(source.splitlines()) <= LINES_MAX
+    for text, ours in (
+        ('"amqp://guest:guest@localhost/"', json.dumps(broker.broker)),
+        ("connect_admin(BROKER)", f"connect_admin(BROKER, {broker.management!r})"),
+        ('"orders"', json.dumps(unique)),
+    ):
+        assert text in source
+        source = source.replace(text, ours)
+    program = tmp_path / "quickstart.py"
+    program.write_text(source)
+    for _ in range(2):  # the second run finds the group
+        with subprocess.Popen(
+            [sys.executable, "-u", str(program)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean_environment(),
+        ) as process:
+            try:
+                assert process.stdout is not None
+                received = [process.stdout.readline().split() for _ in range(10)]
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=GUARD_S)
+            finally:
+                process.kill()
+        assert (out, err, process.returncode) == ("", "", 0)
+        for account in range(3):
+            numbers = [int(number) for key, _, number in received if key == f"account-{account}"]
+            assert numbers == list(range(account, 10, 3))

@@ -1,0 +1,181 @@
+"""The CRDs: structural, described to the last field, and of one mind with the code that reads them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from lbg_broker.group import HASH_FUNCTIONS, MODES
+from lbg_broker.group.spec import (
+    DURATION_MAX_S,
+    HASH_COUNT_MAX,
+    MAX_HANDOFF_S,
+    PREFIX_MAX_BYTES,
+    QUEUE_COUNT_MAX,
+    REBALANCE_DELAY_S,
+)
+from lbg_operator.crds.group import REPLICAS_MAX
+from lbg_sidecar import MemberSettings
+from lbg_sidecar.app import BatchSettings
+from lbg_sidecar.core.dispatcher import Order, WhenExhausted
+from lbg_sidecar.core.queue_bindings import Assignment
+from lbg_sidecar.process.settings import Channel
+
+ROOT = Path(__file__).resolve().parents[3]
+FILES = sorted((ROOT / "crds").glob("*.yaml"))
+KUBERNETES = "1.29"
+"""The oldest Kubernetes that the CRDs are for: from here on CEL knows quantities and structural rules are stable."""
+
+Schema = dict[str, Any]
+
+
+def crd(name: str) -> Schema:
+    loaded: Schema = yaml.safe_load((ROOT / "crds" / f"lbg.dev_{name}.yaml").read_text())
+    return loaded
+
+
+def root_of(manifest: Schema) -> Schema:
+    (version,) = manifest["spec"]["versions"]
+    schema: Schema = version["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def field(manifest: Schema, path: str) -> Schema:
+    schema = root_of(manifest)
+    for name in path.split("."):
+        schema = schema["properties"][name]
+    return schema
+
+
+def fields_in(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{path}.{name}", inner
+        yield from fields_in(inner, f"{path}.{name}")
+        if "items" in inner:
+            yield from fields_in(inner["items"], f"{path}.{name}[]")
+
+
+GROUP = crd("loadbalancedgroups")
+BROKER = crd("brokers")
+both = pytest.mark.parametrize("manifest", [GROUP, BROKER], ids=["group", "broker"])
+
+
+@both
+def test_it_is_a_crd_by_the_official_schema(manifest: Schema) -> None:
+    kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+@both
+def test_every_field_says_what_it_is(manifest: Schema) -> None:
+    silent = [path for path, schema in fields_in(root_of(manifest)) if not schema.get("description")]
+    assert silent == [".metadata"]
+
+
+@both
+def test_kubectl_explain_shows_every_default(manifest: Schema) -> None:
+    """It prints descriptions, and no `default` of a schema. What the operator fills in has none, only a
+    description: it would be written into stored objects, and stay there when the setting of the operator changes."""
+    silent = [
+        path
+        for path, schema in fields_in(field(manifest, "spec"))
+        if schema.get("default", {}) != {}
+        and not schema["description"].endswith(f" Default: {as_yaml(schema['default'])}.")
+    ]
+    assert silent == []
+
+
+def as_yaml(value: object) -> str:
+    return str(yaml.safe_dump(value, default_flow_style=True)).partition("\n")[0]
+
+
+@both
+def test_every_text_and_list_of_a_spec_has_a_limit(manifest: Schema) -> None:
+    """Without one the API server takes a rule on it for too expensive (Kubernetes: "CEL cost estimation")."""
+    endless = [
+        path
+        for path, schema in fields_in(field(manifest, "spec"))
+        if (schema.get("type") == "string" and not {"maxLength", "enum"} & schema.keys())
+        or (schema.get("type") == "array" and "maxItems" not in schema)
+    ]
+    assert endless == []
+
+
+@both
+def test_columns_show_fields_that_there_are(manifest: Schema) -> None:
+    known = {re.sub(r"\[\]", "", path) for path, _ in fields_in(root_of(manifest))}
+    (version,) = manifest["spec"]["versions"]
+    for column in version["additionalPrinterColumns"]:
+        path = re.sub(r"\[\?\(.*?\)\]", "", column["jsonPath"])
+        assert path in known | {".metadata.creationTimestamp"}, column
+        assert column.get("description") or column["name"] == "Age"
+
+
+@both
+def test_every_rule_says_what_to_do(manifest: Schema) -> None:
+    schemas = [root_of(manifest), *(schema for _, schema in fields_in(root_of(manifest)))]
+    schemas += [schema["items"] for schema in schemas if "items" in schema]
+    messages = [rule["message"] for schema in schemas for rule in schema.get("x-kubernetes-validations", ())]
+    assert messages
+    for message in messages:
+        assert re.search(r"\bmust\b|: |needs", message), message
+
+
+def test_limits_are_those_of_a_group() -> None:
+    assert field(GROUP, "spec.hash.count")["maximum"] == HASH_COUNT_MAX
+    assert field(GROUP, "spec.queues.count")["maximum"] == QUEUE_COUNT_MAX
+    assert field(GROUP, "spec.hash.prefix")["maxLength"] == PREFIX_MAX_BYTES
+    assert field(GROUP, "spec.hash.function")["enum"] == list(HASH_FUNCTIONS)
+    assert field(GROUP, "spec.mode")["enum"] == list(MODES)
+    assert field(GROUP, "spec.rebalanceDelaySeconds")["maximum"] == DURATION_MAX_S
+    assert field(GROUP, "spec.maxHandoffSeconds")["maximum"] == DURATION_MAX_S
+    assert field(GROUP, "spec.replicas")["maximum"] == REPLICAS_MAX
+
+
+def words(path: str) -> list[str]:
+    """As the sidecar's settings say them: DeadLetter is dead-letter, HTTPBatch is http-batch."""
+    return [re.sub(r"(?<=[a-zP])(?=[A-Z][a-z])", "-", word).lower() for word in field(GROUP, path)["enum"]]
+
+
+def test_words_are_those_of_the_sidecar() -> None:
+    assert words("spec.assignment") == list(Assignment)
+    assert words("spec.consumer.app.order") == list(Order)
+    assert words("spec.consumer.app.whenExhausted") == list(WhenExhausted)
+    assert set(words("spec.consumer.app.channel")) == set(Channel) - {Channel.COMMAND}
+
+
+@pytest.mark.parametrize(
+    ("path", "settings", "name"),
+    [
+        ("spec.releasePeriodSeconds", MemberSettings, "release_interval_s"),
+        ("spec.consumer.app.callTimeoutSeconds", MemberSettings, "call_timeout_s"),
+        ("spec.consumer.app.maxAttempts", MemberSettings, "max_attempts"),
+        ("spec.consumer.app.batch.size", BatchSettings, "size"),
+        ("spec.consumer.app.batch.lingerMilliseconds", BatchSettings, "linger_ms"),
+        ("spec.consumer.app.batch.requests", BatchSettings, "requests"),
+    ],
+)
+def test_defaults_are_those_of_the_sidecar(path: str, settings: Any, name: str) -> None:
+    assert field(GROUP, path)["default"] == settings.__dataclass_fields__[name].default
+
+
+def test_defaults_are_those_of_a_group() -> None:
+    assert field(GROUP, "spec.rebalanceDelaySeconds")["default"] == REBALANCE_DELAY_S
+    assert field(GROUP, "spec.maxHandoffSeconds")["default"] == MAX_HANDOFF_S
+
+
+def test_the_reference_is_what_the_schemas_say() -> None:
+    spec = importlib.util.spec_from_file_location("crd_reference", ROOT / "docs" / "crd_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "crds.md").read_text() == module.reference(), (
+        "run: python docs/crd_reference.py > docs/crds.md"
+    )

@@ -1,0 +1,148 @@
+"""What the status says of a group: conditions, and what one look at the broker gave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lbg_broker.admin.describe import Description, MemberLine, MemberQueue, QueueLine, rebalance_of, unserved
+from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
+from lbg_broker.group import GroupSpec
+from lbg_operator.status.conditions import Condition, Reason, State, Type, merged
+from lbg_operator.status.status import lag_of, seen_of
+from support.manifests import schema_of
+
+SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_username="g")
+THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z"
+
+
+def member(index: int, *active: int, rebalance: str = "Ready", status: str = "Ready") -> MemberLine:
+    queues = tuple(
+        MemberQueue(queue, "Primary", queue in active, status if queue in active else "Unassigned", 0, 0)
+        for queue in (0, 1)
+    )
+    return MemberLine(index, f"pod-{index}", "x", rebalance, queues, {})
+
+
+def look(
+    *members: MemberLine, counts: tuple[Any, Any] = (3, 4), unknown_members: bool = False
+) -> Description:
+    lines = tuple(
+        QueueLine(
+            f"lbg.g.q.{number}",
+            number,
+            QueueStatus(ready=count, unacked=1) if count is not UNKNOWN else UNKNOWN,
+        )
+        for number, count in enumerate(counts)
+    )
+    said: tuple[MemberLine, ...] | Unknown = UNKNOWN if unknown_members else members
+    return Description("g", SPEC, lines, 0, 0, said, ())
+
+
+# One look
+
+
+def test_a_served_group_shows_its_members_queues_and_lag() -> None:
+    description = look(member(0, 0), member(1, 1), member(2))
+    assert lag_of(description) == 9
+    assert seen_of(description) == {
+        "rebalance": "Ready",
+        "memberCount": 3,
+        "activeCount": 2,
+        "members": [
+            {"index": 0, "name": "pod-0", "queues": [0]},
+            {"index": 1, "name": "pod-1", "queues": [1]},
+            {"index": 2, "name": "pod-2", "queues": []},
+        ],
+        "queues": [
+            {"queue": 0, "status": "Ready", "member": 0, "ready": 3, "unacked": 1},
+            {"queue": 1, "status": "Ready", "member": 1, "ready": 4, "unacked": 1},
+        ],
+    }
+
+
+def test_a_queue_that_cannot_be_counted_makes_the_lag_unknown_and_not_smaller() -> None:
+    description = look(member(0, 0, 1), counts=(3, UNKNOWN))
+    assert lag_of(description) is None
+    assert "ready" not in seen_of(description)["queues"][1]
+
+
+def test_members_that_could_not_be_asked_are_not_none() -> None:
+    seen = seen_of(look(unknown_members=True))
+    assert not {"members", "memberCount", "activeCount"} & seen.keys()
+    assert [queue["status"] for queue in seen["queues"]] == ["Unknown", "Unknown"]
+    assert seen["rebalance"] == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("members", "statuses"),
+    [
+        ([], ["Unbound", "Unbound"]),
+        ([member(0, 0)], ["Ready", "Unassigned"]),
+        ([member(0, 0, status="Paused"), member(1, 1)], ["Paused", "Ready"]),
+    ],
+)
+def test_queues_have_the_document_s_words(members: list[MemberLine], statuses: list[str]) -> None:
+    description = look(*members)
+    assert [queue["status"] for queue in seen_of(description)["queues"]] == statuses
+    assert unserved(description) == [
+        n for n, word in enumerate(statuses) if word in ("Unbound", "Unassigned")
+    ]
+
+
+def test_the_least_settled_member_speaks_for_the_group() -> None:
+    assert rebalance_of(look(member(0, 0), member(1, 1, rebalance="HoldDown"))) == "HoldDown"
+    assert (
+        rebalance_of(look(member(0, rebalance="HoldDown"), member(1, rebalance="Rebalancing")))
+        == "Rebalancing"
+    )
+
+
+# Conditions
+
+
+def test_every_reason_has_a_word_of_its_own_that_the_schema_takes() -> None:
+    words = [reason.word for reason in Reason]
+    assert len(set(words)) == len(words)
+    assert len({reason.meaning for reason in Reason}) >= len(words) - 1
+    assert {reason.type for reason in Reason} == set(Type)
+    assert all(word.isalnum() for word in words)
+    conditions = schema_of("loadbalancedgroups")["properties"]["status"]["properties"]["conditions"]
+    assert conditions["items"]["properties"]["status"]["enum"] == [str(state) for state in State]
+
+
+def test_a_condition_s_time_moves_with_its_status_only() -> None:
+    first = merged([], [Condition(Reason.NO_MEMBERS)], generation=1, now=THEN)
+    same_status = merged(first, [Condition(Reason.UNSERVED, "queue 1")], generation=2, now=NOW)
+    assert same_status == [
+        {
+            "type": "Ready",
+            "status": "False",
+            "observedGeneration": 2,
+            "lastTransitionTime": THEN,
+            "reason": "Unserved",
+            "message": "queue 1",
+        }
+    ]
+    turned = merged(same_status, [Condition(Reason.SERVED)], generation=2, now=NOW)
+    assert (turned[0]["status"], turned[0]["lastTransitionTime"]) == ("True", NOW)
+    assert turned[0]["message"] == Reason.SERVED.meaning
+
+
+def test_somebody_else_s_condition_stays() -> None:
+    theirs = {
+        "type": "example.org/Audited",
+        "status": "True",
+        "lastTransitionTime": THEN,
+        "reason": "A",
+        "message": "",
+    }
+    assert merged([theirs], [Condition(Reason.SERVED)], generation=1, now=NOW)[1] == theirs
+
+
+def test_a_condition_of_ours_that_is_not_said_any_more_goes() -> None:
+    former = merged([], [Condition(Reason.SCALING), Condition(Reason.SERVED)], generation=1, now=THEN)
+    assert [one["type"] for one in merged(former, [Condition(Reason.SERVED)], generation=1, now=NOW)] == [
+        "Ready"
+    ]

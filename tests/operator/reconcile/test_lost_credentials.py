@@ -1,0 +1,60 @@
+"""The Secret of a group's user, deleted while the broker is away: what runs goes on, and it is made again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lbg_operator.kube.kinds import DEPLOYMENT, SECRET
+from support.child_history import ChildHistory
+from support.operated import SETTLED_S, Place
+from support.virtual_time import in_virtual_time
+
+NAME = "orders-lbg"
+AWAY_S = 60.0
+
+
+@in_virtual_time
+async def test_it_is_made_again_as_it_was_while_the_broker_is_away() -> None:
+    async with Place() as place:
+        await place.ready()
+        history = ChildHistory(place.cluster)
+        history.begin()
+        before, passwords = place.seen(SECRET, NAME)["data"], dict(place.broker.passwords)
+        place.broker.is_down = True
+        await asyncio.sleep(AWAY_S)
+        place.cluster.take_away(SECRET, "shop", NAME)
+        await asyncio.sleep(2)
+        assert place.seen(SECRET, NAME)["data"] == before
+        assert "is made again as it was" in place.events[-1].message
+        assert history.changed().keys() == {("Secret", "shop", NAME)}
+
+        place.edit_group({"replicas": 4})
+        await asyncio.sleep(2)
+        assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 4
+        place.broker.is_down = False
+        await asyncio.sleep(AWAY_S)
+        assert place.seen(SECRET, NAME)["data"] == before
+        assert place.broker.passwords == passwords
+        assert place.conditions()["Ready"] == ("True", "Served")
+
+
+@in_virtual_time
+async def test_an_operator_that_never_saw_it_waits_for_the_broker_and_leaves_consumers_as_they_are() -> None:
+    async with Place() as place:
+        await place.ready()
+        before = place.seen(SECRET, NAME)["data"]
+        place.broker.is_down = True
+        await place.stop()
+        place.cluster.take_away(SECRET, "shop", NAME)
+        there = place.seen(DEPLOYMENT)["spec"]
+        await place.start()
+        await asyncio.sleep(AWAY_S)
+        place.edit_group({"replicas": 4})
+        await asyncio.sleep(AWAY_S)
+        assert not place.has(SECRET, NAME)
+        assert place.seen(DEPLOYMENT)["spec"] == there
+        place.broker.is_down = False
+        await asyncio.sleep(AWAY_S + SETTLED_S)
+        assert place.seen(SECRET, NAME)["data"]["password"] != before["password"]
+        assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 4
+        assert place.conditions()["Ready"] == ("True", "Served")

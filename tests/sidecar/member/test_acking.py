@@ -1,0 +1,53 @@
+"""When a member acknowledges what is done, over a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lbg_broker.publisher import GroupPublisher
+from lbg_sidecar import Member, Message
+from lbg_sidecar.core import acks
+from lbg_sidecar.core.effects import Done, Effect
+from support.embedded import EmbeddedBroker
+from support.group_load import group_spec
+from support.group_on_broker import declare_group
+from support.member_place import Place
+from support.waiting import until
+
+NEVER_S = 3600.0
+
+
+async def test_a_gap_that_closes_is_acknowledged_at_once(
+    embedded: EmbeddedBroker, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is done behind a slow call waits with its ack for `SINGLE_ACK_AFTER_S`, but no longer than for that call."""
+    monkeypatch.setattr(acks, "SINGLE_ACK_AFTER_S", NEVER_S)
+    spec = group_spec(unique, queues=1)
+    await declare_group(embedded.url, spec)
+    goes_on = asyncio.Event()
+    done: list[str | None] = []
+    acked: list[str | None] = []
+
+    async def handle(message: Message) -> None:
+        if message.key == "slow":
+            await goes_on.wait()
+        done.append(message.key)
+
+    def observe(effect: Effect) -> None:
+        if isinstance(effect, Done) and effect.settled:
+            acked.extend(held.key for held in effect.deliveries)
+
+    settings = Place("embedded", embedded.url, spec).settings("a")
+    async with (
+        GroupPublisher(embedded.url, group=spec.name) as publisher,
+        Member(settings, handle, observer=observe),
+    ):
+        await publisher.publish(key="slow", body=b"", topic="load")
+        await publisher.publish(key="quick", body=b"", topic="load")
+        await until(lambda: done == ["quick"])
+        await asyncio.sleep(0.05)  # the member looks, and puts the ack of the quick one off
+        assert acked == []
+        goes_on.set()
+        await until(lambda: acked == ["slow", "quick"])

@@ -1,0 +1,73 @@
+"""Members on real brokers: joining, and the index each one takes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lbg_broker.admin import GroupNotFound
+from lbg_sidecar import Assignment, Member, MemberSettings, SettingsError
+from support.group_load import Judge, Load
+from support.member_place import Place
+from support.waiting import GUARD_S, until
+
+
+async def test_one_member_gets_everything_in_order_and_acknowledges_it(place: Place, load: Load) -> None:
+    judge = Judge()
+    async with Member(place.settings("a"), judge.handler("a")) as member:
+        await load.publish(500)
+        await load.all_seen(judge)
+        assert member.index == 0
+        assert member.state()["live"] == [0]
+    assert not judge.inversions
+    assert not judge.repeats
+    for queue in range(4):
+        assert await place.count(place.names.queue(queue)) == 0
+
+
+async def test_members_that_join_at_once_have_unique_indexes_and_agree(place: Place) -> None:
+    members = [Member(place.settings(f"m{n}"), Judge().handler("m")) for n in range(6)]
+    await asyncio.gather(*(member.__aenter__() for member in members))
+    try:
+        everyone = list(range(6))
+        assert sorted(member.index or 0 for member in members) == everyone
+        await until(lambda: all(member.state()["live"] == everyone for member in members))
+    finally:
+        await asyncio.gather(*(member.__aexit__(None, None, None) for member in members))
+
+
+async def test_the_lowest_index_that_is_free_is_taken(place: Place) -> None:
+    async with (
+        Member(place.settings("a"), Judge().handler("a")) as a,
+        Member(place.settings("b"), Judge().handler("b")) as b,
+    ):
+        assert (a.index, b.index) == (0, 1)
+        await a.__aexit__(None, None, None)
+        async with Member(place.settings("c"), Judge().handler("c")) as c:
+            assert c.index == 0
+
+
+async def test_a_fixed_index_is_waited_for_until_it_is_free(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Member(place.settings("a", index=2), Judge().handler("a")) as a:
+        assert a.index == 2
+        other = asyncio.create_task(Member(place.settings("b", index=2), Judge().handler("b")).__aenter__())
+        await until(lambda: "index 2 belongs to another" in caplog.text)
+        assert not other.done()
+    b = await asyncio.wait_for(other, GUARD_S)
+    assert b.index == 2
+    await b.__aexit__(None, None, None)
+
+
+async def test_a_group_that_is_not_there_is_one_clear_error(place: Place) -> None:
+    member = Member(MemberSettings(broker=place.url, group="nobody"), Judge().handler("a"))
+    with pytest.raises(GroupNotFound, match="nobody"):
+        await member.__aenter__()
+
+
+async def test_more_clients_than_queues_is_one_clear_error(place: Place) -> None:
+    settings = place.settings("a", assignment=Assignment.STATIC, clients=9)
+    with pytest.raises(SettingsError, match="clients is 9"):
+        await Member(settings, Judge().handler("a")).__aenter__()

@@ -1,0 +1,328 @@
+"""The live set: claimed, agreed on, repaired."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_sidecar.core.delivery import Positions
+from lbg_sidecar.core.protocol import (
+    Beat,
+    BeatContent,
+    Gone,
+    Handover,
+    Hello,
+    Identity,
+    Knowledge,
+    Leave,
+    Message,
+    Move,
+    Ping,
+    QueueState,
+    Reattached,
+    Rebalance,
+    Repartition,
+    Status,
+    Welcome,
+    decode,
+    encode,
+)
+from lbg_sidecar.core.rebalance import HoldDown
+from lbg_sidecar.core.roster import IndexClaim, Post, Roster, Timings
+from lbg_sidecar.errors import MessageError
+
+A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))
+
+
+def roster(index: int = 0) -> Roster:
+    numbers = itertools.count()
+    made = Roster(
+        Timings(),
+        uniform=lambda: 0.5,
+        content=BeatContent,
+        incarnation=lambda: f"mine-{index}-{next(numbers)}",
+    )
+    made.join(index, f"m{index}", 0.0)
+    return made
+
+
+def pings(posts: list[Post]) -> list[int | None]:
+    return [post.to for post in posts if isinstance(post.message, Ping)]
+
+
+# Claiming
+
+
+def test_a_member_takes_its_previous_index_if_it_is_free() -> None:
+    assert IndexClaim(previous=3).candidate() == 3
+
+
+def test_a_member_takes_the_lowest_free_index_when_its_previous_one_is_taken() -> None:
+    claiming = IndexClaim(previous=3)
+    claiming.taken(3)
+    claiming.taken(0)
+    assert claiming.candidate() == 1
+
+
+def test_what_was_seen_to_be_taken_is_not_tried() -> None:
+    assert IndexClaim(looked=range(4), free={2, 3}).candidate() == 2
+    assert IndexClaim(looked=range(4), free=()).candidate() == 4
+    assert IndexClaim(previous=1, looked=range(4), free={2}).candidate() == 2
+
+
+def test_a_fixed_index_is_tried_whatever_was_seen_and_is_the_only_one() -> None:
+    claiming = IndexClaim(fixed=2, looked=range(4), free=())
+    assert claiming.candidate() == 2
+    claiming.taken(2)
+    assert claiming.candidate() is None
+
+
+@given(st.integers(0, 2**32), st.lists(st.none() | st.integers(0, 5), min_size=1, max_size=8))
+def test_members_that_race_end_up_with_unique_indexes_without_gaps(
+    seed: int, previous: list[int | None]
+) -> None:
+    chance = random.Random(seed)
+    mailboxes: set[int] = set()
+    racers = [IndexClaim(previous=wish) for wish in previous]
+    given_to: list[int] = []
+    waiting = [(racer, racer.candidate()) for racer in racers]
+    while waiting:
+        racer, index = waiting.pop(chance.randrange(len(waiting)))
+        assert index is not None
+        if index in mailboxes:
+            racer.taken(index)
+            waiting.append((racer, racer.candidate()))
+        else:
+            mailboxes.add(index)
+            given_to.append(index)
+    assert len(given_to) == len(set(given_to)) == len(previous)
+    if all(wish is None for wish in previous):
+        assert sorted(given_to) == list(range(len(previous)))
+
+
+# The live set
+
+
+def test_a_hello_is_answered_with_a_welcome_and_its_sender_is_live() -> None:
+    me = roster()
+    (post,) = me.receive(Hello(B), 1.0)
+    assert isinstance(post.message, Welcome)
+    assert post.to == 1
+    assert me.live == {0, 1}
+
+
+def test_a_beat_from_an_unknown_member_adds_it() -> None:
+    me = roster()
+    me.receive(Beat(C, BeatContent()), 1.0)
+    assert me.live == {0, 2}
+
+
+def test_a_returned_ping_proves_a_death_and_it_is_told() -> None:
+    me = roster()
+    me.receive(Hello(B), 1.0)
+    ping = next(p for p in me.tick(2.0) if isinstance(p.message, Ping))
+    posts = me.returned(ping.message, 1, 2.1)
+    assert [post.message for post in posts] == [Gone(B, 0)]
+    assert me.live == {0}
+
+
+def test_a_ping_that_returns_after_the_index_has_a_new_owner_kills_nobody() -> None:
+    me = roster()
+    me.receive(Hello(B), 1.0)
+    ping = next(p for p in me.tick(2.0) if isinstance(p.message, Ping))
+    me.receive(Hello(Identity(1, "other", "a-new-life")), 2.05)
+    assert me.returned(ping.message, 1, 2.1) == []
+    assert me.live == {0, 1}
+
+
+def test_words_of_a_life_that_is_over_bring_nobody_back() -> None:
+    me = roster()
+    me.receive(Hello(B), 1.0)
+    me.receive(Gone(B, 2), 2.0)
+    me.receive(Beat(B, BeatContent()), 2.1)
+    assert me.live == {0}
+    me.receive(Beat(Identity(1, "m1", "a-new-life"), BeatContent()), 2.2)
+    assert me.live == {0, 1}
+
+
+def test_a_late_gone_of_an_earlier_life_does_not_remove_the_new_one() -> None:
+    me = roster()
+    me.receive(Hello(Identity(1, "m1", "a-new-life")), 1.0)
+    me.receive(Gone(B, 2), 1.1)
+    assert me.live == {0, 1}
+
+
+def test_who_is_called_gone_and_is_not_comes_back_with_a_new_incarnation() -> None:
+    me = roster()
+    assert me.me is not None
+    before = me.me
+    (post,) = me.receive(Gone(before, 1), 1.0)
+    assert isinstance(post.message, Hello)
+    assert post.message.sender.index == before.index
+    assert post.message.sender.incarnation != before.incarnation
+
+
+def test_who_speaks_though_it_was_found_gone_is_told_and_comes_back_under_a_new_incarnation() -> None:
+    """A partition of the broker hides a mailbox from one side, and the word of it from the other."""
+    me, other = roster(0), roster(1)
+    assert other.me is not None
+    before = other.me
+    me.receive(Hello(before), 0.0)
+    me.receive(Gone(before, 2), 1.0)
+    (post,) = me.receive(Beat(before, BeatContent()), 2.0)
+    assert (post.message, post.to) == (Gone(before, 0), 1)
+    (hello,) = other.receive(post.message, 2.0)
+    me.receive(hello.message, 2.0)
+    assert me.live == {0, 1}
+
+
+def test_a_new_connection_forgets_who_was_found_gone_over_the_old_one() -> None:
+    me = roster()
+    me.receive(Hello(B), 0.0)
+    me.receive(Gone(B, 2), 1.0)
+    me.part()
+    me.join(0, "m0", 2.0)
+    me.receive(Beat(B, BeatContent()), 3.0)
+    assert me.live == {0, 1}
+
+
+def test_each_member_pings_the_next_in_the_ring() -> None:
+    for index, successor in ((0, 1), (1, 2), (2, 0)):
+        me = roster(index)
+        for other in (A, B, C):
+            if other.index != index:
+                me.receive(Hello(other), 0.1)
+        assert pings(me.tick(1.0)) == [successor]
+
+
+def test_when_the_next_in_the_ring_is_gone_the_one_behind_is_looked_at_at_once() -> None:
+    me = roster()
+    me.receive(Hello(B), 0.1)
+    me.receive(Hello(C), 0.1)
+    ping = next(p for p in me.tick(1.0) if isinstance(p.message, Ping))
+    assert pings(me.returned(ping.message, 1, 1.1)) == [2]
+
+
+def test_who_is_silent_is_looked_at_and_stays_live_while_its_mailbox_is_there() -> None:
+    me = roster()
+    me.receive(Hello(B), 0.0)
+    me.receive(Hello(C), 0.0)
+    for tick in range(1, 40):
+        now = tick * 0.1
+        me.receive(Beat(B, BeatContent()), now)
+        looked = pings(me.tick(now))
+        assert 2 not in looked or now > 3.5
+    assert 2 in looked or pings(me.tick(4.2)).count(2)
+    assert me.live == {0, 1, 2}
+
+
+def test_a_suspicion_pings_at_once_and_not_again_and_again() -> None:
+    me = roster()
+    me.receive(Hello(B), 0.0)
+    assert pings(me.suspect(1, 1.0)) == [1]
+    assert me.suspect(1, 1.05) == []
+    assert pings(me.suspect(1, 1.2)) == [1]
+
+
+def test_another_speaker_with_the_same_index_is_a_conflict() -> None:
+    me = roster()
+    me.receive(Beat(Identity(0, "other", "elsewhere"), BeatContent()), 1.0)
+    assert me.conflict
+
+
+def test_a_change_is_told_soon_and_changes_close_together_once() -> None:
+    me = roster()
+    me.changed(0.1)
+    me.changed(0.11)
+    assert me.next_due < 0.125
+    assert [type(post.message) for post in me.tick(0.125)] == [Beat]
+    assert me.next_due > 0.3
+
+
+def test_a_leaving_member_is_live_for_nobody() -> None:
+    me = roster()
+    me.receive(Hello(B), 1.0)
+    me.receive(Leave(B), 2.0)
+    assert me.live == {0}
+    assert me.leave()[0].message == Leave(me.me)
+    assert me.live == set()
+
+
+# The delay
+
+
+def test_a_change_counts_after_the_delay_and_a_further_one_starts_it_again() -> None:
+    hold = HoldDown(5.0)
+    hold.observe(frozenset({0}), 0.0)
+    hold.observe(frozenset({0, 1}), 3.0)
+    assert not hold.tick(5.0)
+    assert hold.tick(8.0)
+    assert hold.settled == {0, 1}
+
+
+def test_a_membership_that_returns_to_what_it_was_moves_nothing() -> None:
+    hold = HoldDown(5.0)
+    hold.observe(frozenset({0, 1}), 0.0)
+    assert hold.tick(5.0)
+    hold.observe(frozenset({0}), 10.0)
+    assert hold.due == 15.0
+    hold.observe(frozenset({0, 1}), 12.0)
+    assert hold.due is None
+    assert not hold.tick(20.0)
+
+
+# Messages
+
+CONTENT = BeatContent(
+    (
+        QueueState(0, True, True, Status.READY, 3, 70, 2, poisoned=2, poisoned_keys=("k",)),
+        QueueState(1, False, False, Status.UNBOUND),
+    ),
+    Rebalance.HOLD_DOWN,
+    {"acked": 9},
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello(A),
+        Welcome(A, CONTENT),
+        Beat(A, CONTENT),
+        Leave(A),
+        Gone(B, 0),
+        Ping(A, "life-1"),
+        Move(A, 3, 1, "m-1"),
+        Reattached(A, 3, "m-1"),
+        Handover(A, 3, "m-1", Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),)), 0.25),
+        Knowledge(A, Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),))),
+        Repartition(A, 6, done=True),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_message_survives_the_wire(message: Message) -> None:
+    assert decode(encode(message)) == message
+
+
+def test_what_a_newer_member_says_is_ignored() -> None:
+    assert decode(b'{"v":1,"type":"song","index":0,"name":"a","incarnation":"b"}') is None
+    assert decode(b'{"v":2,"anything":[]}') is None
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_no_bytes_do_more_than_raise_a_message_error(body: bytes) -> None:
+    with contextlib.suppress(MessageError):
+        decode(body)
+
+
+@given(st.sampled_from([encode(Beat(A, CONTENT)), encode(Move(A, 3, 1, "m"))]), st.data())
+def test_a_mutated_message_does_no_more_than_raise_a_message_error(body: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(body) - 1))
+    mutated = body[:at] + data.draw(st.binary(max_size=3)) + body[at + 1 :]
+    with contextlib.suppress(MessageError):
+        decode(mutated)

@@ -1,0 +1,156 @@
+"""Messages that never succeed: what they hold up, what is told of them, and what lets the rest go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
+from lbg_sidecar.core.dispatcher import LISTED_MAX, Backoff, Dispatcher, Rules, WhenExhausted
+from lbg_sidecar.core.effects import Poisoned
+from lbg_sidecar.core.protocol import Progress
+from lbg_sidecar.core.status_report import beat_content, description
+from lbg_sidecar.message import retry
+from support.member_world import Item, SimMember, World
+
+PREFETCH = 8
+BACKOFF = Backoff(first_s=0.1, max_s=10.0, jitter=0.0)
+BLOCK = Rules(concurrency=4, max_attempts=3, backoff=BACKOFF)
+DEAD_LETTER = Rules(concurrency=4, max_attempts=3, backoff=BACKOFF, when_exhausted=WhenExhausted.DEAD_LETTER)
+
+
+def alone(rules: Rules = BLOCK, *, prefetch: int = PREFETCH) -> tuple[World, SimMember]:
+    """One member, two queues; every message of the key `bad` fails."""
+    world = World(3, queue_count=2, hash_count=2, rules=rules, balancing={"prefetch": prefetch})
+    member = world.join()
+    world.run(1)
+    world.failing = {"bad"}
+    return world, member
+
+
+def publish(world: World, *keys: str, hash_: int = 0) -> list[Item]:
+    return [world.publish(key, hash_=hash_) for key in keys]
+
+
+def are_done(world: World, items: list[Item]) -> bool:
+    return all(world.finished[item.identity] == 1 for item in items)
+
+
+def poisoned(world: World) -> list[Poisoned]:
+    return [event for _, _, event in world.events if isinstance(event, Poisoned)]
+
+
+def progress(member: SimMember) -> list[Progress]:
+    return [state.progress for state in beat_content(member.machine).queues]
+
+
+def fine(world: World) -> None:
+    world.calm = True
+    world.run(15)
+    assert not world.violations
+    assert not world.unfinished()
+
+
+def test_block_holds_up_the_key_then_its_queue_once_the_window_is_full_of_it_and_never_another_queue() -> (
+    None
+):
+    world, member = alone()
+    publish(world, *["bad"] * (PREFETCH - 1))
+    beside = publish(world, *(f"good{number}" for number in range(50)))
+    world.run(30)
+    assert are_done(world, beside), "one place of the window is free: other keys go on"
+    assert progress(member)[0] is not Progress.STALLED
+
+    publish(world, "bad")
+    behind = publish(world, *(f"good{number}" for number in range(10)))
+    elsewhere = publish(world, *(f"other{number}" for number in range(50)), hash_=1)
+    world.run(30)
+    assert not any(world.finished[item.identity] for item in behind), "the window is full of the key"
+    assert progress(member) == [Progress.BLOCKED, Progress.IDLE]
+    assert are_done(world, elsewhere), "other queues do not notice"
+    fine(world)
+
+
+def test_a_poisoned_message_is_told_once_and_then_tried_at_the_longest_interval() -> None:
+    world, member = alone()
+    publish(world, "bad", "bad")
+    world.run(2)
+    (told,) = poisoned(world)
+    assert (told.queue, told.key, told.attempts, told.reason) == (0, "bad", 3, "it is poison")
+    retried = member.machine.dispatcher.counts.retried
+    assert retried == 3
+    world.run(40)
+    assert member.machine.dispatcher.counts.retried - retried == 4
+    assert len(poisoned(world)) == 1
+    fine(world)
+
+
+@pytest.mark.parametrize(("asked_s", "waits_s"), [(0.01, 10.0), (3600.0, 3600.0), (None, 10.0)])
+def test_a_poisoned_message_waits_as_long_as_the_application_asks_but_never_shorter_than_the_longest(
+    asked_s: float | None, waits_s: float
+) -> None:
+    dispatcher = Dispatcher(BLOCK, Processed(queue_count=1), lambda: 0.5)
+    attachment = Attachment(0, 1, prefetch=PREFETCH)
+    dispatcher.deliver(attachment, [InFlight(attachment, 1, key="bad", identity=("p", 0, 0))], 0.0)
+    now = 0.0
+    for _ in range(BLOCK.max_attempts):
+        held = dispatcher.take(now)
+        assert held is not None
+        dispatcher.end(held, retry("it is poison", after_s=asked_s), now)
+        due = dispatcher.lanes.next_due()
+        assert due is not None
+        waited_s, now = due - now, due
+        dispatcher.lanes.wake(now)
+    assert waited_s == waits_s
+
+
+def test_a_member_tells_which_messages_are_poisoned_until_they_succeed() -> None:
+    world, member = alone()
+    (item, _) = publish(world, "bad", "bad")
+    world.run(5)
+    told = description(member.machine, world.now)["queues"][0]
+    (message,) = told["poisoned_messages"]
+    assert message["id"] == "-".join(map(str, item.identity))
+    assert (message["key"], message["attempts"], message["reason"]) == ("bad", 3, "it is poison")
+    assert 3 < message["since_s"] < 5
+    assert (told["poisoned"], told["poisoned_keys"]) == (1, ["bad"])
+    fine(world)
+    told = description(member.machine, world.now)["queues"][0]
+    assert (told["poisoned"], told["poisoned_keys"], told["poisoned_messages"]) == (0, [], [])
+
+
+def test_the_list_of_poisoned_messages_is_bounded_and_their_number_is_not() -> None:
+    world, member = alone(prefetch=40)
+    keys = [f"bad{number}" for number in range(30)]
+    world.failing = set(keys)
+    publish(world, *keys)
+    world.run(5)
+    told = description(member.machine, world.now)["queues"][0]
+    assert told["poisoned"] == 30
+    assert len(told["poisoned_messages"]) == LISTED_MAX
+    assert told["poisoned_keys"] == [one["key"] for one in told["poisoned_messages"]][:3]
+    fine(world)
+
+
+def test_who_takes_over_a_poisoned_message_knows_it_after_one_attempt() -> None:
+    world, first = alone()
+    publish(world, "bad")
+    world.run(2)
+    second = world.join()
+    world.run(1)
+    first.stop()
+    world.run(8)
+    assert first.exited
+    (_, told) = poisoned(world)
+    assert told.attempts == 4
+    assert second.machine.dispatcher.counts.poisoned == 1
+    fine(world)
+
+
+def test_dead_letter_lets_the_key_go_on() -> None:
+    world, member = alone(DEAD_LETTER)
+    items = publish(world, *["bad"] * 3)
+    world.run(3)
+    assert [world.dead[item.identity] for item in items] == [1, 1, 1]
+    assert member.machine.dispatcher.counts.dead_lettered == 3
+    assert not poisoned(world)
+    fine(world)

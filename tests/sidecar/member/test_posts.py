@@ -1,0 +1,89 @@
+"""What comes back of the messages that members send each other: those that reached no mailbox."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from lbg_broker.client import Channel, Returned
+from lbg_sidecar.core.protocol import Hello, Identity, Ping, decode
+from lbg_sidecar.core.roster import Post
+from lbg_sidecar.io.connection import OnReturned, Posts
+
+ME = Identity(0, "me", "me-1")
+
+
+class Confirming:
+    """A channel with confirms; `sent` is (routing key, body, mandatory) by delivery tag."""
+
+    def __init__(self) -> None:
+        self.sent: dict[int, tuple[str, bytes, bool]] = {}
+
+    def publish(self, exchange: str, routing_key: str, body: bytes, *, mandatory: bool = False) -> int:
+        assert exchange == "lbg.g.members"
+        self.sent[len(self.sent) + 1] = routing_key, body, mandatory
+        return len(self.sent)
+
+    def on_return(self, returned: Returned) -> None:
+        raise NotImplementedError
+
+    def on_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
+        raise NotImplementedError
+
+
+class Told:
+    """`lost` are the targets and indexes of the pings that did not reach a mailbox."""
+
+    def __init__(self) -> None:
+        self.channel = Confirming()
+        self.lost: list[tuple[str, int]] = []
+        on_returned: OnReturned = self._on_returned
+        self.posts = Posts(cast(Channel, self.channel), "lbg.g.members", on_returned)
+
+    def ping(self, index: int) -> None:
+        self.posts.send(Post(Ping(ME, f"m-{index}"), to=index))
+
+    def returned(self, tag: int) -> None:
+        key, body, _ = self.channel.sent[tag]
+        self.channel.on_return(Returned(312, "NO_ROUTE", "lbg.g.members", key, b"", body))
+
+    def _on_returned(self, body: bytes, index: int) -> None:
+        message = decode(body)
+        assert isinstance(message, Ping)
+        self.lost.append((message.target, index))
+
+
+def test_a_message_to_one_is_mandatory_and_one_to_all_is_not() -> None:
+    told = Told()
+    told.ping(7)
+    told.posts.send(Post(Hello(ME)))
+    assert [(key, mandatory) for key, _, mandatory in told.channel.sent.values()] == [
+        ("7", True),
+        ("all", False),
+    ]
+
+
+def test_a_refused_message_did_not_reach_its_mailbox_as_little_as_a_returned_one() -> None:
+    told = Told()
+    for index in (3, 4, 5):
+        told.ping(index)
+    told.returned(1)
+    told.channel.on_confirm(1, False, True)
+    told.channel.on_confirm(2, False, False)
+    told.channel.on_confirm(3, False, True)
+    assert told.lost == [("m-3", 3), ("m-4", 4)]
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_an_answer_to_several_stands_for_all_up_to_it_that_had_none(ok: bool) -> None:
+    told = Told()
+    told.ping(1)
+    told.posts.send(Post(Hello(ME)))
+    for index in (2, 3, 4):
+        told.ping(index)
+    told.channel.on_confirm(3, False, True)
+    told.channel.on_confirm(4, True, ok)
+    assert told.lost == ([] if ok else [("m-1", 1), ("m-3", 3)])
+    told.channel.on_confirm(5, True, False)
+    assert told.lost[-1] == ("m-4", 4)

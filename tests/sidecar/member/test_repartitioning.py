@@ -1,0 +1,138 @@
+"""A member whose group is given another number of queues: what it tells, what it keeps, what it becomes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from lbg_broker.admin.repartition import repartition_announced, repartition_done
+from lbg_broker.group import Names
+from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
+from lbg_sidecar.core.delivery import Attachment, Positions
+from lbg_sidecar.core.dispatcher import Rules
+from lbg_sidecar.core.effects import Reconnect
+from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.protocol import Identity, Knowledge, Message, Repartition, decode
+from lbg_sidecar.core.queue_bindings import BalancingRules
+from lbg_sidecar.core.roster import Post, Timings
+
+NAMES = Names("orders")
+FOUR = BalancingRules(queue_count=4, client_count=4)
+OTHER = Identity(1, "b", "other")
+
+
+def machine(rules: BalancingRules = FOUR, *, former: ExclusiveMember | None = None) -> ExclusiveMember:
+    return ExclusiveMember(
+        "a",
+        balancing=rules,
+        rules=Rules(),
+        timings=Timings(),
+        uniform=lambda: 0.5,
+        incarnation=lambda: "mine",
+        former=former,
+    )
+
+
+def joined(rules: BalancingRules = FOUR) -> ExclusiveMember:
+    member = machine(rules)
+    member.connected(0, 0.0)
+    member.effects.clear()
+    return member
+
+
+def told(body: str) -> Message:
+    message = decode(body.encode())
+    assert message is not None
+    return message
+
+
+def test_what_the_command_says_is_what_members_read() -> None:
+    announced, done = repartition_announced(NAMES, 6), repartition_done(NAMES, 6)
+    assert (announced.exchange, announced.routing_key) == ("lbg.orders.members", "all")
+    for body, is_done in ((announced.body, False), (done.body, True)):
+        message = told(body)
+        assert isinstance(message, Repartition)
+        assert (message.queues, message.done) == (6, is_done)
+        assert json.loads(body)["name"] == message.sender.name == "lbg group repartition"
+
+
+def test_who_tells_of_it_is_taken_for_no_member() -> None:
+    member = joined()
+    member.message(told(repartition_announced(NAMES, 6).body), 1.0)
+    member.message(told(repartition_done(NAMES, 4).body), 1.0)
+    assert member.roster.live == {0}
+    assert not member.effects
+
+
+def test_when_a_change_is_announced_a_member_tells_what_it_has_processed() -> None:
+    member, other = joined(), joined()
+    for seq in range(3):
+        member.dispatcher.processed.add(("p", 5, seq))
+    member.dispatcher.processed.add(("p", 6, 0))
+    member.message(told(repartition_announced(NAMES, 6).body), 1.0)
+    posts = [effect for effect in member.effects if isinstance(effect, Post)]
+    assert all(post.to is None for post in posts)
+    for post in posts:
+        assert isinstance(post.message, Knowledge)
+        other.message(replace(post.message, sender=OTHER), 1.0)
+    for identity in (("p", 5, 0), ("p", 5, 2), ("p", 6, 0)):
+        assert identity in other.dispatcher.processed
+    assert ("p", 5, 3) not in other.dispatcher.processed
+
+
+def test_once_it_is_done_a_member_of_the_old_number_reconnects_and_one_of_the_new_does_nothing() -> None:
+    member = joined()
+    member.message(told(repartition_done(NAMES, 6).body), 1.0)
+    (effect,) = member.effects
+    assert effect == Reconnect("the group has 6 queues, and had 4")
+    settled = joined(replace(FOUR, queue_count=6))
+    settled.message(told(repartition_done(NAMES, 6).body), 1.0)
+    assert not settled.effects
+
+
+def test_the_machine_after_it_has_the_new_queues_and_the_memory_of_the_one_before() -> None:
+    former = joined()
+    former.dispatcher.processed.add(("p", 5, 0))
+    former.dispatcher.counts.delivered = 7
+    former.bindings.consumer_timeout_s = 60.0
+    former.disconnected(1.0)
+    member = machine(replace(FOUR, queue_count=6), former=former)
+    assert [binding.queue for binding in member.bindings.all] == list(range(6))
+    assert ("p", 5, 0) in member.dispatcher.processed
+    assert member.dispatcher.counts.delivered == 7
+    assert member.bindings.consumer_timeout_s == 60.0
+    assert member.dispatcher.processed.of_queue(5) == Positions((("p", 5, ((0, 0),)),))
+    assert member.dispatcher.processed.of_queue(1) == Positions()
+    member.connected(0, 2.0)
+    assert member.roster.live == {0}
+
+
+def test_who_had_stood_down_takes_part_again_when_it_joins_with_the_new_queues() -> None:
+    former = joined()
+    former.stand_down("the application is not ready", 1.0)
+    former.disconnected(1.1)
+    member = machine(replace(FOUR, queue_count=6), former=former)
+    assert member.leaving == "the application is not ready"
+    member.connected(0, 2.0)
+    assert member.leaving is None
+    assert member.roster.live == {0}
+
+
+def test_where_the_broker_has_the_partitions_a_member_calls_them_by_their_new_number() -> None:
+    member = BrokerAssignedMember(
+        "a",
+        balancing=BalancingRules(queue_count=1),
+        rules=Rules(),
+        timings=Timings(),
+        uniform=lambda: 0.5,
+        incarnation=lambda: "mine",
+        partitions=4,
+    )
+    member.connected(0, 0.0)
+    attachment = member.binding.attachment
+    assert isinstance(attachment, Attachment)
+    assert attachment.partitions == 4
+    member.effects.clear()
+    member.message(told(repartition_done(NAMES, 6).body), 1.0)
+    assert attachment.partitions == 6
+    assert not member.effects

@@ -1,0 +1,65 @@
+"""The quick reading of a delivery's headers says what the full one says, or nothing."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_broker.amqp import BasicProperties
+from lbg_broker.client import Delivery
+from lbg_broker.publisher.stamper import HeaderEncoder, MessageOptions, StampedMessage
+from lbg_sidecar.message import full_stamp, quick_stamp
+
+texts = st.text(max_size=20) | st.sampled_from(["\x07lbg-seql", "lbg-publisher", ""])
+numbers = st.integers(0, 2**62)
+values = texts | numbers | st.booleans() | st.none() | st.binary(max_size=5)
+
+
+def delivery(header: bytes) -> Delivery:
+    made = Delivery.__new__(Delivery)
+    made.header = header
+    return made
+
+
+@given(
+    key=st.none() | texts,
+    publisher=texts,
+    seq=numbers,
+    at_us=numbers,
+    content_type=texts,
+    extra=st.none()
+    | st.builds(MessageOptions, headers=st.dictionaries(st.sampled_from(["traceparent", "lbg-seq"]), texts)),
+)
+def test_what_our_publisher_writes_is_read_quickly(
+    key: str | None, publisher: str, seq: int, at_us: int, content_type: str, extra: MessageOptions | None
+) -> None:
+    message = StampedMessage(
+        key=key,
+        hash=3,
+        queue=0,
+        seq=seq,
+        position=0,
+        routing_key="r",
+        body=b"",
+        digest=0,
+        sent_at_us=at_us,
+        extra=extra,
+    )
+    header = HeaderEncoder(publisher, content_type).of(message)
+    assert quick_stamp(header) == (key, publisher, seq, at_us) == full_stamp(delivery(header))
+
+
+@given(
+    st.dictionaries(st.sampled_from(["lbg-key", "lbg-publisher", "lbg-seq", "lbg-ts", "other"]), values),
+    st.booleans(),
+)
+def test_what_others_write_is_read_the_same_or_in_full(headers: dict[str, object], typed: bool) -> None:
+    properties = BasicProperties(headers=headers, content_type="text/plain" if typed else None)
+    header = properties.encode()
+    quick = quick_stamp(header)
+    assert quick is None or quick == full_stamp(delivery(header))
+
+
+@given(st.binary(max_size=80))
+def test_no_bytes_make_it_fail(header: bytes) -> None:
+    quick_stamp(header)

@@ -1,0 +1,211 @@
+"""What a successor does with the first deliveries of a queue that was announced to it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from lbg_sidecar.core.delivery import Attachment, InFlight, Positions
+from lbg_sidecar.core.dispatcher import Rules
+from lbg_sidecar.core.effects import Attach, TakenOver
+from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.protocol import Gone, Handover, Hello, Identity, Leave, Move, Ping
+from lbg_sidecar.core.queue_bindings import BalancingRules
+from lbg_sidecar.core.roster import Post, Timings
+from lbg_sidecar.message import ACK
+
+MOVER = Identity(0, "mover", "0-1")
+DONE = Positions((("p", 0, ((0, 1),)),))
+MAX_HANDOFF_S = BalancingRules(queue_count=1).max_handoff_s
+
+
+def machine_of_one_queue() -> ExclusiveMember:
+    """Joined as index 1; it knows nobody."""
+    ids = itertools.count()
+    machine = ExclusiveMember(
+        "successor",
+        balancing=BalancingRules(queue_count=1, client_count=2),
+        rules=Rules(concurrency=4),
+        timings=Timings(),
+        uniform=lambda: 0.5,
+        incarnation=lambda: f"1-{next(ids)}",
+    )
+    machine.connected(1, 0.0)
+    return machine
+
+
+class Successor:
+    """A member with index 1 and one queue, beside the mover, from the announcement on."""
+
+    def __init__(self) -> None:
+        self.machine = machine_of_one_queue()
+        self.machine.message(Hello(MOVER), 0.0)
+        (self.attachment,) = (effect.attachment for effect in self.run() if isinstance(effect, Attach))
+        self.machine.attached(self.attachment, 0.1)
+        self.machine.message(Move(MOVER, 0, 1, "m-1"), 1.0)
+        self.run()
+
+    def run(self) -> list[object]:
+        effects, self.machine.effects[:] = list(self.machine.effects), []
+        return list(effects)
+
+    def deliver(self, *seqs: int, now: float) -> None:
+        first = self.attachment.delivered + 1
+        self.machine.deliver(self.attachment, held(self.attachment, first, seqs), now)
+
+    def hand_over(self, now: float, move: str = "m-1") -> None:
+        self.machine.message(Handover(MOVER, 0, move, DONE, 0.002), now)
+
+    def taken(self, now: float) -> list[int]:
+        """The sequence numbers of the calls that may be made now; each ends well."""
+        seqs = []
+        while (call := self.machine.take(now)) is not None:
+            assert call.identity is not None
+            seqs.append(call.identity[2])
+            self.machine.end(call, ACK, now)
+        return seqs
+
+
+def held(attachment: Attachment, first: int, seqs: tuple[int, ...]) -> list[InFlight]:
+    return [
+        InFlight(attachment, tag, key="k", identity=("p", 0, seq))
+        for tag, seq in enumerate(seqs, start=first)
+    ]
+
+
+def taken_over(effects: list[object]) -> TakenOver:
+    (event,) = (effect for effect in effects if isinstance(effect, TakenOver))
+    return event
+
+
+@pytest.mark.parametrize(("redelivered", "why"), [(True, "lost"), (False, "unserved")])
+def test_who_served_a_queue_and_was_gone_before_it_was_heard_of_has_lost_it(
+    redelivered: bool, why: str
+) -> None:
+    machine = machine_of_one_queue()
+    (attachment,) = (effect.attachment for effect in machine.effects if isinstance(effect, Attach))
+    machine.attached(attachment, 0.1)
+    arrivals = held(attachment, 1, (1, 2))
+    arrivals[0].redelivered = redelivered
+    machine.deliver(attachment, arrivals, 0.2)
+    event = taken_over(machine.effects)
+    assert (event.former, event.why, event.planned) == (None, why, False)
+
+
+def test_first_deliveries_wait_for_a_handover_that_is_late_and_a_second_copy_is_known() -> None:
+    member = Successor()
+    member.deliver(1, 2, now=1.01)  # the publisher sent 1 twice; the mover processed it
+    assert member.taken(1.01) == []
+    assert not [effect for effect in member.run() if isinstance(effect, TakenOver)]
+    member.hand_over(1.02)
+    assert member.taken(1.02) == [2]
+    event = taken_over(member.run())
+    assert event.former == 0
+    assert event.planned
+    assert event.pause_s is not None
+    assert abs(event.pause_s - 0.012) < 1e-9
+
+
+def test_first_deliveries_behind_the_handover_start_at_once() -> None:
+    member = Successor()
+    member.hand_over(1.01)
+    member.deliver(1, 2, now=1.013)
+    assert member.taken(1.013) == [2]
+    pause_s = taken_over(member.run()).pause_s
+    assert pause_s is not None
+    assert abs(pause_s - 0.005) < 1e-9
+
+
+def test_how_long_a_queue_stood_still_is_not_known_when_nothing_waited_in_it() -> None:
+    member = Successor()
+    member.machine.message(Handover(MOVER, 0, "m-1", DONE, 0.002, waiting=False), 1.01)
+    member.deliver(2, now=60.0)
+    assert member.taken(60.0) == [2]
+    event = taken_over(member.run())
+    assert (event.former, event.planned, event.pause_s) == (0, True, None)
+
+
+def test_a_handover_that_a_busy_broker_holds_up_is_in_time() -> None:
+    member = Successor()
+    member.deliver(1, 2, now=1.01)
+    member.machine.tick(1.5)
+    assert member.taken(1.5) == []
+    member.hand_over(1.6)
+    assert member.taken(1.6) == [2]
+
+
+def test_the_handover_of_a_member_that_leaves_is_waited_for_whoever_else_comes_and_goes() -> None:
+    member = Successor()
+    member.machine.message(Leave(MOVER), 1.0)
+    member.machine.message(Move(MOVER, 0, 1, "m-2", "leave"), 1.0)
+    member.deliver(1, 2, now=1.01)
+    member.machine.message(Hello(Identity(2, "another", "2-1")), 1.02)
+    assert member.taken(1.02) == []
+    member.hand_over(1.03, move="m-2")
+    assert member.taken(1.03) == [2]
+
+
+def test_a_handover_that_never_comes_is_waited_for_no_longer_than_a_handoff_may_take() -> None:
+    member = Successor()
+    member.deliver(2, 3, now=1.01)
+    member.machine.tick(1.0 + MAX_HANDOFF_S)
+    assert member.taken(1.0 + MAX_HANDOFF_S) == []
+    assert member.machine.takeovers.next_due <= 1.01 + MAX_HANDOFF_S
+    member.machine.tick(1.01 + MAX_HANDOFF_S)
+    assert member.taken(1.01 + MAX_HANDOFF_S) == [2, 3]
+    assert taken_over(member.run()).pause_s is None
+
+
+def test_nothing_is_waited_for_once_the_mover_is_gone() -> None:
+    member = Successor()
+    member.deliver(2, now=1.01)
+    member.machine.message(Gone(MOVER, by=2), 1.02)
+    assert member.taken(1.02) == [2]
+
+
+def test_a_mover_that_is_waited_for_is_looked_at_at_once() -> None:
+    member = Successor()
+    member.deliver(2, now=1.01)
+    (ping,) = (
+        effect for effect in member.run() if isinstance(effect, Post) and isinstance(effect.message, Ping)
+    )
+    assert ping.to == 0
+    member.machine.returned(ping.message, 0, 1.012)  # it has no mailbox any more
+    assert member.taken(1.012) == [2]
+
+
+def test_a_handover_of_another_move_is_not_the_one() -> None:
+    member = Successor()
+    member.deliver(2, now=1.01)
+    member.hand_over(1.02, move="m-0")
+    assert member.taken(1.02) == []
+
+
+def test_a_move_that_was_given_up_long_ago_holds_nothing_up() -> None:
+    member = Successor()
+    member.machine.tick(10.0)
+    member.deliver(2, now=10.0)
+    assert member.taken(10.0) == [2]
+    assert not taken_over(member.run()).planned
+
+
+def test_a_queue_that_is_given_on_while_it_waits_stays_frozen() -> None:
+    member = Successor()
+    member.deliver(2, 3, now=1.01)
+    binding = member.machine.bindings.all[0]
+    member.machine.handoffs.start(binding, None, "leave", 1.02)  # nothing runs: it goes at once
+    assert binding.attachment is not None
+    assert binding.attachment.closed
+    member.hand_over(1.03)
+    assert member.taken(1.03) == []
+
+
+def test_a_lost_connection_forgets_what_was_announced() -> None:
+    member = Successor()
+    member.machine.disconnected(1.005)
+    member.run()
+    member.machine.connected(1, 1.01)
+    (attachment,) = (effect.attachment for effect in member.run() if isinstance(effect, Attach))
+    member.machine.deliver(attachment, held(attachment, 1, (2,)), 1.02)
+    assert member.taken(1.02) == [2]

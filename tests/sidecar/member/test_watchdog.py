@@ -1,0 +1,183 @@
+"""A consumer that is stuck while its connection lives, in the world without clocks: noticed, and nothing else is."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from lbg_sidecar.core.dispatcher import Rules
+from lbg_sidecar.core.effects import Stalled, Superseded
+from lbg_sidecar.core.protocol import Progress
+from lbg_sidecar.core.queue_bindings import Assignment
+from lbg_sidecar.core.stall_watchdog import LOOK_AGAIN_S, LOOK_EVERY_S, LOOKS_TO_ACT
+from lbg_sidecar.core.status_report import beat_content, progress_of
+from support.member_world import Chances, SimMember, World, situations
+
+NOTICED_WITHIN_S = 1.2 * (LOOK_EVERY_S + LOOKS_TO_ACT * LOOK_AGAIN_S) + 1
+
+feed = partial(situations.feed, every_s=0.1)
+settled = partial(situations.settled, seed=11, fed_s=14, every_s=0.1)
+fine = partial(situations.fine, after_s=8)
+
+
+def stalls(world: World) -> list[Stalled]:
+    return [event for _, _, event in world.events if isinstance(event, Stalled)]
+
+
+def progress(member: SimMember, queue: int) -> Progress:
+    return beat_content(member.machine).queues[queue].progress
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_a_consumer_that_gets_nothing_is_attached_anew_and_everything_comes_in_order(active: bool) -> None:
+    world, members = settled(2)
+    queue = next(number for number, index in world.served_by().items() if index == members[0].index)
+    if not active:  # a new consumer, to which nothing was delivered yet
+        for member in members:
+            world.kill(member)
+        world.run(1)
+        members = [world.join()]
+        world.run(1)
+    world.queues[queue].swallow()
+    feed(world, NOTICED_WITHIN_S)
+    assert [stall.queue for stall in stalls(world)] == [queue]
+    assert members[0].machine.dispatcher.counts.stalls == 1
+    assert not members[0].machine.watchdog.is_stalled(queue), "it has had messages since"
+    feed(world, 20)
+    assert len(stalls(world)) == 1
+    assert world.repeats == 0
+    fine(world)
+
+
+def test_a_stuck_consumer_in_front_of_the_primary_gets_behind_it() -> None:
+    world = World(5, queue_count=1, hash_count=1)
+    world.join()
+    other = world.join()
+    world.run(8)
+    # Nobody knows who is active at an idle queue; it is not the primary, and it gets nothing.
+    queue = world.queues[0]
+    queue.consumers.sort(key=lambda consumer: consumer.link.member is not other)
+    queue.swallow()
+    feed(world, 30)
+    assert len(stalls(world)) == 1
+    assert world.served_by() == {0: 0}
+    assert world.repeats == 0
+    fine(world)
+
+
+def test_a_slow_application_is_not_restarted() -> None:
+    world, members = settled(1, rules=Rules(concurrency=2, call_timeout_s=60))
+    world.chances = Chances(slow=1.0, slow_s=25.0)
+    feed(world, 40)
+    assert not stalls(world)
+    assert {progress(members[0], queue) for queue in range(4)} == {Progress.WORKING}
+    fine(world, after_s=40)
+
+
+def test_a_blocked_key_is_shown_and_not_restarted() -> None:
+    world, members = settled(1)
+    world.chances = Chances(retry=1.0)
+    feed(world, 40)
+    assert world.queues[0].ready
+    assert {progress(members[0], queue) for queue in range(4)} == {Progress.BLOCKED}
+    assert not stalls(world)
+    fine(world, after_s=40)  # poisoned by now, they wait for the longest interval
+
+
+def test_a_look_that_fails_says_nothing() -> None:
+    world, _ = settled(1, chances=Chances(look_fails=1.0))
+    world.queues[0].swallow()
+    feed(world, 40)
+    assert not stalls(world)
+    world.chances.look_fails = 0.0
+    feed(world, NOTICED_WITHIN_S)
+    assert [stall.queue for stall in stalls(world)] == [0]
+    fine(world)
+
+
+def test_a_queue_that_others_empty_is_left_alone() -> None:
+    world, _ = settled(1)
+    world.queues[0].swallow()
+    for _ in range(40):
+        world.publish("key0", hash_=0)
+    for _ in range(12):
+        world.run(2)
+        world.published.pop(world.queues[0].ready.popleft().identity)
+    assert not stalls(world)
+
+
+def test_a_queue_that_another_one_emptied_after_the_stall_is_no_longer_stalled() -> None:
+    world, (member,) = settled(1, queue_count=1, hash_count=1)
+    world.queues[0].pump = lambda: None
+    for _ in range(40):
+        world.publish("key0", hash_=0)
+    world.run(NOTICED_WITHIN_S)
+    assert progress(member, 0) is Progress.STALLED
+    world.published.clear()
+    world.queues[0].ready.clear()
+    world.run(1.2 * LOOK_EVERY_S + 1)
+    assert progress(member, 0) is Progress.IDLE
+    assert len(stalls(world)) == 1
+
+
+def test_a_broker_that_never_delivers_is_tried_less_and_less_often() -> None:
+    world, _ = settled(1, queue_count=1, hash_count=1)
+    feed(world, 1)
+    world.queues[0].pump = lambda: None
+    feed(world, 300, every_s=1.0)
+    assert 5 <= len(stalls(world)) <= 10
+
+
+def test_an_idle_group_is_looked_at_every_few_seconds_and_a_busy_one_never() -> None:
+    world, _ = settled(2)
+    looks: list[float] = []
+    does = world.broker.does
+
+    def counted(link: object, pipe: str, command: tuple) -> None:
+        looks.extend([world.now] if command[0] == "look" else [])
+        does(link, pipe, command)
+
+    world.broker.does = counted
+    feed(world, 10, every_s=0.02)
+    assert not looks
+    world.run(60)
+    assert 4 * 60 / (1.2 * LOOK_EVERY_S) - 4 <= len(looks) <= 4 * 60 / (0.8 * LOOK_EVERY_S) + 8
+
+
+def test_a_static_member_is_watched_too() -> None:
+    balancing = {"assignment": Assignment.STATIC, "client_count": 1}
+    world = World(3, queue_count=1, hash_count=1, balancing=balancing)
+    world.join()
+    world.run(1)
+    world.queues[0].swallow()
+    feed(world, NOTICED_WITHIN_S)
+    assert len(stalls(world)) == 1
+    fine(world)
+
+
+def test_a_member_that_another_one_replaced_without_its_knowledge_stops_its_calls() -> None:
+    """What a partition of a cluster leaves: RabbitMQ takes back what a consumer holds whose node it cannot see, gives
+    it to the next one, and after the partition lets the first one wait, without a word."""
+    world, members = settled(2, queue_count=1, hash_count=4, chances=Chances(call_s=0.3))
+    world.run(0.1)
+    world.suspect(0)
+    assert members[0].calls
+    feed(world, 4)
+    (superseded,) = (event for _, _, event in world.events if isinstance(event, Superseded))
+    assert superseded.by == 1
+    assert not members[0].machine.bindings.all[0].active
+    assert members[0].machine.dispatcher.counts.overlaps == 1
+    assert not members[0].calls
+    feed(world, 8)
+    assert world.served_by() == {0: 0}, "a planned move brings it back"
+    fine(world, after_s=60)
+    assert world.repeats <= world.disturbed
+
+
+def test_progress_of_a_queue_without_a_channel_is_idle() -> None:
+    world = World(1)
+    member = world.join()
+    binding = member.machine.bindings.all[0]
+    member.machine.bindings.lost()
+    assert progress_of(binding) is Progress.IDLE

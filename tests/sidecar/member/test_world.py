@@ -1,0 +1,150 @@
+"""Random lives of a group: whatever happens, nothing is lost and no key is out of order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from hypothesis import Phase, given, note, settings
+from hypothesis import strategies as st
+
+from lbg_broker.group import balanced_primaries
+from lbg_sidecar.core.dispatcher import Order, Rules
+from lbg_sidecar.core.queue_bindings import Assignment
+from support.member_world import Chances, SimMember, World
+
+KEYS = [f"k{n}" for n in range(9)] + [None]
+
+# A failure is told by its seed and script; explaining which lines it ran takes minutes and says little.
+lives = partial(
+    settings,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
+)
+
+Step = tuple[float, str, int]
+
+seeds = st.integers(0, 2**32)
+gaps = st.sampled_from([0.001, 0.01, 0.1, 1.0, 3.0, 5.2, 12.0])
+
+
+def steps(*kinds: str) -> st.SearchStrategy[list[Step]]:
+    return st.lists(st.tuples(gaps, st.sampled_from(kinds), st.integers(0, 9)), max_size=12)
+
+
+chances = st.builds(
+    Chances,
+    hint_lost=st.sampled_from([0.0, 0.0, 0.1, 0.5]),
+    retry=st.sampled_from([0.0, 0.0, 0.1]),
+    drop=st.sampled_from([0.0, 0.05]),
+    slow=st.sampled_from([0.0, 0.0, 0.02]),
+    call_s=st.sampled_from([0.0, 0.005, 0.05]),
+    delay_s=st.sampled_from([0.0005, 0.002, 0.02]),
+    look_fails=st.sampled_from([0.0, 0.0, 0.3]),
+)
+
+
+def live_through(world: World, script: list[Step], *, rate_hz: float = 60.0) -> None:
+    """Two members, messages all the while, and the script; then calm, and long enough to settle."""
+    published: list = []
+
+    def publish() -> None:
+        published.append(world.publish(KEYS[len(published) * 7 % len(KEYS)]))
+        if not world.calm:
+            world.at(world.now + 1 / rate_hz, publish)
+
+    world.join()
+    world.join()
+    publish()
+    for gap, kind, who in script:
+        world.run(gap)
+        act(world, kind, who, published)
+    world.run(1)
+    world.calm = True
+    for _ in range(50):
+        world.run(1)
+        for hash_ in range(world.queue_count):
+            world.publish(f"calm{hash_}", hash_=hash_)
+    world.run(8)
+
+
+def act(world: World, kind: str, who: int, published: list) -> None:
+    up = world.up()
+    if kind == "join" or not up:
+        if len(up) < 5:
+            world.join()
+        return
+    member: SimMember = up[who % len(up)]
+    acts: dict[str, Callable[[], object]] = {
+        "leave": member.stop,
+        "kill": lambda: world.kill(member),
+        "drop": lambda: world.drop_connection(member),
+        "stall": lambda: world.stall(member, 4.0 + 2 * who),
+        "swallow": world.queues[who % world.queue_count].swallow,
+        "suspect": lambda: world.suspect(who % world.queue_count),
+        "again": lambda: world.publish_again(published[-1 - who % len(published)]),
+    }
+    acts[kind]()
+
+
+def check(world: World) -> None:
+    note(str(world.events[-40:]))
+    assert not world.violations
+    up = world.up()
+    if not up:
+        return
+    assert not world.unfinished()
+    assert all(not queue.ready for queue in world.queues)
+    live = {member.index for member in up}
+    for member in up:
+        assert member.machine.roster.live == live
+        assert not member.calls
+        assert member.machine.dispatcher.lanes.running == 0
+    assert None not in world.served_by().values()
+    assert world.repeats <= world.disturbed + world.forced + world.resent
+
+
+@lives(max_examples=50)
+@given(seed=seeds, script=steps("join", "leave"), chances=chances, order=st.sampled_from(Order))
+def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_forced(
+    seed: int, script: list[Step], chances: Chances, order: Order
+) -> None:
+    world = World(seed, chances=chances, rules=Rules(concurrency=4, order=order))
+    live_through(world, script)
+    check(world)
+    assert world.disturbed == 0
+    if not world.forced:
+        assert world.repeats == 0
+    if world.up():
+        assert world.served_by() == balanced_primaries(4, [m.index for m in world.up()])
+
+
+@lives(max_examples=50)
+@given(
+    seed=seeds,
+    script=steps("join", "leave", "kill", "drop", "stall", "swallow", "suspect", "again"),
+    chances=chances,
+    republish=st.booleans(),
+)
+def test_no_fault_loses_or_reorders_a_message_and_balance_comes_back(
+    seed: int, script: list[Step], chances: Chances, republish: bool
+) -> None:
+    world = World(seed, chances=chances, rules=Rules(concurrency=4, republish=republish))
+    live_through(world, script)
+    check(world)
+    if world.up():
+        assert world.served_by() == balanced_primaries(4, [m.index for m in world.up()])
+
+
+@lives(max_examples=25)
+@given(seed=seeds, script=steps("join", "leave", "kill", "drop"), chances=chances)
+def test_static_members_release_their_secondaries_without_loss_and_primaries_rise_to_the_top(
+    seed: int, script: list[Step], chances: Chances
+) -> None:
+    world = World(seed, chances=chances, balancing={"assignment": Assignment.STATIC})
+    live_through(world, script)
+    check(world)
+    served = world.served_by()
+    for member in world.up():
+        for queue in range(4):
+            if queue % 3 == member.index:
+                assert served[queue] == member.index

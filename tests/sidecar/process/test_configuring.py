@@ -1,0 +1,95 @@
+"""Environment and file into settings, and what a person is told of a bad one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lbg_sidecar.process.settings import ConfigurationError, configure
+
+LEAST = {"LBG_GROUP": "orders", "LBG_COMMAND": "./handle"}
+
+
+def test_environment_counts_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "sidecar.toml"
+    file.write_text('group = "payments"\nconcurrency = 4\nprefetch = 7\n')
+    settings = configure({**LEAST, "LBG_CONCURRENCY": "8"}, file)
+    assert (settings.member.group, settings.member.concurrency, settings.member.prefetch) == ("orders", 8, 7)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("LBG_CONCURRENCY", "many", "LBG_CONCURRENCY is 'many', but it must be a whole number"),
+        ("LBG_CONCURRENCY", "0", "must be at least 1"),
+        ("LBG_ORDER", "size", "must be one of key, queue"),
+        ("LBG_REPUBLISH", "perhaps", "must be true or false"),
+        ("LBG_LOCAL", "8750", "must be HOST:PORT or unix:/PATH"),
+        ("LBG_CONCURENCY", "8", "LBG_CONCURENCY is no setting of a sidecar"),
+        ("LBG_COMMAND", "", "LBG_COMMAND is missing"),
+        ("LBG_CAFILE", "/nowhere", "need an amqps:// address"),
+    ],
+)
+def test_a_bad_setting_is_named_with_its_rule(variable: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^[^\n]*$") as raised:
+        configure({**LEAST, variable: value})
+    assert said in str(raised.value)
+    assert variable in str(raised.value) or variable == "LBG_CAFILE"
+
+
+def test_a_missing_setting_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="LBG_GROUP is missing"):
+        configure({"LBG_COMMAND": "./handle"})
+
+
+def test_an_unknown_name_in_the_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "sidecar.toml"
+    file.write_text("colour = 1\n")
+    with pytest.raises(ConfigurationError, match=r"colour in .* is no setting"):
+        configure(LEAST, file)
+
+
+def test_what_kubernetes_says_of_services_is_no_setting() -> None:
+    service = {
+        "LBG_BROKER_SERVICE_HOST": "10.0.0.7",
+        "LBG_BROKER_SERVICE_PORT_AMQP": "5672",
+        "LBG_BROKER_PORT": "tcp://10.0.0.7:5672",
+        "LBG_BROKER_PORT_5672_TCP_ADDR": "10.0.0.7",
+    }
+    assert configure({**LEAST, **service}).member.group == "orders"
+
+
+@pytest.mark.parametrize(
+    "url", ["amqp://u:s3cret@host:5672/", "amqp://u:s3cret@host:bad/", "http://u:s3cret@h/"]
+)
+def test_a_password_shows_neither_in_settings_nor_in_errors(url: str) -> None:
+    try:
+        shown = repr(configure({**LEAST, "LBG_BROKER": url}))
+    except ConfigurationError as error:
+        shown = str(error)
+    assert "s3cret" not in shown
+
+
+def test_an_http_application_needs_an_address() -> None:
+    with pytest.raises(ConfigurationError, match="LBG_TARGET"):
+        configure({"LBG_GROUP": "orders", "LBG_APP": "http"})
+    told = configure({"LBG_GROUP": "orders", "LBG_APP": "http", "LBG_TARGET": "http://127.0.0.1:8080/on"})
+    assert told.process.target == "http://127.0.0.1:8080/on"
+
+
+def test_a_batch_has_a_message_at_least() -> None:
+    batches = {"LBG_GROUP": "orders", "LBG_APP": "http-batch", "LBG_TARGET": "http://127.0.0.1:8080/on"}
+    with pytest.raises(ConfigurationError, match="batch size is 0"):
+        configure({**batches, "LBG_BATCH_SIZE": "0"})
+
+
+def test_a_path_of_positions_begins_with_a_slash() -> None:
+    told = {
+        "LBG_GROUP": "orders",
+        "LBG_APP": "http",
+        "LBG_TARGET": "http://127.0.0.1:1/",
+        "LBG_POSITIONS_PATH": "positions",
+    }
+    with pytest.raises(ConfigurationError, match=r"LBG_POSITIONS_PATH.*positions_path.*must start with /"):
+        configure(told)

@@ -1,0 +1,62 @@
+"""Publishing through the sidecar while the group is given another number of queues."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lbg_broker.admin.groups import create_group
+from lbg_broker.admin.management import ManagementSettings
+from lbg_broker.admin.repartition import repartition_group
+from lbg_broker.client import ConnectionSettings
+from lbg_broker.group import GroupSpec, recounted
+from support.embedded import EmbeddedBroker
+from support.group_on_broker import Drain
+from support.provisioning_place import Place
+from support.publish_endpoint import serving
+from support.waiting import GUARD_S, until
+
+
+def event(number: int) -> dict[str, str]:
+    return {
+        "ce-id": f"e{number}",
+        "ce-source": "/shop",
+        "ce-type": "order",
+        "ce-specversion": "1.0",
+        "ce-partitionkey": "k",
+    }
+
+
+async def test_a_request_waits_is_told_to_come_again_and_finds_its_event_published_once(
+    own_broker: EmbeddedBroker,
+) -> None:
+    spec = GroupSpec(
+        "orders", "orders", hash_count=8, queue_count=2, queue_size_mb=1, client_username="orders"
+    )
+    place = Place(
+        ConnectionSettings.parse(own_broker.url), ManagementSettings.parse(own_broker.management_url)
+    )
+    admin = place.admin()
+    await create_group(admin, spec, password="secret")
+    url = own_broker.url.replace("guest:guest", "orders:secret")
+    async with serving(url) as endpoint:
+        assert (await endpoint.post("{}", event(0)))[0] == 200
+        lines: list[str] = []
+        change = asyncio.create_task(repartition_group(admin, "orders", 5, timeout_s=20.0, tell=lines.append))
+        await until(lambda: any(line.startswith("waiting for") for line in lines), what="the drain")
+        endpoint.answers_within(0.3)
+        status, told = await endpoint.post("{}", event(1))
+        assert status == 503
+        endpoint.answers_within(GUARD_S)
+        assert "sent again with the same id, an event is not published a second time" in told["detail"]
+        async with Drain(own_broker.url, spec) as before:
+            await until(lambda: len(before.seen) == 1)
+            await change
+        while (answer := await endpoint.post("{}", event(1)))[0] == 503:
+            pass
+        status, receipt = answer
+        assert (status, receipt["seq"]) == (200, 1)
+        async with Drain(own_broker.url, recounted(spec, 5)) as after:
+            await until(lambda: len(after.seen) == 1)
+        assert [one.seq for one in (*before.seen, *after.seen)] == [0, 1]
+        assert after.seen[0].queue == after.seen[0].hash % 5
+    await admin.close()
