@@ -4,7 +4,7 @@ import asyncio
 import signal
 import sys
 
-from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
+from lbgroup import Member, MemberSettings, Message, Verdict, drop
 
 
 async def handle(message: Message) -> Verdict | None:
@@ -16,7 +16,8 @@ async def handle(message: Message) -> Verdict | None:
 
 async def main(broker: str, group: str) -> None:
     async with Member(MemberSettings(broker=broker, group=group), handle) as member:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.stop, "SIGTERM")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, member.stop, number.name)
         await member.run()
 
 

@@ -6,8 +6,8 @@ import signal
 import sqlite3
 import sys
 
-from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.inbox import SQLiteInbox
+from lbgroup import Member, MemberSettings, Message
 
 
 async def main(broker: str, group: str, database: str) -> None:
@@ -21,7 +21,8 @@ async def main(broker: str, group: str, database: str) -> None:
                 connection.execute("INSERT INTO orders VALUES (?, ?)", (message.key, message.data))
 
     async with Member(MemberSettings(broker=broker, group=group), handle) as member:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.stop, "SIGTERM")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, member.stop, number.name)
         await member.run()
 
 

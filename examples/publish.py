@@ -3,11 +3,11 @@
 import asyncio
 import sys
 
-from lbg_broker.publishing import GroupPublisher
+from lbgroup import Publisher
 
 
 async def main(broker: str, group: str) -> None:
-    async with GroupPublisher(broker, group=group) as publisher:
+    async with Publisher(broker, group=group) as publisher:
         for number in range(1000):
             await publisher.publish(key=f"order-{number % 50}", body=b"%d" % number, topic="example")
         await publisher.flush()

@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import sys
 
-from lbg_sidecar import Member, MemberSettings, Message
+from lbgroup import Member, MemberSettings, Message
 
 
 class Orders:
@@ -35,7 +35,8 @@ class Orders:
 async def main(broker: str, group: str, session: str, database: str) -> None:
     settings = MemberSettings(broker=broker, group=group, name=session)
     async with Member(settings, Orders(database)) as member:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.stop, "SIGTERM")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, member.stop, number.name)
         await member.run()
 
 
