@@ -1,0 +1,86 @@
+"""Citations: code, tests and docs name pages of this repository, or published documents by their titles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACES = [
+    *("broker", "sidecar", "operator", "pipeline", "cli"),
+    *("bench", "tests", "docs", "examples", "charts", "crds", "docker", "e2e"),
+]
+ENDINGS = {".py", ".md", ".yaml", ".yml", ".toml", ".sh", ".js", ".json", ".tpl", ".txt", ""}
+NOT_OURS = {"node_modules", "__pycache__"}
+UNPUBLISHED = {
+    r"\bDESIGN\b": "name the page of docs/ that has the content",
+    r"\bREDESIGN\b": "name the page of docs/ or the ADR that has the content",
+    r"(?i:\bthe)[\s#]+documents?\b(?!ed)": "name the published title, or the page of docs/",
+    r"\bseeds/": "name the published title",
+}
+PAGE = re.compile(r"\bdocs/(?:adr/)?[\w-]+\.md\b")
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[\w-]*)?\)")
+
+
+def files() -> Iterator[Path]:
+    yield from (ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"))
+    for place in PLACES:
+        for path in (ROOT / place).rglob("*"):
+            if path.suffix in ENDINGS and path.is_file() and not NOT_OURS & set(path.parts):
+                yield path
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(errors="ignore") if path != Path(__file__).resolve() else ""
+
+
+@pytest.mark.parametrize("pattern", UNPUBLISHED)
+def test_nothing_cites_a_document_that_is_not_in_the_repository(pattern: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]!r}: {UNPUBLISHED[pattern]}"
+        for path in files()
+        for text in (text_of(path),)
+        for match in re.finditer(pattern, text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_every_page_that_is_named_exists() -> None:
+    missing = [
+        f"{path.relative_to(ROOT)}: {page}"
+        for path in files()
+        for page in set(PAGE.findall(text_of(path)))
+        if not (ROOT / page).is_file() and "NNNN" not in page
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_contributing_names_folders_and_targets_that_exist() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"\btests/[\w/.]+\w", page))
+    assert len(named) > 15
+    assert not [one for one in named if not (ROOT / one).exists()]
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"`make ([a-z][\w-]*)", page)) <= targets
+
+
+def test_the_glossary_has_each_word_once_and_the_words_that_it_replaces() -> None:
+    page = (ROOT / "docs" / "GLOSSARY.md").read_text()
+    entries = re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=^- |^#|^$)", page, re.M | re.S)
+    words = [word for word, _ in entries]
+    assert len(words) == len(set(words)) >= 25
+    assert [word for word, text in entries if "*not:*" not in text] == []
+
+
+def test_every_link_between_pages_leads_to_a_file() -> None:
+    missing = [
+        f"{path.relative_to(ROOT)}: {link}"
+        for path in files()
+        if path.suffix == ".md"
+        for link in LINK.findall(text_of(path))
+        if not (path.parent / link).exists()
+    ]
+    assert not missing, "\n".join(missing)
