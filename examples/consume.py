@@ -1,10 +1,8 @@
 """Consume from code: `python examples/consume.py amqp://guest:guest@localhost/ orders`."""
 
-import asyncio
-import signal
 import sys
 
-from lbgroup import Member, MemberSettings, Message, Verdict, drop
+from lbgroup import Member, MemberSettings, Message, Verdict, drop, run
 
 
 async def handle(message: Message) -> Verdict | None:
@@ -16,10 +14,8 @@ async def handle(message: Message) -> Verdict | None:
 
 async def main(broker: str, group: str) -> None:
     async with Member(MemberSettings(broker=broker, group=group), handle) as member:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, member.stop, number.name)
         await member.run()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:3]))
+    run(main(*sys.argv[1:3]))

@@ -1,13 +1,11 @@
 """Each order once in an SQLite table, whatever is delivered again:
 `python examples/exactly_once.py amqp://guest:guest@localhost/ orders orders.db`."""
 
-import asyncio
-import signal
 import sqlite3
 import sys
 
 from lbg_sidecar.inbox import SQLiteInbox
-from lbgroup import Member, MemberSettings, Message
+from lbgroup import Member, MemberSettings, Message, run
 
 
 async def main(broker: str, group: str, database: str) -> None:
@@ -21,10 +19,8 @@ async def main(broker: str, group: str, database: str) -> None:
                 connection.execute("INSERT INTO orders VALUES (?, ?)", (message.key, message.data))
 
     async with Member(MemberSettings(broker=broker, group=group), handle) as member:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, member.stop, number.name)
         await member.run()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4]))
+    run(main(*sys.argv[1:4]))

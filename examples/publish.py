@@ -1,9 +1,8 @@
 """Publish from code: `python examples/publish.py amqp://guest:guest@localhost/ orders`."""
 
-import asyncio
 import sys
 
-from lbgroup import Publisher
+from lbgroup import Publisher, run
 
 
 async def main(broker: str, group: str) -> None:
@@ -15,4 +14,4 @@ async def main(broker: str, group: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:3]))
+    run(main(*sys.argv[1:3]))

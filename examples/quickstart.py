@@ -1,8 +1,5 @@
 # Start a broker with `lbg broker serve --data-dir ./data`, then `python quickstart.py`. Ctrl-C ends it.
-import asyncio
-from contextlib import suppress
-
-from lbgroup import Group, Member, MemberSettings, Message, Publisher, connect_admin
+from lbgroup import Group, Member, MemberSettings, Message, Publisher, connect_admin, run
 
 BROKER = "amqp://guest:guest@localhost/"
 
@@ -21,5 +18,4 @@ async def main() -> None:
         await member.run()
 
 
-with suppress(KeyboardInterrupt):  # by then the member has left the group, and nothing is delivered twice
-    asyncio.run(main())
+run(main())  # Ctrl-C and SIGTERM: the member leaves the group first, and nothing is delivered twice

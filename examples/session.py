@@ -1,12 +1,10 @@
 """Each order once in an SQLite table, by one number a session (mode Sessions):
 `python examples/session.py amqp://guest:guest@localhost/ orders orders-0 orders-0.db`."""
 
-import asyncio
-import signal
 import sqlite3
 import sys
 
-from lbgroup import Member, MemberSettings, Message
+from lbgroup import Member, MemberSettings, Message, run
 
 
 class Orders:
@@ -35,10 +33,8 @@ class Orders:
 async def main(broker: str, group: str, session: str, database: str) -> None:
     settings = MemberSettings(broker=broker, group=group, name=session)
     async with Member(settings, Orders(database)) as member:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, member.stop, number.name)
         await member.run()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:5]))
+    run(main(*sys.argv[1:5]))

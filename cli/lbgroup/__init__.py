@@ -2,7 +2,7 @@
 
 ::
 
-    from lbgroup import Group, Member, MemberSettings, Message, Publisher, connect_admin
+    from lbgroup import Group, Member, MemberSettings, Message, Publisher, connect_admin, run
 
 `examples/quickstart.py` uses all of them. A name is imported when it is first used, so that `import lbgroup` and
 `lbg --help` stay fast.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lbg_broker.group import GroupSpec as Group
     from lbg_broker.publisher import GroupPublisher as Publisher
     from lbg_sidecar import ACK, Member, MemberSettings, Message, Verdict, drop, retry
+    from lbgroup.runner import run
 
 __all__ = [
     "ACK",
@@ -31,6 +32,7 @@ __all__ = [
     "connect_admin",
     "drop",
     "retry",
+    "run",
 ]
 
 _LAZY = {
@@ -45,6 +47,7 @@ _LAZY = {
     "connect_admin": "lbg_broker.admin:connect_admin",
     "drop": "lbg_sidecar:drop",
     "retry": "lbg_sidecar:retry",
+    "run": "lbgroup.runner:run",
 }
 
 if not TYPE_CHECKING:  # a type checker reads the imports above, and reports names that do not exist

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib
 import json
 import signal
@@ -145,7 +147,21 @@ async def test_a_broker_that_cannot_be_used_is_reported_on_entering(broker: Wher
             pass
 
 
-def test_the_example_creates_publishes_consumes_and_ends_on_ctrl_c_without_a_traceback(
+def started(program: Path, source: str) -> subprocess.Popen[str]:
+    program.write_text(source)
+    return subprocess.Popen(
+        [sys.executable, "-u", str(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    )
+
+
+ENDS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+def test_the_example_creates_publishes_consumes_and_ends_in_order_on_a_signal(
     broker: Where, unique: str, tmp_path: Path
 ) -> None:
     source = QUICKSTART.read_text()
@@ -157,24 +173,92 @@ def test_the_example_creates_publishes_consumes_and_ends_on_ctrl_c_without_a_tra
     ):
         assert text in source
         source = source.replace(text, ours)
-    program = tmp_path / "quickstart.py"
-    program.write_text(source)
-    for _ in range(2):  # the second run finds the group
-        with subprocess.Popen(
-            [sys.executable, "-u", str(program)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=clean_environment(),
-        ) as process:
+    for number, status in ENDS:  # the second run finds the group, and nothing of the first in its queues
+        with started(tmp_path / "quickstart.py", source) as process:
             try:
                 assert process.stdout is not None
                 received = [process.stdout.readline().split() for _ in range(10)]
-                process.send_signal(signal.SIGINT)
+                process.send_signal(number)
                 out, err = process.communicate(timeout=GUARD_S)
             finally:
                 process.kill()
-        assert (out, err, process.returncode) == ("", "", 0)
+        assert (out, err, process.returncode) == ("", "", status)
         for account in range(3):
             numbers = [int(number) for key, _, number in received if key == f"account-{account}"]
             assert numbers == list(range(account, 10, 3))
+
+
+MEMBER = """
+import asyncio
+from lbgroup import Group, Member, MemberSettings, Publisher, connect_admin, run
+
+async def handle(message):
+    print("begins")
+    await asyncio.sleep({seconds})
+    print("ends")
+
+async def main():
+    async with connect_admin({broker!r}, {management!r}) as admin:
+        await admin.create_group(Group({group!r}, queue_count=1))
+    async with Publisher({broker!r}, group={group!r}) as publisher:
+        await publisher.publish(key="k", body=b"1")
+    async with Member(MemberSettings(broker={broker!r}, group={group!r}, shutdown_grace_s=60), handle) as member:
+        await member.run()
+
+run(main())
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), ENDS)
+async def test_a_signal_lets_the_call_that_runs_end_and_nothing_is_delivered_again(
+    broker: Where, unique: str, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    source = MEMBER.format(broker=broker.broker, management=broker.management, group=unique, seconds=0.5)
+    with started(tmp_path / "member.py", source) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begins\n"
+            process.send_signal(number)
+            out, err = process.communicate(timeout=GUARD_S)
+        finally:
+            process.kill()
+    assert (out, err, process.returncode) == ("ends\n", "", status)
+    async with lbgroup.connect_admin(broker.broker, broker.management) as admin:
+        await admin.delete_group(unique)  # refused while a message or a consumer is left
+
+
+def test_a_second_signal_ends_a_program_at_once(broker: Where, unique: str, tmp_path: Path) -> None:
+    source = MEMBER.format(broker=broker.broker, management=broker.management, group=unique, seconds=3600)
+    with started(tmp_path / "member.py", source) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begins\n"
+            process.send_signal(signal.SIGINT)
+            while process.poll() is None:  # the first has to be received before the second is one
+                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=0.5)
+            _, err = process.communicate(timeout=GUARD_S)
+        finally:
+            process.kill()
+    assert (err, process.returncode) == ("", -signal.SIGINT)
+
+
+def test_a_program_that_ends_by_itself_has_its_result_and_its_errors() -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    async def result() -> int:
+        return 7
+
+    async def failure() -> None:
+        raise ValueError("of the program")
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    assert lbgroup.run(result()) == 7
+    with pytest.raises(ValueError, match="of the program"):
+        lbgroup.run(failure())
+    with pytest.raises(asyncio.CancelledError):
+        lbgroup.run(cancelled())
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers

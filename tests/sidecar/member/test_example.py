@@ -27,5 +27,5 @@ async def test_the_example_prints_what_it_gets_and_leaves_on_sigterm(place: Plac
         lines = [await process.stdout.readline() for _ in range(2)]
         assert lines == [b"order-1 one\n", b"order-1 two\n"]
         process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0
+        assert await process.wait() == 128 + signal.SIGTERM
     assert await place.count(place.names.dead) == 1
