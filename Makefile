@@ -13,7 +13,7 @@ DEMO_ARGS ?=
 ENGINE ?= embedded
 DEMO_embedded = $(VENV)/bin/lbg demo $(DEMO_ARGS)
 DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ node …" && \
-	PYTHONPATH=tests $(VENV)/bin/python -m support.rabbitmq -- \
+	PYTHONPATH=tests $(VENV)/bin/python -m support.rabbitmq.node -- \
 	sh -c 'exec $(VENV)/bin/lbg demo --broker "$$LBG_BROKER" --management "$$LBG_MANAGEMENT" $(DEMO_ARGS)'
 AT_ONCE ?= -n auto --maxprocesses 4 --dist loadfile
 CHAOS_ARGS ?=

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench.measurement import Measurement
 from lbg_broker.amqp import BasicProperties, Connection
-from support.wire import connected_pair
+from support.amqp.wire import connected_pair
 
 BODY = bytes(256)
 READ_BYTES = 256 * 1024

@@ -25,8 +25,8 @@ from bench.workers import Worker
 from lbg_broker.client import BasicProperties, ClientConnection, ConfirmingPublisher, connect
 from lbg_broker.group import GroupSpec
 from lbg_broker.publisher import GroupPublisher
-from support.group_on_broker import declare_group
-from support.rabbitmq import RabbitNode
+from support.admin.group_on_broker import declare_group
+from support.rabbitmq.node import RabbitNode
 
 CONSUMERS = 4
 KEYS = 200

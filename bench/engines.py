@@ -21,8 +21,8 @@ from pathlib import Path
 from bench.measurement import Measurement
 from bench.ours import QUEUE, lbg_consume, lbg_publish
 from lbg_broker.client import connect
-from support.embedded import EmbeddedBroker
-from support.rabbitmq import RabbitNode
+from support.broker.embedded import EmbeddedBroker
+from support.rabbitmq.node import RabbitNode
 
 
 async def declare(url: str, arguments: dict[str, object]) -> None:

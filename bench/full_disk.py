@@ -43,9 +43,9 @@ import pika.exceptions
 from bench.promises.judge import FINISHED
 from lbg_broker.group import Names, hash_of
 from lbg_broker.group.names import HEADER_KEY, routing_key
+from support.broker.embedded import EmbeddedBroker
+from support.broker.small_disk import LoopDisk, SmallDisk, as_quota
 from support.command_line import clean_environment
-from support.embedded import EmbeddedBroker
-from support.small_disk import LoopDisk, SmallDisk, as_quota
 
 __all__ = ["Outcome", "play"]
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from bench.measurement import Measurement
 from lbg_broker.group import GroupSpec, hash_of, queue_of
 from lbg_broker.publisher import GroupPublisher
-from support.embedded import EmbeddedBroker
-from support.group_on_broker import declare_group
-from support.member_process import Call, MemberProcess
-from support.rabbitmq import RabbitNode
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
+from support.member.process import Call, MemberProcess
+from support.rabbitmq.node import RabbitNode
 from support.waiting import until
 
 GROUP = "bench"

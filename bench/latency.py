@@ -29,8 +29,8 @@ from lbg_broker.amqp.methods import BasicConsume, BasicQos
 from lbg_broker.group import Names
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from support.group_on_broker import declare_group
-from support.rabbitmq import RabbitNode
+from support.admin.group_on_broker import declare_group
+from support.rabbitmq.node import RabbitNode
 
 MARK = b"published"
 _AT_NS = struct.Struct(">Q")

@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from bench.measurement import Measurement
 from lbg_broker.group import GroupSpec, Names
 from lbg_broker.publisher import GroupPublisher
+from support.admin.group_on_broker import declare_group
 from support.aside import aside
-from support.group_on_broker import declare_group
-from support.member_process import Call, MemberProcess
-from support.rabbit_cluster import RabbitCluster
-from support.rabbitmq import RabbitNode
+from support.member.process import Call, MemberProcess
+from support.rabbitmq.cluster import RabbitCluster
+from support.rabbitmq.node import RabbitNode
 from support.waiting import until
 
 GROUP = "bench"

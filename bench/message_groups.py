@@ -20,7 +20,7 @@ from typing import Any
 from bench.measurement import Measurement
 from bench.workers import Worker, cpu_s, say
 from lbg_broker.client import AckBatcher, BasicProperties, ConfirmingPublisher, Delivery, connect
-from support.embedded import EmbeddedBroker
+from support.broker.embedded import EmbeddedBroker
 
 HEADER = "cart"
 BODY = bytes(256)

@@ -33,11 +33,11 @@ import kubernetes
 
 from bench.workers import cpu_s
 from lbg_operator.kube.kinds import Kind
-from support.embedded import PASSWORD, USER, EmbeddedBroker
-from support.fake_cluster import FakeCluster
-from support.manifests import broker_manifest, group_manifest
-from support.operator_process import OperatorProcess
-from support.served_cluster import ServedCluster
+from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
+from support.kubernetes.fake_cluster import FakeCluster
+from support.kubernetes.manifests import broker_manifest, group_manifest
+from support.kubernetes.served_cluster import ServedCluster
+from support.operator.process import OperatorProcess
 from support.waiting import until
 
 GROUP, VERSION, PLURAL = "lbg.dev", "v1alpha1", "loadbalancedgroups"

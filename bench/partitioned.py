@@ -30,7 +30,7 @@ from lbg_broker.client import (
     connect,
 )
 from lbg_broker.group import hash_of
-from support.embedded import EmbeddedBroker
+from support.broker.embedded import EmbeddedBroker
 
 EXCHANGE, PARENT = "bench.x", "bench.q"
 PARTITIONS, CONSUMERS = 8, 4

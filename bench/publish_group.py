@@ -29,9 +29,9 @@ from lbg_broker.publisher import GroupPublisher, PublishingSettings, RowOptions,
 from lbg_broker.publisher.input.rows import read_rows
 from lbg_broker.publisher.send_window import SendWindow
 from lbg_broker.publisher.stamper import HeaderEncoder, StampedMessage, properties_of
-from support.embedded import EmbeddedBroker
-from support.group_on_broker import declare_group
-from support.rabbitmq import RabbitNode
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
+from support.rabbitmq.node import RabbitNode
 
 SPEC = GroupSpec("bench", "bench", hash_count=100, queue_count=4, queue_size_mb=4000, client_username="guest")
 BODY = bytes(256)

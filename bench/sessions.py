@@ -31,7 +31,7 @@ from lbg_broker.client import (
     Delivery,
     connect,
 )
-from support.embedded import EmbeddedBroker
+from support.broker.embedded import EmbeddedBroker
 
 KINDS: dict[str, dict[str, object]] = {"plain": {}, "sessions": {"x-queue-type": "sessions"}}
 HEADER = BasicProperties(content_type="application/json", delivery_mode=2, headers={"lbg-key": "k"}).encode()

@@ -18,9 +18,9 @@ from bench.measurement import Measurement
 from bench.publish_group import SPEC
 from bench.workers import Worker, cpu_s, say
 from lbg_broker.publisher import GroupPublisher
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
 from support.command_line import clean_environment
-from support.embedded import EmbeddedBroker
-from support.group_on_broker import declare_group
 from support.waiting import until
 
 KEYS = [f"N{number:05d}" for number in range(5000)]

@@ -28,8 +28,8 @@ from lbg_broker.admin.management import ManagementApi, ManagementSettings
 from lbg_broker.admin.survey import lags, survey
 from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.group import TO_ALL, GroupSpec, Names
-from support.embedded import EmbeddedBroker
-from support.rabbitmq import RabbitNode
+from support.broker.embedded import EmbeddedBroker
+from support.rabbitmq.node import RabbitNode
 
 QUEUES, HASHES, MEMBERS = 8, 32, 2
 BASELINE_S = 10.0

@@ -31,8 +31,8 @@ from lbg_broker.group import Names
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.core.effects import Done, Effect, Moved, TakenOver
-from support.group_on_broker import declare_group
-from support.rabbitmq import RabbitNode
+from support.admin.group_on_broker import declare_group
+from support.rabbitmq.node import RabbitNode
 from support.waiting import until
 
 MEMBERS = SPEC.queue_count

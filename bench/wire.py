@@ -41,7 +41,7 @@ from lbg_broker.amqp.methods import (
     Method,
 )
 from lbg_broker.client import BasicProperties, connect
-from support.rabbitmq import RabbitNode
+from support.rabbitmq.node import RabbitNode
 
 ACK_EVERY = 100
 """How many messages one acknowledgement of the other clients stands for, where they batch."""

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from support.broker.embedded import EmbeddedBroker
 from support.command_line import end_started
-from support.embedded import EmbeddedBroker
 from support.exploration import load_profile
-from support.rabbit_installation import Installation, NodeFailedError
-from support.rabbitmq import RabbitNode
+from support.rabbitmq.installation import Installation, NodeFailedError
+from support.rabbitmq.node import RabbitNode
 
 load_profile()
 
 RABBITMQ_TIMEOUT_S = 300
-"""Of a test on a RabbitMQ node, which may have to start it (`support.rabbitmq.START_S`)."""
+"""Of a test on a RabbitMQ node, which may have to start it (`support.rabbitmq.node.START_S`)."""
 
 NODE = pytest.StashKey[RabbitNode]()
 

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from support.embedded import EmbeddedBroker
-from support.rabbit_cluster import RabbitCluster
-from support.rabbitmq import RabbitNode
+from support.broker.embedded import EmbeddedBroker
+from support.rabbitmq.cluster import RabbitCluster
+from support.rabbitmq.node import RabbitNode
 
 Node = EmbeddedBroker | RabbitNode
 

@@ -17,7 +17,7 @@ import psycopg
 
 from lbg_sidecar.inbox import SQLiteInbox
 from lbg_sidecar.inbox.postgres import PostgresInbox
-from support.postgres import PostgresServer
+from support.sidecar.postgres import PostgresServer
 
 BUSY_S = 20.0
 ROWS_AT_ONCE = 20_000

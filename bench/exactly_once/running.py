@@ -15,8 +15,8 @@ from bench.chaos.places import Place, place_of
 from bench.chaos.stream import keys_of, publisher_name, write_input
 from lbg_broker.client import connect
 from lbg_broker.group import GroupSpec, Names
-from support.embedded import PASSWORD, USER
-from support.group_on_broker import declare_group
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import PASSWORD, USER
 
 from .databases import DATABASES, Database, place_for
 from .judging import Outcome, judge

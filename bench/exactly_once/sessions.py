@@ -20,8 +20,8 @@ from typing import Any
 from bench.chaos.processes import Process
 from lbg_broker.group import SESSIONS, GroupSpec, Names
 from lbg_broker.publisher import GroupPublisher
-from support.embedded import USER, EmbeddedBroker
-from support.group_on_broker import declare_group
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import USER, EmbeddedBroker
 
 from .running import LOOK_EVERY_S, STUCK_AFTER_S, Failed
 from .session_tables import connected, create

@@ -17,8 +17,8 @@ from pathlib import Path
 from bench.promises.load import Generator
 from bench.promises.matrix import GROUP, Cell
 from lbg_broker.group import SESSIONS
-from support.embedded import EmbeddedBroker
-from support.rabbitmq import RabbitNode
+from support.broker.embedded import EmbeddedBroker
+from support.rabbitmq.node import RabbitNode
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDS_WITHIN_S = 60.0

@@ -15,8 +15,8 @@ import yaml
 from lbg_operator.resources.names import GROUP_LABEL, selector_of
 from lbg_operator.resources.sidecar_injection import OBSERVED_PORT
 from lbg_sidecar.process.metrics import SERIES as OF_SIDECAR
-from support.chart import CHART, LARGE, Object, of_kind, rendered
-from support.operator_metrics import series_of_operator
+from support.kubernetes.chart import CHART, LARGE, Object, of_kind, rendered
+from support.operator.metrics import series_of_operator
 
 ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
 RULES = {rule["alert"]: rule for group in ALERTS["groups"] for rule in group["rules"]}

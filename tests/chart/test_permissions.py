@@ -9,7 +9,7 @@ import pytest
 
 from lbg_operator.kube.kinds import API_SERVICE, DEPLOYMENT, KEDA_KINDS, KINDS, POD, SECRET, Kind
 from lbg_operator.resources.autoscaler import LAG_METRIC
-from support.chart import LARGE, NAMESPACE, Object, of_kind, rendered
+from support.kubernetes.chart import LARGE, NAMESPACE, Object, of_kind, rendered
 
 Right = tuple[str, str, str]
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lbgroup.pipeline import COMMANDS
-from support.chart import CHART, LARGE, Object, of_kind, rendered
+from support.kubernetes.chart import CHART, LARGE, Object, of_kind, rendered
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,9 +17,9 @@ import pytest
 from lbg_broker.group import GroupSpec
 from lbgroup.__main__ import cli
 from lbgroup.commands import run
+from support.admin.group_on_broker import declare_group
 from support.command_line import Lbg, Said, Where, clean_environment
-from support.group_on_broker import declare_group
-from support.rabbitmq import RabbitNode
+from support.rabbitmq.node import RabbitNode
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from lbg_broker.admin.management import ManagementApi, ManagementSettings, path
 from lbg_broker.client import BrokerAddress
 from lbgroup.options import management_of
 from support.command_line import Lbg, start_lbg
-from support.rabbitmq import RabbitNode
+from support.rabbitmq.node import RabbitNode
 
 NOBODY = "amqp://guest:guest@127.0.0.1:1/"
 DOWN = "http://127.0.0.1:1"

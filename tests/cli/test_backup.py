@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.broker.embedded import EmbeddedBroker
 from support.command_line import Lbg, clean_environment
-from support.embedded import EmbeddedBroker
 
 LBG = (sys.executable, "-m", "lbgroup")
 

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from support.command_line import Lbg, start_lbg
-from support.mounted import MountedSecret
+from support.kubernetes.mounted import MountedSecret
 from support.waiting import GUARD_S
 
 

@@ -12,8 +12,8 @@ from lbg_broker.dead_letters.letter import rounds
 from lbg_broker.group import Names
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
+from support.admin.dead_letters import dead, ids, listed, put
 from support.command_line import Lbg, Where
-from support.dead_letters import dead, ids, listed, put
 from support.waiting import until
 
 

@@ -16,11 +16,11 @@ from lbg_broker.client import ConnectionSettings, Delivery, connect
 from lbg_broker.dead_letters import ReplayResult, Selection, open_dead_queue, replay
 from lbg_broker.dead_letters.letter import FIRST_MESSAGES, HELD_MAX_BYTES, LARGEST_MESSAGES, ReadWindow
 from lbg_broker.group import Names, binding_key
+from support.admin.dead_letters import dead, ids, listed, put, refused
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
 from support.command_line import Lbg, Said, Where, start_lbg
-from support.dead_letters import dead, ids, listed, put, refused
-from support.embedded import EmbeddedBroker
-from support.group_load import group_spec
-from support.group_on_broker import declare_group
+from support.member.group_load import group_spec
 from support.waiting import GUARD_S, until
 
 DEEP = 4 * FIRST_MESSAGES

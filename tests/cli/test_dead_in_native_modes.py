@@ -10,8 +10,8 @@ import pytest
 from lbg_broker.group import NATIVE_MODES, PARTITIONED, UNCOUNTED_MODES, GroupSpec
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
+from support.admin.group_on_broker import declare_group
 from support.command_line import Lbg, Where
-from support.group_on_broker import declare_group
 from support.waiting import until
 
 

@@ -10,8 +10,8 @@ from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, list_groups, show_group
 from lbg_broker.group import GroupSpec
 from lbgroup.group.show import description_lines, leftover_lines, list_lines
-from support.fake_admin import FakeAdmin
-from support.native_groups import PARTITIONS, SESSIONS, made, spec_in
+from support.admin.fake_admin import FakeAdmin
+from support.admin.native_groups import PARTITIONS, SESSIONS, made, spec_in
 
 BEAT: dict[str, Any] = {
     "v": 1,

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from support.broker.embedded import EmbeddedBroker
 from support.command_line import Lbg, Where, start_lbg
-from support.embedded import EmbeddedBroker
-from support.rabbitmq import RabbitNode
+from support.rabbitmq.node import RabbitNode
 
 ROWS, KEYS = 3000, 50
 

@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from support.command_line import Lbg, start_lbg
-from support.rabbitmq import RabbitNode, free_ports
+from support.rabbitmq.node import RabbitNode, free_ports
 
 pytestmark = [
     pytest.mark.rabbitmq,

@@ -16,8 +16,8 @@ from lbg_broker.group import GroupSpec
 from lbg_broker.journal import JournalReader
 from lbg_broker.publisher import resume as layout
 from lbgroup.publish import default_name
+from support.admin.group_on_broker import declare_group
 from support.command_line import Lbg, Where, clean_environment
-from support.group_on_broker import declare_group
 
 FLIGHTS = Path(__file__).resolve().parent.parent.parent / "examples" / "flights-sample.csv.gz"
 

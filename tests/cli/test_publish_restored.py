@@ -22,8 +22,8 @@ import pika
 import pytest
 
 from lbg_broker.group import GroupSpec
+from support.admin.group_on_broker import declare_group
 from support.command_line import Lbg, Where, clean_environment
-from support.group_on_broker import declare_group
 
 QUEUES = 4
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from support.broker.embedded import EmbeddedBroker
+from support.broker.engines import eventually
 from support.command_line import clean_environment
-from support.embedded import EmbeddedBroker
-from support.engines import eventually
 
 TESTS = Path(__file__).resolve().parents[1]
-CELERY = ("celery", "-A", "support.celery_tasks")
+CELERY = ("celery", "-A", "support.amqp.celery_tasks")
 TASKS = 30
 
 
@@ -58,7 +58,13 @@ def worker(name: str) -> tuple[str, ...]:
 def ask(broker: EmbeddedBroker, tasks: int, *, workers: int = 1, **settings: str) -> dict[str, object]:
     """Have tasks carried out, by a process of its own that waits for so many workers."""
     done = subprocess.run(
-        [sys.executable, "-c", "from support.celery_tasks import main; main()", str(tasks), str(workers)],
+        [
+            sys.executable,
+            "-c",
+            "from support.amqp.celery_tasks import main; main()",
+            str(tasks),
+            str(workers),
+        ],
         env=environment(broker, **settings),
         capture_output=True,
         text=True,

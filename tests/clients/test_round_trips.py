@@ -22,7 +22,7 @@ import kombu
 import pika
 import pytest
 
-from support.embedded import EmbeddedBroker
+from support.broker.embedded import EmbeddedBroker
 from support.waiting import GUARD_S
 
 HERE = Path(__file__).resolve().parent

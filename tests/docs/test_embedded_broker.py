@@ -16,7 +16,7 @@ from lbg_operator.crds import BrokerManifest
 from lbg_operator.resources.embedded_broker import embedded_of
 from lbg_operator.settings import OperatorSettings
 from lbgroup.broker import broker as broker_command
-from support.manifests import broker_manifest, schema_of
+from support.kubernetes.manifests import broker_manifest, schema_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "embedded-broker.md").read_text()
 SETTINGS = OperatorSettings(sidecar_image="s", broker_image="lbg-broker:0.1.0", namespace="lbg-system")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from lbg_broker.publisher import GroupPublisher
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker, free_port
 from support.command_line import clean_environment, start_lbg
-from support.embedded import EmbeddedBroker, free_port
-from support.group_load import group_spec
-from support.group_on_broker import declare_group
+from support.member.group_load import group_spec
 from support.waiting import GUARD_S, until
 
 ROOT = Path(__file__).resolve().parents[2]

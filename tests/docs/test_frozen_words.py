@@ -78,10 +78,10 @@ def import_product() -> None:
     from lbg_sidecar.publish_api import http as publish_api
     from lbgroup.__main__ import cli as commands
     from lbgroup.commands import run as run_command
-    from support import embedded
-    from support import group_on_broker as on_broker
-    from support import manifests as sample_manifests
-    from support import operator_metrics as operator_series
+    from support.admin import group_on_broker as on_broker
+    from support.broker import embedded
+    from support.kubernetes import manifests as sample_manifests
+    from support.operator import metrics as operator_series
 
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,8 +18,8 @@ import yaml
 from lbg_operator.crds import BrokerManifest, GroupManifest, Journal, RabbitMQ
 from lbg_operator.resources.workload import deployment_of
 from lbg_operator.settings import OperatorSettings
-from support.chart import of_kind, rendered
-from support.manifests import fill_in, schema_of
+from support.kubernetes.chart import of_kind, rendered
+from support.kubernetes.manifests import fill_in, schema_of
 from support.ports import free_port
 from support.waiting import GUARD_S
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.embedded import EmbeddedBroker
+from support.broker.embedded import EmbeddedBroker
 from support.waiting import GUARD_S
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.installation import Installed, installed_in
+from support.images.installation import Installed, installed_in
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from lbgroup.__main__ import cli
-from support.build_context import DOCKERFILE, ROOT, copied, instructions, is_sent, rules, sent_files
+from support.images.build_context import DOCKERFILE, ROOT, copied, instructions, is_sent, rules, sent_files
 
 FILE = instructions(DOCKERFILE.read_text())
 IMAGES = ("broker", "sidecar", "operator", "pipeline")

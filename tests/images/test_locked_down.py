@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from support.command_line import clean_environment
-from support.installation import Installed
-from support.locked_down import UID, locked_down
+from support.images.installation import Installed
+from support.images.locked_down import UID, locked_down
+from support.kubernetes.quiet_cluster import quiet_cluster
 from support.ports import free_port
-from support.quiet_cluster import quiet_cluster
 from support.waiting import GUARD_S
 
 pytestmark = pytest.mark.timeout(300)  # the wheel is built and installed within the first one

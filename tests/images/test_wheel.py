@@ -8,9 +8,9 @@ import zipfile
 import pytest
 
 from lbgroup.__main__ import COMMANDS
-from support.build_context import known_files
 from support.command_line import clean_environment
-from support.installation import Installed
+from support.images.build_context import known_files
+from support.images.installation import Installed
 
 pytestmark = pytest.mark.timeout(300)  # the wheel is built and installed within the first one
 PLACES = ("broker", "sidecar", "operator", "pipeline", "cli")

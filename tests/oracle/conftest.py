@@ -8,9 +8,9 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.embedded import EmbeddedBroker
-from support.engines import Engine
-from support.rabbitmq import RabbitNode
+from support.broker.embedded import EmbeddedBroker
+from support.broker.engines import Engine
+from support.rabbitmq.node import RabbitNode
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.engines import Engine, Inbox, drain, read_all, refusal
+from support.broker.engines import Engine, Inbox, drain, read_all, refusal
 from support.waiting import GUARD_S
 
 REFUSED = ("channel", 403, "ACCESS_REFUSED")

@@ -10,7 +10,7 @@ import aiormq
 import pytest
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 
-from support.engines import Engine
+from support.broker.engines import Engine
 from support.waiting import GUARD_S
 
 
@@ -125,7 +125,7 @@ def _close_all(engine: Engine) -> None:
     """As an operator: RabbitMQ lists a connection a moment after it was opened."""
     from urllib.parse import quote
 
-    from support.engines import eventually
+    from support.broker.engines import eventually
 
     assert eventually(lambda: bool(engine.ask("GET", "/connections")[1]))
     for connection in engine.ask("GET", "/connections")[1]:

@@ -10,7 +10,7 @@ from functools import partial
 import pika
 import pytest
 
-from support.engines import Engine, read_all, refusal
+from support.broker.engines import Engine, read_all, refusal
 from support.waiting import GUARD_S
 
 

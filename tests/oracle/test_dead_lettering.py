@@ -8,7 +8,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.engines import Engine, Inbox, drain, eventually
+from support.broker.engines import Engine, Inbox, drain, eventually
 
 
 @pytest.fixture

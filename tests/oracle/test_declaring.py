@@ -9,7 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.engines import Engine, Inbox, cut, drain, eventually, refusal
+from support.broker.engines import Engine, Inbox, cut, drain, eventually, refusal
 
 NOT_FOUND = ("channel", 404, "NOT_FOUND")
 LOCKED = ("channel", 405, "RESOURCE_LOCKED")

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from support.engines import Engine, drain
-from support.side import CHANNELS, Side
+from support.broker.engines import Engine, drain
+from support.broker.side import CHANNELS, Side
 
 Links = list[tuple[Engine, list[pika.BlockingConnection]]]
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pika
 import pytest
 
-from support.engines import Engine, Inbox, eventually
+from support.broker.engines import Engine, Inbox, eventually
 
 Step = tuple[str, str, Any]
 

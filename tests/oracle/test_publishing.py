@@ -12,9 +12,9 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.embedded import EmbeddedBroker
-from support.engines import Engine, Inbox, drain, eventually, pump, refusal
-from support.rabbit_message_size import messages_of_at_most
+from support.broker.embedded import EmbeddedBroker
+from support.broker.engines import Engine, Inbox, drain, eventually, pump, refusal
+from support.rabbitmq.message_size import messages_of_at_most
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 

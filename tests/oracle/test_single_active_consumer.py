@@ -9,7 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.engines import Engine, Inbox, close_at_once, cut, drain, eventually, pump, refusal
+from support.broker.engines import Engine, Inbox, close_at_once, cut, drain, eventually, pump, refusal
 
 SINGLE: dict[str, Any] = {"x-single-active-consumer": True}
 

@@ -17,11 +17,11 @@ from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
 from lbg_sidecar.io.connection import MemberConnection, Posts
 from lbg_sidecar.io.outbox import Outbox
-from support.balance import active
-from support.group_load import Judge, Load
-from support.member_place import Place
-from support.rabbit_alarm import ALARMS, alarm
-from support.rabbitmq import RabbitNode
+from support.member.balance import active
+from support.member.group_load import Judge, Load
+from support.member.place import Place
+from support.rabbitmq.alarm import ALARMS, alarm
+from support.rabbitmq.node import RabbitNode
 from support.waiting import GUARD_S, until
 
 

@@ -32,12 +32,12 @@ from lbg_broker.client import (
 from lbg_broker.group import GroupSpec, Names
 from lbg_broker.publisher import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member, MemberSettings, Message
+from support.admin.group_on_broker import declare_group
 from support.aside import aside
-from support.attached import Attached
-from support.group_load import Judge, Load, group_spec, under_load
-from support.group_on_broker import declare_group
-from support.rabbit_cluster import RabbitCluster
-from support.tried_queue import QUORUM, of_a_group
+from support.member.group_load import Judge, Load, group_spec, under_load
+from support.rabbitmq.attached import Attached
+from support.rabbitmq.cluster import RabbitCluster
+from support.rabbitmq.tried_queue import QUORUM, of_a_group
 from support.waiting import GUARD_S, until
 
 pytestmark = [

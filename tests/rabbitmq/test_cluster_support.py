@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pika
 import pytest
 
-from support.rabbit_cluster import RabbitCluster
-from support.rabbitmq import NodeFailedError, RabbitNode
+from support.rabbitmq.cluster import RabbitCluster
+from support.rabbitmq.node import NodeFailedError, RabbitNode
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.cluster, pytest.mark.timeout(600)]
 

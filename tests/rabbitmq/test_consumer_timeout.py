@@ -16,10 +16,10 @@ import pytest
 from lbg_broker.client import PreconditionFailed
 from lbg_sidecar import Member, Message, Verdict, retry
 from lbg_sidecar.io.consumers import consumer_timeout_in
-from support.group_load import Judge, Load
-from support.member_place import Place
-from support.rabbitmq import RabbitNode
-from support.tried_queue import of_a_group, queue_on
+from support.member.group_load import Judge, Load
+from support.member.place import Place
+from support.rabbitmq.node import RabbitNode
+from support.rabbitmq.tried_queue import of_a_group, queue_on
 from support.waiting import GUARD_S, until
 
 TIMEOUT_S = 12.0

@@ -17,9 +17,9 @@ import pytest
 
 from lbg_broker.amqp.methods import BasicConsume, BasicConsumeOk
 from lbg_broker.client import ClientConnection, ResourceLocked, connect
-from support.plain_client import PlainClient
-from support.rabbitmq import RabbitNode
-from support.tried_queue import CLASSIC, QUORUM, TriedQueue, of_a_group, queue_on
+from support.amqp.plain_client import PlainClient
+from support.rabbitmq.node import RabbitNode
+from support.rabbitmq.tried_queue import CLASSIC, QUORUM, TriedQueue, of_a_group, queue_on
 from support.waiting import GUARD_S
 
 WINDOW = 20

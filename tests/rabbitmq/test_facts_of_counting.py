@@ -8,8 +8,8 @@ import pytest
 
 from lbg_broker.client import ResourceLocked, connect
 from support.aside import aside
-from support.rabbitmq import RabbitNode
-from support.tried_queue import CLASSIC, QUORUM, Arguments, of_a_group, queue_on
+from support.rabbitmq.node import RabbitNode
+from support.rabbitmq.tried_queue import CLASSIC, QUORUM, Arguments, of_a_group, queue_on
 from support.waiting import GUARD_S
 
 SINCE_4 = (4, 0, 0)

@@ -20,7 +20,7 @@ from lbg_broker.client import (
     connect,
 )
 from lbg_broker.group import Permissions
-from support.rabbitmq import RabbitNode
+from support.rabbitmq.node import RabbitNode
 from support.waiting import GUARD_S
 
 EXCHANGE = "amq.topic"

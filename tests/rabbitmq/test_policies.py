@@ -18,10 +18,10 @@ from lbg_broker.client import Delivery, connect
 from lbg_broker.publisher import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member
 from support.aside import aside
-from support.group_load import Judge, Load
-from support.member_place import Place
-from support.rabbit_installation import NodeFailedError
-from support.rabbitmq import RabbitNode
+from support.member.group_load import Judge, Load
+from support.member.place import Place
+from support.rabbitmq.installation import NodeFailedError
+from support.rabbitmq.node import RabbitNode
 from support.waiting import GUARD_S, until
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from lbg_sidecar import Member, Message, Verdict, retry
-from support.group_load import Judge, group_spec, load_on
-from support.group_on_broker import declare_group
-from support.member_place import Place
+from support.admin.group_on_broker import declare_group
+from support.member.group_load import Judge, group_spec, load_on
+from support.member.place import Place
 from support.waiting import until
 
 HANDOFFS = 320

@@ -9,11 +9,11 @@ import pytest
 
 from lbg_broker.publisher import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member, Message
+from support.admin.group_on_broker import declare_group
 from support.aside import aside
-from support.group_load import Judge, Load, group_spec, under_load
-from support.group_on_broker import declare_group
-from support.member_place import Place
-from support.rabbitmq import RabbitNode
+from support.member.group_load import Judge, Load, group_spec, under_load
+from support.member.place import Place
+from support.rabbitmq.node import RabbitNode
 from support.waiting import until
 
 pytestmark = [

@@ -9,9 +9,9 @@ import pytest
 
 from lbg_broker.group import hash_of, queue_of
 from lbg_sidecar import Member, Message, Verdict, retry
-from support.group_load import Judge, Load
-from support.member_place import Place
-from support.swallowing_proxy import SwallowingProxy
+from support.amqp.swallowing_proxy import SwallowingProxy
+from support.member.group_load import Judge, Load
+from support.member.place import Place
 from support.waiting import until
 
 QUEUE = 0  # the first member is its primary

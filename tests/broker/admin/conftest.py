@@ -12,8 +12,8 @@ from lbg_broker.admin.management import ManagementApi, ManagementSettings
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.group import GroupSpec
 from lbg_broker.server import Address, ServerSettings, running
-from support.provisioning_place import Place
-from support.rabbitmq import RabbitNode
+from support.admin.place import Place
+from support.rabbitmq.node import RabbitNode
 
 
 @pytest.fixture(params=["embedded", "rabbitmq"])

@@ -15,8 +15,8 @@ from lbg_broker.client import ConnectionSettings
 from lbg_broker.server import Address, ServerSettings, running
 from lbg_broker.server.core.effects import Page, StoreBatch
 from lbg_broker.server.store import DiskFullError, Store
-from support.rabbit_alarm import ALARMS, alarm
-from support.rabbitmq import RabbitNode
+from support.rabbitmq.alarm import ALARMS, alarm
+from support.rabbitmq.node import RabbitNode
 
 ANY = Address("127.0.0.1", 0)
 

@@ -8,8 +8,8 @@ from lbg_broker.admin.actions import ActOnQueue
 from lbg_broker.admin.errors import GroupNotFound, RecordUnreadable, SessionNotFound, Unsupported
 from lbg_broker.admin.groups import close_group, create_group, rotate_user
 from lbg_broker.group import is_closed_in
-from support.fake_admin import FakeAdmin
-from support.native_groups import SESSIONS, made, spec_in
+from support.admin.fake_admin import FakeAdmin
+from support.admin.native_groups import SESSIONS, made, spec_in
 
 
 def acts(admin: FakeAdmin) -> list[ActOnQueue]:

@@ -16,9 +16,9 @@ from lbg_broker.admin.management import ManagementSettings
 from lbg_broker.admin.record import read_group
 from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.group import GroupSpec, topology_of
-from support.cut_admin import CutAdmin, KilledError
-from support.embedded import EmbeddedBroker
-from support.provisioning_place import Place
+from support.admin.cut_admin import CutAdmin, KilledError
+from support.admin.place import Place
+from support.broker.embedded import EmbeddedBroker
 
 PARTS = 4
 """The points of one test's run are every fourth: a create takes a second where each step is agreed on."""

@@ -21,7 +21,7 @@ from lbg_broker.admin.groups import create_group
 from lbg_broker.admin.record import spec_in
 from lbg_broker.admin.snapshot import QueueStatus, UserState
 from lbg_broker.group import GroupSpec, topology_of
-from support.fake_admin import FakeAdmin
+from support.admin.fake_admin import FakeAdmin
 
 ORDERS = GroupSpec(
     "orders", "orders", hash_count=8, queue_count=4, queue_size_mb=10, client_username="orders-app"

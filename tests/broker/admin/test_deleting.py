@@ -13,7 +13,7 @@ from lbg_broker.admin.groups import create_group, delete_group, delete_own
 from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, UserState
 from lbg_broker.group import GroupSpec
 from lbg_broker.group.spec import marked
-from support.fake_admin import FakeAdmin
+from support.admin.fake_admin import FakeAdmin
 
 ORDERS = GroupSpec(
     "orders", "orders", hash_count=8, queue_count=4, queue_size_mb=10, client_username="orders-app"

@@ -13,7 +13,7 @@ from lbg_broker.admin.groups import create_group, list_groups, show_group
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import GroupSpec
 from lbgroup.group.show import description_lines
-from support.fake_admin import FakeAdmin
+from support.admin.fake_admin import FakeAdmin
 
 ORDERS = GroupSpec(
     "orders", "orders", hash_count=8, queue_count=2, queue_size_mb=10, client_username="orders-app"

@@ -12,8 +12,8 @@ from lbg_broker.admin.describe import Description, partitions_of, rebalance_of, 
 from lbg_broker.admin.groups import create_group, show_group
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import Engine, GroupSpec
-from support.fake_admin import FakeAdmin
-from support.native_groups import MESSAGE_GROUPS, PARTITIONS, SESSIONS, made, spec_in
+from support.admin.fake_admin import FakeAdmin
+from support.admin.native_groups import MESSAGE_GROUPS, PARTITIONS, SESSIONS, made, spec_in
 
 BEAT: dict[str, Any] = {
     "v": 1,

@@ -14,8 +14,8 @@ from lbg_broker.admin.groups import create_group, delete_group, rotate_user, sho
 from lbg_broker.admin.lag import in_flight_of_one_queue
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import NATIVE_MODES, Engine
-from support.fake_admin import FakeAdmin
-from support.native_groups import PARTITIONS, made, spec_in
+from support.admin.fake_admin import FakeAdmin
+from support.admin.native_groups import PARTITIONS, made, spec_in
 
 RABBIT = Engine.parse("RabbitMQ", "4.0.5")
 

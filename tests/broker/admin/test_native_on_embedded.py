@@ -20,8 +20,8 @@ from lbg_broker.admin.survey import lags, survey
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.client import AccessRefused, Channel, ClientConnection, ConfirmingPublisher, Delivery, connect
 from lbg_broker.group import HEADER_KEY, NATIVE_MODES, GroupSpec, Names, hash_of, queue_of, routing_key
-from support.native_groups import spec_in
-from support.provisioning_place import Place
+from support.admin.native_groups import spec_in
+from support.admin.place import Place
 from support.waiting import until
 
 QUICK = {"rebalance_delay_s": 0.1}

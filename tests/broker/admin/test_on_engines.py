@@ -34,7 +34,7 @@ from lbg_broker.admin.management import ManagementApi, ManagementSettings
 from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.group import GroupSpec, Names, topology_of
 from lbg_broker.group.topology import Exchange
-from support.provisioning_place import Place
+from support.admin.place import Place
 from support.waiting import GUARD_S
 
 

@@ -20,9 +20,9 @@ from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.group import Engine, GroupSpec, topology_of
 from lbg_broker.group.topology import Binding
 from lbg_sidecar import Member, MemberSettings
+from support.admin.place import Place
 from support.aside import aside
-from support.provisioning_place import Place
-from support.rabbitmq import RabbitNode
+from support.rabbitmq.node import RabbitNode
 from support.waiting import GUARD_S
 
 

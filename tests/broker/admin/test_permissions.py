@@ -24,7 +24,7 @@ from lbg_broker.client import (
 from lbg_broker.group import RABBITMQ, Engine, GroupSpec, Names, topology_of
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
-from support.rabbitmq import RabbitNode
+from support.rabbitmq.node import RabbitNode
 
 OWN = Names("orders")
 OTHER = Names("orders-2")  # its names begin with those of the first

@@ -18,8 +18,8 @@ from lbg_broker.admin.snapshot import Policy
 from lbg_broker.client import ConfirmingPublisher, ConnectionSettings, Nacked, connect
 from lbg_broker.group import Engine, GroupSpec
 from lbg_broker.group.topology import Queue
-from support.provisioning_place import Place
-from support.rabbitmq import RabbitNode
+from support.admin.place import Place
+from support.rabbitmq.node import RabbitNode
 
 
 @pytest.fixture

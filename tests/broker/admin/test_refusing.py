@@ -9,7 +9,7 @@ from lbg_broker.admin.groups import create_group
 from lbg_broker.admin.snapshot import Policy, QueueStatus, UserState
 from lbg_broker.group import Engine, GroupSpec, topology_of
 from lbg_broker.group.topology import Binding
-from support.fake_admin import FakeAdmin
+from support.admin.fake_admin import FakeAdmin
 
 RABBIT = Engine.parse("RabbitMQ", "4.0.5")
 ORDERS = GroupSpec(

@@ -36,10 +36,10 @@ from lbg_broker.group import (
     topology_of,
 )
 from lbg_broker.server import Address, ServerSettings, running
-from support.cut_admin import CutAdmin, KilledError
-from support.embedded import EmbeddedBroker
+from support.admin.cut_admin import CutAdmin, KilledError
+from support.admin.place import Place
+from support.broker.embedded import EmbeddedBroker
 from support.exploration import over_seeds
-from support.provisioning_place import Place
 from support.waiting import GUARD_S
 
 MODES = ["Exclusive", "Partitioned"]

@@ -24,8 +24,8 @@ from lbg_broker.client import (
 from lbg_broker.group import GroupSpec, Names, hash_of, recounted, routing_key
 from lbg_broker.publisher import GroupPublisher, events
 from lbg_sidecar import Member, MemberSettings
-from support.group_load import Judge, Load, under_load
-from support.provisioning_place import Place
+from support.admin.place import Place
+from support.member.group_load import Judge, Load, under_load
 from support.waiting import until
 
 PASSWORD = "secret"

@@ -26,7 +26,7 @@ from lbg_broker.admin.groups import (
 )
 from lbg_broker.admin.snapshot import UNKNOWN, Policy, UserState
 from lbg_broker.group import GroupSpec, SpecError
-from support.fake_admin import FakeAdmin
+from support.admin.fake_admin import FakeAdmin
 
 ORDERS = GroupSpec("orders", "orders", hash_count=8, queue_count=2, queue_size_mb=10, client_username="app")
 

@@ -19,8 +19,8 @@ from lbg_broker.admin.management import REQUEST_TIMEOUT_S, ManagementApi, Manage
 from lbg_broker.admin.survey import lags, survey
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.group import GroupSpec
-from support.embedded import EmbeddedBroker
-from support.provisioning_place import Place
+from support.admin.place import Place
+from support.broker.embedded import EmbeddedBroker
 from support.waiting import GUARD_S
 
 CALL_S = 1.0

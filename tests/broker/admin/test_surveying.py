@@ -21,7 +21,7 @@ from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.admin.survey import Described, lags, survey
 from lbg_broker.client import Channel, ClientConnection, ConfirmingPublisher, Delivery, connect
 from lbg_broker.group import TO_ALL, GroupSpec, Names, routing_key
-from support.provisioning_place import Place
+from support.admin.place import Place
 from support.waiting import GUARD_S
 
 LISTEN_S = 0.3

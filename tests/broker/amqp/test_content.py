@@ -31,8 +31,8 @@ from lbg_broker.amqp.methods import (
     ChannelOpen,
     ChannelOpenOk,
 )
+from support.amqp.wire import connected_pair, deliver_bytes, short_strings
 from support.growth import growth
-from support.wire import connected_pair, deliver_bytes, short_strings
 
 PERSISTENT = BasicProperties(delivery_mode=2, headers={"lbg-seq": 7}).encode()
 BODY_SIZES = [0, 1, 255, 4096 - 8 - 1, 4096 - 8, 4096 - 8 + 1, 3 * (4096 - 8), 20000]

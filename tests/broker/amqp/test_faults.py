@@ -27,7 +27,7 @@ from lbg_broker.amqp.methods import (
     QueueDeclareOk,
     decode_method,
 )
-from support.wire import connected_pair, deliver_bytes
+from support.amqp.wire import connected_pair, deliver_bytes
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 

@@ -23,7 +23,7 @@ from lbg_broker.amqp.methods import (
     QueueDeclareOk,
     decode_method,
 )
-from support.wire import ALL_METHODS, connected_pair, methods_of
+from support.amqp.wire import ALL_METHODS, connected_pair, methods_of
 
 HEADER = BasicProperties(
     delivery_mode=2, headers={"lbg-key": "N1", "lbg-seq": 5, "deep": {"a": [1]}}

@@ -23,7 +23,7 @@ from lbg_broker.amqp.methods import (
     ConnectionTune,
     ConnectionTuneOk,
 )
-from support.wire import connected_pair, deliver_bytes
+from support.amqp.wire import connected_pair, deliver_bytes
 
 
 def test_both_ends_reach_open():

@@ -3,7 +3,7 @@
 from lbg_broker.amqp import BasicProperties, Connection, Role
 from lbg_broker.amqp.connection import Heartbeats
 from lbg_broker.amqp.frames import HEARTBEAT_FRAME
-from support.wire import connected_pair
+from support.amqp.wire import connected_pair
 
 
 def pulses(end: Connection, start: float, seconds: float):

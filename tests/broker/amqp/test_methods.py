@@ -22,7 +22,7 @@ from lbg_broker.amqp.methods import (
     QueueDeclare,
     decode_method,
 )
-from support.wire import ALL_METHODS, any_method, methods_of, short_strings, tables_of
+from support.amqp.wire import ALL_METHODS, any_method, methods_of, short_strings, tables_of
 
 NAMES_IN_PAMQP = {
     "type": "exchange_type",

@@ -11,7 +11,7 @@ from pamqp import commands, header
 from lbg_broker.amqp import BasicProperties, DecodeError, EncodeError
 from lbg_broker.amqp.content_fast_path import check_header, is_valid_header
 from lbg_broker.amqp.field_table import DEPTH_MAX
-from support.wire import short_strings, tables, tables_of, values_of
+from support.amqp.wire import short_strings, tables, tables_of, values_of
 
 properties = st.builds(
     BasicProperties,

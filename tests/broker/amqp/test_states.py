@@ -45,7 +45,7 @@ from lbg_broker.amqp.states import (
     CONNECTION_CLOSABLE,
     ChannelInput,
 )
-from support.wire import connected_pair
+from support.amqp.wire import connected_pair
 
 S = ConnectionState
 CONNECTION_METHODS = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lbg_broker.amqp import DecodeError, EncodeError, decode_table, encode_table
 from lbg_broker.amqp.field_table import DEPTH_MAX
-from support.wire import tables
+from support.amqp.wire import tables
 
 
 def table_with(encoded_value: bytes) -> bytes:

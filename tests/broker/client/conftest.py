@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lbg_broker.client import Channel, ClientConnection, connect
-from support.embedded import in_process
-from support.fake_broker import FakeBroker, Session
+from support.amqp.fake_broker import FakeBroker, Session
+from support.broker.embedded import in_process
 
 
 @pytest.fixture

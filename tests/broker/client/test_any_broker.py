@@ -40,8 +40,8 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.client import ClientError, ConnectionSettings
 from lbg_broker.client.channel import Channel
 from lbg_broker.client.connection import ClientConnection
-from support.memory_transport import MemoryTransport
-from support.wire import ALL_METHODS, methods_of
+from support.amqp.memory_transport import MemoryTransport
+from support.amqp.wire import ALL_METHODS, methods_of
 
 
 def method(channel: int, what: Method) -> bytes:

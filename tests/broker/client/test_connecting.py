@@ -27,7 +27,7 @@ from lbg_broker.client import (
     TlsError,
     connect,
 )
-from support.fake_broker import FakeBroker
+from support.amqp.fake_broker import FakeBroker
 
 
 async def test_the_login_and_the_wishes_are_sent(fake):

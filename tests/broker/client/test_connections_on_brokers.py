@@ -6,7 +6,7 @@ import pytest
 
 from lbg_broker.amqp.methods import BasicConsume, BasicConsumeOk
 from lbg_broker.client import AuthenticationError, ConnectionClosed, ConnectRefused, connect
-from support.numbered import Collector
+from support.amqp.numbered import Collector
 
 
 async def test_a_wrong_password_is_an_authentication_error(broker_url):

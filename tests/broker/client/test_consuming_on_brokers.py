@@ -13,7 +13,7 @@ from lbg_broker.client import (
     ResourceLocked,
     connect,
 )
-from support.numbered import PERSISTENT, QUORUM, Collector, numbers, publish_numbers
+from support.amqp.numbered import PERSISTENT, QUORUM, Collector, numbers, publish_numbers
 
 
 async def test_quorum_queues_with_a_single_active_consumer_do_not_answer_get(rabbit_vhost):

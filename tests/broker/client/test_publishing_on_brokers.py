@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lbg_broker.client import BasicProperties, ConfirmingPublisher, Nacked, NotFound, Unroutable
-from support.numbered import PERSISTENT, QUORUM, Collector, numbers, publish_numbers
+from support.amqp.numbered import PERSISTENT, QUORUM, Collector, numbers, publish_numbers
 
 
 async def test_a_confirmed_message_is_in_the_queue(connection, channel):

@@ -14,7 +14,7 @@ from lbg_broker.client import (
     SettingsError,
     reconnect_loop,
 )
-from support.fake_broker import FakeBroker
+from support.amqp.fake_broker import FakeBroker
 
 AT_ONCE = Backoff(first_s=0, max_s=0)
 

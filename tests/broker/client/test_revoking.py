@@ -16,8 +16,8 @@ from lbg_broker.client import (
     PreconditionFailed,
     connect,
 )
-from support.embedded import in_process
-from support.numbered import Collector, numbers, publish_numbers
+from support.amqp.numbered import Collector, numbers, publish_numbers
+from support.broker.embedded import in_process
 from support.waiting import until
 
 ARGUMENTS = {

@@ -6,7 +6,7 @@ import pytest
 
 from lbg_broker.client import AccessRefused, NotFound, PreconditionFailed, ResourceLocked, connect
 from lbg_broker.group import Engine
-from support.numbered import QUORUM, Collector, publish_numbers
+from support.amqp.numbered import QUORUM, Collector, publish_numbers
 from support.waiting import GUARD_S
 
 

@@ -28,8 +28,8 @@ from lbg_broker.publisher import (
     open_source,
     publish_rows,
 )
-from support.embedded import EmbeddedBroker, in_process
-from support.group_on_broker import Drain, declare_group
+from support.admin.group_on_broker import Drain, declare_group
+from support.broker.embedded import EmbeddedBroker, in_process
 
 SPEC = GroupSpec("orders", "orders", hash_count=16, queue_count=4, queue_size_mb=100, client_username="guest")
 OPTIONS = RowOptions(key_field="id", topic_field="topic")

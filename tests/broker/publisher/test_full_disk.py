@@ -9,10 +9,10 @@ from pathlib import Path
 
 from lbg_broker.client import connect
 from lbg_broker.group import Names
+from support.broker.embedded import EmbeddedBroker
+from support.broker.small_disk import on_small_disk
 from support.command_line import clean_environment
-from support.embedded import EmbeddedBroker
-from support.sidecar_load import new_group
-from support.small_disk import on_small_disk
+from support.sidecar.load import new_group
 
 COUNT = 500
 FILL = 'head -c "$0" /dev/zero > "$1/filler"; shift; exec "$@"'

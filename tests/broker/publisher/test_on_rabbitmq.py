@@ -16,9 +16,9 @@ from lbg_broker.publisher import (
     SizeRefused,
     events,
 )
-from support.group_on_broker import Drain, declare_group
-from support.rabbit_message_size import messages_of_at_most
-from support.rabbitmq import RabbitNode
+from support.admin.group_on_broker import Drain, declare_group
+from support.rabbitmq.message_size import messages_of_at_most
+from support.rabbitmq.node import RabbitNode
 from support.waiting import until
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lbg_broker.group import GroupSpec
 from lbg_broker.publisher.send_window import PublishingSettings, SendWindow
 from lbg_broker.publisher.stamper import StampedMessage, StartingPoint
+from support.broker.model import Choices, ModelBroker
 from support.exploration import over_seeds
-from support.model_broker import Choices, ModelBroker
 
 SPEC = GroupSpec("g", "g", hash_count=5, queue_count=2, queue_size_mb=1, client_username="u")
 KEYS = ["a", "b", "c", "d", "e", "f", "g", None]

@@ -23,8 +23,8 @@ from lbg_broker.publisher import (
     events,
 )
 from lbg_broker.server import Server
-from support.embedded import EmbeddedBroker, free_port, in_process
-from support.group_on_broker import Drain, declare_group
+from support.admin.group_on_broker import Drain, declare_group
+from support.broker.embedded import EmbeddedBroker, free_port, in_process
 
 SPEC = GroupSpec("orders", "orders", hash_count=16, queue_count=4, queue_size_mb=1, client_username="guest")
 NAMES = Names("orders")

@@ -22,7 +22,7 @@ from lbg_broker.publisher.input.rows import Row
 from lbg_broker.publisher.resume import Identity, InputVerifier
 from lbg_broker.publisher.send_window import PublishingSettings, SendWindow
 from lbg_broker.publisher.state_file import StateFile
-from support.model_broker import Choices, ModelBroker
+from support.broker.model import Choices, ModelBroker
 
 SPEC = GroupSpec("g", "g", hash_count=3, queue_count=2, queue_size_mb=1, client_username="u")
 KEYS = ["a", "b", "c", None]

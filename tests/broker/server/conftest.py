@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.embedded import EmbeddedBroker
+from support.broker.embedded import EmbeddedBroker
 from support.waiting import GUARD_S
 
 

@@ -15,9 +15,9 @@ from lbg_broker.server import AdministratorFiles, Server, StartError
 from lbg_broker.server.core.permissions import Grant, User
 from lbg_broker.server.reload import user_definition
 from support import waiting
-from support.embedded import in_process
-from support.mounted import MountedSecret
-from support.plain_client import ClosedError, PlainClient
+from support.amqp.plain_client import ClosedError, PlainClient
+from support.broker.embedded import in_process
+from support.kubernetes.mounted import MountedSecret
 
 T = TypeVar("T")
 EVERYTHING = (".*", ".*", ".*")

@@ -37,8 +37,8 @@ from lbg_broker.amqp.methods import (
 )
 from lbg_broker.server import Address, ServerSettings
 from lbg_broker.server.server import Server
-from support.memory_transport import MemoryTransport
-from support.wire import ALL_METHODS, methods_of
+from support.amqp.memory_transport import MemoryTransport
+from support.amqp.wire import ALL_METHODS, methods_of
 
 MESSAGE_MAX_BYTES = 1000
 LOGIN = ConnectionStartOk(

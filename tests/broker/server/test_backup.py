@@ -26,8 +26,8 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.server.store import DirectoryLockedError, DiskFullError, NewerStoreError, Store, StoreError
 from lbg_broker.server.store.backup import StoreCopy, back_up, copied_out, restore
 from lbg_broker.server.store.errors import DamagedStoreError
-from support.embedded import EmbeddedBroker
-from support.plain_client import PlainClient
+from support.amqp.plain_client import PlainClient
+from support.broker.embedded import EmbeddedBroker
 
 BODY = b"x" * 2000
 

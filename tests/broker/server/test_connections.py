@@ -28,8 +28,8 @@ from lbg_broker.amqp.methods import (
     QueueDelete,
     QueueDeleteOk,
 )
-from support.embedded import EmbeddedBroker
-from support.plain_client import ClosedError, PlainClient
+from support.amqp.plain_client import ClosedError, PlainClient
+from support.broker.embedded import EmbeddedBroker
 from support.waiting import GUARD_S
 
 BIG = b"x" * 100_000

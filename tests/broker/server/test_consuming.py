@@ -14,7 +14,7 @@ from lbg_broker.amqp.methods import (
     QueuePurge,
     QueuePurgeOk,
 )
-from support.broker_world import Client, World, numbered
+from support.broker_core.world import Client, World, numbered
 
 SAC = {"x-single-active-consumer": True}
 

@@ -21,8 +21,8 @@ from lbg_broker.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from support.embedded import EmbeddedBroker
-from support.plain_client import ClosedError, PlainClient
+from support.amqp.plain_client import ClosedError, PlainClient
+from support.broker.embedded import EmbeddedBroker
 from support.waiting import GUARD_S
 
 QUEUE = "stream"

@@ -12,7 +12,7 @@ from lbg_broker.amqp.methods import (
     QueueBind,
     QueueBindOk,
 )
-from support.broker_world import Client, Delivery, World
+from support.broker_core.world import Client, Delivery, World
 
 
 def world_with(**arguments: Any) -> tuple[World, Client]:

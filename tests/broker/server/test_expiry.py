@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.amqp.methods import BasicGet, BasicGetEmpty, QueueDeclare, QueueDeclareOk
 from lbg_broker.server.core.spool import WINDOW_MESSAGES
-from support.broker_world import Client, World, numbered
+from support.broker_core.world import Client, World, numbered
 
 TTL_MS = 1000
 

@@ -23,10 +23,10 @@ from bench.full_disk import connect, play, release
 
 from lbg_broker.server.store import DiskFullError
 from lbg_broker.server.store.reserve import Reserve, Size
+from support.broker.embedded import EmbeddedBroker
+from support.broker.small_disk import SmallDisk
 from support.command_line import clean_environment
-from support.embedded import EmbeddedBroker
-from support.mounted import MountedSecret
-from support.small_disk import SmallDisk
+from support.kubernetes.mounted import MountedSecret
 from support.waiting import GUARD_S
 
 SETTINGS = {"disk_retry_s": 0.05, "close_timeout_s": 1.0}

@@ -25,8 +25,8 @@ from lbg_broker.amqp.methods import (
 )
 from lbg_broker.server.core import spool, state
 from lbg_broker.server.core.effects import Deliver, Send, SendContent
-from support.broker_world import Client, World
-from support.queue_model import QUEUES, ChannelModel, Entry, Handed, QueueModel
+from support.broker_core.queue_model import QUEUES, ChannelModel, Entry, Handed, QueueModel
+from support.broker_core.world import Client, World
 
 WINDOW = 6
 LEAD = 4

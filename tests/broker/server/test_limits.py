@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lbg_broker.amqp.methods import BasicNack
-from support.broker_world import World
+from support.broker_core.world import World
 
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),

@@ -15,8 +15,8 @@ from lbg_broker.amqp.methods import (
     QueueDelete,
     QueueDeleteOk,
 )
-from support.embedded import EmbeddedBroker
-from support.plain_client import PlainClient
+from support.amqp.plain_client import PlainClient
+from support.broker.embedded import EmbeddedBroker
 
 MESSAGES = 80_000
 BODY = b"x" * 1024

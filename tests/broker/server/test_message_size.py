@@ -18,8 +18,8 @@ from lbg_broker.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from support.embedded import EmbeddedBroker
-from support.plain_client import PlainClient
+from support.amqp.plain_client import PlainClient
+from support.broker.embedded import EmbeddedBroker
 
 LIMIT = 300_000
 

@@ -6,7 +6,7 @@ import pytest
 
 from lbg_broker.amqp.methods import BasicGet, BasicGetOk, QueueDelete, QueueDeleteOk, QueuePurge, QueuePurgeOk
 from lbg_broker.server.core import spool, state
-from support.broker_world import World, numbered
+from support.broker_core.world import World, numbered
 
 WINDOW = 8
 

@@ -15,7 +15,7 @@ from lbg_broker.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from support.broker_world import Client, World, numbered
+from support.broker_core.world import Client, World, numbered
 
 
 def confirms_of(client: Client) -> list[tuple[str, int, bool]]:

@@ -31,7 +31,7 @@ from lbg_broker.amqp.methods import (
     TxSelect,
 )
 from lbg_broker.server.core.permissions import Open, Permission
-from support.broker_world import World
+from support.broker_core.world import World
 
 
 def refused(world: World, method: Method, **capabilities: bool) -> tuple[int, str] | None:

@@ -14,9 +14,9 @@ import trustme
 from lbg_broker.amqp.methods import QueueDeclare, QueueDeclareOk
 from lbg_broker.server import Address, Server, TlsSettings
 from support import waiting
-from support.embedded import in_process
-from support.mounted import MountedSecret
-from support.plain_client import PlainClient
+from support.amqp.plain_client import PlainClient
+from support.broker.embedded import in_process
+from support.kubernetes.mounted import MountedSecret
 
 ANY = Address("127.0.0.1", 0)
 

@@ -20,7 +20,7 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.server.core.effects import Definition, StoredState
 from lbg_broker.server.core.errors import RestoreError
 from lbg_broker.server.core.spool import LEAD_MIN
-from support.broker_world import World, numbered
+from support.broker_core.world import World, numbered
 
 
 def test_a_confirmed_message_is_there_after_a_crash_and_an_unwritten_one_is_not() -> None:

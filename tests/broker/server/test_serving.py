@@ -28,8 +28,8 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.server import Address, ServerSettings, StartError, TlsSettings, running
 from lbg_broker.server.core.effects import Page, StoreBatch
 from lbg_broker.server.store import DiskFullError, Store, StoreError
-from support.embedded import BrokerFailedError, EmbeddedBroker, in_process
-from support.plain_client import ClosedError, PlainClient
+from support.amqp.plain_client import ClosedError, PlainClient
+from support.broker.embedded import BrokerFailedError, EmbeddedBroker, in_process
 from support.waiting import GUARD_S
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from lbg_broker.server.store import Committer, DirectoryLockedError, DiskFullErr
 from lbg_broker.server.store import store as store_module
 from lbg_broker.server.store.errors import DamagedStoreError, StoreError
 from lbg_broker.server.store.schema import SCHEMA_VERSION, DirectoryLock
-from support.broker_world import MemoryStore
+from support.broker_core.world import MemoryStore
 
 ORIGIN = Origin.of("exchange", "some.key")
 

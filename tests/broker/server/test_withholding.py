@@ -21,7 +21,7 @@ from lbg_broker.amqp.methods import (
 )
 from lbg_broker.server.core.commands import Committed, StoreBlocked
 from lbg_broker.server.core.effects import Hold, StoreBatch
-from support.broker_world import Client, World, numbered
+from support.broker_core.world import Client, World, numbered
 
 
 class FullWorld(World):

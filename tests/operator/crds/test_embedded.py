@@ -25,7 +25,7 @@ from lbg_operator.resources.embedded_broker import (
 )
 from lbg_operator.resources.network_policy import network_policy_of
 from lbg_operator.settings import OperatorSettings
-from support.manifests import broker_manifest, consumer, group_manifest
+from support.kubernetes.manifests import broker_manifest, consumer, group_manifest
 
 SETTINGS = OperatorSettings(
     sidecar_image="lbg-sidecar:1", broker_image="lbg-broker:1", namespace="lbg-system"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import show_group
 from lbg_operator.status.status import partition_counts, seen_of, stranded_sessions
-from support.fake_admin import FakeAdmin
-from support.native_groups import made
+from support.admin.fake_admin import FakeAdmin
+from support.admin.native_groups import made
 
 
 async def shown(admin: FakeAdmin) -> Description:

@@ -11,7 +11,7 @@ from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_broker.group import GroupSpec
 from lbg_operator.status.conditions import Condition, Reason, State, Type, merged
 from lbg_operator.status.status import lag_of, seen_of
-from support.manifests import schema_of
+from support.kubernetes.manifests import schema_of
 
 SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_username="g")
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z"

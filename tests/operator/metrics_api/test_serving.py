@@ -20,8 +20,8 @@ import trustme
 from lbg_operator.errors import LagUnknown
 from lbg_operator.kube.kinds import CONFIG_MAP
 from lbg_operator.metrics_api import MetricsApi, Service, serve, token_for
-from support.fake_cluster import FakeCluster
-from support.lag_reader import HANGS, Lags
+from support.kubernetes.fake_cluster import FakeCluster
+from support.operator.lag_reader import HANGS, Lags
 from support.waiting import GUARD_S, until
 
 OURS = Service("lbg", "lbg-operator")

@@ -9,8 +9,8 @@ from lbg_broker.admin.actions import DeclareQueue
 from lbg_broker.admin.errors import Refused
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, SECRET
 from lbg_operator.reconcile.object_cache import Key
-from support.operated import MAIN, SETTLED_S, Place
-from support.operated_broker import OperatedBroker
+from support.operator.operated import MAIN, SETTLED_S, Place
+from support.operator.operated_broker import OperatedBroker
 from support.virtual_time import in_virtual_time
 
 COPY = Key("shop", "copy")

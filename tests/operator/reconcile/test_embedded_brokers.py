@@ -13,8 +13,8 @@ from lbg_operator.kube.api import ClusterError, Forbidden, Invalid
 from lbg_operator.kube.kinds import BROKER, GROUP, SECRET, SERVICE, STATEFUL_SET, VOLUME_CLAIM, Kind
 from lbg_operator.reconcile.broker import CERTIFICATE_DAYS
 from lbg_operator.resources.names import admin_name, tls_name, volume_name
-from support.manifests import broker_manifest
-from support.operated import MAIN, SETTLED_S, Place
+from support.kubernetes.manifests import broker_manifest
+from support.operator.operated import MAIN, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
 

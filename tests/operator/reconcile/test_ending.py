@@ -10,7 +10,7 @@ import pytest
 from lbg_operator.kube.api import Forbidden
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, GROUP
 from lbg_operator.reconcile.group_deletion import FINALIZER
-from support.operated import MAIN, ORDERS, SETTLED_S, Place
+from support.operator.operated import MAIN, ORDERS, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
 DRAIN_S = 300

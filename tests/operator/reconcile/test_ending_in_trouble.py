@@ -13,7 +13,7 @@ from lbg_broker.admin.snapshot import ExchangeState, QueueStatus, UserState
 from lbg_operator.kube.api import Forbidden
 from lbg_operator.kube.kinds import GROUP, SECRET, Kind
 from lbg_operator.reconcile.object_cache import Key
-from support.operated import SETTLED_S, Place
+from support.operator.operated import SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
 DRAIN_S = 300

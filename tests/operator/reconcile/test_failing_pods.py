@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, POD, STATEFUL_SET
-from support.manifests import broker_manifest, consumer
-from support.operated import MAIN, SETTLED_S, Place, wall_clock
-from support.operated_sessions import sessions_place
+from support.kubernetes.manifests import broker_manifest, consumer
+from support.operator.operated import MAIN, SETTLED_S, Place, wall_clock
+from support.operator.operated_sessions import sessions_place
 from support.virtual_time import in_virtual_time
 
 SOON_S = 5.0

@@ -24,8 +24,8 @@ from lbg_operator.kube.kinds import (
 )
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.resources.names import GROUP_LABEL
-from support.fake_cluster import merged
-from support.operated import Place
+from support.kubernetes.fake_cluster import merged
+from support.operator.operated import Place
 from support.virtual_time import VirtualLoop
 
 QUEUES = 4

@@ -15,7 +15,7 @@ from lbg_broker.admin.snapshot import UNKNOWN, Unknown
 from lbg_broker.group import GroupSpec
 from lbg_operator.reconcile.lag_counts import EVERY_S, FAILED_S, SELDOM_S, TOLD_PER_S, Counters, LagCounts
 from lbg_operator.reconcile.object_cache import Key
-from support.operated import ORDERS, Place, wall_clock
+from support.operator.operated import ORDERS, Place, wall_clock
 from support.virtual_time import in_virtual_time
 
 MAIN = Key("shop", "main")

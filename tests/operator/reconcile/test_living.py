@@ -21,7 +21,7 @@ from lbg_operator.kube.kinds import (
     Kind,
 )
 from lbg_operator.reconcile.group_deletion import FINALIZER
-from support.operated import MAIN, SETTLED_S, Place
+from support.operator.operated import MAIN, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
 LONG_S = 120.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from lbg_operator.kube.kinds import DEPLOYMENT, SECRET
-from support.child_history import ChildHistory
-from support.operated import SETTLED_S, Place
+from support.kubernetes.child_history import ChildHistory
+from support.operator.operated import SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
 NAME = "orders-lbg"

@@ -14,7 +14,7 @@ from lbg_broker.admin.groups import create_group
 from lbg_broker.group import GroupSpec
 from lbg_operator.kube.kinds import CONFIG_MAP, GROUP, SECRET
 from lbg_operator.reconcile.group_deletion import FINALIZER
-from support.operated import ORDERS, SETTLED_S, Place
+from support.operator.operated import ORDERS, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
 AT_ONCE_S = 2.0

@@ -19,11 +19,11 @@ from lbg_broker.group import Engine
 from lbg_operator.kube.api import ClusterError, Object
 from lbg_operator.kube.kinds import API_SERVICE, BROKER, DEPLOYMENT, SECRET, STATEFUL_SET, Kind
 from lbg_operator.resources.names import admin_name
-from support.child_history import ChildHistory
-from support.fake_admin import EMBEDDED_ENGINE
-from support.manifests import broker_manifest, consumer
-from support.operated import MAIN, Place
-from support.operated_sessions import sessions_place
+from support.admin.fake_admin import EMBEDDED_ENGINE
+from support.kubernetes.child_history import ChildHistory
+from support.kubernetes.manifests import broker_manifest, consumer
+from support.operator.operated import MAIN, Place
+from support.operator.operated_sessions import sessions_place
 from support.virtual_time import VirtualLoop
 
 KEDA = "keda.sh/v1alpha1"

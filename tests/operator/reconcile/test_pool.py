@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from lbg_operator.reconcile.broker_pool import Access, BrokerPool
-from support.embedded import PASSWORD, USER, EmbeddedBroker
+from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from lbg_operator.kube.kinds import AUTOSCALER, KEDA_KINDS, SCALED_OBJECT, TRIGG
 from lbg_operator.metrics_api import Service
 from lbg_operator.reconcile.metrics_provider import LOOK_EVERY_S
 from lbg_operator.resources.autoscaler import token_secret_of
-from support.manifests import consumer, group_manifest
-from support.operated import SETTINGS, Place
+from support.kubernetes.manifests import consumer, group_manifest
+from support.operator.operated import SETTINGS, Place
 from support.virtual_time import in_virtual_time
 
 OURS = Service(SETTINGS.namespace, SETTINGS.service)

@@ -6,7 +6,7 @@ import asyncio
 
 from lbg_broker.admin.actions import DeclareQueue
 from lbg_broker.group import GroupSpec, marked, recounted, topology_of
-from support.operated import SETTLED_S, Place
+from support.operator.operated import SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
 GROUP = "shop-orders"

@@ -11,8 +11,8 @@ from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.kinds import BROKER, GROUP, SECRET, Kind
 from lbg_operator.reconcile.object_cache import Key, ObjectCache
 from lbg_operator.reconcile.secret_cache import AGAIN_MAX_S, SecretCache
-from support.fake_cluster import FakeCluster
-from support.operated import MAIN, SETTLED_S, Place
+from support.kubernetes.fake_cluster import FakeCluster
+from support.operator.operated import MAIN, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
 HOUR_S = 3600.0

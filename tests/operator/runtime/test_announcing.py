@@ -9,8 +9,8 @@ from typing import Any
 from lbg_operator.kube.api import Forbidden, Terminating
 from lbg_operator.kube.kinds import EVENT, Kind
 from lbg_operator.runtime.events import MESSAGE_MAX, WAITING_MAX, EventRecorder, event_of
-from support.fake_cluster import FakeCluster
-from support.manifests import group_manifest
+from support.kubernetes.fake_cluster import FakeCluster
+from support.kubernetes.manifests import group_manifest
 from support.virtual_time import in_virtual_time
 
 

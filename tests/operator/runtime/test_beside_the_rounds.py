@@ -14,10 +14,10 @@ import pytest
 from lbg_operator.kube.kinds import GROUP
 from lbg_operator.runtime.watches import SELECTORS
 from lbg_operator.settings import OperatorSettings
-from support.fake_cluster import FakeCluster
-from support.manifests import group_manifest
+from support.kubernetes.fake_cluster import FakeCluster
+from support.kubernetes.manifests import group_manifest
+from support.kubernetes.served_cluster import ServedCluster
 from support.ports import free_port
-from support.served_cluster import ServedCluster
 from support.waiting import until
 
 

@@ -15,9 +15,9 @@ from kmock import RawHandler
 from lbg_operator.kube.api import ClusterError, Forbidden, Invalid, Terminating
 from lbg_operator.kube.kinds import CONFIG_MAP, EVENT, GROUP, POD, SECRET
 from lbg_operator.settings import OperatorSettings
-from support.fake_cluster import FakeCluster
+from support.kubernetes.fake_cluster import FakeCluster
+from support.kubernetes.served_cluster import TOKEN, ServedCluster
 from support.ports import free_port
-from support.served_cluster import TOKEN, ServedCluster
 from support.waiting import until
 
 

@@ -15,7 +15,7 @@ from lbg_operator.reconcile.object_cache import ObjectCache
 from lbg_operator.reconcile.survey_cache import SurveyCache
 from lbg_operator.runtime.metrics import Metrics
 from lbg_operator.runtime.probes import health_server
-from support.operated import ORDERS, Place
+from support.operator.operated import ORDERS, Place
 from support.virtual_time import in_virtual_time
 
 LABELS = (("group", "orders"), ("namespace", "shop"))

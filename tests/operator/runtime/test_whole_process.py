@@ -14,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, GROUP, SECRET, Kind
 from lbg_operator.runtime.watches import SELECTORS
-from support.embedded import PASSWORD, USER, EmbeddedBroker
-from support.fake_cluster import FakeCluster
-from support.manifests import broker_manifest
-from support.operator_process import OperatorProcess
-from support.served_cluster import ServedCluster
+from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
+from support.kubernetes.fake_cluster import FakeCluster
+from support.kubernetes.manifests import broker_manifest
+from support.kubernetes.served_cluster import ServedCluster
+from support.operator.process import OperatorProcess
 
 KUBERNETES_S = 30.0
 """terminationGracePeriodSeconds, where a pod says nothing else (kubernetes.io, "Pod Lifecycle")."""

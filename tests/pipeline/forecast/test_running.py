@@ -13,8 +13,8 @@ import yaml
 from lbg_pipeline.errors import ForecastRefused
 from lbg_pipeline.forecast.model import ForecastSettings
 from lbg_pipeline.forecast.result import Scheduling
-from support.demand_series import HOUR_US, MONDAY, micros, office
-from support.journal_rows import START_US, delivered, published, write_journal
+from support.journal.rows import START_US, delivered, published, write_journal
+from support.pipeline.demand_series import HOUR_US, MONDAY, micros, office
 
 
 @pytest.fixture(scope="module", autouse=True)

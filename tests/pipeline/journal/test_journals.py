@@ -9,7 +9,7 @@ import pytest
 
 from lbg_broker.group import encode
 from lbg_pipeline.errors import JournalNotFound, NewerSchema, told_by
-from support.journal_rows import delivered, published, write_journal, write_lines
+from support.journal.rows import delivered, published, write_journal, write_lines
 
 
 @pytest.fixture(scope="module", autouse=True)

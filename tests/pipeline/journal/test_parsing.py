@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lbg_broker.group import JournalError, PublishedRecord, decode, encode
 from lbg_pipeline.errors import NewerSchema, told_by
-from support.journal_rows import delivered, published
+from support.journal.rows import delivered, published
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lbg_broker.group import DeliveredRecord, PublishedRecord, encode
 from lbg_broker.group.journal_record import VERDICTS
 from lbg_pipeline.errors import NewerSchema
-from support.journal_rows import delivered, published
+from support.journal.rows import delivered, published
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,8 +13,8 @@ import yaml
 from lbg_broker.group import DeliveredRecord, hash_of, queue_of
 from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.plan.manifest import read_manifest
-from support.journal_rows import START_US, delivered, write_journal, write_lines
-from support.manifests import Manifest, group_manifest
+from support.journal.rows import START_US, delivered, write_journal, write_lines
+from support.kubernetes.manifests import Manifest, group_manifest
 
 from .test_proposing import require_acceptable
 

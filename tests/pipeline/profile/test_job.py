@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.html_page import Read
-from support.journal_rows import delivered, published, write_journal, write_lines
+from support.journal.rows import delivered, published, write_journal, write_lines
+from support.pipeline.html_page import Read
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.journal_rows import START_US, delivered
+from support.journal.rows import START_US, delivered
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,7 +35,7 @@ def _large_imports() -> None:
     )
     from lbg_pipeline.profile.skew import lorenz, skew
     from lbg_pipeline.profile.utilisation import utilisation
-    from support.journal_tables import kept_records
+    from support.journal.tables import kept_records
 
 
 few = settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

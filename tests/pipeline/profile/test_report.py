@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from support.html_page import Read
-from support.journal_rows import START_US
+from support.journal.rows import START_US
+from support.pipeline.html_page import Read
 
 
 @pytest.fixture(scope="module", autouse=True)

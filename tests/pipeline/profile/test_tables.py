@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lbg_broker.group import DeliveredRecord
-from support.journal_rows import START_US, delivered, published
+from support.journal.rows import START_US, delivered, published
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,7 +18,7 @@ def _large_imports() -> None:
     from pyspark.sql import Row, SparkSession
 
     from lbg_pipeline.profile import profile
-    from support.journal_tables import kept_records
+    from support.journal.tables import kept_records
 
 
 SECOND_US = 1_000_000

@@ -13,10 +13,10 @@ from lbg_broker.group import EXCLUSIVE, MODES, SESSIONS, DeliveredRecord, OrderC
 from lbg_broker.group.order_checker import Kind, Lost
 from lbgroup.validate.republished import Republished
 from lbgroup.validate.validator import Overlaps, Validator
-from support.pipeline_offences import message_of, when
-from support.pipeline_reference import FINAL, Record, judge
-from support.planted_journal import plant
-from support.random_journals import EPOCHS, journals
+from support.journal.planted import plant
+from support.journal.random import EPOCHS, journals
+from support.pipeline.offences import message_of, when
+from support.pipeline.reference import FINAL, Record, judge
 
 NAMES = {Kind.REWIND: "rewound", Kind.INVERSION: "inverted"}
 

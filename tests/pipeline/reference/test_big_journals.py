@@ -12,7 +12,7 @@ from bench.pipeline.generating import generate
 
 from lbg_broker.group import JournalError, decode
 from lbg_broker.journal import closed_files
-from support.pipeline_reference import judge
+from support.pipeline.reference import judge
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lbg_broker.group import DeliveredRecord
-from support.journal_rows import delivered, published
-from support.pipeline_findings import GroupJudgement, LostRange, Move
-from support.pipeline_reference import Record, judge
+from support.journal.rows import delivered, published
+from support.pipeline.findings import GroupJudgement, LostRange, Move
+from support.pipeline.reference import Record, judge
 
 SECOND_US = 1_000_000
 

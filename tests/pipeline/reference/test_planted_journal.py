@@ -8,10 +8,10 @@ import pytest
 
 from lbg_broker.group import JournalError, decode
 from lbg_broker.journal import JournalReader, closed_files
-from support.broken_lines import broken_lines, newer_line
-from support.pipeline_reference import judge
-from support.planted_faults import FAULTS
-from support.planted_journal import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
+from support.journal.broken_lines import broken_lines, newer_line
+from support.journal.planted import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
+from support.journal.planted_faults import FAULTS
+from support.pipeline.reference import judge
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from lbg_sidecar import CommandChannel
-from support.app_subjects import COMMAND
-from support.offering import Offering, offering_to
+from support.app.offering import Offering, offering_to
+from support.app.subjects import COMMAND
 from support.waiting import until
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from lbg_sidecar.app import PushChannel
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind
-from support.app_subjects import QUICK, SUBJECTS, HttpApp, Subject
-from support.offering import Offering, offering_to
+from support.app.offering import Offering, offering_to
+from support.app.subjects import QUICK, SUBJECTS, HttpApp, Subject
 from support.ports import free_port
 from support.waiting import until
 

@@ -26,9 +26,9 @@ from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.message import INTERRUPTED, held_of
 from lbg_sidecar.stream_client import consume
-from support.embedded import EmbeddedBroker
-from support.group_load import group_spec, load_on
-from support.group_on_broker import declare_group
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
+from support.member.group_load import group_spec, load_on
 from support.waiting import GUARD_S, until
 
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from support.embedded import EmbeddedBroker
-from support.group_load import group_spec
-from support.group_on_broker import declare_group
-from support.member_place import Place
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
+from support.member.group_load import group_spec
+from support.member.place import Place
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.embedded import EmbeddedBroker
-from support.noting_process import NotingApp, exit_status, until_so
-from support.sidecar_load import new_group, publish
-from support.sidecar_process import SidecarProcess
-from support.small_disk import on_small_disk, seen_by
+from support.app.noting_process import NotingApp, exit_status, until_so
+from support.broker.embedded import EmbeddedBroker
+from support.broker.small_disk import on_small_disk, seen_by
+from support.sidecar.load import new_group, publish
+from support.sidecar.process import SidecarProcess
 
 COUNT = 300
 

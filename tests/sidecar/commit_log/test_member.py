@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lbg_sidecar import Member, MemberSettings, Message, SettingsError
-from support.group_load import load_on
-from support.member_place import Place
+from support.member.group_load import load_on
+from support.member.place import Place
 from support.waiting import GUARD_S, until
 
 DIES_INSTEAD_OF_ACKING = """

@@ -15,8 +15,8 @@ from psycopg.rows import dict_row
 from lbg_sidecar.app.channel import parse_processed
 from lbg_sidecar.inbox import InboxError, NoIdentity
 from lbg_sidecar.inbox.postgres import PostgresInbox
-from support.postgres import PostgresServer
-from support.sent import Sent
+from support.sidecar.postgres import PostgresServer
+from support.sidecar.sent import Sent
 from support.waiting import until
 
 Opened = Callable[[], Connection]

@@ -10,10 +10,10 @@ from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, Message
 from lbg_sidecar.core import acks
 from lbg_sidecar.core.effects import Done, Effect
-from support.embedded import EmbeddedBroker
-from support.group_load import group_spec
-from support.group_on_broker import declare_group
-from support.member_place import Place
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
+from support.member.group_load import group_spec
+from support.member.place import Place
 from support.waiting import until
 
 NEVER_S = 3600.0

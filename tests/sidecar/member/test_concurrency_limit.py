@@ -22,7 +22,7 @@ from lbg_sidecar.core.limits import BatchLimit, ConcurrencyLimit
 from lbg_sidecar.core.protocol import Hello, Identity
 from lbg_sidecar.io.startup import Group, machine_of
 from lbg_sidecar.message import ACK, INTERRUPTED
-from support.native_member import NativeMember
+from support.member.native_member import NativeMember
 
 HANDOFF_S = 3.0
 MOST = 16

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from lbg_sidecar import Member
-from support.balance import in_balance
-from support.group_load import Judge, Load, under_load
-from support.member_place import Place
+from support.member.balance import in_balance
+from support.member.group_load import Judge, Load, under_load
+from support.member.place import Place
 from support.waiting import until
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from lbg_broker.publisher import GroupPublisher, Identity
-from support.member_place import Place
+from support.member.place import Place
 from support.waiting import GUARD_S, until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "exactly_once.py"

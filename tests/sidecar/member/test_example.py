@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from lbg_broker.publisher import GroupPublisher
-from support.member_place import Place
+from support.member.place import Place
 from support.waiting import GUARD_S
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "consume.py"

@@ -6,9 +6,9 @@ import asyncio
 
 from lbg_broker.client import BasicProperties, connect
 from lbg_sidecar import Assignment, Member, Message
-from support.balance import active, in_balance, primary
-from support.group_load import Judge, Load, under_load
-from support.member_place import Place
+from support.member.balance import active, in_balance, primary
+from support.member.group_load import Judge, Load, under_load
+from support.member.place import Place
 from support.waiting import until
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from lbg_broker.admin import GroupNotFound
 from lbg_sidecar import Assignment, Member, MemberSettings, SettingsError
-from support.group_load import Judge, Load
-from support.member_place import Place
+from support.member.group_load import Judge, Load
+from support.member.place import Place
 from support.waiting import GUARD_S, until
 
 

@@ -15,11 +15,11 @@ from lbg_broker.journal import JournalReader
 from lbg_sidecar import Member, Message
 from lbg_sidecar.core.roster import Timings
 from lbgroup.validate.collector import CollectingSettings, Collector
-from support.balance import active, in_balance
-from support.group_load import Judge, Load, under_load
-from support.member_place import Place
-from support.member_process import MemberProcess
-from support.pipeline_reference import judge as judge_journal
+from support.member.balance import active, in_balance
+from support.member.group_load import Judge, Load, under_load
+from support.member.place import Place
+from support.member.process import MemberProcess
+from support.pipeline.reference import judge as judge_journal
 from support.waiting import GUARD_S, until
 
 

@@ -16,9 +16,9 @@ from lbg_sidecar.core.handoff import Stage
 from lbg_sidecar.core.protocol import Handover, Identity, Move, Rebalance, Status
 from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.status_report import beat_content
-from support.member_world import Chances, World
-from support.member_world.member import SimMember
-from support.member_world.situations import feed, fine, settled
+from support.member.world import Chances, World
+from support.member.world.member import SimMember
+from support.member.world.situations import feed, fine, settled
 
 
 def events(world: World, kind: type) -> list[Any]:

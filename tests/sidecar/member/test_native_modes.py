@@ -11,11 +11,11 @@ import pytest
 from lbg_broker.journal import JournalReader
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, Message, SettingsError
-from support.embedded import EmbeddedBroker
-from support.group_load import Judge, Load, load_on, under_load
-from support.member_place import Place
-from support.member_process import Call, MemberProcess
-from support.mode_place import DELAY_S, PARTITIONS, place_in
+from support.broker.embedded import EmbeddedBroker
+from support.member.group_load import Judge, Load, load_on, under_load
+from support.member.mode_place import DELAY_S, PARTITIONS, place_in
+from support.member.place import Place
+from support.member.process import Call, MemberProcess
 from support.waiting import GUARD_S, until
 
 

@@ -17,10 +17,10 @@ from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import LOOKS_PER_PATIENCE, RetransmitTimeouts
 from lbg_sidecar.io.connection import MemberConnection, Posts
 from lbg_sidecar.io.outbox import Outbox
-from support.embedded import EmbeddedBroker
-from support.group_load import group_spec
-from support.group_on_broker import declare_group
-from support.swallowing_proxy import SwallowingProxy
+from support.admin.group_on_broker import declare_group
+from support.amqp.swallowing_proxy import SwallowingProxy
+from support.broker.embedded import EmbeddedBroker
+from support.member.group_load import group_spec
 from support.waiting import until
 
 ME = Identity(0, "a", "")

@@ -12,9 +12,9 @@ import pytest
 from lbg_broker.group import GroupSpec, Names
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from support.embedded import EmbeddedBroker
-from support.group_on_broker import declare_group
-from support.sessions import queue_json
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
+from support.broker_core.sessions import queue_json
 from support.waiting import until
 
 KEYS = ("0", "1")

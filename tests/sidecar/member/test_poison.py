@@ -10,7 +10,7 @@ from lbg_sidecar.core.effects import Poisoned
 from lbg_sidecar.core.protocol import Progress
 from lbg_sidecar.core.status_report import beat_content, description
 from lbg_sidecar.message import retry
-from support.member_world import Item, SimMember, World
+from support.member.world import Item, SimMember, World
 
 PREFETCH = 8
 BACKOFF = Backoff(first_s=0.1, max_s=10.0, jitter=0.0)

@@ -7,10 +7,10 @@ import asyncio
 from lbg_broker.group import balanced_primaries
 from lbg_sidecar import Member
 from lbg_sidecar.app import AppChannel, Calls, handler_channel
-from support.group_load import Judge, Load, under_load
-from support.member_place import Place
-from support.member_world import Chances, World
-from support.member_world.situations import fine
+from support.member.group_load import Judge, Load, under_load
+from support.member.place import Place
+from support.member.world import Chances, World
+from support.member.world.situations import fine
 from support.waiting import GUARD_S, until
 
 

@@ -11,7 +11,7 @@ from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall, Order
 from lbg_sidecar.core.effects import Ack, DeadLetter, GiveBack, Republish
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind, Verdict, drop, retry
-from support.native_member import NativeMember
+from support.member.native_member import NativeMember
 
 KEYS = ["a", "b", "c"]
 

@@ -21,7 +21,7 @@ from lbg_sidecar.core.effects import (
     SessionForgotten,
 )
 from lbg_sidecar.message import ACK, INTERRUPTED
-from support.native_member import NativeMember
+from support.member.native_member import NativeMember
 
 
 @dataclass

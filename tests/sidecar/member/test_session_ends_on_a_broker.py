@@ -16,10 +16,10 @@ from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.effects import Ack, Effect
 from lbg_sidecar.io.driver import Driver
-from support.embedded import EmbeddedBroker
-from support.group_load import Load, load_on
-from support.member_place import Place
-from support.mode_place import place_in
+from support.broker.embedded import EmbeddedBroker
+from support.member.group_load import Load, load_on
+from support.member.mode_place import place_in
+from support.member.place import Place
 from support.waiting import GUARD_S, until
 
 

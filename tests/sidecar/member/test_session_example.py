@@ -8,9 +8,9 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from support.embedded import EmbeddedBroker
-from support.group_load import load_on
-from support.mode_place import place_in
+from support.broker.embedded import EmbeddedBroker
+from support.member.group_load import load_on
+from support.member.mode_place import place_in
 from support.waiting import GUARD_S, until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "session.py"

@@ -24,7 +24,7 @@ from lbg_sidecar.core.effects import (
 )
 from lbg_sidecar.io.startup import Group, machine_of
 from lbg_sidecar.message import ACK, INTERRUPTED, Verdict, drop, retry
-from support.native_member import NativeMember
+from support.member.native_member import NativeMember
 
 
 def with_session(committed: int | None = None, **rules: object) -> tuple[NativeMember, list[int]]:

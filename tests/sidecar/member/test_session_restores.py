@@ -11,9 +11,9 @@ import pytest
 
 from lbg_broker.client import BasicProperties, ConfirmingPublisher, connect
 from lbg_sidecar import Member, Message
-from support.embedded import EmbeddedBroker
-from support.member_place import Place
-from support.mode_place import place_in
+from support.broker.embedded import EmbeddedBroker
+from support.member.mode_place import place_in
+from support.member.place import Place
 from support.waiting import until
 
 

@@ -14,9 +14,9 @@ from bench.promises.judge import Call, calls_of, judge
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member
 from lbg_sidecar.app import CommandChannel
-from support.embedded import EmbeddedBroker
-from support.member_place import Place
-from support.mode_place import place_in
+from support.broker.embedded import EmbeddedBroker
+from support.member.mode_place import place_in
+from support.member.place import Place
 from support.waiting import until
 
 CONCURRENCY = 16

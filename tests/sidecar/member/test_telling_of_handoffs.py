@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from lbg_sidecar import Member
-from support.balance import active, in_balance
-from support.embedded import EmbeddedBroker
-from support.group_load import Judge, group_spec, load_on, under_load
-from support.group_on_broker import declare_group
-from support.member_place import Place
-from support.member_process import MemberProcess
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
+from support.member.balance import active, in_balance
+from support.member.group_load import Judge, group_spec, load_on, under_load
+from support.member.place import Place
+from support.member.process import MemberProcess
 from support.waiting import until
 
 

@@ -9,8 +9,8 @@ from lbg_broker.client import connect
 from lbg_broker.group import HEADER_ATTEMPTS, HEADER_QUEUE, HEADER_REASON, HEADER_SEQ
 from lbg_broker.journal import JournalReader
 from lbg_sidecar import Member, Message, Verdict, drop, retry
-from support.group_load import Judge, Load
-from support.member_place import Place
+from support.member.group_load import Judge, Load
+from support.member.place import Place
 from support.waiting import until
 
 

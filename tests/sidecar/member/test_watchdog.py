@@ -12,7 +12,7 @@ from lbg_sidecar.core.protocol import Progress
 from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.stall_watchdog import LOOK_AGAIN_S, LOOK_EVERY_S, LOOKS_TO_ACT
 from lbg_sidecar.core.status_report import beat_content, progress_of
-from support.member_world import Chances, SimMember, World, situations
+from support.member.world import Chances, SimMember, World, situations
 
 NOTICED_WITHIN_S = 1.2 * (LOOK_EVERY_S + LOOKS_TO_ACT * LOOK_AGAIN_S) + 1
 

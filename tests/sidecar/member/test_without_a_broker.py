@@ -9,10 +9,10 @@ import pytest
 
 from lbg_broker.client import AuthenticationError
 from lbg_sidecar import Member, MemberSettings, SettingsError
-from support.embedded import EmbeddedBroker, free_port
-from support.group_load import Judge, group_spec, load_on
-from support.group_on_broker import declare_group
-from support.member_place import Place
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker, free_port
+from support.member.group_load import Judge, group_spec, load_on
+from support.member.place import Place
 from support.waiting import GUARD_S, until
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lbg_broker.group import balanced_primaries
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.queue_bindings import Assignment
-from support.member_world import Chances, SimMember, World
+from support.member.world import Chances, SimMember, World
 
 KEYS = [f"k{n}" for n in range(9)] + [None]
 

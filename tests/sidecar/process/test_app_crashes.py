@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from support.embedded import EmbeddedBroker
-from support.noting_pair import CHANNELS, Pair
-from support.noting_process import until_so
-from support.rabbitmq import RabbitNode
-from support.sidecar_load import publish
+from support.app.noting_pair import CHANNELS, Pair
+from support.app.noting_process import until_so
+from support.broker.embedded import EmbeddedBroker
+from support.rabbitmq.node import RabbitNode
+from support.sidecar.load import publish
 
 COUNT = 500
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from lbg_broker.group import PublishedRecord, decode
 from lbg_broker.journal import JournalReader
-from support.embedded import EmbeddedBroker
-from support.pipeline_reference import judge
-from support.sidecar_process import BATCH, PROMPT, Sidecar, create
-from support.small_disk import on_small_disk, seen_by
+from support.broker.embedded import EmbeddedBroker
+from support.broker.small_disk import on_small_disk, seen_by
+from support.pipeline.reference import judge
+from support.sidecar.process import BATCH, PROMPT, Sidecar, create
 
 Place = tuple[str, int, int]
 

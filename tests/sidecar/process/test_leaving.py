@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from support.app.noting_pair import Pair, delivered_again
+from support.app.noting_process import exit_status, until_so
+from support.broker.embedded import EmbeddedBroker, free_port
 from support.command_line import start_lbg
-from support.embedded import EmbeddedBroker, free_port
-from support.noting_pair import Pair, delivered_again
-from support.noting_process import exit_status, until_so
-from support.sidecar_load import publish
-from support.sidecar_process import SidecarProcess
+from support.sidecar.load import publish
+from support.sidecar.process import SidecarProcess
 from support.waiting import GUARD_S, until
 
 LOAD = 900

@@ -12,11 +12,11 @@ import pytest
 
 from lbg_sidecar import MemberSettings
 from lbg_sidecar.core.member_core import MARGIN_S
-from support.embedded import EmbeddedBroker
-from support.noting_pair import delivered_again
-from support.noting_process import NotingApp, exit_status, until_so
-from support.sidecar_load import new_group, publish
-from support.sidecar_process import SidecarProcess
+from support.app.noting_pair import delivered_again
+from support.app.noting_process import NotingApp, exit_status, until_so
+from support.broker.embedded import EmbeddedBroker
+from support.sidecar.load import new_group, publish
+from support.sidecar.process import SidecarProcess
 from support.waiting import GUARD_S, until
 
 KUBERNETES_S = 30.0

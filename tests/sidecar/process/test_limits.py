@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from support.broker.embedded import free_port
 from support.command_line import end_started, start_lbg
-from support.embedded import free_port
-from support.sidecar_process import BATCH, PROMPT, Sidecar
+from support.sidecar.process import BATCH, PROMPT, Sidecar
 from support.waiting import GUARD_S
 
 BODY_MAX_BYTES = 10_000

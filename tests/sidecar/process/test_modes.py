@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.embedded import EmbeddedBroker
-from support.mode_place import place_in
-from support.sidecar_process import PROMPT, Sidecar, SidecarProcess
+from support.broker.embedded import EmbeddedBroker
+from support.member.mode_place import place_in
+from support.sidecar.process import PROMPT, Sidecar, SidecarProcess
 from support.waiting import until
 
 WITHIN_S = 20.0

@@ -16,12 +16,12 @@ import aiohttp
 import pytest
 
 from lbg_sidecar.stream_client import consume
+from support.broker.embedded import EmbeddedBroker
 from support.command_line import start_lbg
-from support.embedded import EmbeddedBroker
-from support.sidecar_process import PROMPT, Sidecar, create, publish
+from support.sidecar.process import PROMPT, Sidecar, create, publish
 from support.waiting import GUARD_S, until
 
-HTTP_APP = Path(__file__).parents[2] / "support" / "http_app.py"
+HTTP_APP = Path(__file__).parents[2] / "support" / "app" / "http_app.py"
 STUCK = "import sys\nfor line in sys.stdin: pass"
 
 

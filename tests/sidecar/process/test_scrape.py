@@ -10,8 +10,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from lbg_sidecar.process.metrics import SERIES
-from support.embedded import EmbeddedBroker
-from support.sidecar_process import PROMPT, Sidecar, create
+from support.broker.embedded import EmbeddedBroker
+from support.sidecar.process import PROMPT, Sidecar, create
 from support.waiting import GUARD_S
 
 SLOW = PROMPT.replace("print(", "import time; time.sleep(0.02); print(")

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from lbg_sidecar.process.settings import ConfigurationError, configure
+from support.broker.embedded import EmbeddedBroker
 from support.command_line import clean_environment, start_lbg
-from support.embedded import EmbeddedBroker
-from support.planted import Planted
-from support.sidecar_process import PROMPT, Sidecar, create
+from support.sidecar.planted_secret import Planted
+from support.sidecar.process import PROMPT, Sidecar, create
 
 IN_URL = Planted("Zx7&pla/nted+Qw9?first~")
 IN_FILE = Planted("Hk3%pla@nted:Vb5#secnd!")

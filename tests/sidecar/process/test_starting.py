@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.embedded import EmbeddedBroker
-from support.noting_process import NotingApp, exit_status, until_so
-from support.sidecar_load import new_group, publish
-from support.sidecar_process import SidecarProcess
+from support.app.noting_process import NotingApp, exit_status, until_so
+from support.broker.embedded import EmbeddedBroker
+from support.sidecar.load import new_group, publish
+from support.sidecar.process import SidecarProcess
 from support.waiting import until
 
 

@@ -15,10 +15,10 @@ from aiohttp import web
 from lbg_broker.client import connect
 from lbg_broker.group import Names
 from lbg_sidecar.stream_client import consume
-from support.embedded import EmbeddedBroker
-from support.group_load import group_spec
-from support.group_on_broker import declare_group
-from support.sidecar_process import Sidecar
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
+from support.member.group_load import group_spec
+from support.sidecar.process import Sidecar
 from support.waiting import until
 
 TRACE = {

@@ -13,9 +13,9 @@ from lbg_broker.server.settings import TlsSettings
 from lbg_sidecar.process.lifecycle import MemberLifecycle
 from lbg_sidecar.process.metrics import Measures
 from lbg_sidecar.process.settings import configure
-from support.embedded import EmbeddedBroker, free_port, in_process
-from support.group_load import group_spec
-from support.group_on_broker import declare_group
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker, free_port, in_process
+from support.member.group_load import group_spec
 from support.waiting import until
 
 GROUP = "waited"

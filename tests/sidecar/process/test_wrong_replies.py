@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from support.embedded import EmbeddedBroker
-from support.noting_process import until_so
-from support.sidecar_load import new_group, publish
-from support.sidecar_process import SidecarProcess
+from support.app.noting_process import until_so
+from support.broker.embedded import EmbeddedBroker
+from support.sidecar.load import new_group, publish
+from support.sidecar.process import SidecarProcess
 from support.waiting import until
 
 COUNT = 24

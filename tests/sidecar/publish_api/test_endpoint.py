@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from support.embedded import EmbeddedBroker, free_port
-from support.group_on_broker import declare_group
-from support.publish_endpoint import SPEC, Endpoint, ce, contents, event, ids, serving
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker, free_port
+from support.sidecar.publish_endpoint import SPEC, Endpoint, ce, contents, event, ids, serving
 from support.waiting import GUARD_S, until
 
 

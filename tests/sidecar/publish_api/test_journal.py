@@ -12,9 +12,9 @@ import pytest
 
 from lbg_broker.group import PublishedRecord, decode
 from lbg_broker.journal import JournalReader
-from support.embedded import EmbeddedBroker
-from support.group_on_broker import declare_group
-from support.publish_endpoint import SPEC, contents, event, serving
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
+from support.sidecar.publish_endpoint import SPEC, contents, event, serving
 
 Place = tuple[str, str, int, int]
 

@@ -16,12 +16,12 @@ from cloudevents.core.v1.event import CloudEvent
 from lbg_broker.client import Delivery, connect
 from lbg_broker.group import GroupSpec, Names
 from lbg_broker.group.names import binding_key
+from support.admin.group_on_broker import declare_group
 from support.aside import aside
-from support.group_on_broker import declare_group
-from support.publish_endpoint import BATCH, Endpoint, event, serving
-from support.rabbit_alarm import alarm
-from support.rabbit_message_size import messages_of_at_most
-from support.rabbitmq import RabbitNode
+from support.rabbitmq.alarm import alarm
+from support.rabbitmq.message_size import messages_of_at_most
+from support.rabbitmq.node import RabbitNode
+from support.sidecar.publish_endpoint import BATCH, Endpoint, event, serving
 from support.waiting import GUARD_S, until
 
 

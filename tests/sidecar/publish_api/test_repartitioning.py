@@ -9,10 +9,10 @@ from lbg_broker.admin.management import ManagementSettings
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.group import GroupSpec, recounted
-from support.embedded import EmbeddedBroker
-from support.group_on_broker import Drain
-from support.provisioning_place import Place
-from support.publish_endpoint import serving
+from support.admin.group_on_broker import Drain
+from support.admin.place import Place
+from support.broker.embedded import EmbeddedBroker
+from support.sidecar.publish_endpoint import serving
 from support.waiting import GUARD_S, until
 
 

@@ -14,7 +14,7 @@ from yarl import URL
 from lbg_broker.passwords import hash_password
 from lbg_broker.server.core.permissions import Grant, User
 from lbg_broker.server.management import application
-from support.managed_broker import Ask, FakeManagedBroker
+from support.broker.managed import Ask, FakeManagedBroker
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from lbg_broker.server.core.permissions import User
 from lbg_broker.server.reload import load_users
-from support.managed_broker import Ask, FakeManagedBroker
+from support.broker.managed import Ask, FakeManagedBroker
 
 ADA = {"password": "secret", "tags": "management"}
 

@@ -18,7 +18,7 @@ from lbg_broker.server import Address, Server, ServerSettings, running
 from lbg_broker.server.core.effects import Page, StoreBatch
 from lbg_broker.server.management import application
 from lbg_broker.server.store import DiskFullError, Store
-from support.managed_broker import FakeManagedBroker
+from support.broker.managed import FakeManagedBroker
 
 ANY = Address("127.0.0.1", 0)
 Probe = Callable[[str], Any]

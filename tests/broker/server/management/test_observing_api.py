@@ -7,7 +7,7 @@ import pytest
 from lbg_broker.amqp.methods import ConnectionClose
 from lbg_broker.server.core.commands import StoreBlocked
 from lbg_broker.server.core.effects import Send
-from support.managed_broker import Ask, FakeManagedBroker
+from support.broker.managed import Ask, FakeManagedBroker
 
 CONNECTION = "127.0.0.1%3A{}%20-%3E%20127.0.0.1%3A5672"
 

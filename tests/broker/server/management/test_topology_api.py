@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.managed_broker import Ask, FakeManagedBroker
+from support.broker.managed import Ask, FakeManagedBroker
 
 QUEUE = {
     "durable": True,

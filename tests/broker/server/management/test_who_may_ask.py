@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from lbg_broker.passwords import hash_password
 from lbg_broker.server.core.permissions import Grant, User
 from lbg_broker.server.management import application
-from support.managed_broker import Ask, FakeManagedBroker
+from support.broker.managed import Ask, FakeManagedBroker
 
 
 async def test_a_request_without_a_login_is_told_how_to_log_in(broker: FakeManagedBroker) -> None:

@@ -23,8 +23,8 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
-from support.embedded import EmbeddedBroker
-from support.engines import Inbox, cut, eventually, pump, refusal
+from support.broker.embedded import EmbeddedBroker
+from support.broker.engines import Inbox, cut, eventually, pump, refusal
 from support.exploration import over_seeds
 from support.waiting import until
 

@@ -11,8 +11,8 @@ import pytest
 from lbg_broker.amqp import encode_table
 from lbg_broker.amqp.methods import QueueDeclare, QueueDeclareOk
 from lbg_broker.server.core.errors import RestoreError
-from support.broker_world import World
-from support.grouped_queue import bodies, properties
+from support.broker_core.grouped_queue import bodies, properties
+from support.broker_core.world import World
 
 QPID = {"qpid.group_header_key": "cart", "qpid.shared_msg_group": 1}
 OURS = {"x-group-header": "cart"}

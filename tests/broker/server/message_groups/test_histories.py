@@ -28,8 +28,8 @@ from lbg_broker.server.core import spool, state
 from lbg_broker.server.core.effects import Deliver, Send, SendContent
 from lbg_broker.server.core.queue_types import group_backlog
 from lbg_broker.server.core.queue_types import group_backlog as grouped_line
-from support.broker_world import Client, World
-from support.grouped_model import ChannelModel, Entry, Handed, Hold, QueueModel, Settled, Who
+from support.broker_core.grouped_model import ChannelModel, Entry, Handed, Hold, QueueModel, Settled, Who
+from support.broker_core.world import Client, World
 
 WINDOW = 6
 SMALL = {

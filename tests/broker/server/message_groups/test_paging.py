@@ -23,8 +23,8 @@ from lbg_broker.server.core.queue_types import group_backlog
 from lbg_broker.server.core.queue_types import group_backlog as grouped_line
 from lbg_broker.server.core.queue_types.group_backlog import GroupBacklog
 from lbg_broker.server.core.queue_types.group_index import CHUNK, OFFSET_MAX, Holder, Positions
-from support.broker_world import World
-from support.grouped_queue import bodies, declare, line, properties, publish
+from support.broker_core.grouped_queue import bodies, declare, line, properties, publish
+from support.broker_core.world import World
 
 WINDOW = 16
 

@@ -16,8 +16,8 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lbg_broker.amqp.methods import BasicCapacity, BasicRevoke, BasicRevokeOk
-from support.broker_world import Client, World
-from support.grouped_queue import declare, properties
+from support.broker_core.grouped_queue import declare, properties
+from support.broker_core.world import Client, World
 
 PREFETCH = 256
 

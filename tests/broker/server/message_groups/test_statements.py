@@ -18,8 +18,8 @@ from lbg_broker.amqp.methods import (
 )
 from lbg_broker.amqp.methods import BasicNack as Refused
 from lbg_broker.server.core.machine import Broker
-from support.broker_world import Client, World
-from support.grouped_queue import bodies, declare, line, properties, publish
+from support.broker_core.grouped_queue import bodies, declare, line, properties, publish
+from support.broker_core.world import Client, World
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from lbg_broker.amqp.methods import BasicNack, ExchangeDeclare, ExchangeDeclareOk, QueueBind, QueueBindOk
 from lbg_broker.group import hash_of
-from support.broker_world import World, numbered
-from support.partitioned_world import PartitionedWorld, header
+from support.broker_core.partitioned_world import PartitionedWorld, header
+from support.broker_core.world import World, numbered
 
 
 def refused(**arguments: Any) -> str:

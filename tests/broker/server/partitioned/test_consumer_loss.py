@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.broker_world import numbered
-from support.partitioned_world import DELAY_S, PartitionedWorld
+from support.broker_core.partitioned_world import DELAY_S, PartitionedWorld
+from support.broker_core.world import numbered
 
 
 class TestConsumerLoss:

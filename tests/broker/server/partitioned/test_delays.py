@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.partitioned_world import DELAY_S, HANDOFF_S, PartitionedWorld
+from support.broker_core.partitioned_world import DELAY_S, HANDOFF_S, PartitionedWorld
 
 
 class TestRebalanceDelay:

@@ -13,8 +13,8 @@ import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.embedded import EmbeddedBroker
-from support.partitioned_clients import (
+from support.broker.embedded import EmbeddedBroker
+from support.broker_core.partitioned_clients import (
     declare,
     eventually,
     is_balanced,
@@ -23,7 +23,7 @@ from support.partitioned_clients import (
     publish,
     statuses,
 )
-from support.sessions import act_on, queue_json
+from support.broker_core.sessions import act_on, queue_json
 from support.waiting import until
 
 

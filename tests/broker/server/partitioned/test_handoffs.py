@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lbg_broker.amqp.methods import BasicQos, BasicRecover, BasicReject, QueueDelete, QueuePurge, QueuePurgeOk
-from support.broker_world import Client, numbered
-from support.partitioned_world import DELAY_S, HANDOFF_S, PartitionedWorld
+from support.broker_core.partitioned_world import DELAY_S, HANDOFF_S, PartitionedWorld
+from support.broker_core.world import Client, numbered
 
 
 def moving(prefetch: int = 0, **arguments: Any) -> tuple[PartitionedWorld, Client, Client]:

@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from lbg_broker.amqp.methods import QueuePurge
 from lbg_broker.server.core import spool, state
 from lbg_broker.server.core.errors import ChannelRefusal
-from support.partitioned_judge import Entry, Judge, Seat
-from support.partitioned_world import DELAY_S, PartitionedWorld, header
+from support.broker_core.partitioned_judge import Entry, Judge, Seat
+from support.broker_core.partitioned_world import DELAY_S, PartitionedWorld, header
 
 WINDOW, LEAD, UNSETTLED_BYTES = 6, 4, 40
 KEYS = [f"key-{number}" for number in range(8)]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import aio_pika
 
-from support.embedded import EmbeddedBroker
-from support.partitioned_clients import (
+from support.broker.embedded import EmbeddedBroker
+from support.broker_core.partitioned_clients import (
     declare,
     eventually,
     is_balanced,
@@ -17,7 +17,7 @@ from support.partitioned_clients import (
     publish,
     statuses,
 )
-from support.sessions import act_on, queue_json
+from support.broker_core.sessions import act_on, queue_json
 from support.waiting import until
 
 

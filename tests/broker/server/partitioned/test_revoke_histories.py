@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lbg_broker.amqp.methods import BasicAck, BasicNack, BasicRevokeOk, Method
 from lbg_broker.server.core.effects import Deliver, Effect, Revoke
-from support.broker_world import Client
-from support.partitioned_world import DELAY_S, HANDOFF_S, PartitionedWorld
+from support.broker_core.partitioned_world import DELAY_S, HANDOFF_S, PartitionedWorld
+from support.broker_core.world import Client
 
 PARTITIONS = 2
 

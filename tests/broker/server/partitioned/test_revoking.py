@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from lbg_broker.amqp.methods import BasicRevoke, BasicRevokeOk
-from support.broker_world import Client, numbered
-from support.partitioned_world import DELAY_S, HANDOFF_S, PartitionedWorld
+from support.broker_core.partitioned_world import DELAY_S, HANDOFF_S, PartitionedWorld
+from support.broker_core.world import Client, numbered
 
 MOVING = (2, 3, 4, 5)
 """The delivery tags of partition 1 at its former consumer."""

@@ -10,7 +10,7 @@ import pytest
 
 from lbg_broker.amqp.methods import BasicAck, BasicNack
 from lbg_broker.server.core.errors import ChannelRefusal
-from support.partitioned_world import DELAY_S, PartitionedWorld, header
+from support.broker_core.partitioned_world import DELAY_S, PartitionedWorld, header
 
 
 class TestScaling:

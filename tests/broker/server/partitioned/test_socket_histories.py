@@ -24,9 +24,9 @@ from lbg_broker.client import (
     Delivery,
     connect,
 )
-from support.embedded import EmbeddedBroker
+from support.broker.embedded import EmbeddedBroker
+from support.broker_core.sessions import queue_json
 from support.exploration import over_seeds
-from support.sessions import queue_json
 from support.waiting import until
 
 PARTITIONS, KEYS = 4, [f"key-{number}" for number in range(8)]

@@ -15,8 +15,8 @@ import pytest
 from aio_pika.exceptions import ChannelClosed
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.embedded import EmbeddedBroker
-from support.sessions import act_on, queue_json
+from support.broker.embedded import EmbeddedBroker
+from support.broker_core.sessions import act_on, queue_json
 from support.waiting import GUARD_S, until
 
 ARGUMENTS = {"x-queue-type": "sessions"}

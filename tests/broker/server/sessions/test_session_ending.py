@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lbg_broker.amqp.methods import BasicCancel, QueuePurge, QueuePurgeOk
-from support.broker_world import numbered
-from support.sessions import attach, given, sessions_queue, shown
+from support.broker_core.sessions import attach, given, sessions_queue, shown
+from support.broker_core.world import numbered
 
 
 def test_a_session_that_is_closed_gets_nothing_new_and_then_its_end() -> None:

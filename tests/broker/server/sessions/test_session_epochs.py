@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from lbg_broker.amqp import ReplyCode
 from lbg_broker.server.core.queue_types.session_headers import EPOCH, SEQUENCE
-from support.broker_world import Client, Delivery, MemoryStore, World
-from support.sessions import sessions_queue
+from support.broker_core.sessions import sessions_queue
+from support.broker_core.world import Client, Delivery, MemoryStore, World
 
 
 @dataclass

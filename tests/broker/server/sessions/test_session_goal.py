@@ -27,9 +27,9 @@ from lbg_broker.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from support.embedded import EmbeddedBroker
-from support.plain_client import ClosedError, PlainClient
-from support.sessions import act_on, queue_json
+from support.amqp.plain_client import ClosedError, PlainClient
+from support.broker.embedded import EmbeddedBroker
+from support.broker_core.sessions import act_on, queue_json
 from support.waiting import until
 
 MESSAGES = 8000

@@ -15,8 +15,8 @@ from lbg_broker.amqp.methods import BasicAck, BasicNack, QueuePurge
 from lbg_broker.server.core import spool, state
 from lbg_broker.server.core.errors import Refusal
 from lbg_broker.server.core.queue_types import sessions as lines
-from support.broker_world import Client
-from support.session_judge import SessionJudge, SessionModel
+from support.broker_core.session_judge import SessionJudge, SessionModel
+from support.broker_core.world import Client
 
 NAMES = ("a", "b", "c")
 WINDOW = 4

@@ -6,8 +6,8 @@ import pytest
 
 from lbg_broker.server.core import spool
 from lbg_broker.server.core.queue_types import sessions as lines
-from support.broker_world import World, numbered
-from support.sessions import attach, given, sessions_queue, shown
+from support.broker_core.sessions import attach, given, sessions_queue, shown
+from support.broker_core.world import World, numbered
 
 
 @pytest.fixture

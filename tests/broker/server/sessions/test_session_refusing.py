@@ -17,8 +17,8 @@ from lbg_broker.amqp.methods import (
     QueueDeleteOk,
 )
 from lbg_broker.server.core.errors import Refusal
-from support.broker_world import World, numbered
-from support.sessions import attach, given, sessions_queue, shown
+from support.broker_core.sessions import attach, given, sessions_queue, shown
+from support.broker_core.world import World, numbered
 
 
 def refused_to(world: World, **arguments: Any) -> tuple[int, str]:

@@ -12,8 +12,8 @@ from lbg_broker.amqp.methods import (
     QueuePurge,
     QueuePurgeOk,
 )
-from support.broker_world import numbered
-from support.sessions import attach, given, sessions_queue
+from support.broker_core.sessions import attach, given, sessions_queue
+from support.broker_core.world import numbered
 
 
 def test_a_purge_takes_nothing_that_a_session_was_given() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support.broker_world import numbered
-from support.sessions import attach, sessions_queue, shown
+from support.broker_core.sessions import attach, sessions_queue, shown
+from support.broker_core.world import numbered
 
 
 def test_one_that_stays_away_keeps_its_messages_and_is_shown_as_stranded() -> None:

@@ -26,9 +26,9 @@ from lbg_broker.client import (
     ResourceLocked,
     connect,
 )
-from support.embedded import EmbeddedBroker
+from support.broker.embedded import EmbeddedBroker
+from support.broker_core.sessions import act_on, queue_json
 from support.exploration import over_seeds
-from support.sessions import act_on, queue_json
 from support.waiting import until
 
 NAMES = ("a", "b", "c")

@@ -4,8 +4,8 @@ broker does, a sessions queue does. Its goal, against a broker that is killed, i
 from __future__ import annotations
 
 from lbg_broker.amqp.methods import BasicCancel, BasicConsumeOk
-from support.broker_world import numbered
-from support.sessions import attach, given, sessions_queue, shown
+from support.broker_core.sessions import attach, given, sessions_queue, shown
+from support.broker_core.world import numbered
 
 
 def test_consumers_are_given_what_was_there_before_they_connected() -> None:

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_pipeline.verify.settings import ValidationSettings
-from support.pipeline_reference import Record, judge
-from support.random_journals import EPOCHS, journals
+from support.journal.random import EPOCHS, journals
+from support.pipeline.reference import Record, judge
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
     global findings_of
-    from support.judging_purely import findings_of
+    from support.pipeline.judging_purely import findings_of
 
 
 def told(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

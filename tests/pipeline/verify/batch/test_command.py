@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lbg_broker.group import encode
-from support.journal_rows import delivered, published, write_lines
+from support.journal.rows import delivered, published, write_lines
 
 
 @pytest.fixture(scope="module", autouse=True)

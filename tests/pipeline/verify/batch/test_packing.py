@@ -9,7 +9,7 @@ import pytest
 
 from lbg_broker.group import encode
 from lbg_pipeline.verify.settings import ValidationSettings
-from support.journal_rows import delivered, published
+from support.journal.rows import delivered, published
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,8 +13,8 @@ import pytest
 from lbg_pipeline.errors import told_by
 from lbg_pipeline.verify.report import Report, report_lines
 from lbg_pipeline.verify.settings import ValidationSettings
-from support.pipeline_findings import LostRange, Move
-from support.planted_journal import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
+from support.journal.planted import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
+from support.pipeline.findings import LostRange, Move
 
 
 @pytest.fixture(scope="module", autouse=True)

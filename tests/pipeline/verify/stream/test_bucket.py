@@ -15,10 +15,10 @@ from lbg_broker.group import DeliveredRecord, PublishedRecord, incarnation_of_ep
 from lbg_pipeline.columns import Line
 from lbg_pipeline.errors import CheckpointRefused
 from lbg_pipeline.verify.stream_columns import unpacked
-from support.journal_rows import START_US, delivered, published
-from support.pipeline_reference import judge
-from support.planted_journal import DEFAULT_GROUP, SKEW_S, plant
-from support.random_journals import EPOCHS, FIRST_EPOCH, journals
+from support.journal.planted import DEFAULT_GROUP, SKEW_S, plant
+from support.journal.random import EPOCHS, FIRST_EPOCH, journals
+from support.journal.rows import START_US, delivered, published
+from support.pipeline.reference import judge
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,8 +28,8 @@ def _large_imports() -> None:
     global with_unknown_column
     from lbg_pipeline.verify import stream_checkpoint
     from lbg_pipeline.verify.stream_checkpoint import CHAINS_BEFORE
-    from support.checkpoint_layouts import as_before, packed, with_unknown_column
-    from support.streamed import Streamed, expected_offences, told_offences
+    from support.pipeline.checkpoint_layouts import as_before, packed, with_unknown_column
+    from support.pipeline.streamed import Streamed, expected_offences, told_offences
 
 
 Record = PublishedRecord | DeliveredRecord

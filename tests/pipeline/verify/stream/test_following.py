@@ -15,9 +15,9 @@ import pytest
 
 from lbg_pipeline.errors import CheckpointRefused, NewerSchema, told_by
 from lbg_pipeline.verify.settings import StreamSettings
-from support.broken_lines import newer_line
-from support.journal_by_seconds import records_by_file, write_second
-from support.pipeline_reference import judge
+from support.journal.broken_lines import newer_line
+from support.journal.by_seconds import records_by_file, write_second
+from support.pipeline.reference import judge
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,8 +28,8 @@ def _large_imports() -> None:
     from pyspark.sql import SparkSession
 
     from lbg_pipeline.verify.stream import Front, follow
-    from support.checkpoint_layouts import as_before, rewrite_state, with_unknown_column
-    from support.streamed import expected_offences, told_offences
+    from support.pipeline.checkpoint_layouts import as_before, rewrite_state, with_unknown_column
+    from support.pipeline.streamed import expected_offences, told_offences
 
 
 pytestmark = pytest.mark.timeout(300)  # each epoch is half a dozen jobs of Spark, slow on a busy machine

@@ -8,7 +8,7 @@ import pytest
 from lbg_broker.group import encode
 from lbg_pipeline.verify.settings import Window
 from lbg_pipeline.verify.stream_columns import NEVER, unpacked
-from support.journal_rows import START_US, delivered, published
+from support.journal.rows import START_US, delivered, published
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,0 +1,1 @@
+"""Applications behind a sidecar, and what they note."""

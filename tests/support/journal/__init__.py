@@ -1,0 +1,1 @@
+"""Journals: sound, broken, random, and with planted faults."""

@@ -1,0 +1,1 @@
+"""The Kubernetes API in memory and over HTTP, and the objects in it."""

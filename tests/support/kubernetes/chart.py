@@ -1,0 +1,96 @@
+"""The Helm chart, rendered by Helm's own library."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHART = Path(__file__).resolve().parents[3] / "charts" / "lbg"
+RELEASE, NAMESPACE = "lbg", "lbg-system"
+Object = dict[str, Any]
+
+LARGE: Mapping[str, Any] = {
+    "images": {"registry": "registry.example/lbg", "pullSecrets": [{"name": "registry-login"}]},
+    "watchNamespaces": ["shop", "lbg-system"],
+    "operator": {
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "infra", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "system-cluster-critical",
+    },
+    "defaults": {
+        "sidecarResources": {"requests": {"cpu": "50m"}},
+        "brokerResources": {"limits": {"memory": "1Gi"}},
+        "sidecarStartSeconds": 90,
+        "prefetch": 64,
+    },
+    "broker": {
+        "create": True,
+        "storage": "1Gi",
+        "maxMessageSize": "32Mi",
+        "allowedNamespaces": ["shop"],
+    },
+    "metrics": {"provider": "external"},
+    "monitoring": {"objects": "always", "labels": {"release": "prometheus"}},
+    "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
+    "pipeline": {
+        "enabled": True,
+        "namespace": "shop",
+        "timeZone": "Europe/Berlin",
+        "journals": {"claim": "journals"},
+        "out": {"claim": "reports"},
+        "steps": {
+            "validate": {"schedule": "@hourly", "args": ["--settle", "60"]},
+            "plan": {"enabled": True},
+            "forecast": {"enabled": True, "apply": True},
+        },
+        "env": [{"name": "SPARK_CONF_DIR", "value": "/tmp"}],
+        "envFrom": [{"secretRef": {"name": "object-store"}}],
+        "nodeSelector": {"pool": "batch"},
+        "tolerations": [{"key": "batch", "operator": "Exists"}],
+    },
+}
+"""Values that bring out everything that the chart can render."""
+
+NONE: Mapping[str, Any] = {
+    "crds": {"install": False},
+    "metrics": {"provider": "none"},
+    "monitoring": {"objects": "never", "dashboards": {"create": False}},
+    "networkPolicy": {"create": False},
+}
+"""Values that leave out all that can be left out."""
+
+
+def rendered(
+    values: Mapping[str, Any] | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE
+) -> list[Object]:
+    """Every object that an install would send, hooks and tests too. Raises helm.HelmError."""
+    import helm_python as helm  # takes long to load: not when the tests are collected
+
+    with helm.Chart.load(CHART) as chart:
+        texts = chart.render(copy.deepcopy(dict(values or {})), name=release, namespace=namespace)
+    return [one for path, text in sorted(texts.items()) if "NOTES" not in path for one in documents(text)]
+
+
+def documents(text: str) -> Iterator[Object]:
+    yield from filter(None, yaml.safe_load_all(text))
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [one for one in objects if one["kind"] == kind]
+
+
+def pods_of(objects: list[Object]) -> Iterator[tuple[str, Object]]:
+    """Every pod there will be, as its kind and name and its PodSpec."""
+    for one in objects:
+        name = f"{one['kind']} {one['metadata']['name']}"
+        if one["kind"] == "Pod":
+            yield name, one["spec"]
+        elif one["kind"] == "CronJob":
+            yield name, one["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        elif "template" in one.get("spec", {}):
+            yield name, one["spec"]["template"]["spec"]

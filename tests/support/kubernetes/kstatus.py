@@ -1,0 +1,50 @@
+"""How tools that wait for objects judge one of ours: kstatus' rules for a kind without rules of its own, and Argo CD's
+by the script of docs/gitops.md.
+
+kstatus (sigs.k8s.io/cli-utils, pkg/kstatus, README and package documentation) is what Flux, kpt and cli-utils go by.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lupa.lua54 import LuaRuntime
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "gitops.md"
+Object = Mapping[str, Any]
+
+
+def kstatus(seen: Object) -> str:
+    """Terminating, InProgress, Failed or Current, in the order in which these are looked for."""
+    metadata, status = seen["metadata"], seen.get("status", {})
+    if "deletionTimestamp" in metadata:
+        return "Terminating"
+    observed = status.get("observedGeneration")
+    if observed is not None and observed != metadata["generation"]:
+        return "InProgress"
+    said = {one["type"]: one["status"] for one in status.get("conditions", ())}
+    if said.get("Reconciling") == "True":
+        return "InProgress"
+    if said.get("Stalled") == "True":
+        return "Failed"
+    return "Current" if said.get("Ready", "True") == "True" else "InProgress"
+
+
+def argo_health(seen: Object) -> str:
+    """What the page's Lua says, run as Argo CD runs it: `obj` is the object, the status of what it returns."""
+    runtime = LuaRuntime(unpack_returned_tuples=True)
+    runtime.globals().obj = runtime.table_from(seen, recursive=True)
+    return str(runtime.execute(argo_script()).status)
+
+
+def argo_script() -> str:
+    """The Lua of the page, as the API server would have it in the ConfigMap."""
+    (block,) = re.findall(
+        r"^```yaml\n(data:\n  resource\.customizations.*?)^```$", PAGE.read_text(), re.M | re.S
+    )
+    (script,) = yaml.safe_load(block)["data"].values()
+    return str(script)

@@ -1,0 +1,1 @@
+"""Members: in the test's loop, in a process, and in a world of virtual time."""

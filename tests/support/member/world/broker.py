@@ -1,0 +1,148 @@
+"""The broker: queues, the members' mailboxes, and the connections over which members reach both."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lbg_broker.group import queue_of
+from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.protocol import decode
+from support.member.world.queues import BrokerQueue, Consumer, Item
+
+if TYPE_CHECKING:
+    from support.member.world.member import SimMember
+    from support.member.world.world import World
+
+
+class Link:
+    """One life of a member's two connections."""
+
+    def __init__(self, world: World, member: SimMember) -> None:
+        self.world = world
+        self.member = member
+        self.open = True  # the broker's side
+        self._clear_at: dict[str, float] = defaultdict(float)
+
+    def up(self, pipe: str, command: tuple[Any, ...]) -> None:
+        self._send(f"{pipe} up", lambda: self.world.broker.does(self, pipe, command))
+
+    def down(self, pipe: str, event: tuple[Any, ...]) -> None:
+        self._send(f"{pipe} down", lambda: self.member.hears(self, event))
+
+    def close(self) -> None:
+        """In order: what was said before still arrives."""
+        self.world.at(max(self._clear_at.values()), lambda: self.world.broker.drops(self))
+
+    def _send(self, pipe: str, action: Callable[[], None]) -> None:
+        at = max(self.world.now + self.world.delay(), self._clear_at[pipe], self.world.broker.stands_until)
+        self._clear_at[pipe] = at
+        self.world.at(at, action)
+
+
+class Broker:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.queues = [BrokerQueue() for _ in range(world.queue_count)]
+        self.mailboxes: dict[int, Link] = {}  # by the member's index
+        self.stands_until = 0.0  # it reads and says nothing before
+        self.applies_after_s = 0.0  # an ack, on a queue
+        self.loses: tuple[type, ...] = ()  # messages of members that never arrive
+        self._places = 0
+        self._seqs: dict[int, int] = defaultdict(int)
+
+    def publish(self, key: str | None, *, hash_: int | None = None) -> Item:
+        if hash_ is None:
+            hash_ = (
+                sum(map(ord, key)) % self.world.hash_count
+                if key is not None
+                else self.world.random.randrange(self.world.hash_count)
+            )
+        self._places += 1
+        item = Item(hash_, key, self._seqs[hash_], self._places)
+        self._seqs[hash_] += 1
+        self.world.published[item.identity] = item
+        self._enqueue(item)
+        return item
+
+    def publish_again(self, item: Item) -> None:
+        """A publisher that did not get its confirm sends the same message again."""
+        self._places += 1
+        self.world.resent += 1
+        self._enqueue(Item(item.hash_, item.key, item.seq, self._places))
+
+    def _enqueue(self, item: Item) -> None:
+        queue = self.queues[queue_of(item.hash_, self.world.queue_count)]
+        queue.ready.append(item)
+        queue.pump()
+
+    def does(self, link: Link, pipe: str, command: tuple[Any, ...]) -> None:
+        if not link.open:
+            return
+        match command:
+            case ("attach", attachment):
+                queue = self.queues[attachment.queue]
+                queue.consumers.append(Consumer(attachment, link))
+                link.down(pipe, ("attached", attachment))
+                queue.pump()
+            case ("ack", attachment, tag, multiple):
+                queue = self.queues[attachment.queue]
+                consumer = queue.find(attachment)
+                assert consumer is not None, "an ack on a channel that is closed"
+                assert tag in consumer.unacked or tag in consumer.taken_back, (
+                    "RabbitMQ answers 406 to an unknown delivery tag"
+                )
+                consumer.acks.append((tag, multiple))
+                if self.applies_after_s:
+                    applied_at = self.world.now + self.applies_after_s
+                    self.world.at(applied_at, lambda: queue.apply_acks(consumer))
+                else:
+                    queue.apply_acks(consumer)
+            case ("close", attachment):
+                queue = self.queues[attachment.queue]
+                consumer = queue.find(attachment)
+                assert consumer is not None
+                link.down(pipe, ("closed", attachment))
+                queue.remove(consumer)
+            case ("look", queue):
+                failed = not self.world.calm and self.world.random.random() < self.world.chances.look_fails
+                link.down(pipe, ("looked", queue, None if failed else len(self.queues[queue].ready)))
+            case ("post", body, None):
+                for mailbox in list(self.mailboxes.values()):
+                    if not self._hint_is_lost():
+                        mailbox.down("group", ("message", body))
+            case ("post", body, to):
+                if to not in self.mailboxes:
+                    link.down(pipe, ("returned", body, to))
+                elif not isinstance(decode(body), self.loses) and not self._hint_is_lost():
+                    self.mailboxes[to].down("group", ("message", body))
+            case ("publish", held, what):
+                if what is NextCall.DEAD_LETTER:
+                    self.world.dead[held.identity] += 1
+                link.down(pipe, ("confirmed", held, what))
+
+    def drops(self, link: Link) -> None:
+        if not link.open:
+            return
+        link.open = False
+        for index in [i for i, mailbox in self.mailboxes.items() if mailbox is link]:
+            del self.mailboxes[index]
+        for queue in self.queues:
+            for consumer in [c for c in queue.consumers if c.link is link]:
+                self.world.disturbed += len(consumer.unacked)
+                queue.remove(consumer)
+        if link.member.link is link and link.member.alive:
+            link.down("group", ("lost",))
+
+    def suspect(self, queue: int) -> None:
+        """See `BrokerQueue.suspect`."""
+        self.world.disturbed += self.queues[queue].suspect()
+
+    def has_taken_back(self, held: InFlight) -> bool:
+        consumer = self.queues[held.attachment.queue].find(held.attachment)
+        return consumer is not None and held.tag in consumer.taken_back
+
+    def _hint_is_lost(self) -> bool:
+        return not self.world.calm and self.world.random.random() < self.world.chances.hint_lost

@@ -1,0 +1,1 @@
+"""The operator: its rounds on clusters and brokers in memory, and as a process."""

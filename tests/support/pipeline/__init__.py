@@ -1,0 +1,1 @@
+"""The pipeline's specification in plain Python, and its input and output."""

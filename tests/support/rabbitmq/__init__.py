@@ -1,0 +1,1 @@
+"""RabbitMQ nodes of the tests' own, alone or as a cluster."""
