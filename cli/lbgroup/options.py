@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from lbg_broker.admin.describe import Count
+from lbg_broker.admin.rows import Count
 from lbg_broker.admin.snapshot import UNKNOWN
 
 if TYPE_CHECKING:

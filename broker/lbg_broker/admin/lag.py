@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbg_broker.admin.amqp import AmqpAdmin
-from lbg_broker.admin.describe import MemberLine, members_of
 from lbg_broker.admin.errors import Refused
 from lbg_broker.admin.heartbeats import HeartbeatQueue
 from lbg_broker.admin.management_admin import Counts, ManagementAdmin
 from lbg_broker.admin.observe import seen
+from lbg_broker.admin.rows import MemberRow, members_of
 from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_broker.group import Engine, GroupSpec, is_native, stream_queues
 
@@ -154,7 +154,7 @@ class LagReader:
         return total
 
 
-def in_flight(members: Sequence[MemberLine], consumers: Mapping[int, int]) -> Lag:
+def in_flight(members: Sequence[MemberRow], consumers: Mapping[int, int]) -> Lag:
     """Messages that `members` have in flight, UNKNOWN unless each consumer of each queue is one of them."""
     told: dict[int, list[int]] = {}
     for member in members:
@@ -165,7 +165,7 @@ def in_flight(members: Sequence[MemberLine], consumers: Mapping[int, int]) -> La
     return sum(sum(told.get(queue, ())) for queue, count in consumers.items() if count)
 
 
-def in_flight_of_one_queue(members: Sequence[MemberLine], consumers: int) -> Lag:
+def in_flight_of_one_queue(members: Sequence[MemberRow], consumers: int) -> Lag:
     """The same where all members consume one queue, whatever its parts are."""
     if len(members) < consumers:
         return UNKNOWN

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from lbg_broker.client import Channel
 
 EMPTY_LOOKS = 40
+"""Another reader holds the record between its get and its requeue, for about a round trip. Forty attempts outlast any
+such reader; a queue that is still empty has lost its record."""
 LOOK_INTERVAL_S = 0.05
 ANSWER_S = 10.0
+"""A quorum queue without a majority does not answer at all. An election takes a second or two."""
 
 
 async def read_group(channel: Channel, group: str) -> GroupSpec:

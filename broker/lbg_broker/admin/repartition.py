@@ -27,12 +27,12 @@ from lbg_broker.admin.actions import (
     Unbind,
     WriteRecord,
 )
-from lbg_broker.admin.describe import MemberLine, members_of
 from lbg_broker.admin.errors import GroupNotFound, NotDrained, RecordUnreadable, StillInUse, Unreachable
 from lbg_broker.admin.ingress import Ingress, PermissionIngress, QueueIngress
 from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.plan import recorded, require_supported
 from lbg_broker.admin.protocol import BrokerAdmin
+from lbg_broker.admin.rows import MemberRow, members_of
 from lbg_broker.admin.snapshot import UNKNOWN, PartitionsStatus, QueueStatus, Snapshot, Unknown
 from lbg_broker.group import (
     IDENTITY_BYTES,
@@ -314,7 +314,7 @@ def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
         yield Unbind(name, tuple(of_queue))
 
 
-def unsettled(members: Sequence[MemberLine], queue_count: int, *, is_late: bool) -> Iterator[str]:
+def unsettled(members: Sequence[MemberRow], queue_count: int, *, is_late: bool) -> Iterator[str]:
     """Members that do not serve so many queues yet, or are not Ready with it. `is_late`: they have had the time for
     it."""
     hint = " (of an older version? restart it)" if is_late else ""

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from lbg_broker.group import Engine, Names, Permissions, repartition_in
 from lbg_broker.group.topology import Argument, Binding
-
-if TYPE_CHECKING:
-    pass
-
 
 COLUMNS = "rebalance_status,ingress,handoffs,partitions,message_groups,closed,pool,sessions"
 
@@ -69,6 +65,11 @@ class SessionStatus:
     messages: int
     away_since_s: float | None
 
+    @property
+    def is_stranded(self) -> bool:
+        """True if it has messages and no consumer, closing or not: nobody else gets these messages."""
+        return bool(self.messages) and self.consumer_tag is None
+
 
 @dataclass(frozen=True, slots=True)
 class SessionsStatus:
@@ -77,11 +78,6 @@ class SessionsStatus:
     closed: bool
     pool: int
     sessions: tuple[SessionStatus, ...]
-
-    @property
-    def stranded(self) -> tuple[SessionStatus, ...]:
-        """Those with messages and no consumer, closing ones too: nobody else gets these messages."""
-        return tuple(one for one in self.sessions if one.messages and one.consumer_tag is None)
 
 
 Native: TypeAlias = PartitionsStatus | MessageGroupsStatus | SessionsStatus
@@ -300,9 +296,3 @@ class Snapshot:
         """The names of the users that were made for `group`, as far as users are known."""
         users = {} if self.users is UNKNOWN else self.users
         return sorted(name for name, user in users.items() if user.made_for == group)
-
-
-# Another reader holds the record between its get and its requeue, for about a round trip. Forty looks 50 ms
-# apart outlast any such reader; a queue still empty after them has lost its record.
-
-# A quorum queue without a majority does not answer at all. An election takes a second or two.

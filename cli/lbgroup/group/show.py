@@ -9,22 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbg_broker.admin.describe import (
-    Description,
-    MemberLine,
-    PartitionLine,
-    QueueLine,
-    partitions_of,
-    rebalance_of,
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.rows import (
+    MemberQueue,
+    MemberRow,
+    QueueRow,
+    ServiceRow,
+    SessionRow,
+    SessionRows,
 )
-from lbg_broker.admin.snapshot import (
-    UNKNOWN,
-    MessageGroupsStatus,
-    PartitionsStatus,
-    SessionsStatus,
-    SessionStatus,
-)
-from lbg_broker.group import PARTITIONED, UNCOUNTED_MODES, GroupSpec
+from lbg_broker.admin.snapshot import UNKNOWN, MessageGroupsStatus, PartitionsStatus
+from lbg_broker.group import UNCOUNTED_MODES, GroupSpec
 from lbg_broker.text_table import text_table
 from lbgroup.group.create import with_admin
 from lbgroup.options import broker_options, count_text, counted
@@ -38,36 +33,35 @@ SESSIONS_SHOWN_MAX = 50
 
 def sharing_lines(shown: Description) -> Iterator[str]:
     """None for mode Exclusive, where the queues say it all."""
-    if shown.spec is not None and shown.spec.mode == PARTITIONED:
+    if shown.has_partitions:
         yield from _partition_lines(shown)
-    match shown.native:
-        case MessageGroupsStatus(known, busy):
-            yield f"{counted(known, 'message group')}, {busy} of them at a consumer now"
-        case SessionsStatus() as seen:
-            yield f"{'closed: publishers are refused' if seen.closed else 'open'}, {waiting_line(seen)}"
-            yield from session_table(shown, seen.sessions)
-            yield from stranded_lines(seen)
+    if isinstance(shown.native, MessageGroupsStatus):
+        yield f"{counted(shown.native.known, 'message group')}, {shown.native.busy} of them at a consumer now"
+    if (sessions := shown.sessions) is not None:
+        state = "closed: publishers are refused" if sessions.is_closed else "open"
+        yield f"{state}, {pool_line(sessions)}"
+        yield from session_table(sessions)
+        yield from stranded_lines(sessions)
 
 
-def waiting_line(seen: SessionsStatus) -> str:
-    return f"{counted(seen.pool, 'message')} without a session yet"
+def pool_line(sessions: SessionRows) -> str:
+    return f"{counted(sessions.pool, 'message')} without a session yet"
 
 
-def session_table(shown: Description, sessions: Sequence[SessionStatus]) -> Iterator[str]:
+def session_table(sessions: SessionRows) -> Iterator[str]:
     """Those first that need somebody to look after them."""
-    if not sessions:
+    if not sessions.rows:
         return
-    in_order = sorted(sessions, key=lambda one: one.consumer_tag is not None or not one.messages)
     yield from text_table(
         ("SESSION", "STATE", "MEMBER", "ASSIGNED", "ACKNOWLEDGED", "MESSAGES", "AWAY SINCE"),
-        [_session_row(shown, one) for one in in_order[:SESSIONS_SHOWN_MAX]],
+        [_session_row(one) for one in sessions.stranded_first[:SESSIONS_SHOWN_MAX]],
     )
-    if (more := len(in_order) - SESSIONS_SHOWN_MAX) > 0:
+    if (more := len(sessions.rows) - SESSIONS_SHOWN_MAX) > 0:
         yield f"and {more} more: --json has them all"
 
 
-def stranded_lines(seen: SessionsStatus) -> Iterator[str]:
-    if stranded := seen.stranded:
+def stranded_lines(sessions: SessionRows) -> Iterator[str]:
+    if stranded := sessions.stranded:
         messages = sum(one.messages for one in stranded)
         who = counted(len(stranded), "session")
         verb = "has" if len(stranded) == 1 else "have"
@@ -75,61 +69,56 @@ def stranded_lines(seen: SessionsStatus) -> Iterator[str]:
 
 
 def _partition_lines(shown: Description) -> Iterator[str]:
-    told = f"partitions {rebalance_of(shown)}"
+    line = f"partitions {shown.rebalance}"
     if isinstance(native := shown.native, PartitionsStatus):
-        told += f", ingress {'open' if native.ingress else 'closed: publishers are refused'}"
-        told += f", {counted(native.handoffs, 'handoff')}"
+        line += f", ingress {'open' if native.ingress else 'closed: publishers are refused'}"
+        line += f", {counted(native.handoffs, 'handoff')}"
         if native.forced:
-            told += f" ({native.forced} forced, {counted(native.messages_forced, 'message')} delivered again)"
-    yield told
-    partitions = partitions_of(shown)
-    if partitions is UNKNOWN:
+            line += f" ({native.forced} forced, {counted(native.messages_forced, 'message')} delivered again)"
+    yield line
+    if shown.services is UNKNOWN:
         yield "unknown: only the management API tells"
         return
     yield from text_table(
-        ("PARTITION", "STATUS", "MEMBER", "READY", "UNACKED"), [_partition_row(one) for one in partitions]
+        ("PARTITION", "STATUS", "MEMBER", "READY", "UNACKED"), [_partition_row(one) for one in shown.services]
     )
 
 
-def _partition_row(line: PartitionLine) -> tuple[str, ...]:
-    who = line.member.name if line.member is not None else line.consumer
-    return (str(line.number), line.status, who or "-", count_text(line.ready), count_text(line.unacked))
+def _partition_row(row: ServiceRow) -> tuple[str, ...]:
+    return (str(row.number), row.status, row.server or "-", count_text(row.ready), count_text(row.unacked))
 
 
-def _session_row(shown: Description, one: SessionStatus) -> tuple[str, ...]:
-    member = shown.member_of(one.consumer_tag)
-    away = one.away_since_s
+def _session_row(row: SessionRow) -> tuple[str, ...]:
+    session = row.status
+    away = session.away_since_s
     return (
-        one.session,
-        one.state,
-        (member.name if member is not None else one.consumer_tag) or "-",
-        str(one.assigned),
-        str(one.acknowledged),
-        str(one.messages),
+        session.session,
+        session.state,
+        row.server or "-",
+        str(session.assigned),
+        str(session.acknowledged),
+        str(session.messages),
         "-" if away is None else f"{datetime.fromtimestamp(away, UTC):%Y-%m-%dT%H:%M:%SZ}",
     )
 
 
 def leftover_lines(left: Description, *, session: str | None) -> Iterator[str]:
-    seen = left.native
-    if not isinstance(seen, SessionsStatus):
+    sessions = left.sessions
+    if sessions is None:
         yield f"group {left.group} is closed; what is left of it could not be seen"
         return
     if session is not None:
         yield f"session {session} of group {left.group} gets no new messages"
-        sessions = tuple(one for one in seen.sessions if one.session == session)
     else:
         yield f"group {left.group} is closed: publishers are refused"
-        sessions = seen.sessions
-    undrained = tuple(one for one in sessions if one.messages)
-    if session is None and seen.pool:
-        yield waiting_line(seen)
-    if undrained:
-        messages = counted(sum(one.messages for one in undrained), "message")
-        yield f"{counted(len(undrained), 'session')} with {messages} to go (an End-of-Session counts)"
-        yield from session_table(left, undrained)
-        yield from stranded_lines(SessionsStatus(seen.closed, seen.pool, undrained))
-    elif session is not None or not seen.pool:
+        if sessions.pool:
+            yield pool_line(sessions)
+    if (undrained := sessions.undrained(session)).rows:
+        messages = counted(undrained.messages, "message")
+        yield f"{counted(len(undrained.rows), 'session')} with {messages} to go (an End-of-Session counts)"
+        yield from session_table(undrained)
+        yield from stranded_lines(undrained)
+    elif session is not None or not sessions.pool:
         yield "nothing is left to deliver"
 
 
@@ -143,13 +132,13 @@ def description_lines(shown: Description) -> Iterator[str]:
             f"  {room_text(spec, is_one_queue=shown.is_one_queue)}, at most {spec.max_clients} members, "
             f"user {spec.client_username}"
         )
-        if spec.mode == PARTITIONED:
+        if shown.has_partitions:
             yield f"  rebalance delay {spec.rebalance_delay_s:g} s, handoffs within {spec.max_handoff_s:g} s"
     yield f"  dead letters {count_text(shown.dead_letters)}, unrouted {count_text(shown.unrouted)}"
     yield ""
     yield from text_table(
         ("QUEUE", "READY", "UNACKED", "CONSUMERS", "ACTIVE", "PROGRESS"),
-        [_queue_row(shown, line) for line in shown.queues],
+        [_queue_row(row) for row in shown.queue_rows],
     )
     yield ""
     if sharing := list(sharing_lines(shown)):
@@ -186,21 +175,12 @@ def _list_row(one: Description) -> tuple[str, ...]:
     return (one.group, *attributes, count_text(one.ready), count_text(one.dead_letters))
 
 
-def _queue_row(shown: Description, line: QueueLine) -> tuple[str, ...]:
-    if line.seen is None:
-        return (line.name, "missing", "", "", "", "")
-    member = shown.active_member(line.number) if line.number is not None else None
-    active = "-" if shown.is_one_queue else member.name if member else _active_tag(line)
-    # Members that consume one queue say of it what others say of queue 0.
-    progress = shown.progress(line.number or 0)
-    counts = (count_text(line.count(name)) for name in ("ready", "unacked", "consumers"))
-    return (line.name, *counts, active, progress or "-")
-
-
-def _active_tag(line: QueueLine) -> str:
-    if line.seen is None or line.seen is UNKNOWN or line.seen.active_consumer is UNKNOWN:
-        return "unknown"
-    return line.seen.active_consumer or "-"
+def _queue_row(row: QueueRow) -> tuple[str, ...]:
+    if row.is_missing:
+        return (row.queue.name, "missing", "", "", "", "")
+    counts = (count_text(row.queue.count(name)) for name in ("ready", "unacked", "consumers"))
+    server = "unknown" if row.server is UNKNOWN else row.server or "-"
+    return (row.queue.name, *counts, server, row.progress or "-")
 
 
 def _member_lines(shown: Description) -> Iterator[str]:
@@ -220,26 +200,24 @@ def _member_lines(shown: Description) -> Iterator[str]:
         )
 
 
-def _work_of(member: MemberLine) -> tuple[str, str]:
-    in_flight = sum(one.in_flight for one in member.queues)
-    return str(in_flight), str(member.counts.get("delivered", "unknown"))
+def _work_of(member: MemberRow) -> tuple[str, str]:
+    return str(member.in_flight), count_text(member.delivered)
 
 
-def _member_row(member: MemberLine) -> tuple[str, ...]:
-    primary = [one for one in member.queues if one.role == "primary"]
-    secondary = [one for one in member.queues if one.role != "primary"]
+def _member_row(member: MemberRow) -> tuple[str, ...]:
     return (
         member.name,
         str(member.index),
         member.rebalance,
-        _queues(one.queue if not one.active else f"{one.queue}*" for one in primary),
-        _queues(one.queue if not one.active else f"{one.queue}*" for one in secondary),
+        _numbers(member.primaries),
+        _numbers(member.secondaries),
         *_work_of(member),
     )
 
 
-def _queues(numbers: Iterator[object]) -> str:
-    return " ".join(map(str, numbers)) or "-"
+def _numbers(queues: Sequence[MemberQueue]) -> str:
+    """Those that the member is active on have a star."""
+    return " ".join(f"{one.queue}{'*' if one.active else ''}" for one in queues) or "-"
 
 
 @click.command(epilog="Example: lbg group show orders --json | jq .ready")

@@ -7,7 +7,6 @@ from typing import Any
 
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.group import UNCOUNTED_MODES
 from lbg_operator.crds import BrokerManifest, GroupManifest
 from lbg_operator.kube.kinds import (
     BUDGET,
@@ -26,7 +25,6 @@ from lbg_operator.resources.workload import budget_of, deployment_of, session_se
 from lbg_operator.settings import OperatorSettings
 from lbg_operator.status.condition_rules import Refusal
 from lbg_operator.status.conditions import Reason
-from lbg_operator.status.status import queues_served
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """A ReplicaSet that scales in takes the pods of the lowest cost first (Kubernetes: "ReplicaSet")."""
@@ -103,16 +101,12 @@ def workload_of(group: GroupManifest) -> tuple[Kind, Key]:
 
 
 def deletion_costs(description: Description, pods: Iterable[str]) -> dict[str, int]:
-    """Deletion cost of each pod, which is what it would give away: its queues or partitions, or where all consume one
-    queue, what it has in hand. Those who have the least go first. Raises ValueError when nobody knows."""
-    if description.members is UNKNOWN:
+    """Deletion cost of each pod, which is what it would give away. Those who have the least go first. Raises ValueError
+    when nobody knows."""
+    work = description.work_of_members
+    if work is UNKNOWN:
         raise ValueError("the members could not be asked")
-    if description.spec is not None and description.spec.mode in UNCOUNTED_MODES:
-        has = {member.name: sum(one.in_flight for one in member.queues) for member in description.members}
-    else:
-        served = queues_served(description)
-        has = {member.name: len(served[member.index]) for member in description.members}
-    return {pod: has.get(pod, 0) for pod in pods}
+    return {pod: work.get(pod, 0) for pod in pods}
 
 
 def _age(group: GroupManifest) -> tuple[str, str]:

@@ -19,7 +19,6 @@ from lbg_operator.reconcile.object_cache import Key, WatchedObject
 from lbg_operator.reconcile.provision import Provisioner
 from lbg_operator.resources.names import credentials_name, sessions_name
 from lbg_operator.status.conditions import Reason
-from lbg_operator.status.status import lag_of
 
 FINALIZER = "lbg.dev/finalizer"
 NEVER_MADE = "nothing of it is on a broker, as it was never provisioned"
@@ -178,7 +177,7 @@ class GroupDeletion:
             return True  # it stays, with what waits in it
         if not self._context.store.pods(key) and not look.description.members:
             return True
-        return lag_of(look.description) == 0
+        return look.description.lag == 0
 
     async def _end_consumers(self, key: Key) -> None:
         for kind, name in (
@@ -192,7 +191,7 @@ class GroupDeletion:
         self, key: Key, group: GroupManifest, reach: Reach, *, is_made: bool, is_late: bool
     ) -> float | None:
         look = self._context.looks.latest(key)
-        left = None if look is None or look.description is None else lag_of(look.description)
+        left = None if look is None or look.description is None else look.description.lag
         try:
             async with asyncio.timeout(LIMIT_S):
                 await delete_own(reach.admin, group.spec, is_made=is_made, force=is_late)

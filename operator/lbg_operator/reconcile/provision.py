@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from lbg_broker.admin import ProvisioningError, Unreachable
 from lbg_broker.admin.actions import PutUser
-from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import GENERATED_PASSWORD_BYTES, create_group
 from lbg_broker.group import GroupSpec
 from lbg_operator.crds import GroupManifest
@@ -126,7 +125,7 @@ class Provisioner:
         look = self._context.looks.latest(key)
         if look is None or look.at <= done.at:
             return True
-        return not look.is_missing and (look.description is None or _is_whole(look.description))
+        return not look.is_missing and (look.description is None or look.description.is_whole)
 
     async def _login(self, group: GroupManifest, reach: Reach) -> Login:
         """The password that the Secret has, or a new one: it is written down before the broker knows it."""
@@ -147,8 +146,3 @@ class Provisioner:
             reason="Repaired" if was_there else "Provisioned",
             message=f"on the broker: {shown}",
         )
-
-
-def _is_whole(description: Description) -> bool:
-    """True if all is there that a look shows: the record and the queues."""
-    return description.spec is not None and all(line.seen is not None for line in description.queues)

@@ -19,7 +19,6 @@ from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import GroupSpec
 from lbg_operator.reconcile.lag_counts import Counters, LagCounts
 from lbg_operator.reconcile.object_cache import Key
-from lbg_operator.status.status import lag_of
 
 KEPT = 10
 
@@ -178,7 +177,7 @@ class SurveyCache:
             return None
         if count is not None and count.at + SAMPLED_S >= look.begun_at:
             return LagSeen(count.lag, count.time)
-        lag = lag_of(look.description)
+        lag = look.description.lag
         return None if lag is None else LagSeen(lag, look.time)
 
     @property
@@ -258,7 +257,7 @@ class SurveyCache:
             last = self._latest.get(group)
             look = self._latest[group] = self._seen(group, seen, why, begun_at=begun_at)
             if isinstance(seen, Description):
-                self._counts.surveyed(group, self._broker_of[group], lag_of(seen))
+                self._counts.surveyed(group, self._broker_of[group], seen.lag)
             told_at = self._told_at.get(group)
             if told_at is None or look.at >= told_at + TELL_AGAIN_S or _is_news(look, last):
                 self._told_at[group] = look.at

@@ -12,7 +12,6 @@ from lbg_operator.kube.kinds import BROKER, GROUP, Kind
 from lbg_operator.reconcile.object_cache import Key, ObjectCache
 from lbg_operator.reconcile.survey_cache import SurveyCache
 from lbg_operator.status.conditions import UNASKED
-from lbg_operator.status.status import partition_counts, stranded_sessions
 
 ROUND_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 60)
 STATES = ("True", "False", "Unknown")
@@ -100,8 +99,9 @@ class _Seen(Collector):
             _add(lag, key, None if (seen_lag := self._surveys.lag(key)) is None else seen_lag.lag)
             _add(dead, key, description.dead_letters)
             _add(unrouted, key, description.unrouted)
-            _add(stranded, key, stranded_sessions(description))
-            for status, count in (partition_counts(description) or {}).items():
+            sessions = description.sessions
+            _add(stranded, key, None if sessions is None else len(sessions.stranded))
+            for status, count in (description.service_counts or {}).items():
                 partitions.add_metric((*key, status), float(count))
             _add(members, key, len(description.members) if isinstance(description.members, tuple) else None)
         yield from (lag, members, dead, unrouted, partitions, stranded, scheduled)

@@ -17,8 +17,8 @@ from lbg_broker.admin import (
     UnderWay,
     Unsupported,
 )
-from lbg_broker.admin.describe import Description, unserved
-from lbg_broker.admin.snapshot import UNKNOWN, SessionsStatus
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.status.conditions import Condition, Reason, with_stalled
 from lbg_operator.status.pods import NO_MOUNTS, Mounts, failing
@@ -30,12 +30,9 @@ NAMED_MAX = 10
 
 def stranded_of(description: Description, now_s: float) -> str:
     """The sessions that have had messages and no consumer for longer than a pod takes to be replaced."""
-    native = description.native
-    if not isinstance(native, SessionsStatus):
-        return ""
     late = [
         one
-        for one in native.stranded
+        for one in ([] if description.sessions is None else description.sessions.stranded)
         if one.away_since_s is not None and now_s - one.away_since_s >= STRANDED_AFTER_S
     ]
     return "; ".join(
@@ -45,10 +42,9 @@ def stranded_of(description: Description, now_s: float) -> str:
 
 def stranded_in_s(description: Description | None, now_s: float) -> float:
     """In how many seconds another session is called stranded by itself; infinity if none is."""
-    native = None if description is None else description.native
-    if not isinstance(native, SessionsStatus):
+    if description is None or description.sessions is None:
         return inf
-    since = (one.away_since_s for one in native.stranded if one.away_since_s is not None)
+    since = (one.away_since_s for one in description.sessions.stranded if one.away_since_s is not None)
     moments = (away_since_s + STRANDED_AFTER_S for away_since_s in since)
     return min((at - now_s for at in moments if at > now_s), default=inf)
 
@@ -200,7 +196,7 @@ def ready(group: GroupManifest, facts: Observation) -> Condition:
         return Condition(Reason.NOT_OBSERVED, facts.unread)
     if not facts.is_applied:
         return Condition(Reason.NOT_APPLIED)
-    missing = unserved(description)
+    missing = description.unserved
     if not missing:
         return Condition(Reason.SERVED)
     if group.consumer is None and not description.members:
@@ -257,18 +253,14 @@ def degraded(group: GroupManifest, facts: Observation) -> Condition:
         return Condition(Reason.PODS_FAILING, pods)
     if description is None or description.members is UNKNOWN:
         return Condition(Reason.NOT_KNOWN, facts.unread)
-    queues = [line.number for line in description.queues if line.number is not None]
-    stalled = [number for number in queues if description.progress(number) == "Stalled"]
-    if stalled:
+    if stalled := description.stalled:
         return Condition(Reason.STALLED, f"stalled queues: {', '.join(map(str, stalled[:QUEUES_NAMED_MAX]))}")
-    poisoned = [one for member in description.members for one in member.queues if one.poisoned]
-    if poisoned:
-        told = [f"queue {one.queue}: {', '.join(one.poisoned_keys) or 'no key'}" for one in poisoned]
-        return Condition(Reason.POISONED, "; ".join(told[:QUEUES_NAMED_MAX]))
-    held_back = [one for member in description.members for one in member.queues if one.is_held_back]
-    if held_back:
-        told = [f"queue {one.queue}: {one.put_off} handoffs in a row" for one in held_back]
-        return Condition(Reason.HANDOFFS_PUT_OFF, "; ".join(told[:QUEUES_NAMED_MAX]))
+    if poisoned := description.poisoned:
+        queues = [f"queue {one.queue}: {', '.join(one.poisoned_keys) or 'no key'}" for one in poisoned]
+        return Condition(Reason.POISONED, "; ".join(queues[:QUEUES_NAMED_MAX]))
+    if held_back := description.held_back:
+        queues = [f"queue {one.queue}: {one.put_off} handoffs in a row" for one in held_back]
+        return Condition(Reason.HANDOFFS_PUT_OFF, "; ".join(queues[:QUEUES_NAMED_MAX]))
     if stranded := stranded_of(description, facts.now_s):
         return Condition(Reason.SESSIONS_STRANDED, stranded)
     if description.problems:

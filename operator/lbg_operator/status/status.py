@@ -7,16 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, timedelta
 from typing import Any
 
-from lbg_broker.admin.describe import (
-    STATUSES,
-    UNKNOWN_STATUS,
-    Description,
-    PartitionLine,
-    partitions_of,
-    rebalance_of,
-)
-from lbg_broker.admin.snapshot import UNKNOWN, SessionsStatus
-from lbg_broker.group import UNCOUNTED_MODES
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.rows import ServiceRow
+from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.resources.names import GROUP_LABEL, attributes_name, credentials_name
 from lbg_operator.status.condition_rules import Observation, conditions_of
@@ -24,83 +17,36 @@ from lbg_operator.status.conditions import merged
 from lbg_operator.status.events import StatusEvent
 
 
-def partition_counts(description: Description) -> dict[str, int] | None:
-    """Number of partitions or queues in each status."""
-    partitions = partitions_of(description)
-    if partitions is UNKNOWN or not partitions:
-        return None
-    said = [one.status for one in partitions]
-    return None if UNKNOWN_STATUS in said else {status: said.count(status) for status in STATUSES}
-
-
-def stranded_sessions(description: Description) -> int | None:
-    """Sessions without a consumer that have messages, which nobody else gets."""
-    sessions = description.native
-    return len(sessions.stranded) if isinstance(sessions, SessionsStatus) else None
-
-
 def seen_of(description: Description) -> dict[str, Any]:
-    """The fields of the status that one look fills."""
-    seen: dict[str, Any] = {
-        "rebalance": rebalance_of(description),
-        "queues": [_queue(one) for one in _partitions(description)],
+    """The fields of the status that one survey fills."""
+    services = description.services
+    fields: dict[str, Any] = {
+        "rebalance": description.rebalance,
+        "queues": [] if services is UNKNOWN else [_queue(one) for one in services],
     }
-    if isinstance(description.native, SessionsStatus):
-        seen["sessions"] = [
-            {"session": one.session, "state": one.state, "messages": one.messages}
-            for one in sorted(description.native.sessions, key=lambda one: one.session)
+    if (sessions := description.sessions) is not None:
+        fields["sessions"] = [
+            {"session": one.status.session, "state": one.status.state, "messages": one.status.messages}
+            for one in sorted(sessions.rows, key=lambda one: one.status.session)
         ]
     if description.members is not UNKNOWN:
-        served = queues_served(description)
-        seen["memberCount"] = len(description.members)
-        seen["activeCount"] = _active_count(description, served)
-        seen["members"] = [
-            {"index": member.index, "name": member.name, "queues": served[member.index]}
+        fields["memberCount"] = len(description.members)
+        fields["activeCount"] = description.active_count
+        fields["members"] = [
+            {"index": member.index, "name": member.name, "queues": description.served_by[member.index]}
             for member in description.members
         ]
-    return seen
+    return fields
 
 
-def lag_of(description: Description) -> int | None:
-    """Messages ready or not acknowledged yet; None when a single queue could not be counted.
-
-    Counting what is known only would scale in a group for the queues that nobody could see.
-    """
-    ready, unacked = description.ready, description.unacked
-    return None if ready is UNKNOWN or unacked is UNKNOWN else ready + unacked
-
-
-def _active_count(description: Description, served: Mapping[int, list[int]]) -> int:
-    """All members, where they consume one queue together."""
-    if description.spec is not None and description.spec.mode in UNCOUNTED_MODES:
-        return len(served)
-    return sum(map(bool, served.values()))
-
-
-def _partitions(description: Description) -> tuple[PartitionLine, ...]:
-    partitions = partitions_of(description)
-    return () if partitions is UNKNOWN else partitions
-
-
-def _queue(line: PartitionLine) -> dict[str, Any]:
-    told: dict[str, Any] = {"queue": line.number, "status": line.status}
-    if line.member is not None:
-        told["member"] = line.member.index
-    for name, count in (("ready", line.ready), ("unacked", line.unacked)):
+def _queue(row: ServiceRow) -> dict[str, Any]:
+    fields: dict[str, Any] = {"queue": row.number, "status": row.status}
+    if row.member is not None:
+        fields["member"] = row.member.index
+    for name, count in (("ready", row.ready), ("unacked", row.unacked)):
         if isinstance(count, int):
-            told[name] = count
-    return told
-
-
-def queues_served(description: Description) -> dict[int, list[int]]:
-    """By the index of each member that is known."""
-    served: dict[int, list[int]] = {}
-    for member in () if description.members is UNKNOWN else description.members:
-        served[member.index] = []
-    for one in _partitions(description):
-        if one.member is not None:
-            served[one.member.index].append(one.number)
-    return served
+            fields[name] = count
+    return fields
 
 
 class Why(enum.StrEnum):

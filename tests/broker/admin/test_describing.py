@@ -180,3 +180,34 @@ async def test_a_member_that_nothing_was_delivered_to_yet_is_known_by_its_consum
     assert active.name == "m1"
     admin.queues["lbg.orders.q.0"] = replace(queue, consumers=1, active_consumer="lbg.orders.member.0")
     assert (await show_group(admin, "orders")).active_member(0) is None, "nobody of that index is known"
+
+
+async def test_a_queue_has_the_members_that_consume_it_and_the_one_that_serves_it() -> None:
+    admin = await made()
+    for name in ("lbg.orders.q.0", "lbg.orders.q.1"):
+        admin.queues[name] = replace(admin.queues[name], ready=4, consumers=2)
+    first, second = BEAT["queues"]
+    other = {
+        **BEAT,
+        "index": 0,
+        "name": "m0",
+        "queues": [{**first, "role": "primary", "active": True}, second],
+    }
+    admin.beats = [
+        {**BEAT, "queues": [first, {**second, "status": "Paused"}]},
+        {**other, "queues": [*other["queues"]]},
+    ]
+    description = await show_group(admin, "orders")
+    assert [(row.number, row.status, row.server, row.ready) for row in description.services] == [
+        (0, "Ready", "m0", 4),
+        (1, "Ready", "m0", 4),
+    ]
+    assert [
+        [(one.member.name, one.is_primary, one.is_active, one.status, one.in_flight) for one in row.bindings]
+        for row in description.services
+    ] == [
+        [("m0", True, True, "Ready", 0), ("m1", False, False, "Ready", 0)],
+        [("m0", True, True, "Ready", 2), ("m1", True, True, "Paused", 2)],
+    ]
+    assert description.served_by == {0: [0, 1], 1: []}
+    assert description.work_of_members == {"m0": 2, "m1": 0}

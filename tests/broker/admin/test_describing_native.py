@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.describe import Description, partitions_of, rebalance_of, unserved
+from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, show_group
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import Engine, GroupSpec
@@ -59,7 +59,7 @@ async def test_partitions_are_told_as_the_broker_says_with_the_members_that_have
     assert (told["ingress"], told["handoffs"]) == (True, PARTITIONS["handoffs"])
     assert [queue["name"] for queue in told["queues"]] == ["lbg.orders.q"]
     assert (told["ready"], told["unacked"]) == (11, 2)
-    assert (rebalance_of(description), unserved(description)) == ("HoldDown", [1])
+    assert (description.rebalance, description.unserved) == ("HoldDown", [1])
     json.dumps(told)
 
 
@@ -68,9 +68,9 @@ async def test_a_partition_that_a_foreign_consumer_has_is_served() -> None:
 
     description = await shown(await made("Partitioned", said=foreign))
 
-    (line,) = partitions_of(description)
+    (line,) = description.services
     assert (line.status, line.member, line.consumer) == ("Ready", None, "ctag1")
-    assert unserved(description) == []
+    assert description.unserved == []
 
 
 async def test_a_partition_whose_consumer_is_gone_is_nobodys_though_the_broker_remembers_whose_it_was() -> (
@@ -80,9 +80,9 @@ async def test_a_partition_whose_consumer_is_gone_is_nobodys_though_the_broker_r
 
     description = await shown(await made("Partitioned", said=gone), BEAT)
 
-    (line,) = partitions_of(description)
+    (line,) = description.services
     assert (line.status, line.member, line.consumer) == ("Unbound", None, None)
-    assert unserved(description) == [0]
+    assert description.unserved == [0]
 
 
 async def test_message_groups_are_counted() -> None:
@@ -90,7 +90,7 @@ async def test_message_groups_are_counted() -> None:
 
     assert description.to_json()["message_groups"] == MESSAGE_GROUPS["message_groups"]
     assert "partitions" not in description.to_json()
-    assert unserved(description) == []
+    assert description.unserved == []
 
 
 async def test_sessions_are_told_with_what_strands_them() -> None:
@@ -104,7 +104,7 @@ async def test_sessions_are_told_with_what_strands_them() -> None:
 
 @pytest.mark.parametrize("mode", ["MessageGroups", "Sessions"])
 async def test_one_queue_without_a_consumer_is_not_served(mode: str) -> None:
-    assert unserved(await shown(await made(mode, consumers=0))) == [0]
+    assert (await shown(await made(mode, consumers=0))).unserved == [0]
 
 
 async def test_without_the_management_api_partitions_are_unknown_and_not_missing() -> None:
@@ -113,7 +113,7 @@ async def test_without_the_management_api_partitions_are_unknown_and_not_missing
 
     description = await shown(admin)
 
-    assert partitions_of(description) is UNKNOWN
+    assert description.services is UNKNOWN
     assert description.to_json()["partitions"] == "unknown"
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from lbg_broker.admin.actions import Action, DeclareQueue
-from lbg_broker.admin.describe import MemberLine, MemberQueue
 from lbg_broker.admin.errors import ApplyFailed, GroupDiffers, Refused, StillInUse, Unsupported
 from lbg_broker.admin.groups import create_group, delete_group, rotate_user, show_group
 from lbg_broker.admin.lag import in_flight_of_one_queue
+from lbg_broker.admin.rows import MemberQueue, MemberRow
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import NATIVE_MODES, Engine
 from support.admin.fake_admin import FakeAdmin
@@ -168,11 +168,11 @@ async def test_a_new_user_may_do_on_the_one_queue_what_the_one_before_may(mode: 
     assert admin.permissions["orders-2"] == admin.permissions["orders-app"]
 
 
-def _member(index: int, *in_flight: int) -> MemberLine:
+def _member(index: int, *in_flight: int) -> MemberRow:
     queues = tuple(
         MemberQueue(number, "primary", True, "Ready", count, 0) for number, count in enumerate(in_flight)
     )
-    return MemberLine(index, f"m{index}", "af", "Ready", queues, {})
+    return MemberRow(index, f"m{index}", "af", "Ready", queues, {})
 
 
 def test_what_members_of_one_queue_have_in_flight_counts_once_all_of_them_are_heard() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lbg_broker.admin.actions import ActOnQueue
-from lbg_broker.admin.describe import Description, partitions_of, rebalance_of, unserved
+from lbg_broker.admin.describe import Description
 from lbg_broker.admin.errors import StillInUse
 from lbg_broker.admin.groups import close_group, create_group, delete_group, rotate_user, show_group
 from lbg_broker.admin.live import LiveAdmin
@@ -153,7 +153,7 @@ async def test_keys_are_in_the_partitions_that_their_queues_would_have(
     async with connected(place) as connection:
         await published(connection, spec, *keys)
 
-    partitions = partitions_of(await shown(admin))
+    partitions = (await shown(admin)).services
 
     assert isinstance(partitions, tuple)
     expected = [queue_of(hash_of(key, spec.hash_count, "murmur2"), 2) for key in keys]
@@ -171,15 +171,15 @@ async def test_partitions_are_at_the_consumers_that_the_broker_gave_them_to(
 
         description = await _shared(admin)
 
-        assert rebalance_of(description) == "Ready"
-        assert unserved(description) == []
+        assert description.rebalance == "Ready"
+        assert description.unserved == []
 
 
 async def _shared(admin: LiveAdmin) -> Description:
     """The group once its two partitions are at two consumers."""
     for _ in range(200):
         description = await shown(admin)
-        partitions = partitions_of(description)
+        partitions = description.services
         assert isinstance(partitions, tuple)
         if len({one.consumer for one in partitions} - {None}) == 2:
             return description

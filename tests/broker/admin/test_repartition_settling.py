@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lbg_broker.admin.describe import MemberLine, members_of
 from lbg_broker.admin.repartition import Depth, left_in, unsettled
+from lbg_broker.admin.rows import MemberRow, members_of
 from lbg_broker.admin.snapshot import UNKNOWN
 
 
-def member(queues: int, *, rebalance: str = "Ready", status: str = "Unassigned") -> tuple[MemberLine, ...]:
+def member(queues: int, *, rebalance: str = "Ready", status: str = "Unassigned") -> tuple[MemberRow, ...]:
     queue: dict[str, Any] = {
         "role": "primary",
         "active": False,

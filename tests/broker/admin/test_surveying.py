@@ -172,7 +172,7 @@ async def test_a_survey_says_of_each_group_what_a_look_at_it_alone_says(
         shown = described(found["of served"])
         assert [one.name for one in shown.members or ()] == ["m0"]
         assert (shown.ready, shown.unacked) == (10, 30)
-        assert [line.seen is None for line in described(found["of broken"]).queues] == [False, True]
+        assert [queue.status is None for queue in described(found["of broken"]).queues] == [False, True]
         assert "lbg.broken.dlx is missing" in described(found["of broken"]).problems
 
 
@@ -336,7 +336,7 @@ async def test_what_has_not_changed_is_the_same_object_in_the_next_survey(
             while (
                 (second := await seen())["a"] is not first["a"]
                 or second["b"] is not first["b"]
-                or any(line.seen.consumers is UNKNOWN for line in described(second["b"]).queues)
+                or any(queue.status.consumers is UNKNOWN for queue in described(second["b"]).queues)
             ):
                 first = second  # RabbitMQ lists a new queue before it counts its consumers
         assert len(described(second["a"]).members) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import show_group
-from lbg_operator.status.status import partition_counts, seen_of, stranded_sessions
+from lbg_operator.status.status import seen_of
 from support.admin.fake_admin import FakeAdmin
 from support.admin.native_groups import made
 
@@ -14,7 +14,7 @@ async def shown(admin: FakeAdmin) -> Description:
 
 
 async def test_partitions_are_counted_by_status() -> None:
-    counts = partition_counts(await shown(await made("Partitioned")))
+    counts = (await shown(await made("Partitioned"))).service_counts
 
     assert counts == {"Ready": 1, "Paused": 0, "Unassigned": 1, "Unbound": 0}
 
@@ -23,17 +23,19 @@ async def test_partitions_that_nobody_could_see_are_not_counted() -> None:
     admin = await made("Partitioned")
     admin.amqp_only = True
 
-    assert partition_counts(await shown(admin)) is None
+    assert (await shown(admin)).service_counts is None
 
 
 async def test_stranded_sessions_are_counted_where_there_are_sessions() -> None:
     sessions, groups = await made("Sessions"), await made("MessageGroups")
 
-    assert stranded_sessions(await shown(sessions)) == 1
-    assert stranded_sessions(await shown(groups)) is None
-    assert partition_counts(await shown(sessions)) is None
+    stranded = (await shown(sessions)).sessions
+    assert stranded is not None
+    assert [one.session for one in stranded.stranded] == ["m2"]
+    assert (await shown(groups)).sessions is None
+    assert (await shown(sessions)).service_counts is None
     sessions.amqp_only = True
-    assert stranded_sessions(await shown(sessions)) is None
+    assert (await shown(sessions)).sessions is None
 
 
 async def test_a_status_has_a_partition_for_each_queue_of_the_manifest() -> None:

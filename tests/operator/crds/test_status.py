@@ -6,37 +6,36 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.describe import Description, MemberLine, MemberQueue, QueueLine, rebalance_of, unserved
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.rows import MemberQueue, MemberRow, ObservedQueue
 from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_broker.group import GroupSpec
 from lbg_operator.status.conditions import Condition, Reason, State, Type, merged
-from lbg_operator.status.status import lag_of, seen_of
+from lbg_operator.status.status import seen_of
 from support.kubernetes.manifests import schema_of
 
 SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_username="g")
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z"
 
 
-def member(index: int, *active: int, rebalance: str = "Ready", status: str = "Ready") -> MemberLine:
+def member(index: int, *active: int, rebalance: str = "Ready", status: str = "Ready") -> MemberRow:
     queues = tuple(
         MemberQueue(queue, "Primary", queue in active, status if queue in active else "Unassigned", 0, 0)
         for queue in (0, 1)
     )
-    return MemberLine(index, f"pod-{index}", "x", rebalance, queues, {})
+    return MemberRow(index, f"pod-{index}", "x", rebalance, queues, {})
 
 
-def look(
-    *members: MemberLine, counts: tuple[Any, Any] = (3, 4), unknown_members: bool = False
-) -> Description:
+def look(*members: MemberRow, counts: tuple[Any, Any] = (3, 4), unknown_members: bool = False) -> Description:
     lines = tuple(
-        QueueLine(
+        ObservedQueue(
             f"lbg.g.q.{number}",
             number,
             QueueStatus(ready=count, unacked=1) if count is not UNKNOWN else UNKNOWN,
         )
         for number, count in enumerate(counts)
     )
-    said: tuple[MemberLine, ...] | Unknown = UNKNOWN if unknown_members else members
+    said: tuple[MemberRow, ...] | Unknown = UNKNOWN if unknown_members else members
     return Description("g", SPEC, lines, 0, 0, said, ())
 
 
@@ -45,7 +44,7 @@ def look(
 
 def test_a_served_group_shows_its_members_queues_and_lag() -> None:
     description = look(member(0, 0), member(1, 1), member(2))
-    assert lag_of(description) == 9
+    assert description.lag == 9
     assert seen_of(description) == {
         "rebalance": "Ready",
         "memberCount": 3,
@@ -64,7 +63,7 @@ def test_a_served_group_shows_its_members_queues_and_lag() -> None:
 
 def test_a_queue_that_cannot_be_counted_makes_the_lag_unknown_and_not_smaller() -> None:
     description = look(member(0, 0, 1), counts=(3, UNKNOWN))
-    assert lag_of(description) is None
+    assert description.lag is None
     assert "ready" not in seen_of(description)["queues"][1]
 
 
@@ -83,19 +82,16 @@ def test_members_that_could_not_be_asked_are_not_none() -> None:
         ([member(0, 0, status="Paused"), member(1, 1)], ["Paused", "Ready"]),
     ],
 )
-def test_queues_have_the_document_s_words(members: list[MemberLine], statuses: list[str]) -> None:
+def test_queues_have_the_document_s_words(members: list[MemberRow], statuses: list[str]) -> None:
     description = look(*members)
     assert [queue["status"] for queue in seen_of(description)["queues"]] == statuses
-    assert unserved(description) == [
-        n for n, word in enumerate(statuses) if word in ("Unbound", "Unassigned")
-    ]
+    assert description.unserved == [n for n, word in enumerate(statuses) if word in ("Unbound", "Unassigned")]
 
 
 def test_the_least_settled_member_speaks_for_the_group() -> None:
-    assert rebalance_of(look(member(0, 0), member(1, 1, rebalance="HoldDown"))) == "HoldDown"
+    assert look(member(0, 0), member(1, 1, rebalance="HoldDown")).rebalance == "HoldDown"
     assert (
-        rebalance_of(look(member(0, rebalance="HoldDown"), member(1, rebalance="Rebalancing")))
-        == "Rebalancing"
+        look(member(0, rebalance="HoldDown"), member(1, rebalance="Rebalancing")).rebalance == "Rebalancing"
     )
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.describe import Description, MemberLine, MemberQueue
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.rows import MemberQueue, MemberRow
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import GroupSpec
 from lbg_operator.reconcile.survey_cache import KEPT, latest, moves
@@ -16,12 +17,12 @@ SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_
 NOW = "2026-01-01T00:00:05Z"
 
 
-def member(index: int, *active: int, incarnation: str = "") -> MemberLine:
+def member(index: int, *active: int, incarnation: str = "") -> MemberRow:
     queues = tuple(MemberQueue(queue, "Primary", queue in active, "Ready", 0, 0) for queue in (0, 1))
-    return MemberLine(index, f"pod-{index}", incarnation or f"i{index}", "Ready", queues, {})
+    return MemberRow(index, f"pod-{index}", incarnation or f"i{index}", "Ready", queues, {})
 
 
-def look(*members: MemberLine, is_unknown: bool = False) -> Description:
+def look(*members: MemberRow, is_unknown: bool = False) -> Description:
     return Description("g", SPEC, (), 0, 0, UNKNOWN if is_unknown else members, ())
 
 

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from lbg_broker.admin.describe import READY
 from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.rows import READY
 from lbg_operator.kube.api import Object
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP, POD, Kind
 from lbg_operator.reconcile.desired import DELETION_COST

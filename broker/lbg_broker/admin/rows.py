@@ -1,0 +1,273 @@
+"""Rows of a description: members, queues, partitions and sessions, with who serves each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, SessionStatus, Unknown
+
+Count = int | Unknown
+
+HELD_BACK_FROM = 2
+"""Handoffs in a row that were put off: the first leaves the application the time that the group's setting says."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberQueue:
+    """A queue, as a member reports it. `delivered` counts since the member subscribed."""
+
+    queue: int
+    role: str
+    active: bool
+    status: str
+    in_flight: int
+    delivered: int
+    progress: str = "Idle"
+    poisoned: int = 0
+    poisoned_keys: tuple[str, ...] = ()
+    put_off: int = 0
+    next_drain_s: float = 0.0
+
+    @property
+    def is_primary(self) -> bool:
+        return self.role == "primary"
+
+    @property
+    def is_held_back(self) -> bool:
+        """True if it should be another member's, and calls that do not end keep it here."""
+        return self.put_off >= HELD_BACK_FROM
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """A member, as its last heartbeat describes it."""
+
+    index: int
+    name: str
+    incarnation: str
+    rebalance: str
+    queues: tuple[MemberQueue, ...]
+    counts: Mapping[str, int]
+
+    @property
+    def in_flight(self) -> int:
+        return sum(one.in_flight for one in self.queues)
+
+    @property
+    def delivered(self) -> Count:
+        return self.counts.get("delivered", UNKNOWN)
+
+    @property
+    def primaries(self) -> list[MemberQueue]:
+        return [one for one in self.queues if one.is_primary]
+
+    @property
+    def secondaries(self) -> list[MemberQueue]:
+        return [one for one in self.queues if not one.is_primary]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "index": self.index,
+            "name": self.name,
+            "incarnation": self.incarnation,
+            "rebalance": self.rebalance,
+            "queues": [{name: getattr(one, name) for name in MemberQueue.__slots__} for one in self.queues],
+            "counts": dict(self.counts),
+        }
+
+
+def members_of(beats: Iterable[Heartbeat]) -> tuple[MemberRow, ...]:
+    """The last heartbeat of each member; what is no heartbeat of this version is passed over."""
+    last: dict[object, MemberRow] = {}
+    for beat in reversed(tuple(beats)):
+        if beat.get("index") in last:
+            continue
+        try:
+            member = _member(beat)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+        last[member.index] = member
+    return tuple(sorted(last.values(), key=lambda member: member.index))
+
+
+def _member(beat: Heartbeat) -> MemberRow:
+    return MemberRow(
+        index=int(beat["index"]),
+        name=str(beat["name"]),
+        incarnation=str(beat["incarnation"]),
+        rebalance=str(beat["rebalance"]),
+        queues=tuple(
+            MemberQueue(
+                queue=int(one["queue"]),
+                role=str(one["role"]),
+                active=bool(one["active"]),
+                status=str(one["status"]),
+                in_flight=int(one["in_flight"]),
+                delivered=int(one["delivered"]),
+                progress=str(one.get("progress", "Idle")),
+                poisoned=int(one.get("poisoned", 0)),
+                poisoned_keys=tuple(map(str, one.get("poisoned_keys", ()))),
+                put_off=int(one.get("put_off", 0)),
+                next_drain_s=float(one.get("next_drain_s", 0.0)),
+            )
+            for one in beat["queues"]
+        ),
+        counts={str(name): int(value) for name, value in beat["counts"].items()},
+    )
+
+
+READY, PAUSED, UNASSIGNED, UNBOUND = "Ready", "Paused", "Unassigned", "Unbound"
+STATUSES = (READY, PAUSED, UNASSIGNED, UNBOUND)
+UNKNOWN_STATUS = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBinding:
+    """A queue or partition at a member: it is active there, or waits to be."""
+
+    member: MemberRow
+    is_primary: bool
+    is_active: bool
+    status: str
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRow:
+    """A queue or partition, who serves it, and its messages.
+
+    - `status`: Ready, Paused, Unassigned, Unbound or Unknown.
+    - `member`: the one that serves it, where it is known; `consumer`: the tag of the active consumer, where the broker
+      reports it.
+    - `bindings`: of all members that are known to consume it.
+    - `ready`, `unacked`: None for a queue that is missing.
+    """
+
+    number: int
+    status: str
+    member: MemberRow | None
+    consumer: str | None
+    ready: Count | None
+    unacked: Count | None
+    bindings: tuple[QueueBinding, ...] = ()
+
+    @property
+    def is_served(self) -> bool:
+        return self.status in (READY, PAUSED)
+
+    @property
+    def server(self) -> str | None:
+        """The name of the member that serves it, or else the tag of the consumer that does."""
+        return self.consumer if self.member is None else self.member.name
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "partition": self.number,
+            "status": self.status,
+            "member": None if self.member is None else self.member.name,
+            "consumer_tag": self.consumer,
+            "ready": plain(self.ready),
+            "unacked": plain(self.unacked),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session, and the member that has it."""
+
+    status: SessionStatus
+    member: MemberRow | None
+
+    @property
+    def server(self) -> str | None:
+        """The name of the member that has it, or else the tag of the consumer that does."""
+        return self.status.consumer_tag if self.member is None else self.member.name
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRows:
+    """The sessions of a group. `pool`: messages that no session has yet."""
+
+    is_closed: bool
+    pool: int
+    rows: tuple[SessionRow, ...]
+
+    @property
+    def stranded(self) -> list[SessionStatus]:
+        """Those with messages and no consumer, closing ones too: nobody else gets these messages."""
+        return [one.status for one in self.rows if one.status.is_stranded]
+
+    @property
+    def stranded_first(self) -> list[SessionRow]:
+        return sorted(self.rows, key=lambda one: not one.status.is_stranded)
+
+    def undrained(self, session: str | None = None) -> SessionRows:
+        """Those that have messages, or the one of this name if it has."""
+        rows = tuple(
+            one for one in self.rows if one.status.messages and session in (None, one.status.session)
+        )
+        return SessionRows(self.is_closed, self.pool, rows)
+
+    @property
+    def messages(self) -> int:
+        return sum(one.status.messages for one in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedQueue:
+    """A queue on the broker. `number` is None for the one that all members consume; `status` is None for a queue that
+    should be there and is not."""
+
+    name: str
+    number: int | None
+    status: QueueStatus | Unknown | None
+
+    @property
+    def active_tag(self) -> str | Unknown | None:
+        """The active consumer's tag; None where there is none."""
+        if self.status is None or self.status is UNKNOWN:
+            return self.status
+        return self.status.active_consumer
+
+    def count(self, field: str) -> Count | None:
+        if self.status is None or self.status is UNKNOWN:
+            return self.status
+        count: Count | None = getattr(self.status, field)
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue on the broker, and who serves it.
+
+    `server` is the name of the active member, or else the tag of the active consumer: None where there is none, and
+    where all members consume the one queue. `progress`: `Stalled` or `Blocked` if one of its members reports it, or
+    else what the active one reports; None when nobody is known to serve it.
+    """
+
+    queue: ObservedQueue
+    member: MemberRow | None
+    server: str | Unknown | None
+    progress: str | None
+
+    @property
+    def is_missing(self) -> bool:
+        return self.queue.status is None
+
+    def to_json(self) -> dict[str, Any]:
+        counts = ("ready", "unacked", "consumers")
+        return {
+            "name": self.queue.name,
+            "exists": "unknown" if self.queue.status is UNKNOWN else not self.is_missing,
+            **{name: plain(self.queue.count(name)) for name in counts},
+            "active_consumer": plain(self.queue.active_tag),
+            "active_member": None if self.member is None else self.member.name,
+        }
+
+
+def plain(value: Any) -> Any:
+    """For `--json`."""
+    return "unknown" if value is UNKNOWN else value
