@@ -13,6 +13,7 @@ from typing import Self
 from lbg_broker.amqp import Table
 from lbg_broker.client.connection import ClientConnection
 from lbg_broker.client.errors import ConnectError, CredentialsUnreadable, SettingsError, TlsError
+from lbg_broker.client.retransmit import doubled_s
 from lbg_broker.client.settings import ConnectionSettings
 
 
@@ -30,8 +31,8 @@ class Backoff:
 
     def delay_s(self, failures: int) -> float:
         """The wait after so many failures in a row, 1 for the first."""
-        longest = min(self.max_s, self.first_s * 2.0 ** min(failures - 1, 32))
-        return longest * (1 - self.jitter * self.random.random())
+        longest_s = doubled_s(self.first_s, self.max_s, failures - 1)
+        return longest_s * (1 - self.jitter * self.random.random())
 
 
 async def connect(

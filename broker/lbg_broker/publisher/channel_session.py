@@ -20,6 +20,7 @@ from lbg_broker.client import (
     ConnectionLost,
     NotFound,
 )
+from lbg_broker.client.retransmit import ANSWER_S, doubled_s
 from lbg_broker.group import GroupSpec, Names, is_closed_in, repartition_in
 from lbg_broker.publisher.errors import BrokerRefused, GroupClosed, GroupGone, SizeRefused
 from lbg_broker.publisher.events import ChannelRenewed, IngressClosed, IngressOpen
@@ -104,8 +105,6 @@ ANSWERS_S = 2.0
 # The group's record is read then as well: a closed ingress refuses as a full queue does.
 RECORD_LOOK_S = 2.0
 
-# A quorum queue that has its majority back answers within 15 s what it was sent without one, or never.
-RENEW_AFTER_S = 20.0
 RENEW_AFTER_MAX_S = 160.0
 
 
@@ -133,13 +132,14 @@ async def run_channel(
     Repartitioned when its group changes, AccessDenied when perhaps it does; GroupGone, GroupClosed and
     BrokerRefused are final."""
     loop = asyncio.get_running_loop()
-    patience_s = RENEW_AFTER_S
+    in_vain = 0  # new channels, since one confirmed something
     while True:
         channel = await connection.open_channel()
         await channel.confirm_select()
         carrying.attach(connection, channel)
         on_attached()
         confirmed = carrying.machine.counts.confirmed
+        patience_s = doubled_s(ANSWER_S, RENEW_AFTER_MAX_S, in_vain)
         doubting = loop.create_task(_doubt(connection, carrying, names, patience_s))
         try:
             ends = (connection.closed, channel.closed, doubting)
@@ -157,8 +157,7 @@ async def run_channel(
         await channel.close()
         if isinstance(doubt, Repartitioned):
             raise doubt
-        helped = carrying.machine.counts.confirmed > confirmed
-        patience_s = RENEW_AFTER_S if helped else min(2 * patience_s, RENEW_AFTER_MAX_S)
+        in_vain = 0 if carrying.machine.counts.confirmed > confirmed else in_vain + 1
     reason = channel.closed.result() if channel.closed.done() else connection.closed.result()
     if isinstance(reason, NotFound):
         raise GroupGone(f"group {names.group!r} was deleted while it was published to: {reason}")

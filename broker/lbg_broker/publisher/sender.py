@@ -154,7 +154,7 @@ class Sender:
 
     async def pause(self, *, up_to_s: float) -> None:
         """Send nothing any more on this channel, and wait for the answers to what was sent."""
-        self.machine.blocked(True)
+        self.machine.blocked(True, self._loop.time())
         deadline = self._loop.time() + up_to_s
         while self.machine.in_flight and self._loop.time() < deadline:  # noqa: ASYNC110 (a drain with a deadline)
             await asyncio.sleep(0.01)
@@ -274,11 +274,11 @@ class Sender:
         self.step_soon()
 
     def _on_blocked(self, reason: str) -> None:
-        self.machine.blocked(True)
+        self.machine.blocked(True, self._loop.time())
         self._hooks.tell(events.Blocked(reason))
 
     def _on_unblocked(self) -> None:
-        self.machine.blocked(False)
+        self.machine.blocked(False, self._loop.time())
         self._hooks.tell(events.Unblocked())
         self.step_soon()
 

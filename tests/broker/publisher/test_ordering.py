@@ -171,10 +171,10 @@ def test_a_blocked_connection_sends_nothing_and_still_takes_answers() -> None:
     machine = machine_of()
     accept(machine, 6)
     machine.step(0)
-    machine.blocked(True)
+    machine.blocked(True, 20.0)
     machine.answered(4, multiple=True, ok=True, now=0)
     assert machine.step(0).sends == []
-    machine.blocked(False)
+    machine.blocked(False, 20.0)
     assert seqs(machine.step(0).sends) == [4, 5]
 
 
@@ -315,14 +315,24 @@ def test_a_queue_that_answers_nothing_is_silent_until_it_does() -> None:
     machine.answered(1, multiple=False, ok=True, now=14.9)
     assert machine.silent_queues(15.0, for_s=5) == {1}
     assert machine.silent_queues(20.0, for_s=5) == {0, 1}, "its other message waits since then"
-    machine.blocked(True)
+    machine.blocked(True, 20.0)
     assert machine.silent_queues(20.0, for_s=5) == set()
-    machine.blocked(False)
+    machine.blocked(False, 20.0)
     machine.answered(4, multiple=True, ok=True, now=20.0)
     assert machine.silent_queues(60.0, for_s=5) == set()
     accept(machine, 1, KEY_OF_QUEUE[0])
     machine.step(60.0)
     assert machine.silent_queues(61.0, for_s=5) == set(), "counted from when it was sent"
+
+
+def test_the_time_in_which_the_broker_blocks_publishers_is_no_silence() -> None:
+    machine = machine_of()
+    accept(machine, 1)
+    machine.step(0.0)
+    machine.blocked(True, 1.0)
+    machine.blocked(False, 60.0)
+    assert machine.silent_queues(64.9, for_s=5) == set()
+    assert machine.silent_queues(65.0, for_s=5) == {0}
 
 
 def test_nothing_is_silent_without_a_connection() -> None:

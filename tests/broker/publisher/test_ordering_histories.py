@@ -72,7 +72,7 @@ class History:
             moves[self.choices.below(len(moves))]()
 
     def _finish(self) -> None:
-        self.machine.blocked(False)
+        self.machine.blocked(False, self.now)
         for _ in range(10_000):
             if self.machine.stamper.position < len(self.inputs):
                 self._accept()
@@ -142,7 +142,7 @@ class History:
             self.broker.process(self.broker.lost[self.choices.below(len(self.broker.lost))])
 
     def _block(self) -> None:
-        self.machine.blocked(bool(self.choices.below(2)))
+        self.machine.blocked(bool(self.choices.below(2)), self.now)
 
     def _save(self) -> None:
         floor = self.machine.floor

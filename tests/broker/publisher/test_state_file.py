@@ -21,12 +21,13 @@ IDENTITY = Identity("p", "0a", 7, {"key": "id"})
 ROWS = [Row(number, number + 1, f"k{number % 4}", "t", b"%d" % number) for number in range(1, 21)]
 
 
-def publish(machine: SendWindow, rows: list[Row], state: StateFile) -> None:
+def publish(machine: SendWindow, rows: list[Row], state: StateFile) -> list[StampedMessage]:
     for row in rows:
         machine.accept(row.key, row.topic, row.body)
     sends = machine.step(0).sends
     last = max(sends, key=lambda message: message.position)
     state.note_sent(last.position + 1, last.digest)
+    return sends
 
 
 def resuming(state: StateFile) -> InputVerifier:
@@ -43,8 +44,8 @@ def interrupted(path: Path) -> SendWindow:
     with StateFile.open(path, IDENTITY, SPEC) as state:
         machine = SendWindow(SPEC, seed=state.identity.seed)
         machine.connected(fenced=True)
-        publish(machine, ROWS[:10], state)
-        tags = {message.position: tag for tag, message in machine._by_tag.items()}
+        sends = publish(machine, ROWS[:10], state)
+        tags = {message.position: tag for tag, message in enumerate(sends, start=1)}
         for position in (0, 1, 2, 3, 5, 6):
             machine.answered(tags[position], multiple=False, ok=True, now=0)
         state.save(machine, at_once=True)
