@@ -11,12 +11,14 @@ from lbg_broker.client.channel import Channel
 from lbg_broker.client.connection import ClientConnection
 from lbg_broker.client.errors import ClientError, Nacked, Unroutable
 from lbg_broker.client.messages import Returned
+from lbg_broker.client.retransmit import OpenTags
 
 UNCONFIRMED_MAX_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class _PendingConfirm:
+    tag: int
     confirmed: asyncio.Future[None]
     size_bytes: int
     message: tuple[str, str, bytes] | None  # exchange, routing key and body, of a mandatory one
@@ -36,8 +38,7 @@ class ConfirmingPublisher:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._max_unconfirmed_bytes = max_unconfirmed_bytes
-        self._unconfirmed: dict[int, _PendingConfirm] = {}
-        self._order: deque[int] = deque()
+        self._unconfirmed = OpenTags[_PendingConfirm]()
         self._mandatory: dict[tuple[str, str, bytes], deque[_PendingConfirm]] = {}
         self._room = asyncio.Event()
         self._room.set()
@@ -100,8 +101,8 @@ class ConfirmingPublisher:
         confirmed = self._loop.create_future()
         size_bytes = len(body) + len(header)
         message = (exchange, routing_key, body) if mandatory else None
-        entry = self._unconfirmed[tag] = _PendingConfirm(confirmed, size_bytes, message)
-        self._order.append(tag)
+        entry = _PendingConfirm(tag, confirmed, size_bytes, message)
+        self._unconfirmed.sent(tag, entry)
         if message is not None:
             self._mandatory.setdefault(message, deque()).append(entry)
         self.unconfirmed_bytes += size_bytes
@@ -119,33 +120,24 @@ class ConfirmingPublisher:
 
     async def flush(self) -> None:
         """Wait until everything published so far is confirmed, refused or lost. Raises nothing for them."""
-        waiting = [entry.confirmed for entry in self._unconfirmed.values()]
+        waiting = [entry.confirmed for entry in self._unconfirmed.open]
         if waiting:
             await asyncio.wait(waiting)
 
     def _on_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
-        order = self._order
-        if multiple:
-            while order and order[0] <= tag:
-                self._settle(order.popleft(), ok)
-        else:
-            self._settle(tag, ok)
-            while order and order[0] not in self._unconfirmed:
-                order.popleft()
+        for entry in self._unconfirmed.answered(tag, multiple=multiple):
+            self._settle(entry, ok)
         if self.unconfirmed_bytes < self._max_unconfirmed_bytes and not self._room.is_set():
             self._room.set()
 
-    def _settle(self, tag: int, ok: bool) -> None:
-        entry = self._unconfirmed.pop(tag, None)
-        if entry is None:
-            return
+    def _settle(self, entry: _PendingConfirm, ok: bool) -> None:
         self.unconfirmed_bytes -= entry.size_bytes
         if entry.message is not None:
             self._forget_mandatory(entry.message, entry)
         if entry.confirmed.done():  # whoever waited was cancelled
             return
         if not ok:
-            entry.confirmed.set_exception(Nacked(tag))
+            entry.confirmed.set_exception(Nacked(entry.tag))
         elif entry.returned is not None:
             entry.confirmed.set_exception(Unroutable(entry.returned))
         else:
@@ -171,8 +163,7 @@ class ConfirmingPublisher:
 
     def _on_closed(self, closed: asyncio.Future[ClientError | None]) -> None:
         error = closed.result() or self._channel.why_closed()
-        entries, self._unconfirmed = list(self._unconfirmed.values()), {}
-        self._order.clear()
+        entries = self._unconfirmed.clear()
         self._mandatory.clear()
         self.unconfirmed_bytes = 0
         self._room.set()
