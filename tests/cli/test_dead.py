@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 
 from lbg_broker.client import ConnectionSettings, connect
-from lbg_broker.dead_letters import DeadLetter, ReplayResult, Selection, open_dead_queue, replay
-from lbg_broker.dead_letters.letter import rounds
+from lbg_broker.dead_letters import ReplayResult, Selection, open_dead_queue, replay
 from lbg_broker.group import Names
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
@@ -142,11 +141,3 @@ def test_wrong_commands_are_told_what_to_say(lbg: Lbg, broker: Where, group: str
         assert (said.status, "or --all" in said.last_line) == (2, True)
     missing = lbg("dead", "list", "nobody", "--broker", broker.broker)
     assert (missing.status, "there is no group 'nobody'" in missing.last_line) == (1, True)
-
-
-def test_no_key_is_twice_in_a_round() -> None:
-    def letter(key: str | None) -> DeadLetter:
-        return DeadLetter(None, key, "", None, None, None, None, None, "g.1")
-
-    batch = [(letter(key), at) for at, key in enumerate(["a", "b", None, None, "a", "a", "c"])]
-    assert [[at for _, at in each] for each in rounds(batch)] == [[0, 1, 2, 3], [4], [5, 6]]

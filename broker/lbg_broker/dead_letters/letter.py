@@ -12,9 +12,8 @@ from __future__ import annotations
 import base64
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from lbg_broker.client import BasicProperties, Delivery
 from lbg_broker.group import (
@@ -154,8 +153,6 @@ class Selection:
         )
 
 
-T = TypeVar("T")
-
 OF_DEAD_LETTERS = (
     HEADER_REASON,
     HEADER_ATTEMPTS,
@@ -202,24 +199,6 @@ class LetterStamper:
         properties.delivery_mode = 2
         properties.user_id = None  # RabbitMQ refuses another user's name in it
         return properties
-
-
-def rounds(batch: Iterable[tuple[DeadLetter, T]]) -> Iterator[list[tuple[DeadLetter, T]]]:
-    """The batch in its order, in runs that hold no key twice.
-
-    When a queue refuses a message it may still take the next one on the way; of the same key, that must not be.
-    """
-    run: list[tuple[DeadLetter, T]] = []
-    keys: set[str] = set()
-    for letter, what in batch:
-        if letter.key is not None and letter.key in keys:
-            yield run
-            run, keys = [], set()
-        run.append((letter, what))
-        if letter.key is not None:
-            keys.add(letter.key)
-    if run:
-        yield run
 
 
 PAGE_MESSAGES = 64

@@ -15,13 +15,11 @@ from itertools import islice
 from lbg_broker.admin.errors import RecordUnavailable
 from lbg_broker.admin.record import read_group
 from lbg_broker.client import Channel, ClientConnection, ConnectionSettings, Delivery, connect_any
+from lbg_broker.client.retransmit import ANSWER_S
 from lbg_broker.dead_letters.letter import PAGE_MESSAGES, DeadLetter, ReadWindow, Selection
 from lbg_broker.group import GroupSpec, Names
 
 Page = list[tuple[DeadLetter, Delivery]]
-
-ANSWER_S = 20.0
-"""A quorum queue that has its majority back answers within 15 s what it was sent without one, or never."""
 
 TURN_S = 900.0
 """RabbitMQ closes a channel that has held a message for `consumer_timeout`, 30 min by default: before, everything is

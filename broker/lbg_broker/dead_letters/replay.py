@@ -24,16 +24,17 @@ from lbg_broker.client import (
     Nacked,
     Unroutable,
 )
+from lbg_broker.client.retransmit import ANSWER_S, Outgoing, QueueWindow, RetransmitSettings
 from lbg_broker.dead_letters.letter import (
+    PAGE_MESSAGES,
     DeadLetter,
     LetterStamper,
     ReplayStopped,
     Selection,
     hash_in,
-    rounds,
     saved_json,
 )
-from lbg_broker.dead_letters.queue import ANSWER_S, DeadQueue, Page
+from lbg_broker.dead_letters.queue import DeadQueue, Page
 from lbg_broker.group import Engine, GroupSpec, binding_of
 
 
@@ -116,6 +117,13 @@ async def count(queue: DeadQueue, selection: Selection) -> int:
     return sum([len(page) async for page in queue.pages(selection)])
 
 
+Replayed = Outgoing[tuple[DeadLetter, Delivery]]
+
+REPLAY_SETTINGS = RetransmitSettings(
+    window_messages=PAGE_MESSAGES, first_window_messages=PAGE_MESSAGES, one_per_key=True
+)
+
+
 async def replay(queue: DeadQueue, selection: Selection, done: ReplayResult) -> None:
     """Publish those selected to the group again, in their order per key, and then acknowledge them.
 
@@ -125,11 +133,19 @@ async def replay(queue: DeadQueue, selection: Selection, done: ReplayResult) -> 
     publisher = await ConfirmingPublisher.open(queue.connection)
     restamping = LetterStamper(queue.spec)
     binding = Binding(queue.connection, queue.spec)
+    window: QueueWindow[Replayed] = QueueWindow(REPLAY_SETTINGS)
+    now = asyncio.get_running_loop().time
     async for page in _taking(queue, selection, done):
         for letter, _ in page:
             await binding.ensure(letter)
-        for each in rounds(page):
-            await _replay_round(queue, publisher, restamping, each, done)
+        window.pending.extend(Outgoing(one, one[0].key) for one in page)
+        while window.pending:
+            sends: list[Replayed] = []
+            window.take_sendable(sends, now())
+            await _replay_round(queue, publisher, restamping, [message.item for message in sends], done)
+            for message in sends:
+                window.answered(message, ok=True)
+            window.settle(now())
 
 
 async def discard(
