@@ -141,9 +141,8 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
 ) -> None:
     answer_s = 0.2
     talk = await connect(place.url)
-    posting, republished = await talk.open_channel(), await talk.open_channel()
-    await republished.confirm_select()
-    dead = await ConfirmingPublisher.open(talk)
+    posting = await talk.open_channel()
+    dead, republished = await ConfirmingPublisher.open(talk), await ConfirmingPublisher.open(talk)
     posts = Posts(posting, place.names.members, lambda *_: None)
     link = MemberConnection(
         talk, talk, place.names, 0, queues=(), posts=posts, dead=dead, republished=republished

@@ -21,6 +21,7 @@ from lbg_broker.client import (
     Returned,
     connect,
 )
+from lbg_broker.client.retransmit import OpenTags
 from lbg_broker.group import TO_ALL, Names, mailbox_of
 from lbg_sidecar.core.member_core import CONNECTIONS_S
 from lbg_sidecar.core.protocol import LOOK, encode
@@ -106,7 +107,7 @@ class Posts:
         self._channel = channel
         self._exchange = exchange
         self._on_returned = on_returned
-        self._directed: dict[int, tuple[bytes, int]] = {}  # by delivery tag, the oldest first
+        self._directed = OpenTags[tuple[bytes, int]]()
         channel.on_return = self._on_return
         channel.on_confirm = self._on_confirm
 
@@ -117,24 +118,22 @@ class Posts:
             self._channel.publish(self._exchange, TO_ALL, body)
             return
         tag = self._channel.publish(self._exchange, str(post.to), body, mandatory=True)
-        self._directed[tag] = (body, post.to)
+        self._directed.sent(tag, (body, post.to))
 
     def _on_return(self, returned: Returned) -> None:
         """Its confirm follows."""
         self._on_returned(bytes(returned.body), int(returned.routing_key))
 
     def _on_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
-        tags = [tag] if not multiple else [one for one in self._directed if one <= tag]
-        for one in tags:
-            directed = self._directed.pop(one, None)
-            if directed is not None and not ok:
+        for directed in self._directed.answered(tag, multiple=multiple):
+            if not ok:
                 self._on_returned(*directed)
 
 
 class MemberConnection:
     """`index` is the claimed one. Everything that happens comes through the callbacks, in the event loop.
 
-    `dead` and `republished` publish what the member got; both confirm. `attaching` has the queues' channels.
+    `dead` and `republished` publish what the member got. `attaching` has the queues' channels.
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class MemberConnection:
         queues: Sequence[str],
         posts: Posts,
         dead: ConfirmingPublisher,
-        republished: Channel,
+        republished: ConfirmingPublisher,
     ) -> None:
         self.work = work
         self.talk = talk
@@ -185,8 +184,7 @@ class MemberConnection:
             posting = await talk.open_channel()
             await posting.confirm_select()
             dead = await ConfirmingPublisher.open(talk)
-            republished = await talk.open_channel()
-            await republished.confirm_select()
+            republished = await ConfirmingPublisher.open(talk)
             free = await free_among(talk, posting, names, look_at)
             posts = Posts(posting, names.members, on_returned)
             looked = look_at if free is not None else ()
@@ -195,22 +193,15 @@ class MemberConnection:
             talk.abort()
             raise
         link = cls(work, talk, names, index, queues=queues, posts=posts, dead=dead, republished=republished)
-        for channel in (mailbox, posting, dead.channel, republished):
+        for channel in (mailbox, posting, dead.channel, republished.channel):
             link._watch(channel)
         return link
 
     async def new_publisher(self) -> ConfirmingPublisher:
-        """One more like `dead`. Raises ClientError."""
+        """One more like `dead` and `republished`. Raises ClientError."""
         publisher = await ConfirmingPublisher.open(self.talk)
         self._watch(publisher.channel)
         return publisher
-
-    async def new_republished(self) -> Channel:
-        """One more like `republished`. Raises ClientError."""
-        channel = await self.talk.open_channel()
-        self._watch(channel)
-        await channel.confirm_select()
-        return channel
 
     @property
     def is_blocked(self) -> bool:

@@ -74,7 +74,7 @@ class FakeLink:
         self.events: list[tuple[str, int, bytes]] = []
         self._numbers = itertools.count(1)
         self.blocked_looks = 0  # how often the alarm is seen before it is over
-        self.republished = self._channel(first)
+        self.republished = ConfirmingPublisher(self._channel(first))
         self.dead = ConfirmingPublisher(self._channel(first))
 
     @property
@@ -87,9 +87,6 @@ class FakeLink:
 
     async def new_publisher(self) -> ConfirmingPublisher:
         return ConfirmingPublisher(self._channel())
-
-    async def new_republished(self) -> Channel:
-        return self._channel()
 
 
 def held_messages(count: int = COUNT) -> list[InFlight]:
@@ -172,8 +169,7 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
         posting = await talk.open_channel()
         await posting.queue_declare(names.validation, durable=True)
         await posting.queue_bind(names.validation, names.validate, "")
-        republished = await talk.open_channel()
-        await republished.confirm_select()
+        republished = await ConfirmingPublisher.open(talk)
         dead = await ConfirmingPublisher.open(talk)
         posts = Posts(posting, names.members, lambda *_: None)
         link = MemberConnection(
@@ -184,7 +180,7 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
         transport = talk._outlet._transport
         assert transport is not None
         port = transport.get_extra_info("sockname")[1]
-        proxy.swallow |= {(port, republished.number), (port, dead.channel.number)}
+        proxy.swallow |= {(port, republished.channel.number), (port, dead.channel.number)}
         told, messages = Told(), held_messages()
         subject = outgoing(link, told, names)
         for held in messages:
