@@ -25,7 +25,7 @@ run of all cells has them."""
 
 ENGINES = ("embedded", "rabbitmq")
 COUNTED_MODES = (EXCLUSIVE, PARTITIONED)
-"""Modes with queues or partitions to repartition (docs/modes.md, "Changing it")."""
+"""Modes with queues or partitions to repartition (docs/modes.md, "Changes")."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
