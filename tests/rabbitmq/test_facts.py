@@ -192,7 +192,7 @@ async def test_a_closing_quorum_channel_discards_acks_behind_32_others_and_nothi
 async def test_31_acks_and_a_close_at_once_are_never_discarded(
     rabbitmq: RabbitNode, rabbit_vhost: str
 ) -> None:
-    """What a member keeps to: `UNPROVEN_FRAMES_MAX` of lbg_sidecar.core.acks, and 16 at the close."""
+    """What a member keeps to: `UNPROVEN_FRAMES_MAX` of lbg_broker.client.ack_window, and 16 at the close."""
     for _ in range(20):
         async with queue_on(rabbit_vhost, of_a_group(rabbitmq.version), holding=range(32)) as queue:
             active = await queue.attach(prefetch=31)

@@ -15,6 +15,7 @@ from itertools import islice
 from lbg_broker.admin.errors import RecordUnavailable
 from lbg_broker.admin.record import read_group
 from lbg_broker.client import Channel, ClientConnection, ConnectionSettings, Delivery, connect_any
+from lbg_broker.client.ack_window import APPLIED_AFTER_S
 from lbg_broker.client.retransmit import ANSWER_S
 from lbg_broker.dead_letters.letter import PAGE_MESSAGES, DeadLetter, ReadWindow, Selection
 from lbg_broker.group import GroupSpec, Names
@@ -24,10 +25,6 @@ Page = list[tuple[DeadLetter, Delivery]]
 TURN_S = 900.0
 """RabbitMQ closes a channel that has held a message for `consumer_timeout`, 30 min by default: before, everything is
 given back and read again from the oldest on."""
-
-APPLIED_AFTER_S = 0.1
-"""A quorum queue's channel that closes can discard acknowledgements behind 32 others. When it has answered
-basic.cancel the queue has applied those 32; the rest is on its way to it within milliseconds."""
 
 
 class DeadQueue:
@@ -98,6 +95,8 @@ class DeadQueue:
         if self._consumer is not None:
             await self._channel.cancel(self._consumer)
         if self._acked:
+            # A channel that closes can discard acknowledgements behind 32 others. When it has answered basic.cancel the
+            # queue has applied those 32, and the rest is on its way to it.
             await asyncio.sleep(APPLIED_AFTER_S)
         await self._channel.close()
 

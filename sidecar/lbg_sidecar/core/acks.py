@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
+from lbg_broker.client.ack_window import UNPROVEN_FRAMES_MAX
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Ack, Done, Effect
 
@@ -54,16 +55,6 @@ SINGLE_ACKS_AT_ONCE = 4
 it has waited this long, this many in one ack interval. So a blocked key fills the prefetch window with its own
 messages only, and a crash repeats what was done lately, not all that was done since."""
 
-UNPROVEN_FRAMES_MAX = 15
-"""With the 16 of a close (`SINGLE_ACKS_AT_CLOSE`, and a cumulative one) they are fewer than 32."""
-
-APPLIED_AFTER_S = 0.1
-"""A frame counts as applied after this time, where the queue may have nothing more to deliver …"""
-
-FULL_APPLIED_AFTER_S = 1.0
-"""… and after this time where the window was full, so that deliveries should have followed it: a broker that stands
-still for a moment (a disk, the CPU) finds all acks of that time, and the close, in one read."""
-
 
 class AckScheduler:
     """`frames_are_lost`: a closing channel may discard acks."""
@@ -105,7 +96,7 @@ class AckScheduler:
             at = attachment.acked_at + self._interval_s
             room = self._room(attachment, now)
             if room == 0:
-                at = max(at, attachment.unproven[0][1])
+                at = max(at, attachment.ack_frames.next_room_at)
             if now >= at or len(ack_window.prefix) * 4 >= attachment.prefetch:
                 self._ack(attachment, now, singly_max=min(SINGLE_ACKS_AT_ONCE, max(0, room - 1)))
                 at = now + self._interval_s
@@ -130,18 +121,17 @@ class AckScheduler:
         """Number of ack frames that may be sent beside those in flight."""
         if not self._frames_are_lost:
             return UNPROVEN_FRAMES_MAX
-        unproven = attachment.unproven
-        proven = attachment.delivered - attachment.prefetch
-        while unproven and (unproven[0][0] <= proven or unproven[0][1] <= now):
-            unproven.popleft()
-        return max(0, UNPROVEN_FRAMES_MAX - len(unproven))
+        return attachment.ack_frames.room(now, delivered=attachment.delivered, prefetch=attachment.prefetch)
 
     def _ack(self, attachment: Attachment, now: float, *, singly_max: int) -> None:
         ack_window = attachment.ack_window
         done = ack_window.take()
         if done:
             self._effects.append(Ack(attachment, done[-1].tag))
-        singly = ack_window.take_scattered(singly_max, done_before=now - SINGLE_ACK_AFTER_S)
+        done_before = now - SINGLE_ACK_AFTER_S
+        singly = ack_window.take_scattered(
+            singly_max, is_due=lambda held: (held.finished_at or 0.0) <= done_before
+        )
         self._sent(attachment, done, singly, now)
 
     def _sent(self, attachment: Attachment, done: list[InFlight], singly: list[InFlight], now: float) -> None:
@@ -152,13 +142,9 @@ class AckScheduler:
         attachment.acked_at = now
         self._effects.append(Done((*done, *singly), settled=True))
         if self._frames_are_lost:
-            self._on_the_way(attachment, [len(done)] * bool(done) + [1] * len(singly), now)
-
-    def _on_the_way(self, attachment: Attachment, frames: Iterable[int], now: float) -> None:
-        """`frames`: how many messages each acknowledges. The queue has applied them when more was delivered than the
-        window and what they and those before them acknowledged."""
-        is_full = attachment.delivered - attachment.acked >= attachment.prefetch
-        applied_at = now + (FULL_APPLIED_AFTER_S if is_full else APPLIED_AFTER_S)
-        for count in frames:
-            attachment.acked += count
-            attachment.unproven.append((attachment.acked, applied_at))
+            attachment.ack_frames.sent(
+                [len(done)] * bool(done) + [1] * len(singly),
+                now,
+                delivered=attachment.delivered,
+                prefetch=attachment.prefetch,
+            )

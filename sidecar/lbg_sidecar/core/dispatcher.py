@@ -291,7 +291,7 @@ class Dispatcher:
         those that are at work or done, which are to be settled as soon as they can be."""
         idle: list[InFlight] = []
         others: list[InFlight] = []
-        for held in attachment.ack_window.of_tags(frozenset(tags)):
+        for held in _of_tags(attachment, tags):
             (others if self._is_at_work(held) or held.outcome is not None else idle).append(held)
         self.lanes.withdraw(attachment, frozenset(idle))
         self._release(attachment, idle)
@@ -305,7 +305,7 @@ class Dispatcher:
     ) -> tuple[list[InFlight], list[InFlight]]:
         """The broker has given these deliveries to another consumer. Returns all that were not acknowledged, and those
         of them that are at work."""
-        gone = attachment.ack_window.of_tags(frozenset(tags))
+        gone = _of_tags(attachment, tags)
         at_work = [held for held in gone if self._is_at_work(held)]
         idle = frozenset(held for held in gone if held not in at_work and held.outcome is None)
         self.lanes.withdraw(attachment, idle)
@@ -420,3 +420,8 @@ class Dispatcher:
         if len(self._durations) < 64:
             return None
         return sorted(self._durations)[len(self._durations) * 99 // 100]
+
+
+def _of_tags(attachment: Attachment, tags: Collection[int]) -> list[InFlight]:
+    wanted = frozenset(tags)
+    return [held for held in attachment.ack_window.all_unacked() if held.tag in wanted]

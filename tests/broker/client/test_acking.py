@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.client.ack_window import APPLIED_AFTER_S, HOLD_S, UNPROVEN_FRAMES_MAX, AckBatcher
+from lbg_broker.client.ack_window import (
+    APPLIED_AFTER_S,
+    FULL_APPLIED_AFTER_S,
+    HOLD_S,
+    UNPROVEN_FRAMES_MAX,
+    AckBatcher,
+    AckFrames,
+)
 
 
 class Ledger:
@@ -221,6 +228,38 @@ def test_a_delivery_beyond_the_prefetch_proves_the_acks_before_it(clock):
     settle_one_by_one(acks, ledger, range(21, 31))
     assert len(ledger.acks) == UNPROVEN_FRAMES_MAX + 10
     assert acks.frames_sent == len(ledger.acks)
+
+
+def test_where_the_window_was_full_a_frame_counts_as_applied_later(clock):
+    """Deliveries should have followed it: a broker that stands still reads those acks and a close at once."""
+    ledger = Ledger(prefetch_count=40)
+    acks = AckBatcher(ledger)
+    ledger.last_delivery_tag = 40
+    for tag in range(1, UNPROVEN_FRAMES_MAX + 2):
+        acks.settle(tag)
+        ledger.end_turn()
+        clock.pass_time(HOLD_S)
+    assert len(ledger.acks) == UNPROVEN_FRAMES_MAX
+    clock.pass_time(2 * APPLIED_AFTER_S)
+    assert len(ledger.acks) == UNPROVEN_FRAMES_MAX
+    clock.pass_time(FULL_APPLIED_AFTER_S)
+    assert ledger.acks[-1] == UNPROVEN_FRAMES_MAX + 1
+
+
+def test_a_delivery_beyond_the_window_proves_as_many_acks_as_it_is_beyond():
+    frames = AckFrames()
+    for _ in range(UNPROVEN_FRAMES_MAX):
+        frames.sent([1], 0.0, delivered=100, prefetch=100)
+    assert frames.room(0.0, delivered=100, prefetch=100) == 0
+    assert frames.room(0.0, delivered=103, prefetch=100) == 3
+    assert frames.room(APPLIED_AFTER_S, delivered=103, prefetch=100) == UNPROVEN_FRAMES_MAX
+
+
+def test_without_a_prefetch_deliveries_prove_nothing():
+    frames = AckFrames()
+    frames.sent([5], 0.0, delivered=1000, prefetch=0)
+    assert frames.room(0.0, delivered=2000, prefetch=0) == UNPROVEN_FRAMES_MAX - 1
+    assert frames.next_room_at == APPLIED_AFTER_S
 
 
 def test_nothing_is_sent_on_a_closed_channel(clock):

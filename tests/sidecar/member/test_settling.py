@@ -56,7 +56,7 @@ def test_only_what_is_done_for_long_enough_is_acked_singly() -> None:
     two.finished_at, three.finished_at = 1.0, 2.0
     attachment.ack_window.done(two)
     attachment.ack_window.done(three)
-    assert attachment.ack_window.take_scattered(5, done_before=1.5) == [two]
+    assert attachment.ack_window.take_scattered(5, is_due=lambda held: held.finished_at == 1.0) == [two]
 
 
 @given(st.permutations(range(12)), st.lists(st.integers(0, 3), min_size=12, max_size=12))
