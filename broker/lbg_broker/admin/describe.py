@@ -177,18 +177,30 @@ class Description:
         return next((word for word in _LEAST_SETTLED_FIRST if word in reported), UNKNOWN_STATUS)
 
     @property
+    def is_settled(self) -> bool:
+        """True if every queue or partition is the primary of a member, and none is to move.
+
+        Who is active may be unknown yet: a broker does not report a consumer to it before its first message.
+        """
+        if self.is_shared:
+            return True
+        rows = self.known_services
+        primaries = sum(one.is_primary for row in rows for one in row.bindings)
+        return 0 < len(rows) == primaries and self.rebalance == READY
+
+    @property
     def unserved(self) -> list[int]:
         """Numbers of the queues or partitions that no member is known to serve; where all members consume one queue,
         that one unless it has a consumer."""
         if self.is_shared:
             consumers = [queue.count("consumers") for queue in self.queues]
             return [] if any(count is UNKNOWN or count for count in consumers) else [0]
-        return [one.number for one in self._known_services if not one.is_served]
+        return [one.number for one in self.known_services if not one.is_served]
 
     @property
     def service_counts(self) -> dict[str, int] | None:
         """Number of queues or partitions in each status; None where there are none, or one is unknown."""
-        statuses = [one.status for one in self._known_services]
+        statuses = [one.status for one in self.known_services]
         if not statuses or UNKNOWN_STATUS in statuses:
             return None
         return {status: statuses.count(status) for status in STATUSES}
@@ -197,7 +209,7 @@ class Description:
     def served_by(self) -> dict[int, list[int]]:
         """Numbers of the queues or partitions that each member serves, by the member's index."""
         served: dict[int, list[int]] = {member.index: [] for member in self._known_members}
-        for one in self._known_services:
+        for one in self.known_services:
             if one.member is not None:
                 served[one.member.index].append(one.number)
         return served
@@ -267,7 +279,8 @@ class Description:
         return () if self.members is UNKNOWN else self.members
 
     @property
-    def _known_services(self) -> tuple[ServiceRow, ...]:
+    def known_services(self) -> tuple[ServiceRow, ...]:
+        """`services`, and none where they could not be read."""
         return () if self.services is UNKNOWN else self.services
 
     @cached_property

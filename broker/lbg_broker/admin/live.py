@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 
 from lbg_broker.admin.actions import (
     Action,
@@ -24,7 +24,15 @@ from lbg_broker.admin.actions import (
     WriteRecord,
 )
 from lbg_broker.admin.amqp import AmqpAdmin
-from lbg_broker.admin.errors import Denied, Refused, StillInUse, Unreachable, Unsupported, would_break
+from lbg_broker.admin.errors import (
+    AdminError,
+    Denied,
+    Refused,
+    StillInUse,
+    Unreachable,
+    Unsupported,
+    would_break,
+)
 from lbg_broker.admin.heartbeats import collect_heartbeats
 from lbg_broker.admin.ingress import restore_permissions
 from lbg_broker.admin.lag import LagReader
@@ -33,9 +41,9 @@ from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.observe import NO_API, SnapshotReader, Survey, observe_many
 from lbg_broker.admin.policies import losses, reorderings
 from lbg_broker.admin.protocol import Heartbeat
-from lbg_broker.admin.snapshot import Snapshot, Unknown
+from lbg_broker.admin.snapshot import QueueStatus, Snapshot, Unknown
 from lbg_broker.client import ConnectionSettings
-from lbg_broker.group import Engine, GroupSpec, Topology
+from lbg_broker.group import Engine, GroupSpec, Topology, is_native, stream_queues
 
 
 class LiveAdmin:
@@ -93,6 +101,18 @@ class LiveAdmin:
         """Snapshot of each group from lists, by its name; see `lbg_broker.admin.observe`."""
         management = self.management_for("groups can only be surveyed")
         return await observe_many(self.amqp, management, specs, self._last_survey)
+
+    async def observe_queues(self, spec: GroupSpec) -> Snapshot:
+        """Snapshot of the queues that carry the group's messages, and of nothing else: for a view that is drawn several
+        times a second. The record is taken to be that of `spec`. Raises AdminError."""
+        engine = await self.amqp.engine()
+        names = stream_queues(spec, engine)
+        queues: Mapping[str, QueueStatus | Unknown | None] = {}
+        if is_native(spec, engine) and self._management is not None:
+            with suppress(AdminError):  # AMQP counts its messages
+                queues = (await self._management.queues_of([spec.name], is_sampled=False))[spec.name]
+        queues = {name: queues.get(name) for name in names} if queues else await self.amqp.counts_of(names)
+        return Snapshot(engine, record=spec.to_record(), queues=queues)
 
     async def listen_many(
         self, groups: Sequence[str], *, seconds: float

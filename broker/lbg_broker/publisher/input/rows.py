@@ -281,6 +281,17 @@ def read_rows(source: Source, options: RowOptions) -> Iterator[list[Row | BadRow
         yield batch
 
 
+def count_rows(source: Source, options: RowOptions) -> int:
+    """Number of messages that an input has. Raises BadRow for the first row that is none, and InputError."""
+    rows = 0
+    for batch in read_rows(source, options):
+        for row in batch:
+            if isinstance(row, BadRow):
+                raise row
+        rows += len(batch)
+    return rows
+
+
 def without_rows(source: Source) -> str:
     """Reason for which an input had no row: an empty one, or one of another format than it was taken for."""
     header = source.header_read

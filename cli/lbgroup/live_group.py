@@ -1,0 +1,98 @@
+"""A group as it is now, for live views: its description, kept up to date by heartbeats and by counts of its queues."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from lbg_broker.admin import ProvisioningError
+from lbg_broker.admin.describe import describe
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.rows import members_of
+from lbg_broker.admin.snapshot import UNKNOWN, Snapshot
+from lbg_broker.client import Delivery
+from lbg_broker.group import TO_ALL, Engine, GroupSpec, Names, stream_queues
+
+READ_EVERY_S = 0.4
+
+
+class LiveGroup:
+    """The last snapshot, and the last heartbeat of each member until it is forgotten. No I/O."""
+
+    def __init__(self, spec: GroupSpec, engine: Engine) -> None:
+        self.spec = spec
+        self._beats: dict[str, Mapping[str, Any]] = {}
+        self.sees(
+            Snapshot(
+                engine, record=spec.to_record(), queues=dict.fromkeys(stream_queues(spec, engine), UNKNOWN)
+            )
+        )
+
+    def sees(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._describe()
+
+    def hears(self, beat: Mapping[str, Any]) -> bool:
+        """Whether it is a heartbeat of this version; what is none is passed over."""
+        if is_heartbeat := bool(members_of([beat])):
+            self._beats[str(beat["name"])] = beat
+            self._describe()
+        return is_heartbeat
+
+    def forget(self, name: str) -> None:
+        """A member that is gone."""
+        if self._beats.pop(name, None) is not None:
+            self._describe()
+
+    def name_of(self, index: object) -> str:
+        """The name of the member with this index."""
+        names = (str(beat["name"]) for beat in self._beats.values() if beat["index"] == index)
+        return next(names, f"member {index}")
+
+    def _describe(self) -> None:
+        self.description = describe(self.spec.name, self._snapshot, beats=self._beats.values())
+
+
+@contextlib.asynccontextmanager
+async def observed(
+    admin: LiveAdmin,
+    spec: GroupSpec,
+    *,
+    on_message: Callable[[Mapping[str, Any]], None],
+    on_snapshot: Callable[[Snapshot], None],
+) -> AsyncIterator[None]:
+    """For the length of the block: what members send to all, and the group's queues several times a second."""
+
+    def on_deliveries(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            with contextlib.suppress(ValueError):
+                message = json.loads(bytes(delivery.body))
+                if isinstance(message, dict):
+                    on_message(message)
+
+    async def read() -> None:
+        while True:
+            with contextlib.suppress(ProvisioningError):  # what cannot be read now is passed over
+                on_snapshot(await admin.observe_queues(spec))
+            await asyncio.sleep(READ_EVERY_S)
+
+    queue = await admin.amqp.own_queue()
+    async with admin.amqp.link.channel(within_s=None) as channel:
+        await channel.consume(queue, on_deliveries, no_ack=True)
+        await admin.amqp.bind_own(queue, [Names(spec.name).members], key=TO_ALL)
+        async with running(read()):
+            yield
+
+
+@contextlib.asynccontextmanager
+async def running(work: Any) -> AsyncIterator[None]:
+    """`work` for the length of the block."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
