@@ -34,7 +34,9 @@ def reference() -> str:
 
 
 def _pages(command: click.Command, name: str, parent: click.Context) -> Iterator[str]:
-    context = click.Context(command, info_name=name, parent=parent, terminal_width=WIDTH)
+    context = click.Context(
+        command, info_name=name, parent=parent, terminal_width=WIDTH, **command.context_settings
+    )
     yield _page(command, context)
     if isinstance(command, click.Group):
         for inner_name in command.list_commands(context):

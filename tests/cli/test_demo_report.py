@@ -7,10 +7,10 @@ import json
 
 from rich.console import Console
 
-from lbgroup.demo.model import DemoModel, Kill
-from lbgroup.demo.report import demo_report
-from lbgroup.demo.screen import finale
-from lbgroup.demo.script import MEMBERS
+from lbg_broker.group import UNCOUNTED_MODES, Engine, GroupSpec, Mode
+from lbgroup.demo.model import DemoModel
+from lbgroup.demo.report import Kill, demo_report
+from lbgroup.demo.screen import summary
 
 
 def move(was: str, now: str, at_us: int, *, queue: int = 0, repeated: int = 0, redelivered: int = 0):
@@ -50,7 +50,7 @@ def rewind(key: str | None, at_us: int, *, redelivered: bool = True) -> dict[str
     return {"kind": "rewind", "key": key, "at_us": at_us, "redelivered": redelivered}
 
 
-KILL = Kill("m2", 1.0, 1_000_000, in_flight=5)
+KILL = Kill("m2", 1.0, 1_000_000)
 
 
 def report(*moves: dict[str, object], kills: tuple[Kill, ...] = (KILL,), **more: object) -> dict[str, object]:
@@ -122,12 +122,19 @@ def test_in_partitions_a_message_without_a_key_came_again_because_of_the_kill_if
         assert told["kills"][0]["in_flight"] == after_kills + 1
 
 
+def scene(mode: Mode = "Exclusive") -> DemoModel:
+    queues = 1 if mode in UNCOUNTED_MODES else 2
+    spec = GroupSpec(
+        "t", "t", hash_count=4, queue_count=queues, queue_size_mb=1, client_username="t", mode=mode
+    )
+    return DemoModel("t", rows=1, spec=spec, engine=Engine.parse("LBG", "0.1.0"))
+
+
 def test_the_last_screen_says_whether_it_held() -> None:
-    scene = DemoModel.of("t", rows=1, queues=2, members=MEMBERS, acts=1)
     for ok, words in ((True, "nothing lost, nothing out of order"), (False, "FAILED: 4 lost")):
         found = report(move("m2", "m1", 1_006_000), ok=ok, lost=0 if ok else 4)
         console = Console(width=120, file=io.StringIO())
-        console.print(finale(scene, found, width=120))
+        console.print(summary(scene(), found, width=120))
         assert isinstance(console.file, io.StringIO)
         assert words in console.file.getvalue()
 
@@ -145,8 +152,7 @@ def test_where_nothing_moves_what_came_again_came_again_because_of_the_kill() ->
 
 def test_the_last_screen_of_sessions_says_that_no_message_is_in_two_and_shows_no_moves() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
-    scene = DemoModel.of("t", rows=1, queues=1, members=MEMBERS, acts=1, mode="Sessions")
-    console.print(finale(scene, in_sessions(), width=100))
+    console.print(summary(scene("Sessions"), in_sessions(), width=100))
     drawn = console.export_text()
     assert "in two sessions" in drawn
     assert "m1:60 m2:40" in drawn

@@ -1,8 +1,10 @@
-"""The demo's scene, fed with beats and the validator's events by hand."""
+"""The demo's scene, fed with heartbeats and the validator's events by hand."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,15 +17,37 @@ from lbg_broker.admin.snapshot import (
     QueueStatus,
     SessionsStatus,
     SessionStatus,
+    Snapshot,
 )
-from lbg_broker.group import MODES
-from lbgroup.demo.model import DemoModel, MemberState, Meter, sparkline
-from lbgroup.demo.screen import PlainView, colours_of, frame, status_line
-from lbgroup.demo.script import MEMBERS, SCRIPT, Act, Do, Pacing, rate_for, script_of
+from lbg_broker.group import MODES, UNCOUNTED_MODES, Engine, GroupSpec
+from lbg_broker.publisher import BadRow, RowOptions, open_source
+from lbg_broker.publisher.input.rows import count_rows
+from lbgroup.demo.command import rate_for
+from lbgroup.demo.model import COLOURS, DemoModel
+from lbgroup.demo.screen import PlainView, frame, status_line
+from lbgroup.demo.script import MEMBERS, SCRIPT, Act, Do, Pacing, script_of
+from lbgroup.live_map import MemberState, Meter
+
+ENGINE = Engine.parse("LBG", "0.1.0")
+
+
+def model(mode: Any = "Exclusive") -> DemoModel:
+    queues = 1 if mode in UNCOUNTED_MODES else 2
+    spec = GroupSpec(
+        "demo", "demo", hash_count=8, queue_count=queues, queue_size_mb=1, client_username="demo", mode=mode
+    )
+    return DemoModel("title", rows=1000, spec=spec, engine=ENGINE)
+
+
+def seen(made: DemoModel, *ready: Any, native: Any = None) -> None:
+    """The queues have so many messages."""
+    names = ["lbg.demo.q"] if native is not None else [f"lbg.demo.q.{number}" for number in range(len(ready))]
+    queues = {name: QueueStatus(ready=one, native=native) for name, one in zip(names, ready, strict=True)}
+    made.group.sees(Snapshot(ENGINE, record=made.group.spec.to_record(), queues=queues))
 
 
 def scene() -> DemoModel:
-    made = DemoModel.of("title", rows=1000, queues=2, members=MEMBERS, acts=len(SCRIPT))
+    made = model()
     for name in ("m1", "m2"):
         made.lives(name, MemberState.STARTING)
     made.hears(beat("m1", 0, primary=0, active=(0,)))
@@ -81,27 +105,37 @@ def moved(was: str, now: str, at_us: int, queue: int = 1) -> dict[str, object]:
     }
 
 
-def test_a_member_is_live_from_its_first_beat_on() -> None:
-    view = scene().members["m2"]
-    assert (view.life, view.index) == (MemberState.LIVE, 1)
-    assert view.cells[1].role == "primary"
-    assert view.cells[1].active
-    assert not view.cells[0].active
+def bindings(made: DemoModel, name: str) -> dict[int, Any]:
+    rows = made.description.known_services
+    return {row.number: one for row in rows for one in row.bindings if one.member.name == name}
 
 
-def test_a_late_beat_of_a_killed_member_does_not_bring_it_back() -> None:
+def test_a_member_is_live_from_its_first_heartbeat_on() -> None:
+    made = scene()
+    assert made.states["m2"] is MemberState.LIVE
+    assert [(number, one.is_primary, one.is_active) for number, one in bindings(made, "m2").items()] == [
+        (0, False, False),
+        (1, True, True),
+    ]
+
+
+def test_a_late_heartbeat_of_a_killed_member_does_not_bring_it_back() -> None:
     made = scene()
     made.lives("m2", MemberState.KILLED, at_us=1)
+    assert bindings(made, "m2") == {}
     made.hears(beat("m2", 1, primary=1, active=(1,)))
-    assert made.members["m2"].life is MemberState.KILLED
-    assert made.members["m2"].cells == {}
+    assert made.states["m2"] is MemberState.KILLED
+    assert bindings(made, "m2") == {}
+    assert [(kill.member, kill.at_us) for kill in made.kills] == [("m2", 1)]
 
 
-def test_a_kill_keeps_what_the_member_said_it_held() -> None:
+def test_a_member_that_comes_back_joins_with_its_first_heartbeat_and_not_before() -> None:
     made = scene()
-    made.hears(beat("m2", 1, primary=1, active=(1,), in_flight=7))
     made.lives("m2", MemberState.KILLED, at_us=1)
-    assert [(kill.member, kill.in_flight) for kill in made.kills] == [("m2", 7)]
+    made.lives("m2", MemberState.STARTING)
+    assert bindings(made, "m2") == {}
+    made.hears(beat("m2", 1, primary=1, active=()))
+    assert (made.states["m2"], list(bindings(made, "m2"))) == (MemberState.LIVE, [0, 1])
 
 
 def test_moves_away_from_the_dead_are_crashes_until_it_holds_a_queue_again() -> None:
@@ -111,8 +145,13 @@ def test_moves_away_from_the_dead_are_crashes_until_it_holds_a_queue_again() -> 
     made.validated(moved("m2", "m1", 10_005_000))
     made.validated(moved("m1", "m2", 14_000_000))
     made.validated(moved("m2", "m1", 20_000_000))
-    assert [move.is_crash for move in made.moves] == [True, False, False]
-    assert [name for _, name in made.queues[1].spans] == ["m1", "m2", "m1"]
+    moves = [note.text for note in made.notes if note.kind == "move"]
+    assert moves == [
+        "queue 1: m2 → m1, 4.0 ms (crash)",
+        "queue 1: m1 → m2, 4.0 ms (planned)",
+        "queue 1: m2 → m1, 4.0 ms (planned)",
+    ]
+    assert [name for _, name in made.spans[1]] == ["m1", "m2", "m1"]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +168,7 @@ def test_moves_away_from_the_dead_are_crashes_until_it_holds_a_queue_again() -> 
 def test_words_of_another_version_are_passed_over(message: dict[str, object]) -> None:
     made = scene()
     made.hears(message)
-    assert made.members["m1"].life is MemberState.LIVE
+    assert made.states["m1"] is MemberState.LIVE
 
 
 def test_what_is_left_to_deliver_counts_each_message_once() -> None:
@@ -138,12 +177,13 @@ def test_what_is_left_to_deliver_counts_each_message_once() -> None:
     assert made.share == 0.5
 
 
-def test_the_lag_is_unknown_while_one_queue_could_not_be_read() -> None:
+def test_what_waits_is_unknown_while_one_queue_could_not_be_read() -> None:
     made = scene()
-    made.queues[0].ready = 5
-    assert made.lag is None
-    made.queues[1].ready = 2
-    assert made.lag == 7
+    assert "unknown waiting" in status_line(made)
+    seen(made, 5, UNKNOWN)
+    assert "unknown waiting" in status_line(made)
+    seen(made, 5, 2)
+    assert "7 waiting" in status_line(made)
 
 
 def test_acts_come_in_order_by_what_is_delivered_and_not_too_close() -> None:
@@ -188,15 +228,19 @@ def test_a_meter_gives_the_rate_of_the_last_two_seconds() -> None:
     assert Meter().rate(0) == 0
 
 
-def test_a_sparkline_is_scaled_to_its_highest() -> None:
-    assert sparkline([0, 1, 2, 4], 10) == "▁▂▄█"
-    assert sparkline([5, 5], 1) == "█"
-    assert sparkline([], 5) == ""
+def test_an_input_is_counted_and_a_bad_row_of_it_is_raised(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"k": "a"}\n{"k": "b"}\n')
+    with open_source(str(file)) as source:
+        assert count_rows(source, RowOptions(key_field="k")) == 2
+    file.write_text('{"k": "a"}\n{"k": \n')
+    with open_source(str(file)) as source, pytest.raises(BadRow):
+        count_rows(source, RowOptions(key_field="k"))
 
 
 def drawn(made: DemoModel, width: int = 140, height: int = 45) -> str:
     console = Console(width=width, height=height, file=io.StringIO(), force_terminal=False)
-    console.print(frame(made, width=width, height=height))
+    console.print(frame(made, width, height))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -227,34 +271,36 @@ def test_the_screen_fits_whatever_terminal_there_is(width: int, height: int) -> 
 
 
 def test_every_member_has_a_colour() -> None:
-    assert set(colours_of(scene())) == set(MEMBERS)
+    assert set(COLOURS) == set(MEMBERS)
 
 
-def test_without_a_terminal_every_event_is_told_once_and_the_state_now_and_then() -> None:
-    made, told = scene(), list[str]()
-    view = PlainView(told.append)
-    view.show(made)
-    before = len(told)
-    view.show(made)
-    assert len(told) == before
+def test_without_a_terminal_every_event_is_written_once_and_the_state_now_and_then() -> None:
+    made, lines = scene(), list[str]()
+    view = PlainView(lines.append)
+    view(made)
+    assert lines[0] == "title"
+    before = len(lines)
+    view(made)
+    assert len(lines) == before == 1 + len(made.notes)
     made.now_s = 6
     made.begins(SCRIPT[1])
-    view.show(made)
-    assert any("m2 is killed" in line for line in told)
-    assert status_line(made) in told[-1]
+    view(made)
+    assert any("m2 is killed" in line for line in lines)
+    assert status_line(made) in lines[-1]
+    assert len(lines) == before + 2
 
 
 def shared_scene(mode: str, native: object) -> DemoModel:
-    made = DemoModel.of("title", rows=1000, queues=2, members=MEMBERS, acts=7, mode=mode)
+    made = model(mode)
     for name, index in (("m1", 0), ("m2", 1)):
         made.lives(name, MemberState.STARTING)
         made.hears(beat(name, index, primary=0, active=(0,), in_flight=5))
-    made.shares(QueueStatus(ready=30, native=native))
+    seen(made, 30, native=native)
     return made
 
 
 def test_partitions_are_where_the_broker_says_and_not_where_members_do() -> None:
-    seen = PartitionsStatus(
+    native = PartitionsStatus(
         "HoldDown",
         True,
         handoffs=1,
@@ -265,18 +311,19 @@ def test_partitions_are_where_the_broker_says_and_not_where_members_do() -> None
             PartitionStatus(1, "Unbound", "lbg.demo.member.1", 4, 0),
         ),
     )
-    made = shared_scene("Partitioned", seen)
+    made = shared_scene("Partitioned", native)
     made.hears(beat("m1", 0, primary=0, active=(0, 1)))
-    assert list(made.members["m1"].cells) == [0]
-    assert made.lag == 7
+    assert list(bindings(made, "m1")) == [0]
+    assert bindings(made, "m2") == {}
     assert "partition 1" in drawn(made)
     assert "holding" in drawn(made)
+    assert status_line(made).endswith("partitions 0:m1 1:-")
 
 
 def test_keys_and_members_are_shown_where_a_key_is_at_one_member() -> None:
-    text = drawn(shared_scene("MessageGroups", MessageGroupsStatus(12, 5)))
-    assert "12 keys have messages or are at a member, 5 are" in text
-    assert "moves" not in text
+    made = shared_scene("MessageGroups", MessageGroupsStatus(12, 5))
+    assert "12 keys have messages or are at a member, 5 are" in drawn(made)
+    assert "5 of 12 keys at a member" in status_line(made)
 
 
 def test_each_session_is_shown_with_its_numbers() -> None:
@@ -292,10 +339,9 @@ def test_each_session_is_shown_with_its_numbers() -> None:
 
 
 @pytest.mark.parametrize("mode", ["Partitioned", "MessageGroups", "Sessions"])
-def test_what_the_broker_does_not_tell_is_shown_as_unknown(mode: str) -> None:
-    made = shared_scene(mode, UNKNOWN)
-    assert drawn(made)
-    assert status_line(made)
+def test_what_the_broker_does_not_report_is_shown_as_unknown(mode: str) -> None:
+    text = drawn(shared_scene(mode, UNKNOWN))
+    assert "unknown" in text or "not known" in text
 
 
 def test_every_mode_has_a_play_of_its_own_and_rabbitmq_that_of_the_queues() -> None:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lbg_broker.client import BrokerAddress
-from lbg_broker.group import Mode
+from lbg_broker.group import PARTITIONED, UNCOUNTED_MODES, GroupSpec, Mode
 from lbgroup.commands import CliError
-from lbgroup.demo.settings import DemoSettings
 from lbgroup.options import other_broker_options
 
 if TYPE_CHECKING:
-    from lbgroup.demo.model import DemoModel
+    from lbgroup.demo.run import DemoSettings
 
 
 PLAY_S = 54.0
@@ -29,9 +27,14 @@ RATE_MAX = 2500.0
 SAMPLE = Path(__file__).resolve().parents[3] / "examples" / "flights-sample.csv.gz"
 SAMPLE_KEY = "tailnum"
 PLAIN_WIDTH = 100
+LOOK_S = 2.5
+"""Least time to look at what an act has changed."""
 
 
-@click.command(epilog="Example: lbg demo --input flights.csv.zip --key tailnum --report report.json")
+@click.command(
+    context_settings={"show_default": True},
+    epilog="Example: lbg demo --input flights.csv.zip --key tailnum --report report.json",
+)
 @click.option(
     "--input",
     "source",
@@ -56,32 +59,19 @@ PLAIN_WIDTH = 100
     f"that would be more than {RATE_MAX:g} a second.",
 )
 @click.option(
-    "--speed",
-    type=click.FloatRange(min=0.1, max=20),
-    default=1.0,
-    show_default=True,
-    metavar="X",
-    help="Play X times as fast.",
+    "--speed", type=click.FloatRange(min=0.1, max=20), default=1.0, metavar="X", help="Play X times as fast."
 )
 @click.option(
     "--mode",
     type=click.Choice(["Exclusive", "Partitioned", "MessageGroups", "Sessions"]),
     default="Exclusive",
-    show_default=True,
     help="How the members share; the last two on the embedded broker only (docs/modes.md).",
 )
-@click.option(
-    "--queues",
-    type=click.IntRange(1, 64),
-    default=4,
-    show_default=True,
-    help="Queues, or partitions, of the group.",
-)
+@click.option("--queues", type=click.IntRange(1, 64), default=4, help="Queues, or partitions, of the group.")
 @click.option(
     "--rebalance-delay",
     type=click.FloatRange(min=0),
     default=2.0,
-    show_default=True,
     metavar="SECONDS",
     help="How long the members must be the same before queues move. (`lbg consume` waits 5.)",
 )
@@ -89,7 +79,6 @@ PLAIN_WIDTH = 100
     "--work",
     type=click.FloatRange(min=0),
     default=0.002,
-    show_default=True,
     metavar="SECONDS",
     help="What each message costs a member.",
 )
@@ -103,7 +92,6 @@ PLAIN_WIDTH = 100
 @click.option(
     "--group",
     default="demo",
-    show_default=True,
     metavar="NAME",
     help="With --broker: the group to make, and to remove at the end.",
 )
@@ -133,94 +121,77 @@ def demo(
     The exit status is 1 if anything was lost or out of order.
     """
     from lbg_broker.journal import JournalWriter
-    from lbgroup.demo.script import rate_for
+    from lbgroup.demo.run import DemoSettings
 
     source, key = _input(source, key)
     if report is not None and not report.resolve().parent.is_dir():
         raise CliError(f"--report {report}: there is no directory {report.resolve().parent}")
     if journal is not None:
-        JournalWriter(journal, "demo").close()  # it can be written to, or that is told now
+        JournalWriter(journal, "demo").close()  # a directory that cannot be written to is reported now
     rows = _counted(source, key)
+    delay_s = rebalance_delay / max(1.0, speed)
     with tempfile.TemporaryDirectory(prefix="lbg-demo-") as directory:
         settings = DemoSettings(
             source=source.resolve(),
             key=key,
             rows=rows,
-            rate=rate if rate is not None else rate_for(rows, play_s=PLAY_S / speed, max_rate=RATE_MAX),
+            rate=rate_for(rows, play_s=PLAY_S / speed, max_rate=RATE_MAX) if rate is None else rate,
             directory=Path(directory),
-            queue_count=queues,
-            hash_count=max(100, queues),
-            rebalance_delay_s=rebalance_delay / max(1.0, speed),
+            spec=_spec(group, mode, queues, delay_s),
+            rebalance_delay_s=delay_s,
+            act_gap_s=delay_s + LOOK_S / speed,
             work_s=work,
-            look_s=2.5 / speed,
-            mode=mode,
-            group=group,
             address=address,
-            journal=journal.resolve() if journal is not None else None,
+            journal=None if journal is None else journal.resolve(),
         )
-        found = asyncio.run(_perform(settings, plain=plain or not _can_draw()))
+        results = asyncio.run(_perform(settings, is_plain=plain))
     if report is not None:
-        report.write_text(json.dumps(found, indent=2) + "\n")
-    return 0 if found["ok"] else 1
+        report.write_text(json.dumps(results, indent=2) + "\n")
+    return 0 if results["ok"] else 1
 
 
-async def _perform(settings: DemoSettings, *, plain: bool) -> dict[str, Any]:
+def rate_for(rows: int, *, play_s: float, max_rate: float) -> float:
+    """Messages per second that make `rows` last `play_s`, or longer where that would be more than `max_rate`."""
+    return max(1.0, min(rows / play_s, max_rate))
+
+
+async def _perform(settings: DemoSettings, *, is_plain: bool) -> dict[str, Any]:
     """Play on the terminal, or as lines; a signal ends it as Ctrl-C does, with every process it started."""
-    from lbgroup.demo.run import DemoRun
+    from rich.console import Console
+
+    from lbgroup.demo.run import play
+    from lbgroup.demo.screen import PlainView, frame, summary
+    from lbgroup.live_map import FullScreen, can_draw
 
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    with _plain_view() if plain else _live_view() as view:
-        playing = DemoRun(settings, view)
-        try:
-            report = await playing.run()
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
-    _tell(playing.scene, report)
+    console = Console()
+    try:
+        if is_plain or not can_draw(console):
+            scene, report = await play(settings, PlainView(click.echo))
+        else:
+            with FullScreen(console) as screen:
+                scene, report = await play(settings, lambda scene: screen.draw(partial(frame, scene)))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    console = Console(width=None if console.is_terminal else PLAIN_WIDTH)
+    console.print(summary(scene, report, width=console.width))
     return report
 
 
-@contextlib.contextmanager
-def _plain_view() -> Any:
-    from lbgroup.demo.screen import PlainView
-
-    yield PlainView(click.echo)
-
-
-@contextlib.contextmanager
-def _live_view() -> Any:
-    from rich.console import Console
-    from rich.live import Live
-
-    from lbgroup.demo.screen import frame
-
-    console = Console()
-
-    class LiveView:
-        def show(self, scene: DemoModel) -> None:
-            live.update(frame(scene, width=console.width, height=console.height), refresh=True)
-
-    # No thread of its own: a frame is drawn when the scene says so.
-    with Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
-        yield LiveView()
-
-
-def _can_draw() -> bool:
-    from rich.console import Console
-
-    console = Console()
-    return console.is_terminal and not console.is_dumb_terminal
-
-
-def _tell(scene: DemoModel, report: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    from lbgroup.demo.screen import finale
-
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    console.print(finale(scene, report, width=console.width))
+def _spec(group: str, mode: Mode, queues: int, rebalance_delay_s: float) -> GroupSpec:
+    return GroupSpec(
+        group,
+        group,
+        hash_count=max(100, queues),
+        queue_count=1 if mode in UNCOUNTED_MODES else queues,
+        queue_size_mb=256,
+        client_username=group,
+        mode=mode,
+        rebalance_delay_s=rebalance_delay_s if mode == PARTITIONED else None,
+    )
 
 
 def _input(source: Path | None, key: str | None) -> tuple[Path, str]:
@@ -238,16 +209,11 @@ def _input(source: Path | None, key: str | None) -> tuple[Path, str]:
 
 def _counted(source: Path, key: str) -> int:
     """Number of messages in the input; a bad input is reported before anything is started."""
-    from lbg_broker.publisher import BadRow, InputError, RowOptions, open_source
-    from lbg_broker.publisher.input.rows import read_rows
+    from lbg_broker.publisher import InputError, RowOptions, open_source
+    from lbg_broker.publisher.input.rows import count_rows
 
-    rows = 0
     with open_source(str(source)) as opened:
-        for batch in read_rows(opened, RowOptions(key_field=key)):
-            for row in batch:
-                if isinstance(row, BadRow):
-                    raise row
-            rows += len(batch)
+        rows = count_rows(opened, RowOptions(key_field=key))
     if rows == 0:
         raise InputError(f"{source} holds no messages")
     return rows

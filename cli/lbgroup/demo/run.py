@@ -1,241 +1,258 @@
-"""Runs the demo: plays its script with real processes."""
+"""Runs the demo: plays its script with real processes, and watches the broker meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import signal
 import time
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from lbg_broker.admin.snapshot import QueueStatus
+from lbg_broker.admin.groups import close_group
 from lbg_broker.client import BrokerAddress
-from lbg_broker.group import Names, is_native
+from lbg_broker.group import (
+    EXCLUSIVE,
+    PARTITIONED,
+    SESSIONS,
+    UNCOUNTED_MODES,
+    GroupSpec,
+    is_native,
+)
+from lbgroup.child_processes import ChildProcess, ProcessGroup
 from lbgroup.commands import CliError
+from lbgroup.demo.group import DemoGroup, demo_group, start_broker
 from lbgroup.demo.model import DemoModel
-from lbgroup.demo.observer import BrokerObserver, keep_looking
-from lbgroup.demo.processes import DemoBroker, MemberProcesses, ProcessGroup, start_broker
 from lbgroup.demo.report import demo_report
-from lbgroup.demo.script import FIRST_MEMBERS, MEMBERS, SCRIPT, Act, Pacing, script_of
-from lbgroup.demo.settings import DemoSettings
+from lbgroup.demo.script import FIRST_MEMBERS, Act, Do, Pacing, Step, script_of
+from lbgroup.live_group import observed, running
+from lbgroup.live_map import MemberState
 from lbgroup.options import tls_arguments
 
+CONCURRENCY = 16
+SESSION_PREFETCH = 64
+"""Messages that a session is given at a time."""
 START_TIMEOUT_S = 20.0
-# The broker settles a group of four in well under this after a join or a leave.
 SETTLE_TIMEOUT_S = 15.0
+"""The broker settles a group of four in well under this after a join or a leave."""
+LEAVE_TIMEOUT_S = 60.0
+"""For a member that leaves, or works off its session."""
 FRAMES_PER_S = 8
 
+View = Callable[[DemoModel], None]
 
-class View(Protocol):
-    """View that shows the demo while it runs."""
 
-    def show(self, scene: DemoModel) -> None: ...
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """One run. `rate` is messages per second, 0 for as fast as it goes; `act_gap_s`: between two acts at least;
+    `work_s` is what a message costs a member; `address` None: an embedded broker of the demo's own; `journal`: a
+    directory for everybody's journals.
+    """
+
+    source: Path
+    key: str
+    rows: int
+    rate: float
+    directory: Path
+    spec: GroupSpec
+    rebalance_delay_s: float
+    act_gap_s: float
+    work_s: float
+    address: BrokerAddress | None
+    journal: Path | None
+
+    def title(self, where: str) -> str:
+        spec, title = self.spec, f"{where} · {self.source.name}, {self.rows:,} messages keyed by {self.key}"
+        if spec.mode in UNCOUNTED_MODES:
+            return f"{title} · {spec.mode}"
+        word = "partitions" if spec.mode == PARTITIONED else "queues"
+        counts = f"{spec.queue_count} {word}, {spec.hash_count} hashes"
+        return f"{title} · {counts} · rebalance delay {self.rebalance_delay_s:g} s"
+
+
+async def play(settings: DemoSettings, view: View) -> tuple[DemoModel, dict[str, Any]]:
+    """Play it and return the last scene and the report; raises CliError when a process ends that should not."""
+    is_own_broker = settings.address is None
+    async with ProcessGroup(settings.directory) as brokers:
+        address = settings.address or await start_broker(brokers, settings.directory / "broker")
+        async with (
+            demo_group(address, settings.spec, settings.directory, is_own_broker=is_own_broker) as group,
+            ProcessGroup(settings.directory) as children,
+        ):
+            run = DemoRun(settings, address, group, brokers, children)
+            scene, spec = run.scene, settings.spec
+            follow = observed(group.admin, spec, on_message=scene.hears, on_snapshot=scene.group.sees)
+            async with follow, running(run.show(view)):
+                return scene, await run.play()
 
 
 class DemoRun:
     """One performance."""
 
-    def __init__(self, settings: DemoSettings, view: View) -> None:
-        self.settings = settings
-        self.scene = DemoModel.of(
-            settings.title("…"),
-            rows=settings.rows,
-            queues=settings.rows_shown,
-            members=MEMBERS,
-            acts=len(SCRIPT),
-            mode=settings.mode,
-        )
-        self._script = SCRIPT
-        self._view = view
-        self._began_at_s = time.monotonic()
-        self._names = Names(settings.group)
-        self._environment: dict[str, str] = {}
-        self._validated: Mapping[str, Any] | None = None
+    def __init__(
+        self,
+        settings: DemoSettings,
+        address: BrokerAddress,
+        group: DemoGroup,
+        brokers: ProcessGroup,
+        children: ProcessGroup,
+    ) -> None:
+        spec = settings.spec
+        title = settings.title(group.where)
+        self.scene = DemoModel(title, rows=settings.rows, spec=spec, engine=group.engine)
+        if group.warning:
+            self.scene.note("life", group.warning)
+        self._settings = settings
+        self._group = group
+        self._brokers = brokers
+        self._children = children
+        self._script = script_of(spec.mode, is_native=is_native(spec, group.engine))
+        self._common = ["--group", spec.name, *tls_arguments(address)]
+        self._journal = ["--journal", str(settings.journal)] if settings.journal is not None else []
+        # In the environment and not on the command line, where every process list would show passwords.
+        self._admin = {"LBG_BROKER": ",".join(address.urls)}
+        self._login = {**self._admin, **group.login}
+        self._published_file = settings.directory / "published.json"
+        self._members: dict[str, ChildProcess] = {}
         self._listening = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._validated: Mapping[str, Any] | None = None
+        self._began_at_s = time.monotonic()
 
-    async def run(self) -> dict[str, Any]:
-        """Play it and return the report; raises CliError when a process ends that should not."""
-        settings = self.settings
-        async with ProcessGroup(settings.directory) as brokers:
-            address = settings.address or await start_broker(brokers, settings.directory / "broker")
-            note = partial(self.scene.note, "life")
-            async with (
-                DemoBroker(address, settings.spec, settings.address is None, note) as self._stage,
-                ProcessGroup(settings.directory) as self._children,
-            ):
-                self.scene.title = settings.title(self._stage.where)
-                # In the environment and not on the command line, where every process list would show passwords.
-                self._environment = {"LBG_BROKER": ",".join(self._stage.urls)}
-                engine = self._stage.engine
-                assert engine is not None
-                self._is_native = is_native(settings.spec, engine)
-                self._script = script_of(settings.mode, is_native=self._is_native)
-                self._members = self._troupe_of(address)
-                watching = BrokerObserver(
-                    address.places(),
-                    self._names,
-                    on_message=self._hear,
-                    on_ready=self._count,
-                    queue_count=0 if self._is_native else settings.queue_count,
-                )
-                async with watching, self._surveyed(address), self._shown():
-                    self._check_broker = brokers.check
-                    await self._raise_curtain()
-                    await self._play()
-                    return await self._end()
+    async def play(self) -> dict[str, Any]:
+        """Act after act, until all were played and everything published was judged; returns the report."""
+        publisher = await self._raise_curtain()
+        scene, pacing = self.scene, Pacing(self._script[1:], self._settings.act_gap_s)
+        acting: asyncio.Task[None] | None = None
+        while not (pacing.is_over and acting is None and self._validated is not None):
+            self._check()
+            if acting is not None and acting.done():
+                acting.result()
+                acting = None
+            share = 1.0 if self._validated is not None else scene.share
+            if acting is None and (act := pacing.due(share, scene.now_s)) is not None:
+                acting = asyncio.ensure_future(self._perform(act))
+            await asyncio.sleep(1 / FRAMES_PER_S)
+        seconds = scene.now_s
+        await publisher.process.wait()
+        for name, child in self._members.items():
+            if child.is_running:
+                await self._step(Step(Do.LEAVE, name))
+        settings = self._settings
+        return demo_report(
+            validated=self._validated,
+            published=json.loads(self._published_file.read_text()),
+            kills=scene.kills,
+            source={"engine": self._group.where, "input": str(settings.source)}
+            | {"key": settings.key, "rate": settings.rate},
+            seconds=seconds,
+        )
 
-    async def _raise_curtain(self) -> None:
-        """The validator listens and the first members have settled before the first message."""
+    async def _raise_curtain(self) -> ChildProcess:
+        """The validator listens and the first members have settled before the publisher starts."""
+        expected = ("--expect", str(self._published_file))
         self._validator = await self._children.start(
             "validator",
-            *("validate", "--json", "--no-shards", *self._common, "--expect", str(self._published_file)),
-            environment={"LBG_BROKER": ",".join(self._stage.address.urls)},
-            on_line=self._validated_line,
+            *("validate", "--json", "--no-shards", *self._common, *expected),
+            environment=self._admin,
+            on_line=self._on_validated,
         )
         await self._until(self._listening.is_set, "the validator to listen")
-        self._begin_clock()
-        self.scene.begins(self._script[0])
-        for name in FIRST_MEMBERS:
-            await self._members.start(name)
-        await self._until(self._is_settled, "the first members to share the queues", SETTLE_TIMEOUT_S)
-        rate = ("--rate", f"{self.settings.rate:g}") if self.settings.rate else ()
-        journal = self.settings.journal
-        self._publisher = await self._children.start(
-            "publisher",
-            *(
-                "publish",
-                *self._common,
-                "--key",
-                self.settings.key,
-                "--report",
-                str(self._published_file),
-                *rate,
-                *(("--journal", str(journal)) if journal else ()),
-            ),
-            str(self.settings.source),
-            environment=self._environment,
-        )
-        self.scene.note("life", "the publisher starts")
-
-    def _begin_clock(self) -> None:
         self._began_at_s = time.monotonic()
         self.scene.started_at_us = time.time_ns() // 1000
-        self.scene.now_s = 0.0
+        self._tick()
+        self.scene.begins(self._script[0])
+        for name in FIRST_MEMBERS:
+            await self._start(name)
+        await self._until(
+            lambda: self.scene.description.is_settled,
+            "the first members to share the queues",
+            SETTLE_TIMEOUT_S,
+        )
+        settings = self._settings
+        rate = ("--rate", f"{settings.rate:g}") if settings.rate else ()
+        options = ("--key", settings.key, "--report", str(self._published_file), *rate, *self._journal)
+        publisher = await self._children.start(
+            "publisher",
+            *("publish", *self._common, *options, str(settings.source)),
+            environment=self._login,
+        )
+        self.scene.note("life", "the publisher starts")
+        return publisher
 
-    async def _play(self) -> None:
-        """Act after act, until all were played and everything published was judged."""
-        pacing = Pacing(self._script[1:], self.settings.act_gap_s)
-        while not (pacing.is_over and not self._tasks and self._validated is not None):
-            self._check()
-            for task in [task for task in self._tasks if task.done()]:
-                self._tasks.discard(task)
-                task.result()
-            share = 1.0 if self._validated is not None else self.scene.share
-            if not self._tasks and (act := pacing.due(share, self.scene.now_s)) is not None:
-                self._tasks.add(asyncio.ensure_future(self._perform(act)))
-            await asyncio.sleep(1 / FRAMES_PER_S)
+    # Members
 
     async def _perform(self, act: Act) -> None:
         self.scene.begins(act)
         for step in act.steps:
-            await self._members.perform(step)
+            await self._step(step)
 
-    async def _end(self) -> dict[str, Any]:
-        seconds = self.scene.now_s
-        await self._publisher.process.wait()
-        await self._members.leave()
-        assert self._validated is not None
-        return demo_report(
-            validated=self._validated,
-            published=json.loads(self._published_file.read_text()),
-            kills=self.scene.kills,
-            source={
-                "engine": self._stage.where,
-                "input": str(self.settings.source),
-                "key": self.settings.key,
-                "rate": self.settings.rate,
-            },
-            seconds=seconds,
+    async def _step(self, step: Step) -> None:
+        name = step.member
+        match step.do:
+            case Do.START:
+                await self._start(name)
+            case Do.KILL:
+                at_us = time.time_ns() // 1000
+                self._members[name].signal(signal.SIGKILL)
+                self.scene.lives(name, MemberState.KILLED, at_us=at_us)
+            case Do.LEAVE:
+                self.scene.lives(name, MemberState.LEAVING)
+                self._members[name].signal(signal.SIGTERM)
+                await self._gone(name)
+            case Do.CLOSE:
+                self.scene.lives(name, MemberState.LEAVING, why="is given nothing more")
+                await close_group(self._group.admin, self._settings.spec.name, session=name)
+                await self._gone(name)
+
+    async def _start(self, name: str) -> None:
+        """Returns when it is a member."""
+        settings = self._settings
+        self.scene.lives(name, MemberState.STARTING)
+        options = ["--concurrency", str(CONCURRENCY), "--work", f"{settings.work_s:g}", *self._journal]
+        if settings.spec.mode == EXCLUSIVE:
+            options += ["--rebalance-delay", f"{settings.rebalance_delay_s:g}"]
+        if settings.spec.mode == SESSIONS:
+            options += ["--commits", str(settings.directory / "commits"), "--prefetch", str(SESSION_PREFETCH)]
+        self._members[name] = await self._children.start(
+            name,
+            *("consume", *self._common, "--name", name, "--republish", "--quiet", *options),
+            environment=self._login,
         )
+        await self._until(lambda: self.scene.states[name] is MemberState.LIVE, f"{name} to join")
 
-    @property
-    def _common(self) -> list[str]:
-        return ["--group", self.settings.group, *tls_arguments(self._stage.address)]
-
-    @property
-    def _published_file(self) -> Path:
-        return self.settings.directory / "published.json"
-
-    def _troupe_of(self, address: BrokerAddress) -> MemberProcesses:
-        admin = {
-            "LBG_BROKER": ",".join(address.urls),
-            "LBG_MANAGEMENT": ",".join(address.management_urls or ()),
-        }
-        return MemberProcesses(
-            self.settings,
-            self.scene,
-            self._children,
-            common=self._common,
-            login=self._environment,
-            admin=admin,
-            until=self._until,
-        )
-
-    @contextlib.asynccontextmanager
-    async def _surveyed(self, address: BrokerAddress) -> Any:
-        if not self._is_native:
-            yield
-            return
-        looking = asyncio.ensure_future(keep_looking(address, self.settings.group, self._see))
+    async def _gone(self, name: str) -> None:
+        child = self._members[name]
         try:
-            yield
-        finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                status = await child.process.wait()
+        except TimeoutError:
+            words = child.last_line()
+            raise CliError(f"{name} did not leave within {LEAVE_TIMEOUT_S:g} s: {words}") from None
+        self.scene.lives(name, MemberState.FAILED if status else MemberState.LEFT)
 
-    def _see(self, seen: QueueStatus) -> None:
-        self._tell_time()
-        self.scene.shares(seen)
+    async def show(self, view: View) -> None:
+        while True:
+            self._tick()
+            view(self.scene)
+            await asyncio.sleep(1 / FRAMES_PER_S)
 
-    def _hear(self, message: Mapping[str, Any]) -> None:
-        self._tell_time()
-        self.scene.hears(message)
-
-    def _count(self, queue: int, ready: int | None) -> None:
-        self._tell_time()
-        self.scene.queues[queue].ready = ready
-        if queue == self.settings.queue_count - 1:
-            self.scene.counts_published()
-
-    def _validated_line(self, line: str) -> None:
+    def _on_validated(self, line: str) -> None:
         event = json.loads(line)
-        self._tell_time()
+        self._tick()
         if event["event"] == "listening":
             self._listening.set()
         elif event["event"] == "report":
-            # A loss is told by the report; the validator's own exit status must not end the demo before it.
+            # The report tells of a loss; the validator's own exit status must not end the demo before it.
             self._validator.is_expected_to_end = True
             self._validated = event
         else:
             self.scene.validated(event)
 
-    def _is_settled(self) -> bool:
-        """True if the members agree on who they are: each queue is called its own by one of them.
-
-        Who is active nobody can know yet: the broker does not tell a consumer before its first message.
-        """
-        if not self.scene.has_rows:
-            return True
-        first = [self.scene.members[name] for name in FIRST_MEMBERS]
-        cells = [cell for member in first for cell in member.cells.values()]
-        primaries = sum(cell.role == "primary" for cell in cells)
-        return primaries == len(self.scene.queues) and all(member.rebalance == "Ready" for member in first)
-
-    async def _until(self, condition: Any, what: str, timeout_s: float = START_TIMEOUT_S) -> None:
+    async def _until(
+        self, condition: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S
+    ) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             self._check()
@@ -244,24 +261,8 @@ class DemoRun:
             await asyncio.sleep(0.05)
 
     def _check(self) -> None:
-        self._check_broker()
+        self._brokers.check()
         self._children.check()
 
-    def _tell_time(self) -> None:
+    def _tick(self) -> None:
         self.scene.now_s = time.monotonic() - self._began_at_s
-
-    @contextlib.asynccontextmanager
-    async def _shown(self) -> Any:
-        async def keep_showing() -> None:
-            while True:
-                self._tell_time()
-                self._view.show(self.scene)
-                await asyncio.sleep(1 / FRAMES_PER_S)
-
-        showing = asyncio.ensure_future(keep_showing())
-        try:
-            yield
-        finally:
-            showing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await showing
