@@ -169,9 +169,12 @@ def test_both_apis_answer_alike(
 ) -> None:
     for verb, path, body in _filled(CONVERSATIONS[conversation], unique):
         expected_status, expected = rabbit_engine.ask(verb, path, body)
-        if rabbit_engine.is_4 and (verb, path) == ("GET", "/vhosts/%2F"):
-            assert expected["default_queue_type"] == "classic"
-            expected["default_queue_type"] = "undefined"  # the same, in the words of 3.10
+        if (verb, path) == ("GET", "/vhosts/%2F"):
+            for count in ("messages", "messages_ready", "messages_unacknowledged"):
+                expected.pop(count, None)  # of other tests, which share the node, up to 5 s ago
+            if rabbit_engine.is_4:
+                assert expected["default_queue_type"] == "classic"
+                expected["default_queue_type"] = "undefined"  # the same, in the words of 3.10
         status, answer = embedded_engine.ask(verb, path, body)
         assert status == expected_status, (verb, path, body, answer)
         _compare(_of_this(expected, unique), _of_this(answer, unique), f"{verb} {path}")
