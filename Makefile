@@ -26,7 +26,7 @@ PIPELINE_BENCH_ARGS ?=
 IMAGE_ARGS ?=
 E2E_ARGS ?=
 
-.PHONY: help install dev demo test fuzz test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises full-disk exactly-once images clean
+.PHONY: help install dev demo quick test test-all fuzz test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises full-disk exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,13 @@ dev: $(VENV)/.dev  ## install, and what tests, checks and benchmarks need
 demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq: on a RabbitMQ node of its own
 	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))
 
-test: dev  ## run every test but those of test-cluster
+quick: $(VENV)/.dev  ## run the tests that need no process, with few examples: the loop while you edit
+	$(PYTEST) $(AT_ONCE) -m "not process and not slow" --hypothesis-profile=quick tests --ignore=tests/oracle --ignore=tests/rabbitmq
+
+test: dev  ## run every test but the slow repetitions and those of test-cluster
+	$(PYTEST) $(AT_ONCE) -m "not slow and not cluster"
+
+test-all: dev  ## run every test but those of test-cluster
 	$(PYTEST) $(AT_ONCE) -m "not cluster"
 
 fuzz: dev  ## run the random tests with other examples for 10 minutes; FUZZ_ARGS="--minutes 60 tests/sidecar/member"

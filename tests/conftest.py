@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support import needs
 from support.broker.embedded import EmbeddedBroker
 from support.command_line import end_started
 from support.exploration import load_profile
@@ -16,33 +17,32 @@ from support.rabbitmq.node import RabbitNode
 
 load_profile()
 
-RABBITMQ_TIMEOUT_S = 300
-"""Of a test on a RabbitMQ node, which may have to start it (`support.rabbitmq.node.START_S`)."""
-
 NODE = pytest.StashKey[RabbitNode]()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what runs on a RabbitMQ node; a test that starts one of its own says so itself."""
-    for item in items:
-        if not isinstance(item, pytest.Function):
-            continue
-        given = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        if any(isinstance(one, str) and one == "rabbitmq" for one in (*item.fixturenames, *given)):
-            item.add_marker(pytest.mark.rabbitmq)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(RABBITMQ_TIMEOUT_S))
+    """Marks what each test needs; a test that starts a process or a node of its own says so itself."""
+    tests = [item for item in items if isinstance(item, pytest.Function)]
+    for item in tests:
+        needs.mark(item)
+    needs.mark_repetitions(tests)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Lets nobody start a node without the mark: `make test-rabbitmq4` would leave that test out."""
+    """Refuses processes and nodes to tests without the mark, which other targets would run or leave out."""
     RabbitNode.may_start = item.get_closest_marker("rabbitmq") is not None
     try:
-        return (yield)
+        with needs.watched(item):
+            return (yield)
     finally:
         RabbitNode.may_start = True
+
+
+@pytest.fixture(scope="session")
+def process() -> None:
+    """Asked for by every fixture that starts a process: its tests have the mark `process`."""
 
 
 def pytest_report_header() -> str:
@@ -55,7 +55,7 @@ def pytest_report_header() -> str:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq(pytestconfig: pytest.Config) -> Iterator[RabbitNode]:
+def rabbitmq(process: None, pytestconfig: pytest.Config) -> Iterator[RabbitNode]:
     """One RabbitMQ node for the whole run; `rabbit_vhost` or `unique` names keep tests apart."""
     with RabbitNode(statistics_s=1) as node:
         pytestconfig.stash[NODE] = node
@@ -85,14 +85,14 @@ def unique() -> str:
 
 
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def embedded(process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """An embedded broker that the tests of one file share."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
         yield broker
 
 
 @pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+def own_broker(process: None, tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """An embedded broker of the test's own, which it may freeze and kill."""
     with EmbeddedBroker(tmp_path / "data") as broker:
         yield broker

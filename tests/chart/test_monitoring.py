@@ -44,10 +44,12 @@ def expressions(dashboard: Object) -> list[str]:
     ]
 
 
+@pytest.mark.process
 def test_prometheus_takes_the_rules() -> None:
     assert f"{len(RULES)} rules found" in promtool("check", "rules", CHART / "files" / "alerts.yaml")
 
 
+@pytest.mark.process
 def test_every_alert_fires_on_what_it_says_and_on_nothing_else(tmp_path: Path) -> None:
     """The cases are in alerts.test.yaml. They compare labels; what the texts say is not repeated there."""
     bare = {
@@ -129,6 +131,7 @@ def unknown(expression: str) -> set[str]:
     return found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_prometheus_takes_what_a_dashboard_asks(name: str, tmp_path: Path) -> None:
     """Each expression as a rule, with Grafana's variables filled in."""

@@ -38,7 +38,9 @@ def lbg(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> L
 
 
 @pytest.fixture(scope="module", params=["embedded", "rabbitmq"])
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Where]:
+def broker(
+    process: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Where]:
     """Each engine in turn: `lbg broker serve` as a process of its own, and a virtual host of RabbitMQ."""
     if request.param == "rabbitmq":
         node: RabbitNode = request.getfixturevalue("rabbitmq")

@@ -14,6 +14,7 @@ from support.command_line import Lbg, clean_environment
 LBG = (sys.executable, "-m", "lbgroup")
 
 
+@pytest.mark.process
 def test_a_broker_is_moved_to_another_directory_through_a_pipe(lbg: Lbg, tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as broker:
         assert lbg("group", "create", "orders", "--broker", broker.url, "--management", broker.management_url)

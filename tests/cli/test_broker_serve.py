@@ -64,6 +64,7 @@ def pod(tmp_path: Path) -> Pod:
     return Pod(process, broker, f"https://localhost:{said['management']}", tls / "ca.crt")
 
 
+@pytest.mark.process
 def test_the_administrator_makes_a_group_over_tls_and_guest_does_not_exist(pod: Pod, lbg: Lbg) -> None:
     created = lbg("group", "create", "orders", *pod.options)
     assert created.status == 0, created.err
@@ -80,6 +81,7 @@ def _consume_for_ever(connection: pika.BlockingConnection) -> None:
         connection.process_data_events(1)
 
 
+@pytest.mark.process
 def test_a_signal_ends_it_at_once_although_clients_are_connected_and_a_queue_is_long(pod: Pod) -> None:
     with pod.connect() as connection:
         channel = connection.channel()
@@ -97,6 +99,7 @@ def test_a_signal_ends_it_at_once_although_clients_are_connected_and_a_queue_is_
     assert "Traceback" not in err
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("by_option", [True, False])
 def test_messages_without_a_group_are_of_the_group_that_it_was_told(tmp_path: Path, by_option: bool) -> None:
     process = start_lbg(

@@ -44,6 +44,7 @@ def test_every_command_has_help_with_an_example(lbg: Lbg, path: tuple[str, ...])
         assert f"Example: lbg {' '.join(path)}" in " ".join(said.out.split())
 
 
+@pytest.mark.process
 def test_help_lists_every_command_without_importing_any() -> None:
     code = (
         "import sys; from lbgroup.__main__ import main\n"
@@ -154,6 +155,7 @@ def test_ctrl_c_ends_with_the_status_that_shells_expect(capsys: pytest.CaptureFi
     assert capsys.readouterr().err.strip() == "lbg: interrupted"
 
 
+@pytest.mark.process
 def test_a_reader_that_goes_away_is_no_error_to_speak_of() -> None:
     done = subprocess.run(
         f"{sys.executable} -m lbgroup demo --help | head -1",

@@ -168,6 +168,7 @@ def test_a_replay_that_takes_longer_than_the_broker_lets_it_hold_messages_begins
     assert ids(listed(lbg, broker, group)) == [f"p-3-{number}" for number in range(300) if number % 3 != 1]
 
 
+@pytest.mark.process
 def test_a_broker_that_is_busy_with_acks_for_long_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def start(rows: Path, *options: str) -> subprocess.Popen[str]:
     return start_lbg("demo", *what, *options, environment={"TMPDIR": str(rows.parent)})
 
 
+@pytest.mark.process
 def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Path, tmp_path: Path) -> None:
     demo = start(rows, "--report", str(tmp_path / "report.json"), "--journal", str(tmp_path / "journal"))
     out, err = demo.communicate(timeout=110)
@@ -58,6 +59,7 @@ def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Pat
     assert acked == published
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
@@ -75,6 +77,7 @@ def test_other_modes_are_played_and_proved_as_well(mode: str, words: str, rows: 
     assert words in out
 
 
+@pytest.mark.process
 def test_an_interrupted_demo_leaves_no_process_and_no_directory(rows: Path, tmp_path: Path) -> None:
     demo = start(rows)
     assert demo.stdout is not None
@@ -90,6 +93,7 @@ def test_an_interrupted_demo_leaves_no_process_and_no_directory(rows: Path, tmp_
     assert not list(tmp_path.glob("lbg-demo-*"))
 
 
+@pytest.mark.process
 def test_a_killed_demo_takes_its_processes_with_it(rows: Path) -> None:
     demo = start(rows)
     assert demo.stdout is not None

@@ -53,6 +53,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error(package: str) -> None:
         exec(f"from {package} import Consumer")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("statement", "heavy"),
     [

@@ -29,6 +29,7 @@ def test_a_bad_setting_is_one_line_and_exit_2(
     assert said.err.startswith(f"lbg: error: {line}")
 
 
+@pytest.mark.process
 def test_a_cluster_that_nobody_named_is_one_line_too(tmp_path: Path) -> None:
     environment = {**NEEDED, "KUBECONFIG": str(tmp_path / "none"), "HOME": str(tmp_path)}
     process = start_lbg("operator", "run", "--port", "0", environment=environment)

@@ -94,6 +94,7 @@ def test_the_journal_that_it_shows_is_kept() -> None:
     assert group.consumer.sidecar.journal == Journal(claim="journals", volume=None)
 
 
+@pytest.mark.process
 def test_its_application_acknowledges_a_flight_and_ends_when_it_is_asked_to() -> None:
     port = free_port()
     (script,) = container()["args"]

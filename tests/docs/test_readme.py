@@ -62,6 +62,7 @@ def finish(process: subprocess.Popen[str]) -> str:
     return said
 
 
+@pytest.mark.process
 def test_every_command_of_the_readme_works_in_the_order_it_is_shown(broker: EmbeddedBroker) -> None:
     verbs = {" ".join(command[1:2]): command for command in commands()}
     assert list(verbs) == ["broker", "group", "publish", "consume"]

@@ -8,5 +8,5 @@ from support.images.installation import Installed, installed_in
 
 
 @pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(process: None, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return installed_in(tmp_path_factory.mktemp("installed"))

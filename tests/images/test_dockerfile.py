@@ -96,6 +96,7 @@ def test_every_source_that_is_copied_exists_and_is_sent() -> None:
                 assert is_sent(PurePosixPath(source), rules()), source
 
 
+@pytest.mark.process
 def test_only_what_the_wheel_is_made_of_is_sent() -> None:
     sent = {str(path) for path in sent_files()}
     assert {path for path in sent if "/" not in path} == {"pyproject.toml", "constraints.txt", "README.md"}
@@ -151,6 +152,7 @@ def test_every_image_says_what_it_is() -> None:
             assert f"org.opencontainers.image.{name}=" in labels
 
 
+@pytest.mark.process
 def test_no_engine_is_one_clear_line() -> None:
     done = subprocess.run(
         [ROOT / ".ci" / "images"],

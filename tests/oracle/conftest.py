@@ -23,7 +23,7 @@ def rabbit_engine(rabbitmq: RabbitNode) -> Engine:
 
 
 @pytest.fixture(scope="session")
-def embedded_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def embedded_engine(process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with EmbeddedBroker(tmp_path_factory.mktemp("oracle") / "data") as broker:
 
         def crash_and_start() -> None:
@@ -34,7 +34,7 @@ def embedded_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine
 
 
 @pytest.fixture(scope="session", params=["rabbitmq", "embedded"])
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine(process: None, request: pytest.FixtureRequest) -> Engine:
     fixture = {"rabbitmq": "rabbit_engine", "embedded": "embedded_engine"}[request.param]
     made: Engine = request.getfixturevalue(fixture)
     return made

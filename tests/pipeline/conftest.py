@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(process: None) -> Iterator[SparkSession]:
     """Two cores, one gigabyte, and as few tasks as show that there is more than one.
 
     A test has a few rows: planning anew after each stage, and compiling what then runs once, would be most of its time.

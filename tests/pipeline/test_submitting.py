@@ -11,6 +11,7 @@ import pytest
 from lbg_pipeline import commands
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["validate", "profile", "plan", "forecast"])
 def test_a_command_runs_as_a_file(name: str) -> None:
     """`profile.py` beside it is not taken for the standard library's, which PySpark imports."""

@@ -23,7 +23,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[RabbitNode]:
+def node(process: None) -> Iterator[RabbitNode]:
     """A node that may be taken down."""
     with RabbitNode(statistics_s=1) as node:
         yield node

@@ -1,14 +1,20 @@
-"""What the tests are is the same in every collection, and collecting them loads nothing large."""
+"""What the tests are is the same in every collection, each is in a target, and collecting them loads nothing large."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGE = {"helm_python", "matplotlib", "pandas", "pyspark"}
@@ -22,12 +28,22 @@ time.time_ns = lambda: real_ns() + shift_s * 10**9
 
 def pytest_collection_finish(session):
     with open(os.environ["FOUND"], "w") as file:
-        json.dump([[item.nodeid for item in session.items], sorted(sys.modules)], file)
+        marks = {item.nodeid: [mark.name for mark in item.iter_markers()] for item in session.items}
+        json.dump([[item.nodeid for item in session.items], marks, sorted(sys.modules)], file)
 """
 
 
-def collected(path: Path, paths: list[str], *, hash_seed: int, shift_s: int) -> tuple[list[str], list[str]]:
-    """What a fresh interpreter collects under this clock: the ids in their order, and the modules it loaded."""
+@dataclass(frozen=True)
+class Collected:
+    """The tests of a collection: their ids in order, the marks of each, and the modules that were loaded."""
+
+    ids: list[str]
+    marks: dict[str, list[str]]
+    modules: list[str]
+
+
+def collected(path: Path, paths: list[str], *, hash_seed: int, shift_s: int) -> Collected:
+    """What a fresh interpreter collects under this clock."""
     (path / "observer.py").write_text(PLUGIN)
     found = path / f"found-{hash_seed}.json"
     environment = {
@@ -41,20 +57,68 @@ def collected(path: Path, paths: list[str], *, hash_seed: int, shift_s: int) -> 
     command = [sys.executable, "-m", "pytest", *options, *paths]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    ids, modules = json.loads(found.read_text())
-    return ids, modules
+    return Collected(*json.loads(found.read_text()))
+
+
+@pytest.fixture(scope="module")
+def everything(process: None, tmp_path_factory: pytest.TempPathFactory) -> Collected:
+    return collected(tmp_path_factory.mktemp("everything"), [], hash_seed=1, shift_s=0)
 
 
 @pytest.mark.timeout(600)
-def test_the_tests_are_the_same_whenever_they_are_collected_and_load_nothing_large(tmp_path: Path) -> None:
-    first, loaded = collected(tmp_path, [], hash_seed=1, shift_s=0)
-    again, _ = collected(tmp_path, [], hash_seed=2, shift_s=400 * 24 * 3600)
+def test_the_tests_are_the_same_whenever_they_are_collected_and_load_nothing_large(
+    everything: Collected, tmp_path: Path
+) -> None:
+    first = everything.ids
+    again = collected(tmp_path, [], hash_seed=2, shift_s=400 * 24 * 3600).ids
     assert len(first) > 1000
     different = [pair for pair in zip(first, again, strict=False) if pair[0] != pair[1]]
     assert different[:5] == []
     assert len(first) == len(again)
     assert len(set(first)) == len(first)
-    assert LARGE & set(loaded) == set()
+    assert LARGE & set(everything.modules) == set()
+
+
+def selected(target: str, tests: Collected) -> set[str]:
+    """The tests that a target of the Makefile runs: by its expression of marks, its paths and what it ignores."""
+    recipe = re.search(rf"^{target}:.*\n\t.*\$\(PYTEST\) (.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None, target
+    words = shlex.split(recipe[1].replace("$(AT_ONCE)", ""))
+    expression = compile(words[words.index("-m") + 1], target, "eval")
+    ignored = tuple(f"{word.partition('=')[2]}/" for word in words if word.startswith("--ignore="))
+    paths = tuple(f"{word}/" for word in words if word.startswith("tests")) or ("tests/",)
+    return {
+        one
+        for one in tests.ids
+        if one.startswith(paths)
+        and not one.startswith(ignored or ("nowhere",))
+        and eval(expression, {}, defaultdict(bool, dict.fromkeys(tests.marks[one], True)))
+    }
+
+
+@pytest.mark.timeout(600)
+def test_every_test_is_in_a_target_and_each_target_has_the_tests_of_the_one_before(
+    everything: Collected,
+) -> None:
+    quick, test, test_all, cluster = (
+        selected(target, everything) for target in ("quick", "test", "test-all", "test-cluster")
+    )
+    assert quick < test < test_all
+    assert cluster
+    assert test_all & cluster == set()
+    assert sorted(set(everything.ids) - test_all - cluster) == []
+
+
+@pytest.mark.timeout(600)
+def test_every_part_has_a_test_on_rabbitmq_and_on_spark_that_is_no_slow_repetition(
+    everything: Collected,
+) -> None:
+    test = selected("test", everything)
+    for mark, folders in (("rabbitmq", ("tests/oracle", "tests/rabbitmq")), ("spark", ("tests/pipeline",))):
+        marked = {one.split("::")[0] for one in everything.ids if mark in everything.marks[one]}
+        cluster = {one.split("::")[0] for one in everything.ids if "cluster" in everything.marks[one]}
+        there = {file for file in marked - cluster if file.startswith(folders)}
+        assert sorted(there - {one.split("::")[0] for one in test if mark in everything.marks[one]}) == []
 
 
 @pytest.mark.parametrize(
@@ -66,5 +130,5 @@ def test_an_id_that_depends_on_time_order_or_chance_is_found(tmp_path: Path, val
     test.write_text(
         f"import gzip, secrets, time\nimport pytest\n@pytest.mark.parametrize('x', {values})\ndef test_one(x): ...\n"
     )
-    first, _ = collected(tmp_path, [str(test)], hash_seed=1, shift_s=0)
-    assert first != collected(tmp_path, [str(test)], hash_seed=2, shift_s=1000)[0]
+    first = collected(tmp_path, [str(test)], hash_seed=1, shift_s=0).ids
+    assert first != collected(tmp_path, [str(test)], hash_seed=2, shift_s=1000).ids

@@ -11,6 +11,8 @@ import pytest
 
 from support import exploration
 
+pytestmark = pytest.mark.process
+
 DRAWS = """
 import sys
 from support.exploration import load_profile

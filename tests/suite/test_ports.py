@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.ports import COUNT, FIRST, Ports
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -21,6 +23,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.process
 def test_a_port_is_given_to_one_process_until_it_ends(tmp_path: Path) -> None:
     file = tmp_path / "ports"
     with subprocess.Popen(

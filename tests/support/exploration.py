@@ -1,9 +1,9 @@
 """Random exploration: what `make fuzz` runs, and how it differs from `make test`.
 
-In `make test` every test has the same course in every run and on every machine. `python -m support.exploration` runs
-those with a random course (properties, and tests `over_seeds`) again and again with new seeds until the time is up.
-What fails is reported into a file each, with the way to keep it, and Hypothesis tries it first when that test is
-explored again.
+In `make test` and `make test-all` every test has the same course in every run and on every machine. `python -m
+support.exploration` runs those with a random course (properties, and tests `over_seeds`) again and again with new seeds
+until the time is up. What fails is reported into a file each, with the way to keep it, and Hypothesis tries it first
+when that test is explored again. `make quick` gives properties few examples.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ FOUND = Path("out", "fuzz")
 """In the folder where it runs."""
 SEED = "LBG_TEST_SEED"
 """The variable that turns exploration on, a number from 1: the first of the seeds that tests `over_seeds` are given."""
+FEW_EXAMPLES = 20
+"""For each property in `make quick`, also where it names more."""
+FEW_SEEDS = 2
+"""Of each test `over_seeds` in `make test`; the others are slow repetitions."""
 EXAMPLES = 500
 """For each property that names no number of its own."""
 NOTHING_FAILED, SOME_FAILED, NO_TESTS = 0, 1, 5
@@ -48,6 +52,7 @@ def load_profile() -> None:
     # A machine that is slow for a moment proves nothing: no example is failed for its time.
     untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     settings.register_profile("same", untimed, derandomize=True, database=None)
+    settings.register_profile("quick", untimed, derandomize=True, database=None, max_examples=FEW_EXAMPLES)
     found = DirectoryBasedExampleDatabase(Path(".hypothesis", "examples"))
     # Said in full: where the variable CI is set, Hypothesis' own default is to draw the same examples.
     settings.register_profile("explore", untimed, derandomize=False, max_examples=EXAMPLES, database=found)
@@ -58,12 +63,19 @@ def load_profile() -> None:
         providers._get_local_constants = Constants
 
 
+def example_count(count: int) -> int:
+    """So many examples for a property, or the few of `make quick`: its profile is loaded before tests are collected."""
+    return min(count, FEW_EXAMPLES) if settings.default is settings.get_profile("quick") else count
+
+
 def over_seeds(count: int) -> pytest.MarkDecorator:
     """Runs the test once for each of so many seeds: 0 and on, or when exploring such as nobody has tried."""
     first = int(os.environ.get(SEED, "0"))
-    return pytest.mark.parametrize(
-        "seed", [pytest.param(first + n, marks=pytest.mark.seeded) for n in range(count)]
-    )
+    marks = [
+        (pytest.mark.seeded,) if n < FEW_SEEDS else (pytest.mark.seeded, pytest.mark.slow)
+        for n in range(count)
+    ]
+    return pytest.mark.parametrize("seed", [pytest.param(first + n, marks=marks[n]) for n in range(count)])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from bench.chaos.application import Application, Mood
 from bench.chaos.ledger import Kind, Ledger, read
 from bench.chaos.stream import key_number, position_in, publisher_number, write_input
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NAME = (5, 3, 2, 1, 0)  # position, key, seq, publisher, queue
 
 
+@pytest.mark.process
 def test_what_was_written_before_a_sigkill_is_read_back(tmp_path: Path) -> None:
     code = (
         "import os, signal; from pathlib import Path; from bench.chaos.ledger import *;"

@@ -15,6 +15,7 @@ SIZES = Sizes()
 ENGINES = sorted(WEIGHTS)
 
 
+@pytest.mark.process
 def test_the_same_seed_gives_the_same_faults_and_messages_in_another_process() -> None:
     code = (
         "from bench.chaos.schedule import *; from bench.chaos.stream import *;"

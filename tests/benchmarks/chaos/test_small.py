@@ -9,6 +9,8 @@ from bench.chaos.evidence import history_of
 from bench.chaos.playing import run
 from bench.chaos.schedule import Sizes
 
+pytestmark = pytest.mark.process
+
 SMALL = Sizes(messages=20_000, faults=8, fault_every_s=1.5, heartbeat_s=1)
 
 

@@ -11,6 +11,8 @@ from bench.promises.processes import Brokers
 from bench.promises.results import Result
 from bench.promises.scenario import Scenario
 
+pytestmark = pytest.mark.process
+
 CELLS = [
     Cell("Exclusive", "embedded", "join", 50, "callable"),
     Cell("Partitioned", "embedded", "join", 50, "command"),

@@ -34,7 +34,7 @@ def spec_of(name: str, *, prefix: str = "") -> GroupSpec:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+def broker(process: None, tmp_path: Path) -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(tmp_path / "data") as broker:
         yield broker
 

@@ -32,6 +32,7 @@ from lbg_broker.amqp.methods import (
     ChannelOpenOk,
 )
 from support.amqp.wire import connected_pair, deliver_bytes, short_strings
+from support.exploration import example_count
 from support.growth import growth
 
 PERSISTENT = BasicProperties(delivery_mode=2, headers={"lbg-seq": 7}).encode()
@@ -90,7 +91,7 @@ def test_the_fast_way_writes_what_the_long_way_writes():
     assert client.take_output() == fast
 
 
-@settings(max_examples=50)
+@settings(max_examples=example_count(50))
 @given(short_strings, short_strings, short_strings, st.binary(max_size=100), st.integers(0, 2**64 - 1))
 def test_names_of_any_kind_survive(tag, exchange, routing_key, content, delivery_tag):
     client, server = connected_pair()
@@ -128,7 +129,7 @@ def test_every_place_to_cut_the_stream_gives_the_same_events(role):
         assert receiver.receive_data(data[:cut]) + receiver.receive_data(data[cut:]) == expected
 
 
-@settings(max_examples=100)
+@settings(max_examples=example_count(100))
 @given(st.sampled_from(["publishes", "deliveries"]), st.data())
 def test_any_chunks_give_the_same_events(role, draws):
     receiver, data = stream(role)

@@ -24,6 +24,7 @@ from lbg_broker.amqp.methods import (
     decode_method,
 )
 from support.amqp.wire import ALL_METHODS, connected_pair, methods_of
+from support.exploration import example_count
 
 HEADER = BasicProperties(
     delivery_mode=2, headers={"lbg-key": "N1", "lbg-seq": 5, "deep": {"a": [1]}}
@@ -92,14 +93,14 @@ chunk_sizes = st.lists(st.integers(0, 400), max_size=40)
 roles = st.sampled_from(list(Role))
 
 
-@settings(max_examples=300)
+@settings(max_examples=example_count(300))
 @given(roles, st.binary(max_size=300), chunk_sizes)
 def test_random_bytes(role, data, sizes):
     connection, _ = seed_for(role)
     check(connection, feed(connection, data, sizes))
 
 
-@settings(max_examples=300)
+@settings(max_examples=example_count(300))
 @given(st.binary(max_size=100), chunk_sizes)
 @example(PROTOCOL_HEADER + b"\x01", [])
 @example(PROTOCOL_HEADER[:4] + b"\x00" * 8, [1] * 12)
@@ -112,7 +113,7 @@ def test_random_bytes_before_anything_else(data, sizes):
     check(client, feed(client, data, sizes), opened=False)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=example_count(1000))
 @given(roles, chunk_sizes, st.data())
 def test_mutated_traffic(role, sizes, draws):
     connection, seed = seed_for(role)
@@ -138,7 +139,7 @@ def test_mutated_traffic(role, sizes, draws):
     check(connection, feed(connection, bytes(data), sizes))
 
 
-@settings(max_examples=300)
+@settings(max_examples=example_count(300))
 @given(roles, st.lists(st.tuples(st.integers(0, 3), st.sampled_from(ALL_METHODS)), max_size=8), st.data())
 def test_any_methods_in_any_order(role, script, draws):
     connection, _ = seed_for(role)
@@ -146,7 +147,7 @@ def test_any_methods_in_any_order(role, script, draws):
     check(connection, feed(connection, b"".join(frames), []))
 
 
-@settings(max_examples=200)
+@settings(max_examples=example_count(200))
 @given(
     st.lists(st.tuples(st.sampled_from([1, 2, 3, 8]), st.integers(0, 3), st.binary(max_size=40)), max_size=8)
 )
@@ -157,7 +158,7 @@ def test_well_formed_frames_of_nonsense(frames):
         check(connection, feed(connection, data, []))
 
 
-@settings(max_examples=200)
+@settings(max_examples=example_count(200))
 @given(roles, chunk_sizes)
 def test_unharmed_traffic_in_any_pieces_is_taken(role, sizes):
     connection, seed = seed_for(role)

@@ -23,6 +23,7 @@ from lbg_broker.amqp.methods import (
     decode_method,
 )
 from support.amqp.wire import ALL_METHODS, any_method, methods_of, short_strings, tables_of
+from support.exploration import example_count
 
 NAMES_IN_PAMQP = {
     "type": "exchange_type",
@@ -79,7 +80,7 @@ def test_pamqp_and_we_agree(number):
     cls, theirs = METHODS[number], commands.INDEX_MAPPING[number]
     assert theirs.name.lower().replace(".", "") == cls.NAME.replace(".", "").replace("-", "")
 
-    @settings(max_examples=25)
+    @settings(max_examples=example_count(25))
     @given(methods_of(cls, **PAMQP_VALUES))
     def agree(method):
         _, channel, decoded = frame.unmarshal(encode_frame(1, 7, method.encode()))
@@ -138,7 +139,7 @@ def test_a_short_string_takes_255_bytes_of_utf8(text):
     assert QueueDeclare(text).encode()[7 : 7 + len(text.encode())] == text.encode()
 
 
-@settings(max_examples=300)
+@settings(max_examples=example_count(300))
 @given(st.sampled_from(ALL_METHODS), st.binary(max_size=80))
 def test_random_arguments_are_a_method_or_an_error(cls, data):
     number = (cls.class_id << 16 | cls.method_id).to_bytes(4, "big")

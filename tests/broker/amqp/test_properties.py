@@ -12,6 +12,7 @@ from lbg_broker.amqp import BasicProperties, DecodeError, EncodeError
 from lbg_broker.amqp.content_fast_path import check_header, is_valid_header
 from lbg_broker.amqp.field_table import DEPTH_MAX
 from support.amqp.wire import short_strings, tables, tables_of, values_of
+from support.exploration import example_count
 
 properties = st.builds(
     BasicProperties,
@@ -64,7 +65,7 @@ def test_pamqp_and_we_agree(ours):
     assert BasicProperties.decode(theirs.marshal()) == ours
 
 
-@settings(max_examples=500)
+@settings(max_examples=example_count(500))
 @given(properties, st.data())
 def test_the_check_takes_exactly_what_decodes(value, data):
     encoded = bytearray(value.encode())
@@ -76,7 +77,7 @@ def test_the_check_takes_exactly_what_decodes(value, data):
         assert is_valid_header(header_bytes) == decodes(header_bytes)
 
 
-@settings(max_examples=500)
+@settings(max_examples=example_count(500))
 @given(st.binary(max_size=40))
 def test_the_check_agrees_on_random_bytes(data):
     assert is_valid_header(data) == decodes(data)

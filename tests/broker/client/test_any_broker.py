@@ -42,6 +42,7 @@ from lbg_broker.client.channel import Channel
 from lbg_broker.client.connection import ClientConnection
 from support.amqp.memory_transport import MemoryTransport
 from support.amqp.wire import ALL_METHODS, methods_of
+from support.exploration import example_count
 
 
 def method(channel: int, what: Method) -> bytes:
@@ -161,7 +162,11 @@ OPENED = [method(1, ChannelOpenOk()), method(2, ChannelOpenOk())]
 CANCEL = method(1, BasicCancel("c"))
 
 
-@settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=example_count(600),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 @given(st.booleans(), sayings, any_methods, st.integers(0, 14), cuts, waits)
 @example(True, [CANCEL, TOO_LARGE, method(1, ChannelCloseOk())], [], 0, [], [])
 @example(

@@ -91,6 +91,7 @@ async def test_records_reach_the_file_on_time_without_further_records(tmp_path: 
     assert seqs(tmp_path) == [0]
 
 
+@pytest.mark.process
 def test_a_killed_writers_file_is_cut_after_its_last_whole_line_and_closed_at_the_next_start(
     tmp_path: Path,
 ) -> None:
@@ -160,6 +161,7 @@ def _with_limit(script: str, directory: Path) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.process
 def test_a_full_disk_is_told_once_counted_and_does_not_stop_the_owner(tmp_path: Path) -> None:
     script = """
         import resource, sys
@@ -186,6 +188,7 @@ def test_a_full_disk_is_told_once_counted_and_does_not_stop_the_owner(tmp_path: 
     assert len(seqs(tmp_path)) == records, "no half line anywhere"
 
 
+@pytest.mark.process
 def test_a_full_disk_stops_the_owner_if_the_settings_say_so(tmp_path: Path) -> None:
     script = """
         import sys

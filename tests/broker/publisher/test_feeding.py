@@ -188,6 +188,7 @@ async def test_bad_rows_that_were_skipped_stay_skipped_when_a_state_goes_on(url:
     assert (again.published, again.published_in_this_run, again.bad_rows) == (40, 0, 10)
 
 
+@pytest.mark.process
 async def test_after_its_own_kill_9_a_publisher_goes_on_without_holes_or_other_bodies(tmp_path: Path) -> None:
     """The publisher is killed again and again, at random moments."""
     source = random.Random(20130201)

@@ -13,7 +13,7 @@ from lbg_broker.group import GroupSpec
 from lbg_broker.publisher.send_window import PublishingSettings, SendWindow
 from lbg_broker.publisher.stamper import StampedMessage, StartingPoint
 from support.broker.model import Choices, ModelBroker
-from support.exploration import over_seeds
+from support.exploration import example_count, over_seeds
 
 SPEC = GroupSpec("g", "g", hash_count=5, queue_count=2, queue_size_mb=1, client_username="u")
 KEYS = ["a", "b", "c", "d", "e", "f", "g", None]
@@ -212,7 +212,7 @@ class History:
 
 
 @given(HISTORIES)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=example_count(400), deadline=None)
 def test_with_ordered_refusal_no_key_is_ever_out_of_order_and_nothing_is_lost(script: bytes) -> None:
     history = History(script, fenced=True)
     history.check_completeness()
@@ -222,7 +222,7 @@ def test_with_ordered_refusal_no_key_is_ever_out_of_order_and_nothing_is_lost(sc
 
 
 @given(HISTORIES)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=example_count(400), deadline=None)
 def test_without_ordered_refusal_what_is_out_of_order_was_reported(script: bytes) -> None:
     history = History(script, fenced=False)
     history.check_completeness()
@@ -231,7 +231,7 @@ def test_without_ordered_refusal_what_is_out_of_order_was_reported(script: bytes
 
 
 @given(HISTORIES)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=example_count(400), deadline=None)
 def test_one_per_key_keeps_order_on_a_broker_without_ordered_refusal(script: bytes) -> None:
     history = History(script, fenced=False, one_per_key=True)
     history.check_completeness()

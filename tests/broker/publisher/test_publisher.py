@@ -234,6 +234,7 @@ async def test_a_journal_has_a_record_of_every_confirmed_message(url: str, tmp_p
         assert (record.group, record.body_bytes) == ("orders", 1)
 
 
+@pytest.mark.process
 async def test_a_connection_cut_again_and_again_loses_nothing_and_counts_what_may_be_twice(
     tmp_path: Path,
 ) -> None:
@@ -263,6 +264,7 @@ async def test_a_connection_cut_again_and_again_loses_nothing_and_counts_what_ma
     assert [event for event in told if isinstance(event, events.Disconnected)] != []
 
 
+@pytest.mark.process
 async def test_a_group_made_anew_with_other_attributes_ends_the_publisher(tmp_path: Path) -> None:
     other = GroupSpec(
         "orders", "orders", hash_count=8, queue_count=4, queue_size_mb=1, client_username="guest"
@@ -289,6 +291,7 @@ async def test_a_group_made_anew_with_other_attributes_ends_the_publisher(tmp_pa
             await outlive()
 
 
+@pytest.mark.process
 async def test_a_broker_that_falls_silent_is_left_and_its_late_work_reorders_nothing(tmp_path: Path) -> None:
     """What was written before the silence is still carried out after it, beside what is sent again."""
     told: list[events.PublisherEvent] = []

@@ -23,6 +23,7 @@ from lbg_broker.publisher.resume import Identity, InputVerifier
 from lbg_broker.publisher.send_window import PublishingSettings, SendWindow
 from lbg_broker.publisher.state_file import StateFile
 from support.broker.model import Choices, ModelBroker
+from support.exploration import example_count
 
 SPEC = GroupSpec("g", "g", hash_count=3, queue_count=2, queue_size_mb=1, client_username="u")
 KEYS = ["a", "b", "c", None]
@@ -241,7 +242,7 @@ def judge(history: History) -> None:
 
 
 @given(HISTORIES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=example_count(300), deadline=None)
 def test_an_earlier_copy_taken_back_never_swallows_a_row_nor_gives_a_number_another_body(
     script: bytes,
 ) -> None:

@@ -9,7 +9,7 @@ from support.waiting import GUARD_S
 
 
 @pytest.fixture(scope="session")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def shared_broker(process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     data_dir = tmp_path_factory.mktemp("broker") / "data"
     settings = {
         "handshake_timeout_s": GUARD_S,

@@ -39,6 +39,7 @@ from lbg_broker.server import Address, ServerSettings
 from lbg_broker.server.server import Server
 from support.amqp.memory_transport import MemoryTransport
 from support.amqp.wire import ALL_METHODS, methods_of
+from support.exploration import example_count
 
 MESSAGE_MAX_BYTES = 1000
 LOGIN = ConnectionStartOk(
@@ -186,7 +187,11 @@ TOO_LARGE = publish(1, "kept", MESSAGE_MAX_BYTES + 1)
 CLOSED_1 = method(1, ChannelCloseOk())
 
 
-@settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=example_count(600),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 @given(sayings, any_methods, st.integers(0, 14), cuts, waits)
 @example([method(0, ConnectionUpdateSecret()), method(0, ConnectionClose())], [], 0, [], [])
 @example([OPEN_1, TOO_LARGE, CLOSED_1], [], 0, [], [])
@@ -201,7 +206,11 @@ def test_a_client_that_says_anything_gets_an_answer_by_the_protocol(
     )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=example_count(300),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 @given(sayings, st.data())
 def test_a_client_whose_bytes_are_damaged_gets_an_answer_by_the_protocol(
     broker: Broker, said: list[bytes], draws: st.DataObject
@@ -215,7 +224,11 @@ def test_a_client_whose_bytes_are_damaged_gets_an_answer_by_the_protocol(
     broker.loop.run_until_complete(broker.hear(frames, draws.draw(cuts), draws.draw(waits)))
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=example_count(200),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 @given(sayings, cuts, waits)
 @example([], [], [])
 def test_a_client_that_waits_for_no_answer_is_let_in_whatever_a_read_holds(

@@ -74,7 +74,7 @@ def numbers_in(port: int, count: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def filled_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled_once(process: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     data_dir = tmp_path_factory.mktemp("filled") / "data"
     with EmbeddedBroker(data_dir) as broker:
         with PlainClient(broker.port) as client:
@@ -99,6 +99,7 @@ def copy_of(data_dir: Path) -> bytes:
         return copy.read()
 
 
+@pytest.mark.process
 def test_a_copy_made_while_the_broker_writes_holds_all_that_was_confirmed_before(tmp_path: Path) -> None:
     copy = tmp_path / "copy.sqlite3"
     with EmbeddedBroker(tmp_path / "data") as broker:

@@ -74,6 +74,7 @@ def test_who_speaks_something_else_is_told_the_protocol_and_dropped(shared_broke
         assert peer.recv(100) == b""
 
 
+@pytest.mark.process
 def test_who_says_nothing_is_dropped_after_a_while(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data", settings={"handshake_timeout_s": 0.3}) as broker:
         started = time.monotonic()

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from lbg_broker.amqp import AckEvent, DeliverEvent
 from lbg_broker.amqp.methods import (
     BasicConsume,
@@ -24,6 +26,8 @@ from lbg_broker.amqp.methods import (
 from support.amqp.plain_client import ClosedError, PlainClient
 from support.broker.embedded import EmbeddedBroker
 from support.waiting import GUARD_S
+
+pytestmark = pytest.mark.process
 
 QUEUE = "stream"
 WINDOW = 400

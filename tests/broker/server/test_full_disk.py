@@ -145,6 +145,7 @@ def acknowledged(connection: Any, expected: set[int]) -> set[int]:
     return got
 
 
+@pytest.mark.process
 def test_cycles_of_fill_kill_start_and_drain_lose_nothing_that_was_confirmed(
     disk: SmallDisk, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_cycles_of_fill_kill_start_and_drain_lose_nothing_that_was_confirmed(
     assert outcome.lost == set()
 
 
+@pytest.mark.process
 def test_members_join_a_full_disk_drain_it_through_a_kill_of_the_broker_and_leave_on_it(
     disk: SmallDisk, tmp_path: Path
 ) -> None:
@@ -164,6 +166,7 @@ def test_members_join_a_full_disk_drain_it_through_a_kill_of_the_broker_and_leav
     assert outcome.lost == set()
 
 
+@pytest.mark.process
 def test_consumers_drain_a_full_disk_and_publishers_go_on_in_what_they_free(
     disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
@@ -176,6 +179,7 @@ def test_consumers_drain_a_full_disk_and_publishers_go_on_in_what_they_free(
         until(lambda: len(filling.confirmed) > len(before))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_and_starts_on_a_full_disk_which_can_be_looked_at(
     number: signal.Signals, disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
@@ -209,6 +213,7 @@ def test_it_ends_and_starts_on_a_full_disk_which_can_be_looked_at(
         assert set(filling.confirmed) <= drained(broker, set(filling.confirmed))
 
 
+@pytest.mark.process
 def test_a_backup_beside_a_full_disk_leaves_the_reserve_where_it_is(
     disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path, fill: Callable[..., Filling]
 ) -> None:
@@ -235,6 +240,7 @@ def test_a_backup_beside_a_full_disk_leaves_the_reserve_where_it_is(
         assert set(filling.confirmed) <= drained(broker, set(filling.confirmed))
 
 
+@pytest.mark.process
 def test_dead_letters_are_written_on_a_full_disk(
     disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
@@ -260,6 +266,7 @@ def test_dead_letters_are_written_on_a_full_disk(
         assert broker.queue("dead")["messages"] == 60
 
 
+@pytest.mark.process
 def test_a_store_of_an_older_version_starts_on_a_full_disk_and_says_what_to_do(
     disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
@@ -282,6 +289,7 @@ def test_a_store_of_an_older_version_starts_on_a_full_disk_and_says_what_to_do(
     assert drained(broker, set(range(100))) == set(range(100))
 
 
+@pytest.mark.process
 def test_the_reserve_has_its_blocks_and_keeps_them_when_the_broker_stops(
     disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path, fill: Callable[..., Filling]
 ) -> None:
@@ -303,6 +311,7 @@ def test_the_reserve_has_its_blocks_and_keeps_them_when_the_broker_stops(
     assert reserved >= Size(pages).pages * 4096 * 0.9
 
 
+@pytest.mark.process
 def test_users_are_made_and_changed_on_a_full_disk_and_it_knows_them_at_the_next_start(
     disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
@@ -321,6 +330,7 @@ def test_users_are_made_and_changed_on_a_full_disk_and_it_knows_them_at_the_next
             log_in(broker, "late", "first")
 
 
+@pytest.mark.process
 def test_a_renewed_certificate_and_a_changed_login_are_taken_up_while_the_disk_is_full(
     disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path, fill: Callable[..., Filling]
 ) -> None:
@@ -382,6 +392,7 @@ def test_a_renewed_certificate_and_a_changed_login_are_taken_up_while_the_disk_i
             assert wanted <= acknowledged(connect(renewing.port, "ops", "third", trusting), wanted)
 
 
+@pytest.mark.process
 def test_rejects_alone_drain_a_full_disk_while_somebody_consumes_the_dead_letters(
     disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
@@ -434,6 +445,7 @@ store.close()
 """
 
 
+@pytest.mark.process
 def test_a_write_of_sqlites_own_that_finds_no_room_is_a_full_disk_whatever_the_kernel_calls_it(
     tmp_path: Path,
 ) -> None:
@@ -488,11 +500,13 @@ def without_room_for_sqlite(tmp_path: Path, *arguments: str) -> list[str]:
     return told.stdout.splitlines()
 
 
+@pytest.mark.process
 def test_a_write_that_failed_while_there_is_room_again_is_tried_again(tmp_path: Path) -> None:
     """Between the write that failed and the look at the disk somebody else may have freed something."""
     assert without_room_for_sqlite(tmp_path, "and others go well") == ["DiskFullError"] * 4
 
 
+@pytest.mark.process
 def test_writes_that_fail_again_and_again_while_there_is_room_are_an_error_of_the_disk(
     tmp_path: Path,
 ) -> None:
@@ -528,6 +542,7 @@ def test_the_reserve_takes_a_used_up_quota_for_a_full_disk(
     reserve.close(is_empty=False)
 
 
+@pytest.mark.process
 def test_a_broker_whose_files_may_not_grow_goes_on_as_on_a_full_disk(tmp_path: Path) -> None:
     under = ("prlimit", f"--fsize={6 << 20}", "sh", "-c", 'cd "$0" && exec "$@"')
     with EmbeddedBroker(

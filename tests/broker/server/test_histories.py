@@ -27,6 +27,7 @@ from lbg_broker.server.core import spool, state
 from lbg_broker.server.core.effects import Deliver, Send, SendContent
 from support.broker_core.queue_model import QUEUES, ChannelModel, Entry, Handed, QueueModel
 from support.broker_core.world import Client, World
+from support.exploration import example_count
 
 WINDOW = 6
 LEAD = 4
@@ -377,4 +378,4 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestHistories.settings = settings(max_examples=example_count(60), stateful_step_count=50, deadline=None)

@@ -14,6 +14,7 @@ from lbg_broker.amqp import BasicProperties
 from lbg_broker.group import HEADER_KEY
 from lbg_broker.publisher.stamper import HeaderEncoder, MessageOptions, StampedMessage
 from lbg_broker.server.core.message import text_reader
+from support.exploration import example_count
 
 NAMES = ("lbg-key", "group-id", "é")
 READ = text_reader(NAMES)
@@ -51,7 +52,7 @@ def decoded(header: bytes) -> bytes | None:
     return None
 
 
-@settings(max_examples=400)
+@settings(max_examples=example_count(400))
 @given(headers=st.none() | TABLES, content_type=TEXTS, encoding=TEXTS, priority=st.none() | st.integers(0, 9))
 def test_finds_what_decoding_everything_finds(
     headers: dict[str, Any] | None, content_type: str | None, encoding: str | None, priority: int | None
@@ -66,7 +67,7 @@ def test_finds_what_decoding_everything_finds(
     assert READ(header) == decoded(header)
 
 
-@settings(max_examples=300)
+@settings(max_examples=example_count(300))
 @given(headers=TABLES, cut=st.integers(2, 60), noise=st.binary(max_size=6))
 def test_never_fails_on_what_is_cut_or_spoilt(headers: dict[str, Any], cut: int, noise: bytes) -> None:
     header = BasicProperties(content_type="text/plain", headers=headers).encode()

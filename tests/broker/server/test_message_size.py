@@ -25,7 +25,7 @@ LIMIT = 300_000
 
 
 @pytest.fixture(scope="module")
-def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def limited(process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     data_dir: Path = tmp_path_factory.mktemp("limited") / "data"
     with EmbeddedBroker(data_dir, settings={"message_max_bytes": LIMIT}) as broker:
         yield broker

@@ -40,6 +40,7 @@ async def aside(function: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
+@pytest.mark.process
 def test_sigterm_closes_connections_with_a_reason_and_keeps_what_they_held(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as broker:
         client = PlainClient(broker.port)
@@ -67,6 +68,7 @@ def test_sigterm_closes_connections_with_a_reason_and_keeps_what_they_held(tmp_p
             ]
 
 
+@pytest.mark.process
 def test_a_second_broker_on_the_same_directory_is_refused_in_one_line(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as broker:
         second = EmbeddedBroker(tmp_path / "data")

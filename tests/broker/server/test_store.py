@@ -19,6 +19,7 @@ from lbg_broker.server.store import store as store_module
 from lbg_broker.server.store.errors import DamagedStoreError, StoreError
 from lbg_broker.server.store.schema import SCHEMA_VERSION, DirectoryLock
 from support.broker_core.world import MemoryStore
+from support.exploration import example_count
 
 ORIGIN = Origin.of("exchange", "some.key")
 
@@ -298,7 +299,9 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=example_count(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(steps)
 def test_the_store_of_dictionaries_that_other_tests_use_does_the_same(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, list[int], int, int]]

@@ -22,6 +22,7 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.server.core.commands import Committed, StoreBlocked
 from lbg_broker.server.core.effects import Hold, StoreBatch
 from support.broker_core.world import Client, World, numbered
+from support.exploration import example_count
 
 
 class FullWorld(World):
@@ -312,7 +313,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=example_count(40), deadline=None)
 @given(steps=STEPS)
 def test_what_was_confirmed_is_delivered_until_it_is_acknowledged_whenever_the_disk_fills(
     kind: str, steps: list[str]

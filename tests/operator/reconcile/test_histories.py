@@ -24,6 +24,7 @@ from lbg_operator.kube.kinds import (
 )
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.resources.names import GROUP_LABEL
+from support.exploration import example_count
 from support.kubernetes.fake_cluster import merged
 from support.operator.operated import Place
 from support.virtual_time import VirtualLoop
@@ -221,7 +222,7 @@ class Histories(RuleBasedStateMachine):
 
 Histories.TestCase.settings = settings(
     phases=[p for p in Phase if p is not Phase.shrink],
-    max_examples=40,
+    max_examples=example_count(40),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

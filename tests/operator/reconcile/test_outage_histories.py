@@ -20,6 +20,7 @@ from lbg_operator.kube.api import ClusterError, Object
 from lbg_operator.kube.kinds import API_SERVICE, BROKER, DEPLOYMENT, SECRET, STATEFUL_SET, Kind
 from lbg_operator.resources.names import admin_name
 from support.admin.fake_admin import EMBEDDED_ENGINE
+from support.exploration import example_count
 from support.kubernetes.child_history import ChildHistory
 from support.kubernetes.manifests import broker_manifest, consumer
 from support.operator.operated import MAIN, Place
@@ -306,7 +307,7 @@ def with_image(workload: Any, image: str) -> Any:
 
 OutageHistories.TestCase.settings = settings(
     phases=[p for p in Phase if p is not Phase.shrink],
-    max_examples=25,
+    max_examples=example_count(25),
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -69,6 +69,7 @@ async def test_an_access_that_cannot_be_used_leaves_no_file(pool: BrokerPool, tm
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.process
 async def test_a_login_is_checked_on_both_doors(pool: BrokerPool, tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as broker:
         admin = await pool.admin("main", access_of(broker))
@@ -77,6 +78,7 @@ async def test_a_login_is_checked_on_both_doors(pool: BrokerPool, tmp_path: Path
         assert await pool.admin("main", access_of(broker)) is not admin
 
 
+@pytest.mark.process
 async def test_silent_brokers_together_do_not_hold_up_the_end_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import subprocess
 from typing import Any
 
 import aiohttp
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -67,6 +68,7 @@ def the_lag(place: Place) -> float | None:
     return samples(metrics_of(place)).get(("lbg_operator_group_lag_messages", *LABELS))
 
 
+@pytest.mark.process
 @in_virtual_time
 async def test_each_group_is_shown_as_its_status_and_last_look_have_it() -> None:
     async with Place() as place:
@@ -95,6 +97,7 @@ async def test_each_group_is_shown_as_its_status_and_last_look_have_it() -> None
         assert ("lbg_operator_group_scheduled_replicas", *LABELS) not in shown, "and no schedule"
 
 
+@pytest.mark.process
 @in_virtual_time
 async def test_what_is_unknown_is_absent_and_not_0() -> None:
     async with Place() as place:
@@ -114,6 +117,7 @@ async def test_what_is_unknown_is_absent_and_not_0() -> None:
         assert the_lag(place) is None, "nobody looks any more"
 
 
+@pytest.mark.process
 @in_virtual_time
 async def test_a_condition_that_nobody_asks_for_has_no_sample() -> None:
     async with Place() as place:
@@ -123,6 +127,7 @@ async def test_a_condition_that_nobody_asks_for_has_no_sample() -> None:
         assert types == {"Accepted", "Provisioned", "Ready", "Degraded"}
 
 
+@pytest.mark.process
 @in_virtual_time
 async def test_a_group_that_is_gone_is_shown_no_more() -> None:
     async with Place() as place:
@@ -138,6 +143,7 @@ async def test_a_group_that_is_gone_is_shown_no_more() -> None:
         assert place.operator.world.looks.latest(ORDERS) is None
 
 
+@pytest.mark.process
 def test_rounds_are_counted_by_outcome_from_zero() -> None:
     looks = SurveyCache(lambda key: None, now=lambda: 0.0, timestamp=lambda: "")
     metrics = Metrics(ObjectCache(), looks, lambda kind: 4.0)
@@ -155,6 +161,7 @@ def test_rounds_are_counted_by_outcome_from_zero() -> None:
     assert shown["lbg_operator_watch_silence_seconds", ("kind", "Broker")] == 4.0
 
 
+@pytest.mark.process
 @in_virtual_time
 async def test_what_the_schedule_asks_for_is_shown() -> None:
     async with Place() as place:

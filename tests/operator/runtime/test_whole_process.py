@@ -25,7 +25,7 @@ KUBERNETES_S = 30.0
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[OperatorProcess]:
+async def place(process: None, tmp_path: Path) -> AsyncIterator[OperatorProcess]:
     with EmbeddedBroker(tmp_path / "broker") as broker:
         async with ServedCluster(FakeCluster()) as served:
             place = OperatorProcess(served, broker, tmp_path)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lbg_pipeline.plan.choose import Existing, choose, choose_freely, queue_ladder
 from lbg_pipeline.plan.simulate import Demand, simulate
+from support.exploration import example_count
 
 from .test_simulating import demand, rules
 
@@ -26,7 +27,7 @@ def test_fewest_members_come_first_then_fewest_queues() -> None:
     assert choice.recommended.meets
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=example_count(40))
 @given(st.lists(st.floats(0, 1), min_size=8, max_size=24), st.integers(1, 4))
 def test_nothing_smaller_meets_the_target(loads: list[float], concurrency: int) -> None:
     told, counts = rules(concurrency=concurrency), [1, 2, 3, 4, 6, 8]

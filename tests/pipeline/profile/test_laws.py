@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.exploration import example_count
 from support.journal.rows import START_US, delivered
 
 
@@ -38,7 +39,9 @@ def _large_imports() -> None:
     from support.journal.tables import kept_records
 
 
-few = settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(
+    max_examples=example_count(3), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def groups_of(values: st.SearchStrategy[int]) -> st.SearchStrategy[list[list[int]]]:

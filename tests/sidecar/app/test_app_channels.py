@@ -223,6 +223,7 @@ def command(source: str, *, concurrency: int = 4) -> CommandChannel:
     return CommandChannel(python(source), concurrency=concurrency)
 
 
+@pytest.mark.process
 async def test_a_command_gets_one_line_a_message_and_answers_with_one() -> None:
     messages = [message(0, body=b"ack"), message(1, body=b"drop"), message(2, body=b"retry")]
     async with running(command(ECHO), *messages) as calls:
@@ -230,6 +231,7 @@ async def test_a_command_gets_one_line_a_message_and_answers_with_one() -> None:
     assert [verdict.kind for verdict in verdicts] == ["ack", "drop", "retry"]
 
 
+@pytest.mark.process
 async def test_a_command_is_told_everything_about_a_message(tmp_path: Path) -> None:
     file = tmp_path / "line"
     source = f"import sys\nopen({str(file)!r}, 'w').write(sys.stdin.readline())\n" + ECHO
@@ -252,6 +254,7 @@ async def test_a_command_is_told_everything_about_a_message(tmp_path: Path) -> N
     }
 
 
+@pytest.mark.process
 async def test_many_messages_may_be_with_the_command_at_once_and_no_more_than_the_limit() -> None:
     source = """
 import json, sys
@@ -265,6 +268,7 @@ sys.stdin.read()
         assert [ended.seq for ended, _ in calls.ended[:3]] == [2, 1, 0]
 
 
+@pytest.mark.process
 async def test_a_command_that_dies_is_started_again_and_its_calls_count_as_failed(tmp_path: Path) -> None:
     source = f"""
 import os, sys
@@ -283,6 +287,7 @@ if not os.path.exists(mark):
         assert verdicts[1] == ACK
 
 
+@pytest.mark.process
 async def test_aborting_kills_the_command_with_everything_it_started_and_a_new_one_answers(
     tmp_path: Path,
 ) -> None:
@@ -312,6 +317,7 @@ while True:
         assert beats.stat().st_size == size, "what the command had started still runs"
 
 
+@pytest.mark.process
 async def test_a_line_that_is_no_verdict_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     source = "print('hello')\nprint('world')\n" + ECHO
     with caplog.at_level(logging.WARNING, "lbg.member"):
@@ -322,6 +328,7 @@ async def test_a_line_that_is_no_verdict_is_warned_of_once(caplog: pytest.LogCap
     assert "hello" in warnings[0]
 
 
+@pytest.mark.process
 async def test_a_verdict_for_a_message_that_does_not_wait_is_ignored() -> None:
     source = 'print(\'{"id":"who","verdict":"ack"}\')\n' + ECHO
     async with running(command(source), message(0, body=b"ack")) as calls:
@@ -329,11 +336,13 @@ async def test_a_verdict_for_a_message_that_does_not_wait_is_ignored() -> None:
     assert len(calls.ended) == 1
 
 
+@pytest.mark.process
 async def test_a_command_that_cannot_be_started_is_one_clear_error() -> None:
     with pytest.raises(CommandFailed, match="cannot run '/no/such/thing': No such file"):
         await CommandChannel(["/no/such/thing"], concurrency=1).start(FakeCalls())
 
 
+@pytest.mark.process
 async def test_a_command_that_ignores_everything_does_not_hold_up_the_end() -> None:
     source = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('x')\ntime.sleep(600)"
     channel = command(source)
@@ -345,6 +354,7 @@ async def test_a_command_that_ignores_everything_does_not_hold_up_the_end() -> N
     assert channel.describe()["pid"] is None
 
 
+@pytest.mark.process
 async def test_a_command_that_reads_nothing_is_not_buried_in_messages() -> None:
     big = b"x" * 300_000
     channel = command("import time\ntime.sleep(600)", concurrency=100)

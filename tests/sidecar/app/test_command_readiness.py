@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from lbg_sidecar import CommandChannel
 from support.app.offering import Offering, offering_to
 from support.app.subjects import COMMAND
 from support.waiting import until
+
+pytestmark = pytest.mark.process
 
 
 async def test_a_command_may_begin_with_its_positions(tmp_path: Path) -> None:

@@ -20,7 +20,11 @@ from support.waiting import until
 Open = Callable[[Path, int], AbstractAsyncContextManager[Subject]]
 
 
-@pytest.fixture(params=SUBJECTS)
+IN_PROCESS = ("coroutine", "threads")
+ALL = [pytest.param(name, marks=() if name in IN_PROCESS else pytest.mark.process) for name in SUBJECTS]
+
+
+@pytest.fixture(params=ALL)
 def opened(request: pytest.FixtureRequest) -> Open:
     return SUBJECTS[request.param]
 
@@ -87,7 +91,7 @@ async def test_calls_of_a_key_do_not_overlap_and_others_run_up_to_the_limit(subj
     assert most == 3
 
 
-@pytest.mark.parametrize("opened", [name for name in SUBJECTS if name != "threads"], indirect=True)
+@pytest.mark.parametrize("opened", [one for one in ALL if one.values != ("threads",)], indirect=True)
 async def test_a_call_that_takes_too_long_counts_as_failed_and_is_made_again(subject: Subject) -> None:
     async with offering_to(subject.channel, Offering(call_timeout_s=0.4)) as offering:
         offering.offer("a", b"sleep 30")

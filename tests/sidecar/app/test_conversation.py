@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lbg_sidecar.app.websocket_protocol import Conversation, Hello, messages_frame, read_hello
 from lbg_sidecar.errors import StreamError
 from lbg_sidecar.message import ACK, INTERRUPTED, Verdict, drop, retry
+from support.exploration import example_count
 
 
 def conversation(sent: int = 0, *, credit: int = 100) -> Conversation[int]:
@@ -157,7 +158,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(150), deadline=None)
 @given(st.lists(steps, max_size=30))
 def test_every_message_given_is_answered_or_taken_back_once(story: list[tuple[str, object]]) -> None:
     talk = conversation()

@@ -409,6 +409,7 @@ def embedded(tmp_path: Path) -> Iterator[EmbeddedBroker]:
         yield broker
 
 
+@pytest.mark.process
 async def test_an_application_killed_under_load_loses_and_reorders_nothing(
     embedded: EmbeddedBroker, unique: str
 ) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.app.noting_process import NotingApp, exit_status, until_so
 from support.broker.embedded import EmbeddedBroker
 from support.broker.small_disk import on_small_disk, seen_by
@@ -52,6 +54,7 @@ print(len(found), found["q", 7], all(runs == ((0, hash_),) for (name, hash_), ru
 """
 
 
+@pytest.mark.process
 def test_it_says_once_that_the_disk_is_full_forgets_the_oldest_and_grows_again_when_there_is_room(
     tmp_path: Path,
 ) -> None:

@@ -59,6 +59,7 @@ def reopened(path: Path) -> tuple[CommitLog, Processed]:
     return log, processed
 
 
+@pytest.mark.process
 def test_a_writer_killed_at_any_moment_is_remembered_to_its_last_write(tmp_path: Path) -> None:
     chance = random.Random(16)
     path = tmp_path / "m.commits"
@@ -148,6 +149,7 @@ def test_more_runs_than_fit_forget_the_lowest_and_keep_the_floor(tmp_path: Path)
     assert numbers.highest == 108
 
 
+@pytest.mark.process
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.commits"
     with CommitLog(path):

@@ -98,6 +98,7 @@ def test_a_file_of_version_1_goes_on(tmp_path: Path) -> None:
     file.close()
 
 
+@pytest.mark.process
 def test_kill_9_leaves_the_last_number_that_was_told(tmp_path: Path) -> None:
     path, before = tmp_path / "p", 0
     for _ in range(5):

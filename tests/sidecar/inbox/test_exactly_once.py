@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from bench.exactly_once import Run, Sizes, Victim
 
+pytestmark = pytest.mark.process
+
 SEED = 48
 
 SMALL = Sizes(

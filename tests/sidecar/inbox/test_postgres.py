@@ -19,6 +19,8 @@ from support.sidecar.postgres import PostgresServer
 from support.sidecar.sent import Sent
 from support.waiting import until
 
+pytestmark = pytest.mark.process
+
 Opened = Callable[[], Connection]
 INBOX = PostgresInbox()
 LEVELS = [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]

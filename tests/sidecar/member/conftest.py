@@ -10,7 +10,7 @@ from support.member.place import Place
 
 
 @pytest.fixture(params=["embedded", "rabbitmq"])
-async def place(request: pytest.FixtureRequest, unique: str) -> Place:
+async def place(process: None, request: pytest.FixtureRequest, unique: str) -> Place:
     """A group of four queues, on either engine."""
     spec = group_spec(unique)
     if request.param == "rabbitmq":

@@ -11,6 +11,7 @@ from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall, Order
 from lbg_sidecar.core.effects import Ack, DeadLetter, GiveBack, Republish
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind, Verdict, drop, retry
+from support.exploration import example_count
 from support.member.native_member import NativeMember
 
 KEYS = ["a", "b", "c"]
@@ -163,4 +164,4 @@ class Revocations(RuleBasedStateMachine):
 
 
 TestRevocations = Revocations.TestCase
-TestRevocations.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestRevocations.settings = settings(max_examples=example_count(200), stateful_step_count=50, deadline=None)

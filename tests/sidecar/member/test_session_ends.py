@@ -21,6 +21,7 @@ from lbg_sidecar.core.effects import (
     SessionForgotten,
 )
 from lbg_sidecar.message import ACK, INTERRUPTED
+from support.exploration import example_count
 from support.member.native_member import NativeMember
 
 
@@ -347,7 +348,7 @@ class Ending:
 WORDS = st.sampled_from(["work"] * 4 + ["confirm"] * 4 + ["hear", "hear", "say", "lose", "kill"])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=example_count(500), deadline=None)
 @given(st.lists(st.tuples(WORDS, st.integers(0, 3)), max_size=60))
 def test_whatever_is_lost_on_the_way_the_member_of_a_session_that_is_over_leaves(
     steps: list[tuple[str, int]],

@@ -24,6 +24,7 @@ from lbg_sidecar.core.effects import (
 )
 from lbg_sidecar.io.startup import Group, machine_of
 from lbg_sidecar.message import ACK, INTERRUPTED, Verdict, drop, retry
+from support.exploration import example_count
 from support.member.native_member import NativeMember
 
 
@@ -397,7 +398,7 @@ class SessionWorld:
 STEPS = st.sampled_from(["publish", "publish", "call", "write", "write", "die after writing", "kill", "lose"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=example_count(300), deadline=None)
 @given(st.lists(STEPS, max_size=60), st.booleans())
 def test_each_message_is_done_once_or_once_more_for_a_kill(steps: list[str], together: bool) -> None:
     world = SessionWorld(together)

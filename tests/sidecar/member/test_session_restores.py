@@ -16,6 +16,8 @@ from support.member.mode_place import place_in
 from support.member.place import Place
 from support.waiting import until
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:

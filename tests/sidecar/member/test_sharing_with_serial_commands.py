@@ -19,6 +19,8 @@ from support.member.mode_place import place_in
 from support.member.place import Place
 from support.waiting import until
 
+pytestmark = pytest.mark.process
+
 CONCURRENCY = 16
 
 

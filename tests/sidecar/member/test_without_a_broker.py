@@ -24,6 +24,7 @@ async def test_a_member_that_waits_for_its_first_connection_can_be_stopped() -> 
         await member.run()
 
 
+@pytest.mark.process
 async def test_a_member_goes_on_after_its_broker_was_killed_and_leaves_while_it_is_away(
     tmp_path: Path,
 ) -> None:
@@ -52,6 +53,7 @@ async def test_a_member_goes_on_after_its_broker_was_killed_and_leaves_while_it_
     assert not judge.inversions
 
 
+@pytest.mark.process
 async def test_a_refused_login_is_one_clear_error_that_shows_no_password(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as broker:
         url = broker.url.replace("guest:guest", "guest:sesame")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lbg_broker.group import balanced_primaries
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.queue_bindings import Assignment
+from support.exploration import example_count
 from support.member.world import Chances, SimMember, World
 
 KEYS = [f"k{n}" for n in range(9)] + [None]
@@ -103,7 +104,7 @@ def check(world: World) -> None:
     assert world.repeats <= world.disturbed + world.forced + world.resent
 
 
-@lives(max_examples=50)
+@lives(max_examples=example_count(50))
 @given(seed=seeds, script=steps("join", "leave"), chances=chances, order=st.sampled_from(Order))
 def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_forced(
     seed: int, script: list[Step], chances: Chances, order: Order
@@ -118,7 +119,7 @@ def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_fo
         assert world.served_by() == balanced_primaries(4, [m.index for m in world.up()])
 
 
-@lives(max_examples=50)
+@lives(max_examples=example_count(50))
 @given(
     seed=seeds,
     script=steps("join", "leave", "kill", "drop", "stall", "swallow", "suspect", "again"),
@@ -135,7 +136,7 @@ def test_no_fault_loses_or_reorders_a_message_and_balance_comes_back(
         assert world.served_by() == balanced_primaries(4, [m.index for m in world.up()])
 
 
-@lives(max_examples=25)
+@lives(max_examples=example_count(25))
 @given(seed=seeds, script=steps("join", "leave", "kill", "drop"), chances=chances)
 def test_static_members_release_their_secondaries_without_loss_and_primaries_rise_to_the_top(
     seed: int, script: list[Step], chances: Chances

@@ -152,6 +152,7 @@ async def test_a_sidecar_that_is_killed_under_load_repeats_only_what_was_not_ack
     assert pair.notes.inversions() == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("broker_is", ["down", "silent"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 async def test_a_signal_ends_it_before_there_was_ever_a_connection(

@@ -86,6 +86,7 @@ socket.getaddrinfo = getaddrinfo
 """
 
 
+@pytest.mark.process
 async def test_a_name_that_nobody_answers_for_does_not_hold_it_up(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_NAME_SERVER)
     told = {"LBG_COMMAND": "true", "PYTHONPATH": str(tmp_path), "LBG_OBSERVED": f"unix:{tmp_path}/observed"}

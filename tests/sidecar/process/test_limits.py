@@ -17,6 +17,8 @@ from support.command_line import end_started, start_lbg
 from support.sidecar.process import BATCH, PROMPT, Sidecar
 from support.waiting import GUARD_S
 
+pytestmark = pytest.mark.process
+
 BODY_MAX_BYTES = 10_000
 
 

@@ -99,6 +99,7 @@ def test_the_local_endpoints_are_not_on_the_observed_listener(broker: EmbeddedBr
     assert sidecar.get("/v1/state")[0] == 404
 
 
+@pytest.mark.process
 def test_a_bad_setting_ends_it_with_one_line_and_status_2() -> None:
     process = start_lbg("sidecar", environment={"LBG_GROUP": "g", "LBG_COMMAND": "x", "LBG_PREFETCH": "few"})
     _, err = process.communicate(timeout=20)
@@ -106,6 +107,7 @@ def test_a_bad_setting_ends_it_with_one_line_and_status_2() -> None:
     assert err == "lbg: error: LBG_PREFETCH is 'few', but it must be a whole number\n"
 
 
+@pytest.mark.process
 def test_drain_says_that_no_sidecar_is_there(tmp_path: Path) -> None:
     process = start_lbg("drain", "--local", f"unix:{tmp_path}/none.sock", environment=dict(os.environ))
     _, err = process.communicate(timeout=20)

@@ -137,6 +137,7 @@ def test_a_bad_file_is_refused_without_showing_what_is_secret(tmp_path: Path) ->
         assert_clean(f"{raised.value} {raised.value!r}")
 
 
+@pytest.mark.process
 def test_help_and_a_refusal_with_tracebacks_show_no_secret(tmp_path: Path) -> None:
     environment = {
         **clean_environment(),

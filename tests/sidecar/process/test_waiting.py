@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trustme
 
 from lbg_broker.server.settings import TlsSettings
@@ -96,6 +97,7 @@ async def test_a_certificate_of_an_unknown_authority_is_told_with_what_to_do(tmp
         assert "LBG_CAFILE must hold the authority that signed the certificate" in life.contact.error
 
 
+@pytest.mark.process
 async def test_a_broker_that_was_there_is_told_to_be_away_since_when_and_why(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as broker:
         await declare_group(broker.url, group_spec(GROUP))

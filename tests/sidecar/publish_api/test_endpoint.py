@@ -17,6 +17,8 @@ from support.broker.embedded import EmbeddedBroker, free_port
 from support.sidecar.publish_endpoint import SPEC, Endpoint, ce, contents, event, ids, serving
 from support.waiting import GUARD_S, until
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:

@@ -16,6 +16,8 @@ from support.admin.group_on_broker import declare_group
 from support.broker.embedded import EmbeddedBroker
 from support.sidecar.publish_endpoint import SPEC, contents, event, serving
 
+pytestmark = pytest.mark.process
+
 Place = tuple[str, str, int, int]
 
 

@@ -37,7 +37,7 @@ GROUPS = ["a", "b", "c", "d", "e", DEFAULT, ""]
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def broker(process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     data_dir = tmp_path_factory.mktemp("groups") / "data"
     with EmbeddedBroker(data_dir, settings={"default_message_group": DEFAULT}) as running:
         yield running

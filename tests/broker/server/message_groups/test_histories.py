@@ -30,6 +30,7 @@ from lbg_broker.server.core.queue_types import group_backlog
 from lbg_broker.server.core.queue_types import group_backlog as grouped_line
 from support.broker_core.grouped_model import ChannelModel, Entry, Handed, Hold, QueueModel, Settled, Who
 from support.broker_core.world import Client, World
+from support.exploration import example_count
 
 WINDOW = 6
 SMALL = {
@@ -382,4 +383,4 @@ class GroupHistories(RuleBasedStateMachine):
 
 
 TestGroupHistories = GroupHistories.TestCase
-TestGroupHistories.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestGroupHistories.settings = settings(max_examples=example_count(150), stateful_step_count=60, deadline=None)

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lbg_broker.amqp.methods import BasicCapacity, BasicRevoke, BasicRevokeOk
 from support.broker_core.grouped_queue import declare, properties
 from support.broker_core.world import Client, World
+from support.exploration import example_count
 
 PREFETCH = 256
 
@@ -476,7 +477,7 @@ class Sharing(RuleBasedStateMachine):
 
 TestSharing = Sharing.TestCase
 TestSharing.settings = settings(
-    max_examples=100,
+    max_examples=example_count(100),
     stateful_step_count=50,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink takes longer than a test may

@@ -20,6 +20,7 @@ from lbg_broker.server.core import spool, state
 from lbg_broker.server.core.errors import ChannelRefusal
 from support.broker_core.partitioned_judge import Entry, Judge, Seat
 from support.broker_core.partitioned_world import DELAY_S, PartitionedWorld, header
+from support.exploration import example_count
 
 WINDOW, LEAD, UNSETTLED_BYTES = 6, 4, 40
 KEYS = [f"key-{number}" for number in range(8)]
@@ -251,4 +252,4 @@ class Histories(Judge, RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestHistories.settings = settings(max_examples=example_count(200), stateful_step_count=60, deadline=None)

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import aio_pika
+import pytest
 
 from support.broker.embedded import EmbeddedBroker
 from support.broker_core.partitioned_clients import (
@@ -19,6 +20,8 @@ from support.broker_core.partitioned_clients import (
 )
 from support.broker_core.sessions import act_on, queue_json
 from support.waiting import until
+
+pytestmark = pytest.mark.process
 
 
 def test_a_kill_loses_nothing_and_everybody_goes_on_with_what_he_had(tmp_path: Path) -> None:

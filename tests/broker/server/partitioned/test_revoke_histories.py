@@ -16,6 +16,7 @@ from lbg_broker.amqp.methods import BasicAck, BasicNack, BasicRevokeOk, Method
 from lbg_broker.server.core.effects import Deliver, Effect, Revoke
 from support.broker_core.partitioned_world import DELAY_S, HANDOFF_S, PartitionedWorld
 from support.broker_core.world import Client
+from support.exploration import example_count
 
 PARTITIONS = 2
 
@@ -257,4 +258,4 @@ class Members(RuleBasedStateMachine):
 
 
 TestMembers = Members.TestCase
-TestMembers.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestMembers.settings = settings(max_examples=example_count(150), stateful_step_count=60, deadline=None)

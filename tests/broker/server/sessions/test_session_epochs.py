@@ -17,6 +17,7 @@ from lbg_broker.amqp import ReplyCode
 from lbg_broker.server.core.queue_types.session_headers import EPOCH, SEQUENCE
 from support.broker_core.sessions import sessions_queue
 from support.broker_core.world import Client, Delivery, MemoryStore, World
+from support.exploration import example_count
 
 
 @dataclass
@@ -168,7 +169,7 @@ MOVES = st.lists(st.integers(0, 6), min_size=5, max_size=60)
 
 
 @examples(MOVES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=example_count(200), deadline=None)
 def test_no_history_of_restarts_and_restores_sends_a_consumer_past_a_message(moves: list[int]) -> None:
     world = sessions_queue()
     consumer = Consumer(world)

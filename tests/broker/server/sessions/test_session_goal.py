@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from lbg_broker.amqp import AckEvent, BasicProperties, DeliverEvent, MethodEvent
 from lbg_broker.amqp.methods import (
     BasicCancel,
@@ -31,6 +33,8 @@ from support.amqp.plain_client import ClosedError, PlainClient
 from support.broker.embedded import EmbeddedBroker
 from support.broker_core.sessions import act_on, queue_json
 from support.waiting import until
+
+pytestmark = pytest.mark.process
 
 MESSAGES = 8000
 ARGUMENTS = {"x-queue-type": "sessions"}

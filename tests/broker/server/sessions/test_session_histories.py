@@ -17,6 +17,7 @@ from lbg_broker.server.core.errors import Refusal
 from lbg_broker.server.core.queue_types import sessions as lines
 from support.broker_core.session_judge import SessionJudge, SessionModel
 from support.broker_core.world import Client
+from support.exploration import example_count
 
 NAMES = ("a", "b", "c")
 WINDOW = 4
@@ -261,6 +262,10 @@ class FleetingHistories(SessionHistories):
 
 
 TestSessionHistories = SessionHistories.TestCase
-TestSessionHistories.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestSessionHistories.settings = settings(
+    max_examples=example_count(60), stateful_step_count=50, deadline=None
+)
 TestFleetingHistories = FleetingHistories.TestCase
-TestFleetingHistories.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestFleetingHistories.settings = settings(
+    max_examples=example_count(25), stateful_step_count=40, deadline=None
+)

@@ -11,6 +11,7 @@ from lbg_broker.amqp import NO_PROPERTIES, BasicProperties
 from lbg_broker.publisher.stamper import HeaderEncoder, StampedMessage
 from lbg_broker.server.core.queue_types.session_headers import END, SEQUENCE, end_of_session, numbered
 from lbg_sidecar.message import quick_stamp
+from support.exploration import example_count
 
 TEXTS = st.none() | st.text(max_size=20)
 VALUES: st.SearchStrategy[Any] = st.one_of(
@@ -23,7 +24,7 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 HEADERS = st.none() | st.dictionaries(st.sampled_from(["a", "b", "é", "x-session-", SEQUENCE, END]), VALUES)
 
 
-@settings(max_examples=300)
+@settings(max_examples=example_count(300))
 @given(
     content_type=TEXTS,
     content_encoding=TEXTS,

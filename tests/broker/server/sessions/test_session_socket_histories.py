@@ -38,7 +38,7 @@ STEPS = ("publish", "join", "join", "take", "commit", "ack", "ack", "requeue", "
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def broker(process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(tmp_path_factory.mktemp("sessions") / "data") as running:
         yield running
         assert "Traceback" not in running.log_file.read_text()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_pipeline.verify.settings import ValidationSettings
+from support.exploration import example_count
 from support.journal.random import EPOCHS, journals
 from support.pipeline.reference import Record, judge
 
@@ -26,7 +27,7 @@ def told(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted((tuple(sorted(row.items())) for row in rows), key=repr)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(150), deadline=None)
 @given(
     journals() | journals(publishers=EPOCHS, keys=("k0", "k2"), deliveries=20),
     st.sampled_from([0, 0.000002, 0.000005]),
@@ -45,7 +46,7 @@ def test_offences_are_those_of_the_specification(records: list[Record], skew_s: 
     assert told(found) == told(expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=example_count(100), deadline=None)
 @given(journals(messages=12, deliveries=16))
 def test_completeness_moves_and_counts_are_those_of_the_specification(records: list[Record]) -> None:
     found = findings_of(records, ValidationSettings())

@@ -15,6 +15,7 @@ from lbg_broker.group import DeliveredRecord, PublishedRecord, incarnation_of_ep
 from lbg_pipeline.columns import Line
 from lbg_pipeline.errors import CheckpointRefused
 from lbg_pipeline.verify.stream_columns import unpacked
+from support.exploration import example_count
 from support.journal.planted import DEFAULT_GROUP, SKEW_S, plant
 from support.journal.random import EPOCHS, FIRST_EPOCH, journals
 from support.journal.rows import START_US, delivered, published
@@ -85,7 +86,7 @@ def check_same(
     seed=st.randoms(use_true_random=False),
     skew_us=st.sampled_from([0, 3]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=example_count(30), deadline=None)
 def test_any_history_in_any_epochs_is_judged_as_a_whole(
     is_started_again: bool, data: st.DataObject, jitter_us: int, epochs: int, seed: object, skew_us: int
 ) -> None:
@@ -103,7 +104,7 @@ def test_any_history_in_any_epochs_is_judged_as_a_whole(
 
 
 @given(records=journals(modes=("Sessions",)), epochs=st.integers(1, 6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=example_count(15), deadline=None)
 def test_sessions_have_their_order_in_any_epochs(records: list[Record], epochs: int) -> None:
     arriving = sorted(records, key=last_us)
     streamed = Streamed(watermark_us=2000)
@@ -245,7 +246,7 @@ def test_what_is_sent_again_of_an_epoch_that_was_forgotten_is_not_taken_for_inve
 
 @pytest.mark.parametrize("mode", ["Exclusive", "Sessions"])
 @given(data=st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=example_count(10), deadline=None)
 def test_the_state_of_the_version_before_is_gone_on_from(mode: str, data: st.DataObject) -> None:
     records = data.draw(journals(modes=(mode,), deliveries=20))
     arriving = sorted(records, key=last_us)
