@@ -184,6 +184,11 @@ class Member:
         elif not self._left.is_set():
             self._driver.stop(reason)
 
+    def drop_connection(self) -> None:
+        """Close the sockets to the broker as a lost network would: nothing more is written. The member joins again."""
+        if self._driver is not None and self._driver.link is not None:
+            self._driver.link.abort()
+
     @property
     def index(self) -> int | None:
         """The claimed client index; None while there is no connection."""

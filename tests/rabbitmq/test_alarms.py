@@ -53,7 +53,7 @@ async def test_members_go_on_consuming_during_an_alarm_and_their_beats_resume_af
     ):
         await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1])
         await load.publish(400)
-        await load._publisher.flush()
+        await load.publisher.flush()
         async with alarm(rabbitmq, kind):
             await until(lambda: talk_is_blocked(a) and talk_is_blocked(b), what="both to be blocked")
             may_go_on.set()
@@ -92,7 +92,7 @@ async def test_a_member_that_starts_during_an_alarm_joins_and_takes_over(
 
     async with Member(place.settings("a", prefetch=8), judge.handler("a", slow)) as a:
         await load.publish(400)
-        await load._publisher.flush()
+        await load.publisher.flush()
         async with alarm(rabbitmq, "memory"):
             await until(lambda: talk_is_blocked(a))
             async with asyncio.timeout(GUARD_S):

@@ -101,7 +101,7 @@ class Group:
     async def check(self, load: Load) -> None:
         """Everything was seen, in order, and no more often than connections were lost."""
         await load.all_seen(self.judge, timeout_s=90)
-        report = load._publisher.report()
+        report = load.publisher.report()
         assert (report.confirmed, report.inverted) == (load.published, 0)
         assert not self.judge.inversions
 

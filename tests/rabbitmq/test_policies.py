@@ -101,8 +101,8 @@ async def test_an_overflow_policy_of_drop_head_loses_messages_without_a_word(
     """A policy's overflow goes before the queue's own: so such a policy is on the list of those to refuse."""
     async with policy(rabbitmq, place, max_length=10, overflow="drop-head"):
         await load.publish(400)
-        await load._publisher.flush()
-        assert load._publisher.report().confirmed == 400, "every one of them was confirmed"
+        await load.publisher.flush()
+        assert load.publisher.report().confirmed == 400, "every one of them was confirmed"
         assert await ready(place) == 40
 
 
@@ -113,11 +113,11 @@ async def test_a_message_ttl_policy_loses_messages_without_a_word(
     """Those that were published under it; one that was there before keeps what is behind it from expiring."""
     async with policy(rabbitmq, place, message_ttl=1, of_operator=of_operator):
         await load.publish(100)
-        await load._publisher.flush()
+        await load.publisher.flush()
         async with asyncio.timeout(GUARD_S):
             while await ready(place):  # noqa: ASYNC110 (the broker tells nobody)
                 await asyncio.sleep(0.1)
-    assert load._publisher.report().confirmed == 100
+    assert load.publisher.report().confirmed == 100
 
 
 @pytest.mark.parametrize("of_operator", [False, True])
@@ -126,7 +126,7 @@ async def test_a_delivery_limit_policy_loses_what_was_handed_over_more_often(
 ) -> None:
     """On 4.0 too, though the group's queues ask for no limit there (-1): the lower one of the two is in force."""
     await load.publish(40)
-    await load._publisher.flush()
+    await load.publisher.flush()
     before = await place.count(place.names.queue(0))
     assert before > 0
     connection = await connect(place.url)
@@ -158,7 +158,7 @@ async def test_since_4_3_a_delayed_retry_policy_lets_go_first_what_stands_behind
                 pass
         return
     await load.publish(40)
-    await load._publisher.flush()
+    await load.publisher.flush()
     count = await place.count(place.names.queue(0))
     assert count > 2
     async with policy(rabbitmq, place, delayed_retry_type="all", delayed_retry_min=2000):

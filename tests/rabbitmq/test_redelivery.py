@@ -50,7 +50,7 @@ async def test_hundreds_of_handoffs_over_a_poisonous_head_drop_nothing_and_keep_
         Member(place.settings("b", **settings), judge.handler("b", poisoned)) as b,
     ):
         await load.publish(120)
-        await load._publisher.flush()
+        await load.publisher.flush()
         for number in range(HANDOFFS):
             await until(
                 lambda: active(a) or active(b), what=f"somebody to get the queue after {number} handoffs"

@@ -69,7 +69,7 @@ async def test_a_channel_that_swallows_deliveries_is_replaced_and_everything_com
         assert active(a) == had_deliveries
         swallow(proxy, a)
         await load.publish(400)
-        await load._publisher.flush()
+        await load.publisher.flush()
         await until(lambda: proxy.swallowed >= 8, what="a window of deliveries to vanish")
         await until(
             lambda: progress(a) == "Stalled" or active(b), what="the stall to be noticed", timeout_s=30
@@ -103,7 +103,7 @@ async def test_a_slow_application_and_a_blocked_key_are_shown_and_left_alone(
     settings = place.settings("a", prefetch=8, concurrency=64, max_attempts=10_000)
     async with Member(settings, judge.handler("a", work)) as a:
         await load.publish(600)
-        await load._publisher.flush()
+        await load.publisher.flush()
         await until(lambda: progress(a) == "Blocked", what="the window to be full of the poisonous key")
         await asyncio.sleep(12)  # longer than a stall would take to be noticed
         assert a.state()["counts"]["stalls"] == 0

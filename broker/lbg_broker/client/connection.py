@@ -127,6 +127,11 @@ class WriteBuffer:
             # A peer that reads nothing would keep what is buffered, and so the socket, for ever.
             self._lingering = self._loop.call_later(LINGER_S, self._transport.abort)
 
+    @property
+    def local_port(self) -> int | None:
+        """The TCP port at our end; None without a transport."""
+        return None if self._transport is None else self._transport.get_extra_info("sockname")[1]
+
     def abort(self) -> bool:
         """Close the socket without writing; False when there is none."""
         if self._transport is None:
@@ -298,6 +303,11 @@ class ClientConnection(asyncio.Protocol):
     def unwritten_bytes(self) -> int:
         """Output that has not reached the kernel yet."""
         return self._outlet.unwritten_bytes
+
+    @property
+    def local_port(self) -> int | None:
+        """The TCP port at our end, by which the broker's list of connections names this one; None when it is lost."""
+        return self._outlet.local_port
 
     async def open_channel(self) -> Channel:
         """A new channel. Raises `ConnectionLost`."""

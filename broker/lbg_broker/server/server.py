@@ -104,7 +104,7 @@ class Server:
         try:
             await self._open(administrator)
             self._listener = await self.loop.create_server(
-                self._new_session,
+                self.new_session,
                 settings.listen.host,
                 settings.listen.port,
                 ssl=self.tls.context if self.tls else None,
@@ -311,7 +311,8 @@ class Server:
         )
         self.commit_soon()
 
-    def _new_session(self) -> Session:
+    def new_session(self) -> Session:
+        """The protocol of one more connection."""
         session = Session(self, self._next_number)
         self._next_number += 1
         return session

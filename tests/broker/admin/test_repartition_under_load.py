@@ -165,9 +165,7 @@ async def test_a_member_that_missed_it_takes_the_new_number_when_it_connects_aga
         publisher = await ConfirmingPublisher.open(connection)
         record = recounted(spec, 6).to_record().encode()
         await publisher.publish("", Names("orders").config, record)
-        driver = member._driver
-        assert driver is not None
-        driver.disconnect("for the test")
+        member.drop_connection()
         await until(lambda: member.spec == recounted(spec, 6), what="the new number")
         await until(lambda: len(member.state().get("queues", ())) == 6, what="six queues")
         await connection.close()

@@ -6,7 +6,6 @@ seen processes every row of an input whose run ended well, in the order of each 
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 from dataclasses import dataclass
@@ -124,9 +123,7 @@ class Run:
 
     def end(self) -> None:
         """What kill -9 leaves: whatever was written."""
-        if self.state._descriptor >= 0:
-            os.close(self.state._descriptor)
-            self.state._descriptor = -1
+        self.state.close()
         if self.history.broker.channel is not None:
             self.history.broker.lose()
 

@@ -129,7 +129,7 @@ class Broker:
         """One connection, whose client says these frames; each read holds so many bytes of them, and after some reads
         the broker has time to answer."""
         self.errors.clear()
-        session = self.server._new_session()
+        session = self.server.new_session()
         transport = MemoryTransport(self.loop, session)
         session.connection_made(transport)
         said = b"".join(frames)
@@ -248,7 +248,7 @@ def test_a_client_that_waits_for_no_answer_is_let_in_whatever_a_read_holds(
 
 
 def test_each_method_of_a_handshake_in_one_read_is_answered_in_turn(broker: Broker) -> None:
-    session = broker.server._new_session()
+    session = broker.server.new_session()
     transport = MemoryTransport(broker.loop, session)
     session.connection_made(transport)
     session.data_received(b"".join([*GREETING, OPEN_1]))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lbg_broker.group import GroupSpec
-from lbg_sidecar import MemberSettings, SettingsError
-from lbg_sidecar.core.delivery import Processed
+from lbg_sidecar import ACK, MemberSettings, SettingsError
+from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, Order, Rules
 from lbg_sidecar.core.effects import Attach, Effect
 from lbg_sidecar.core.queue_bindings import Bindings
@@ -50,7 +50,10 @@ def test_on_rabbitmq_a_slow_application_does_not_narrow_the_window(on_rabbitmq: 
     rules = balancing_rules(member(), spec(), is_native=False, on_rabbitmq=on_rabbitmq)
     effects: list[Effect] = []
     dispatcher = Dispatcher(Rules(concurrency=1), Processed(queue_count=8), lambda: 0.5)
-    dispatcher._durations.extend([10.0] * 256)
+    attachment = Attachment(0, 1)
+    dispatcher.deliver(attachment, [InFlight(attachment, tag) for tag in range(1, 257)], 0.0)
+    while (held := dispatcher.take(0.0)) is not None:
+        dispatcher.end(held, ACK, 10.0)
     Bindings(rules, dispatcher, effects, uniform=lambda: 0.5).attach_due(0.0)
     windows = {effect.attachment.prefetch for effect in effects if isinstance(effect, Attach)}
     assert windows == {256 if on_rabbitmq else 90}

@@ -43,10 +43,7 @@ async def test_a_lost_connection_aborts_calls_and_the_member_comes_back_with_its
         await load.publish(1)
         await hanging.wait()
         before = member.state()["incarnation"]
-        driver = member._driver
-        assert driver is not None
-        assert driver.link is not None
-        driver.link.work.abort()
+        member.drop_connection()
         await until(lambda: cancelled)
         await until(lambda: member.state()["counts"]["acked"] == 1)
         assert member.index == 0
@@ -74,9 +71,7 @@ async def test_a_call_that_goes_on_after_a_lost_connection_is_an_overlap_for_bot
         await until(began.is_set)
         async with Member(place.settings("b", **watched), note) as b:
             await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1])
-            assert a._driver is not None
-            assert a._driver.link is not None
-            a._driver.link.work.abort()
+            a.drop_connection()
             await until(lambda: begun, what="the message at the other member")
             await until(lambda: a.state()["connected"], what="the first member back")
             go_on.set()
@@ -116,7 +111,7 @@ async def test_a_killed_member_is_missed_by_all_before_its_silence_counts_and_it
         finally:
             await victim.close()
         taken = {(call.hash, call.seq) for call in victim.calls()}
-        await load._publisher.flush()
+        await load.publisher.flush()
         await until(
             lambda: len(taken | {(hash_, seq) for _, hash_, seq in judge.times}) >= load.published,
             what="every message",
@@ -165,7 +160,7 @@ async def test_a_member_that_is_asked_to_leave_exits_with_0_and_repeats_nothing(
         finally:
             await leaver.close()
         theirs = [(call.hash, call.seq) for call in leaver.calls()]
-        await load._publisher.flush()
+        await load.publisher.flush()
 
         def ours() -> set[tuple[int, int]]:
             return {(hash_, seq) for _, hash_, seq in judge.times}
@@ -215,7 +210,7 @@ async def test_a_member_that_was_stopped_for_long_neither_calls_nor_acknowledges
         await until(lambda: len(list(frozen.calls())) >= 2)
         frozen.signal(signal.SIGSTOP)
         async with Member(place.settings("a"), judge.handler("a")):
-            await load._publisher.flush()
+            await load.publisher.flush()
             await until(lambda: len(judge.times) >= 30, what="the other member to get what was prefetched")
             await asyncio.sleep(0.3)
             before = len(list(frozen.calls()))

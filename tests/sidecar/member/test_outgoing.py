@@ -177,9 +177,8 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
         )
         lost: list[str] = []
         link.when_lost(lambda _, why: lost.append(why))
-        transport = talk._outlet._transport
-        assert transport is not None
-        port = transport.get_extra_info("sockname")[1]
+        port = talk.local_port
+        assert port is not None
         proxy.swallow |= {(port, republished.channel.number), (port, dead.channel.number)}
         told, messages = Told(), held_messages()
         subject = outgoing(link, told, names)

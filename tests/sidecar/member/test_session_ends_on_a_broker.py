@@ -47,19 +47,16 @@ class Handler:
 
     def observe(self, effect: Effect) -> None:
         member, ending = self.member, self._ending
-        if isinstance(effect, Ack) and ending is not None and member is not None:
-            assert member._driver is not None
-            session = member._driver.machine.dispatcher.session
-            if session is not None and session.is_over:
-                self._ending = None
-                ending(member)
+        if not isinstance(effect, Ack) or ending is None or member is None:
+            return
+        if member.state()["session"]["ended"]:
+            self._ending = None
+            ending(member)
 
 
 def cut(member: Member) -> None:
     """Before anything more is written."""
-    assert member._driver is not None
-    assert member._driver.link is not None
-    member._driver.link.abort()
+    member.drop_connection()
 
 
 async def leaves(member: Member) -> None:

@@ -234,9 +234,7 @@ async def test_a_lost_connection_goes_on_after_what_the_application_says_then(
     async with Member(place.settings("a"), table) as member:
         await load.publish(100)
         await until(lambda: len(table.rows) > 20)
-        assert member._driver is not None
-        assert member._driver.link is not None
-        member._driver.link.abort()
+        member.drop_connection()
         await load.publish(100)
         await until(lambda: len(table.rows) >= 200)
     assert by_session(table) == {"a": list(range(1, 201))}
@@ -261,9 +259,7 @@ async def test_a_call_that_commits_while_it_is_aborted_is_not_made_again(place: 
         await load.publish(30)
         for point in (5, 15):
             await until(lambda point=point: len(table.rows) >= point)
-            assert member._driver is not None
-            assert member._driver.link is not None
-            member._driver.link.abort()
+            member.drop_connection()
             await until(lambda: member.index is None)
             await until(lambda: member.index == 0)
         await until(lambda: len(table.rows) >= 30)
@@ -294,9 +290,7 @@ async def test_over_the_stream_it_says_so_when_it_connects_and_again_after_a_los
             await load.publish(100)
             await until(lambda: len(rows) > 20)
             assert member.state()["session"]["kept_by"] == "application"
-            assert member._driver is not None
-            assert member._driver.link is not None
-            member._driver.link.abort()
+            member.drop_connection()
             await load.publish(100)
             await until(lambda: len(rows) >= 200)
         running.cancel()

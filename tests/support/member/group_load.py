@@ -66,20 +66,20 @@ class Load:
     """Publishes to a group at a steady rate; `published` counts what is confirmed or on the way."""
 
     def __init__(self, publisher: GroupPublisher, *, keys: int) -> None:
-        self._publisher = publisher
+        self.publisher = publisher
         self._keys = keys
         self.published = 0
 
     async def publish(self, count: int, *, rate_hz: float | None = None) -> None:
         for _ in range(count):
             key = f"key-{self.published % self._keys}"
-            await self._publisher.publish(key=key, body=b"%d" % self.published, topic="load")
+            await self.publisher.publish(key=key, body=b"%d" % self.published, topic="load")
             self.published += 1
             if rate_hz is not None:
                 await asyncio.sleep(1 / rate_hz)
 
     async def all_seen(self, judge: Judge, *, timeout_s: float = GUARD_S) -> None:
-        await self._publisher.flush()
+        await self.publisher.flush()
         await until(lambda: len(judge.times) >= self.published, timeout_s=timeout_s, what="every message")
 
 
