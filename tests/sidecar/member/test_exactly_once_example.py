@@ -49,7 +49,7 @@ async def test_the_example_inserts_what_comes_again_after_kill_9_only_once(
     process = await consuming()
     await until(lambda: len(rows()) == 4)
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), GUARD_S) == 0
+    assert await asyncio.wait_for(process.wait(), GUARD_S) == 128 + signal.SIGTERM
     assert rows() == [("account-1", body) for body in (*ORDERS, b"four")]
 
 
