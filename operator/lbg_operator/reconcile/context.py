@@ -225,6 +225,7 @@ class ReconcileContext:
                 del self._namesakes[former.broker, former.spec.name]
         self.applied.forget(group)
         self.looks.forget(group)
+        self.autoscaling.forget(group)
 
 
 def broker_key(group: GroupManifest) -> Key:

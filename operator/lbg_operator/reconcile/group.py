@@ -234,7 +234,7 @@ class GroupReconciler:
             unread="" if look is None else look.why,
             workload=None if workload is None else workload["status"],
             autoscaler=keda if autoscaler is None else autoscaler["status"],
-            metrics=self._context.autoscaling.ailment,
+            metrics=self._context.autoscaling.ailment_of(group),
             pods=tuple(store.pods(key).values()),
             mounts=NO_MOUNTS if group.consumer is None else mounts_of(group.consumer.template),
             missing=self._shortages.seen(key, sessions, now=self._context.now()),

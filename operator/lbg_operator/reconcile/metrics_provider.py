@@ -12,6 +12,8 @@ from lbg_operator.kube.api import Cluster, ClusterError, Forbidden, Object
 from lbg_operator.kube.kinds import (
     API_SERVICE,
     AUTOSCALER,
+    CONFIG_MAP,
+    DEPLOYMENT,
     SCALED_OBJECT,
     SECRET,
     TRIGGER_AUTHENTICATION,
@@ -28,7 +30,7 @@ from lbg_operator.resources.autoscaler import (
     scaled_object_of,
     token_secret_of,
 )
-from lbg_operator.resources.names import OURS
+from lbg_operator.resources.names import OURS, attributes_name
 from lbg_operator.settings import OperatorSettings
 
 log = logging.getLogger("lbg.operator")
@@ -66,11 +68,20 @@ class MetricsProviders:
         self.has_keda = False
         self._is_keda_hidden = False
         """The cluster has KEDA, and the operator may not list its objects."""
+        self._new: dict[Key, str] = {}
+        """The uids of groups that nothing was made for when KEDA's objects could not be listed."""
 
     @property
     def ailment(self) -> str:
         """Problem that keeps lag from autoscalers, empty for none."""
         return "" if self.provider is None else self.provider.message
+
+    def ailment_of(self, group: GroupManifest) -> str:
+        """The same for one group, also where nobody knows who scales it."""
+        return KEDA_FORBIDDEN if self._may_be_keda_s(group) else self.ailment
+
+    def forget(self, group: Key) -> None:
+        self._new.pop(group, None)
 
     @property
     def kinds(self) -> Sequence[Kind]:
@@ -130,7 +141,7 @@ class MetricsProviders:
         if self.provider is None:
             return []
         if self._may_be_keda_s(group):
-            return self._tokens_of(group)
+            return self._tokens_left(group)
         if not isinstance(self.provider, Keda):
             autoscaler = autoscaler_of(group)
             return [] if autoscaler is None else [autoscaler]
@@ -141,17 +152,29 @@ class MetricsProviders:
 
     def _may_be_keda_s(self, group: GroupManifest) -> bool:
         """True if the group may have a ScaledObject that nobody can look at now: an autoscaler beside it would set the
-        same replicas.
-
-        One was seen before, or the Secret that KEDA reads for it is there and no HorizontalPodAutoscaler of ours.
+        same replicas. So a group that has no HorizontalPodAutoscaler gets none, unless nothing was ever made for it.
         """
         if not self._is_keda_hidden or group.scaling is None:
             return False
-        namespace, name = group.metadata.namespace, group.metadata.name
-        if self._store.get(SCALED_OBJECT, Key(namespace, name)) is not None:
+        metadata = group.metadata
+        key = Key(metadata.namespace, metadata.name)
+        if self._store.get(SCALED_OBJECT, key) is not None:
             return True
-        token = self._store.get(SECRET, Key(namespace, authentication_name(name)))
-        return token is not None and self._store.get(AUTOSCALER, Key(namespace, name)) is None
+        if self._store.get(AUTOSCALER, key) is not None or self._new.get(key) == metadata.uid:
+            return False
+        made = (CONFIG_MAP, attributes_name(metadata.name)), (DEPLOYMENT, metadata.name)
+        if any(self._store.get(kind, Key(metadata.namespace, name)) is not None for kind, name in made):
+            return True
+        self._new[key] = metadata.uid
+        return False
+
+    def _tokens_left(self, group: GroupManifest) -> list[Object]:
+        """The Secret that KEDA reads for a ScaledObject that may be there: it is not made where there is none."""
+        metadata = group.metadata
+        secret = Key(metadata.namespace, authentication_name(metadata.name))
+        is_there = self._store.get(SECRET, secret) is not None
+        was_seen = self._store.get(SCALED_OBJECT, Key(metadata.namespace, metadata.name)) is not None
+        return self._tokens_of(group) if is_there or was_seen else []
 
     def _tokens_of(self, group: GroupManifest) -> list[Object]:
         """The Secret that KEDA reads. While the operator has no certificate yet, one of its former life stays as it

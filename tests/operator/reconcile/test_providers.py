@@ -9,7 +9,14 @@ import pytest
 
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.api import Forbidden
-from lbg_operator.kube.kinds import AUTOSCALER, KEDA_KINDS, SCALED_OBJECT, TRIGGER_AUTHENTICATION, Kind
+from lbg_operator.kube.kinds import (
+    AUTOSCALER,
+    KEDA_KINDS,
+    SCALED_OBJECT,
+    SECRET,
+    TRIGGER_AUTHENTICATION,
+    Kind,
+)
 from lbg_operator.metrics_api import Service
 from lbg_operator.reconcile.metrics_provider import LOOK_EVERY_S
 from lbg_operator.resources.autoscaler import token_secret_of
@@ -242,6 +249,44 @@ async def test_rights_on_keda_that_are_taken_away_bring_no_second_autoscaler(
         await asyncio.sleep(10)
         assert not place.has(AUTOSCALER, "payments")
         assert place.has(SCALED_OBJECT, "payments")
+
+
+@pytest.mark.parametrize("registered", [KEDAS, OURS])
+@in_virtual_time
+async def test_an_operator_that_never_saw_a_scaled_object_puts_no_autoscaler_beside_it(
+    registered: Service,
+) -> None:
+    """Neither it nor the Secret that KEDA reads: only that something was made for the group once."""
+    async with Place() as place:
+        place.cluster.served.add(KEDA)
+        register(place, KEDAS)
+        await begun(place)
+        assert writers(place) == {SCALED_OBJECT}
+        place.cluster.fail = ungranted
+        register(place, registered)
+        await place.restart()
+        await asyncio.sleep(60)
+        place.edit_group({"scaling": {**SCALING, "maxReplicas": 3}})
+        await asyncio.sleep(60)
+        assert writers(place) == {SCALED_OBJECT}
+        assert not place.has(SECRET, "orders-lbg-keda")
+        assert place.conditions()["ScalingActive"] == ("Unknown", "ScalingNotObserved")
+        assert "helm upgrade" in place.message("ScalingActive")
+
+
+@in_virtual_time
+async def test_an_autoscaler_that_is_there_stays_while_kedas_objects_cannot_be_listed() -> None:
+    async with Place() as place:
+        register(place, OURS)
+        await begun(place)
+        assert writers(place) == {AUTOSCALER}
+        place.cluster.served.add(KEDA)
+        place.cluster.fail = ungranted
+        await place.restart()
+        place.edit_group({"scaling": {**SCALING, "maxReplicas": 3}})
+        await asyncio.sleep(60)
+        assert writers(place) == {AUTOSCALER}
+        assert place.seen(AUTOSCALER)["spec"]["maxReplicas"] == 3
 
 
 def token_secret() -> dict[str, Any]:
