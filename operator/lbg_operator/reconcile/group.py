@@ -164,9 +164,10 @@ class GroupReconciler:
         """The broker's side, and what is seen of it."""
         failure, secret = None, credentials_name(key.name)
         if reach is None:
+            lost = ""
             with self._failures.caught(key, SECRET, secret):
-                await self._provisioner.restore(group)
-            return self._observed(key, group, facts, broker_ready=False)
+                lost = "" if await self._provisioner.restore(group) else secret
+            return self._observed(key, group, facts, broker_ready=False, lost_secret=lost)
         with self._failures.caught(key, SECRET, secret):
             failure = await self._provisioner.bring_about(group, reach)
         why = self._failures.words(key, SECRET, secret)

@@ -15,7 +15,7 @@ from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import CONFIG_MAP, GROUP, SECRET
 from lbg_operator.reconcile.context import Reach, ReconcileContext, broker_key
 from lbg_operator.reconcile.object_cache import Key
-from lbg_operator.resources.credentials import AUTHORITY, Login, credentials_of
+from lbg_operator.resources.credentials import AUTHORITY, Login, credentials_of, login_in
 from lbg_operator.resources.names import attributes_name, credentials_name
 
 LIMIT_S = 30.0
@@ -46,7 +46,8 @@ class Provisioner:
         self._done: dict[Key, _Done] = {}
         self._turns: dict[Key, asyncio.Semaphore] = {}
         self._logins: dict[Key, Login] = {}
-        """Contents of the Secret of each group's user when the group was last seen whole."""
+        """Contents of the Secret of each group's user when the group was last seen whole, or since the broker cannot be
+        used."""
 
     def is_done(self, group: Key) -> bool:
         """True if the group was once seen whole; it may need repair since."""
@@ -71,17 +72,30 @@ class Provisioner:
         self._done.pop(group, None)
         self._logins.pop(group, None)
 
-    async def restore(self, group: GroupManifest) -> None:
+    async def restore(self, group: GroupManifest) -> bool:
         """Make the Secret of the group's user again, as it was, where it was deleted while nobody can give the user
-        another password: consumers need it to start, and the broker has that password. Raises ClusterError."""
+        another password: consumers need it to start, and the broker has that password. Raises ClusterError.
+
+        False where it is gone and was never seen.
+        """
         key = Key(group.metadata.namespace, group.metadata.name)
-        name, login = credentials_name(key.name), self._logins.get(key)
-        if login is None or self._context.store.get(SECRET, Key(key.namespace, name)) is not None:
-            return
-        await self._context.applied.apply(key, credentials_of(group, login), now=self._context.now())
+        name = credentials_name(key.name)
+        if not self.was_done(key, group.metadata.uid):
+            return True
+        seen = self._context.store.get(SECRET, Key(key.namespace, name))
+        if seen is not None:
+            if key not in self._logins and (login := login_in(seen)) is not None:
+                self._logins[key] = login
+            return True
+        if key not in self._logins:
+            return await self._context.secrets.own(key.namespace, name) is not None
+        await self._context.applied.apply(
+            key, credentials_of(group, self._logins[key]), now=self._context.now()
+        )
         if (about := self._context.store.get(GROUP, key)) is not None:
             message = f"Secret {name} is made again as it was: the broker cannot be used for another password"
             self._context.announce(about, type="Normal", reason="Repaired", message=message)
+        return True
 
     async def bring_about(self, group: GroupManifest, reach: Reach) -> ProvisioningError | None:
         """Creates the group on its broker, and returns the failure if there is one. Raises ClusterError."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,16 @@ def credentials_of(group: GroupManifest, login: Login) -> dict[str, Any]:
             name: b64encode(value.encode()).decode() for name, value in told.items() if value is not None
         },
     }
+
+
+def login_in(secret: Mapping[str, Any]) -> Login | None:
+    """Login in a Secret that `credentials_of` made; None where it is not whole."""
+    data = secret.get("data", {})
+    try:
+        told = {name: b64decode(value, validate=True).decode() for name, value in data.items()}
+        return Login(told["username"], told["password"], tuple(told["uris"].split(",")), told.get(AUTHORITY))
+    except (KeyError, ValueError):
+        return None
 
 
 def attributes_of(group: GroupManifest) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class Observation:
     `refusal`: the manifest is not accepted. `failure`: provisioning ended with this. `autoscaler` is the status of the
     HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment. `unapplied`: what the cluster
     did not take, and `is_applied`: whether it had all of this generation once. `not_begun`: why nothing is done on the
-    broker yet. `metrics`: what keeps lag from autoscalers in this cluster; `floor`: what the schedule comes to, None
+    broker yet. `lost_secret`: the Secret of the group's user, where it is gone and nobody knows or can change the
+    password. `metrics`: what keeps lag from autoscalers in this cluster; `floor`: what the schedule comes to, None
     without one. `pods` are those of the consumers, which have `mounts`; `missing` says that fewer are made than there
     should be. In mode Sessions `scale_in` is what fewer of them wait for. `now_s` counts from the epoch.
     """
@@ -117,6 +118,7 @@ class Observation:
     unapplied: Unapplied = ALL_APPLIED
     is_applied: bool = True
     not_begun: str = ""
+    lost_secret: str = ""
     metrics: str = ""
     workload: Mapping[str, Any] | None = field(default=None, hash=False)
     autoscaler: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -249,6 +251,12 @@ def degraded(group: GroupManifest, facts: Observation) -> Condition:
     description = facts.description
     if (unapplied := not_taken(facts.unapplied)) is not None:
         return unapplied
+    if facts.lost_secret:
+        return Condition(
+            Reason.SECRET_LOST,
+            f"Secret {facts.lost_secret} is gone, and the operator never saw its password: consumers that run go on "
+            "and stay as they are, pods that start wait until the broker can be used and the Secret is made again",
+        )
     if pods := _pods_failing(facts):
         return Condition(Reason.PODS_FAILING, pods)
     if description is None or description.members is UNKNOWN:

@@ -180,6 +180,13 @@ class Reason(enum.Enum):
         "Pods of the consumers, or that of the broker, are not made, do not start, or end again and again; the message "
         "has the reason of each.",
     )
+    SECRET_LOST = (
+        Type.DEGRADED,
+        State.TRUE,
+        "The Secret of the group's user was deleted, the operator that began since never saw the password, and the "
+        "broker cannot be used to give the user another one. Consumers that run go on and stay as they are; a pod that "
+        "starts waits. Once the broker can be used the Secret is made again, with another password.",
+    )
     CLUSTER_REFUSES = (
         Type.DEGRADED,
         State.TRUE,
