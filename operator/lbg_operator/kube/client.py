@@ -1,20 +1,18 @@
-"""`Cluster` on a real API server, through the official client."""
+"""`Cluster` on a real API server."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import aiohttp
-from kubernetes.aio import config
-from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.client.exceptions import ApiException
 
 from lbg_operator.kube.api import ClusterError, Forbidden, Invalid, Object, Terminating
 from lbg_operator.kube.kinds import Kind, kind_of
+from lbg_operator.kube.login import Login, log_in
 from lbg_operator.resources.names import MANAGER
 
 REQUEST_TIMEOUT_S = 20.0
@@ -34,31 +32,31 @@ DENIED = re.compile(r'admission webhook "[^"]*" denied the request')
 """A policy's refusal, whatever status its webhook chose."""
 TERMINATING = "NamespaceTerminating"
 """The cause that the API server gives for refusing new objects in a namespace that is being deleted (core/v1)."""
-_AUTHENTICATION = ["BearerToken"]
+UNAUTHORIZED = 401
+CONNECTIONS_MAX = 100
+LINE_MAX_BYTES = 1 << 22
+"""A watch tells of an object in one line, and etcd takes objects of up to 1.5 MiB."""
 
 
 async def connected() -> KubernetesCluster:
     """With the pod's service account, or else as KUBECONFIG says. Raises ClusterError."""
-    settings = Configuration()
-    try:
-        config.load_incluster_config(client_configuration=settings)
-    except config.ConfigException:
-        try:
-            await config.load_kube_config(client_configuration=settings)
-        except (config.ConfigException, OSError) as error:
-            raise ClusterError(
-                "the Kubernetes API",
-                f"{error}: run in a pod with a service account, or set KUBECONFIG to a file",
-            ) from None
-    return KubernetesCluster(ApiClient(settings))
+    return KubernetesCluster(await log_in())
 
 
 class KubernetesCluster:
-    def __init__(self, client: ApiClient) -> None:
-        self._client = client
+    """`log_in` is asked for another login when the API server does not take the last one: tokens last about an hour."""
+
+    def __init__(self, login: Login, log_in: Callable[[], Awaitable[Login]] = log_in) -> None:
+        self._login = login
+        self._log_in = log_in
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
+            trust_env=True,
+            read_bufsize=LINE_MAX_BYTES // 2,
+        )
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._session.close()
 
     async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         found: Object | None = await self._asked("GET", kind, namespace, name)
@@ -111,15 +109,7 @@ class KubernetesCluster:
 
     async def _lines(self, what: str, path: str, query: Mapping[str, str]) -> AsyncGenerator[bytes]:
         try:
-            request = await self._client.param_serialize(
-                method="GET",
-                resource_path=path,
-                query_params=list(query.items()),
-                header_params={"Accept": "application/json"},
-                auth_settings=_AUTHENTICATION,
-            )
-            answer = await self._client.call_api(*request, _request_timeout=WATCH_S + REQUEST_TIMEOUT_S)
-            response: aiohttp.ClientResponse = answer.response
+            response = await self._sent("GET", path, query, within_s=WATCH_S + REQUEST_TIMEOUT_S)
             try:
                 if response.status >= 400:
                     raise _refused(what, response.status, await response.read())
@@ -130,8 +120,6 @@ class KubernetesCluster:
                 response.close()
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # a line may be too long
             raise ClusterError(what, str(error) or type(error).__name__) from error
-        except ApiException as error:
-            raise ClusterError(what, str(error.reason), status=error.status) from error
 
     async def apply(self, wanted: Object) -> Object:
         kind, namespace, name = _place_of(wanted)
@@ -207,20 +195,12 @@ class KubernetesCluster:
         query: Mapping[str, str] | None = None,
     ) -> Any:
         try:
-            request = await self._client.param_serialize(
-                method=method,
-                resource_path=path,
-                query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json", "Content-Type": media},
-                body=body,
-                auth_settings=_AUTHENTICATION,
+            response = await self._sent(
+                method, path, query or {}, body=body, media=media, within_s=REQUEST_TIMEOUT_S
             )
-            response = await self._client.call_api(*request, _request_timeout=REQUEST_TIMEOUT_S)
             told = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ClusterError(what, str(error) or type(error).__name__) from error
-        except ApiException as error:
-            raise ClusterError(what, str(error.reason), status=error.status) from error
         if response.status == NOT_THERE:
             return None
         if response.status >= 400:
@@ -231,6 +211,36 @@ class KubernetesCluster:
             raise ClusterError(
                 what, f"the answer is no JSON: {told[:200].decode(errors='replace')}"
             ) from None
+
+    async def _sent(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        within_s: float,
+        body: Object | None = None,
+        media: str = "application/json",
+    ) -> aiohttp.ClientResponse:
+        """Raises aiohttp.ClientError, TimeoutError, OSError and ClusterError."""
+
+        async def sent(login: Login) -> aiohttp.ClientResponse:
+            return await self._session.request(
+                method,
+                login.server.rstrip("/") + path,
+                params=query,
+                headers={"Accept": "application/json", "Content-Type": media, **login.headers},
+                data=None if body is None else json.dumps(body),
+                ssl=login.ssl or True,
+                timeout=aiohttp.ClientTimeout(total=within_s),
+            )
+
+        response = await sent(self._login)
+        if response.status == UNAUTHORIZED and (renewed := await self._log_in()) != self._login:
+            response.release()
+            self._login = renewed
+            response = await sent(renewed)
+        return response
 
 
 def _place_of(wanted: Mapping[str, Any]) -> tuple[Kind, str | None, str]:

@@ -7,7 +7,6 @@ kopf tells nobody when it opens a watch or begins one anew, but its requests can
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from lbg_operator.kube.kinds import (
     VOLUME_CLAIM,
     Kind,
 )
+from lbg_operator.kube.login import log_in
 from lbg_operator.reconcile.object_cache import Key, ObjectCache, WatchedObject, gone, group_of, listed
 from lbg_operator.resources.names import BROKER_LABEL, GROUP_LABEL, OURS
 
@@ -105,20 +105,18 @@ class WatchReadiness:
 
 
 def logging_in(openness: WatchReadiness, registry: kopf.OperatorRegistry) -> None:
-    """Have kopf log in as it does by itself, with a session whose requests are traced."""
+    """Have kopf log in as our own requests do, with a session whose requests are traced."""
 
     @kopf.on.login(registry=registry)
-    async def login(**told: Any) -> kopf.AiohttpSession | None:
-        info = await asyncio.to_thread(kopf.login_via_client, **told)
-        if info is None:
-            return None
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        found = await log_in()
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
-            headers=info.as_http_headers(),
-            trust_env=info.trust_env,
+            connector=aiohttp.TCPConnector(limit=0, ssl=found.ssl or True),
+            headers=found.headers,
+            trust_env=True,
             trace_configs=[traced(openness)],
         )
-        return kopf.AiohttpSession(server=info.server, aiohttp_session=session, expiration=info.expiration)
+        return kopf.AiohttpSession(server=found.server, aiohttp_session=session)
 
 
 def traced(openness: WatchReadiness) -> aiohttp.TraceConfig:

@@ -52,9 +52,7 @@ class Place:
 async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
     monkeypatch.setattr(running, "LIST_EVERY_S", 0.3)
     async with ServedCluster(FakeCluster()) as served:
-        for client in ("kubernetes", "kubernetes.aio"):  # they read KUBECONFIG when they are imported
-            where = f"{client}.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
-            monkeypatch.setattr(where, str(served.kubeconfig(tmp_path)))
+        monkeypatch.setenv("KUBECONFIG", str(served.kubeconfig(tmp_path)))
         port = free_port()
         operator = asyncio.create_task(running.run(SETTINGS, host="127.0.0.1", port=port))
         place = Place(served, port)

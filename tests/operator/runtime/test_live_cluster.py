@@ -24,11 +24,10 @@ from support.waiting import until
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global ApiClient, Configuration, KubernetesCluster, live, suited
-    from kubernetes.aio.client import ApiClient, Configuration
-
+    global KubernetesCluster, live, Login, suited
     from lbg_operator.kube import client as live
     from lbg_operator.kube.client import KubernetesCluster
+    from lbg_operator.kube.login import Login
     from lbg_operator.runtime.operator import suited
 
 
@@ -40,11 +39,14 @@ CONFIG = {
 }
 
 
-def client(url: str, *, token: str = TOKEN) -> KubernetesCluster:
-    settings = Configuration(host=url)
-    settings.api_key = {"BearerToken": token}
-    settings.api_key_prefix = {"BearerToken": "Bearer"}
-    return KubernetesCluster(ApiClient(settings))
+def client(url: str, *tokens: str) -> KubernetesCluster:
+    """With the first of `tokens`, and each time that it logs in again with the next one."""
+    logins = [Login(url, {"Authorization": f"Bearer {token}"}) for token in tokens or (TOKEN,)]
+
+    async def log_in() -> Login:
+        return logins.pop(0) if len(logins) > 1 else logins[0]
+
+    return KubernetesCluster(logins[0] if len(logins) == 1 else logins.pop(0), log_in)
 
 
 @pytest.fixture
@@ -130,9 +132,18 @@ async def test_a_conflict_says_what_it_was_about(cluster: KubernetesCluster) -> 
 
 
 async def test_a_token_that_the_server_refuses_is_forbidden(served: ServedCluster) -> None:
-    cluster = client(served.url, token="wrong")
+    cluster = client(served.url, "wrong")
     with pytest.raises(Forbidden, match="get Secret shop/s: Unauthorized"):
         await cluster.read(SECRET, "shop", "s")
+    await cluster.close()
+
+
+async def test_a_token_that_has_run_out_is_read_anew(served: ServedCluster) -> None:
+    cluster = client(served.url, "of the hour before", TOKEN)
+    assert await cluster.read(SECRET, "shop", "s") is None
+    assert len(served.asked) == 2
+    assert await cluster.read(SECRET, "shop", "s") is None
+    assert len(served.asked) == 3
     await cluster.close()
 
 
@@ -281,7 +292,7 @@ async def test_a_watch_that_is_cut_off_is_an_error_and_one_of_a_version_that_is_
 
 
 async def test_a_watch_that_is_refused_says_so(served: ServedCluster) -> None:
-    cluster = client(served.url, token="wrong")
+    cluster = client(served.url, "wrong")
     with pytest.raises(Forbidden, match="get Secret shop: Unauthorized"):
         await anext(cluster.watch(SECRET, "shop", "s"))
     await cluster.close()
