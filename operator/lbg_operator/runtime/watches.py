@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -226,10 +227,13 @@ def owner_of(kind: Kind, seen: WatchedObject) -> tuple[Kind, Key] | None:
 
 
 def _register(registry: kopf.OperatorRegistry, kind: Kind, told: Told) -> None:
+    # A task or timer keeps the context in which it was begun, and kopf's has the event with all of the object in it.
+    context = Context()
+
     @kopf.on.event(*_parts(kind), registry=registry, id=kind.plural)
     async def seen(*, event: Any, **_: Any) -> None:
         raw = dict(event["object"])
-        told(kind, Key.of(raw), raw, event["type"] == "DELETED")
+        context.run(told, kind, Key.of(raw), raw, event["type"] == "DELETED")
 
 
 def _parts(kind: Kind) -> tuple[str, str, str]:

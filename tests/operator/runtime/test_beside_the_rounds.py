@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import signal
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
-from lbg_operator.kube.kinds import GROUP
+from lbg_operator.kube.kinds import GROUP, Kind
+from lbg_operator.reconcile.object_cache import ObjectCache
 from lbg_operator.runtime.watches import SELECTORS
 from lbg_operator.settings import OperatorSettings
 from support.kubernetes.fake_cluster import FakeCluster
@@ -86,3 +89,20 @@ async def test_an_operator_one_of_whose_tasks_has_ended_is_dead(place: Place, na
     task.cancel()
     await asyncio.wait([task])
     assert await place.get("/healthz") == (503, f"what looks after {name} has ended")
+
+
+async def test_nothing_that_an_event_begins_keeps_the_event(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task and a timer keep their context, and kopf's has the object, whole: 50 MB of five hundred groups."""
+    contexts: list[dict[Any, Any]] = []
+    put = ObjectCache.put
+
+    def noted(store: ObjectCache, kind: Kind, seen: Any) -> None:
+        contexts.append(dict(contextvars.copy_context()))
+        put(store, kind, seen)
+
+    monkeypatch.setattr(ObjectCache, "put", noted)
+    place.cluster.put(group_manifest({"replicas": 1}))
+    await until(lambda: contexts, what="the group is seen")
+    assert contexts[0] == {}
