@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
 from typing import overload
 
 from lbg_broker.admin.amqp import AmqpAdmin
@@ -30,15 +31,15 @@ FRESH_S = 2.0
 
 
 class Heard(Sequence[Heartbeat]):
-    """The beats of one group, parsed when somebody looks at one. `bodies` are the messages that they came in: a member
-    at rest says the same every second, byte for byte."""
+    """The beats of one group, parsed when somebody looks at one. `digests` are those of the messages that they came in:
+    a member at rest says the same every second, byte for byte."""
 
     def __init__(self) -> None:
         self._bodies: list[bytes] = []
 
     @property
-    def bodies(self) -> frozenset[bytes]:
-        return frozenset(self._bodies)
+    def digests(self) -> frozenset[bytes]:
+        return frozenset(blake2b(body, digest_size=16).digest() for body in frozenset(self._bodies))
 
     def append(self, body: bytes) -> None:
         self._bodies.append(body)
@@ -57,7 +58,7 @@ class Heard(Sequence[Heartbeat]):
         return len(self._beats())
 
     def _beats(self) -> list[Heartbeat]:
-        parsed = {body: _beat(body) for body in self.bodies}
+        parsed = {body: _beat(body) for body in frozenset(self._bodies)}
         return [beat for body in self._bodies if (beat := parsed[body]) is not None]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -72,7 +74,7 @@ def _all_counts(listed: Listed) -> dict[str, Counts]:
 
 
 def _exchange(found: Mapping[str, Any]) -> ExchangeState:
-    return ExchangeState(str(found["type"]), found.get("arguments", {}))
+    return ExchangeState(sys.intern(str(found["type"])), _shared(found.get("arguments")))
 
 
 def _claimed(group: str) -> tuple[str, ...]:
@@ -88,18 +90,32 @@ def _queue(now: Mapping[str, Any], sampled: Mapping[str, Any]) -> QueueStatus:
         consumers=_count(sampled.get("consumers")),
         unacked=unacked,
         active_consumer=_active(sampled),
-        arguments=now.get("arguments", {}),
+        arguments=_shared(now.get("arguments")),
         policy=now.get("policy"),
-        effective=sampled.get("effective_policy_definition") or {},
+        effective=_shared(sampled.get("effective_policy_definition")),
         native=native_of(now),
         is_down=not _can_count(now),
     )
+
+
+def _shared(told: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """One object for all that say the same: the queues of hundreds of groups have few different arguments."""
+    return _one_of(json.dumps(told, sort_keys=True)) if told else _NOTHING
+
+
+@lru_cache(maxsize=1024)
+def _one_of(text: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(text)
+    return found
 
 
 def _counts(queue: Mapping[str, Any]) -> Counts:
     if not _can_count(queue):
         return UNKNOWN, UNKNOWN
     return _count(queue.get("messages_ready")), _count(queue.get("messages_unacknowledged"))
+
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 def _can_count(queue: Mapping[str, Any]) -> bool:

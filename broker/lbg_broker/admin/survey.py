@@ -20,7 +20,8 @@ class Described:
     """A description, and what it was made from."""
 
     observed: Snapshot
-    bodies: frozenset[bytes]
+    digests: frozenset[bytes]
+    """Of the members' beats."""
     description: Description
 
 
@@ -96,13 +97,13 @@ def _described(
     if isinstance(beats, AdminError):
         why = {**observed.why, "members": str(beats)}
         return describe(group, replace(observed, why=why), beats=UNKNOWN)
-    bodies = beats.bodies if isinstance(beats, Heard) else frozenset()
-    if last is not None and last.bodies == bodies and _is_same(last.observed, observed):
+    digests = beats.digests if isinstance(beats, Heard) else frozenset()
+    if last is not None and last.digests == digests and _is_same(last.observed, observed):
         known[group] = last
         return last.description
     found = describe(group, observed, beats=beats)
-    if found.members is not UNKNOWN and len(found.members) == len(bodies):  # else which came last counts
-        known[group] = Described(observed, bodies, found)
+    if found.members is not UNKNOWN and len(found.members) == len(digests):  # else which came last counts
+        known[group] = Described(observed, digests, found)
     return found
 
 

@@ -136,9 +136,10 @@ def stream_queues(spec: GroupSpec, engine: Engine) -> tuple[str, ...]:
     return tuple(names.queue(number) for number in range(spec.queue_count))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def topology_of(spec: GroupSpec, engine: Engine) -> Topology:
-    """Remembered: who keeps hundreds of groups asks for the same ones again and again."""
+    """Remembered while a group is made or compared, which asks for it several times. All of hundreds of groups would be
+    10 KB for each, most of it bindings."""
     names = Names(spec.name)
     return Topology(
         exchanges_of(names),

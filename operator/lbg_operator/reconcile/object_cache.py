@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -44,7 +45,8 @@ class ObjectCache:
         known = self._seen.setdefault(kind, {})
         if key not in known or not _is_older(seen, known[key]):
             is_ours = kind in (GROUP, BROKER)
-            known[key] = _unmanaged(seen) if is_ours else _trimmed(seen, with_data=kind is SECRET)
+            kept = _unmanaged(seen) if is_ours else _trimmed(seen, with_data=kind is SECRET)
+            known[key] = _shared(kept, known.get(key))
 
     def update(self, kind: Kind, answer: WatchedObject) -> None:
         """The same with what a request was answered, unless the watch told meanwhile that the object is gone."""
@@ -125,6 +127,29 @@ def _trimmed(seen: WatchedObject, *, with_data: bool = False) -> WatchedObject:
         "status": seen.get("status", {}),
         **({"data": seen.get("data", {})} if with_data else {}),
     }
+
+
+def _shared(seen: WatchedObject, last: WatchedObject | None) -> WatchedObject:
+    """With the parts of `last` that are equal: whoever has one of them, as the parsed manifest and the status that was
+    written have, and the cache have one object. Words that many objects have are one string."""
+    last = last or {}
+    return {
+        name: last[name] if name in last and last[name] == value else interned(value)
+        for name, value in seen.items()
+    }
+
+
+WORD_MAX = 200
+"""Characters of a text that is kept once for all objects that have it."""
+
+
+def interned(value: Any) -> Any:
+    """The same JSON, whose names and short texts are one string for all objects."""
+    if type(value) is str:
+        return sys.intern(value) if len(value) <= WORD_MAX else value
+    if isinstance(value, dict):
+        return {sys.intern(name): interned(one) for name, one in value.items()}
+    return list(map(interned, value)) if isinstance(value, list) else value
 
 
 async def listed(cluster: Cluster, kind: Kind, selector: str, namespaces: Sequence[str]) -> list[Object]:

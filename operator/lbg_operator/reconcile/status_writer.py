@@ -70,7 +70,9 @@ class StatusWriter:
             return 0.0
         world.store.update(GROUP, answer)
         world.wrote(GROUP, answer)
-        self._written[key] = _Written(wanted, world.now())
+        there = (world.store.get(GROUP, key) or {}).get("status")
+        # The same object as in the cache: statuses are most of what hundreds of groups take.
+        self._written[key] = _Written(there if there == wanted else wanted, world.now())
         self._announce(manifest, former, wanted)
         return float("inf")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -51,6 +52,34 @@ def test_of_groups_all_is_kept_and_of_others_what_is_asked_for() -> None:
     assert kept is not None
     assert (kept["replicas"], kept["status"]) == (3, {"x": 1})
     assert "spec" not in kept
+
+
+def test_what_stays_the_same_is_one_object_and_words_that_all_have_are_one_string() -> None:
+    """Each answer and each event is JSON of its own, and hundreds of groups are mostly the same words."""
+    store = ObjectCache()
+
+    def told(version: int, name: str, **spec: Any) -> dict[str, Any]:
+        said = {"conditions": [{"type": "Ready", "message": "every queue", "long": 100 * "long"}]}
+        metadata = {"name": name}
+        one = thing(
+            "LoadBalancedGroup", version, metadata=metadata, spec={"order": "key", **spec}, status=said
+        )
+        read: dict[str, Any] = json.loads(json.dumps(one))
+        return read
+
+    def kept(name: str) -> Any:
+        return store.get(GROUP, Key("shop", name))
+
+    store.put(GROUP, told(1, "orders"))
+    store.put(GROUP, told(1, "payments"))
+    first = kept("orders")
+    store.put(GROUP, told(2, "orders", replicas=2))
+    assert kept("orders")["metadata"]["resourceVersion"] == "2"
+    assert kept("orders")["spec"] == {"order": "key", "replicas": 2}
+    assert kept("orders")["status"] is first["status"]
+    one, other = (kept(name)["status"]["conditions"][0] for name in ("orders", "payments"))
+    assert one == other
+    assert one["message"] is other["message"]
 
 
 def test_what_is_older_than_what_is_known_is_passed_over() -> None:
