@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lbg_operator.kube.kinds import API_SERVICE, DEPLOYMENT, KEDA_KINDS, KINDS, POD, SECRET, Kind
+from lbg_operator.kube.kinds import API_SERVICE, DEPLOYMENT, GROUP, KEDA_KINDS, KINDS, POD, SECRET, Kind
 from lbg_operator.resources.autoscaler import LAG_METRIC
 from support.kubernetes.chart import LARGE, NAMESPACE, Object, of_kind, rendered
 
@@ -88,19 +88,49 @@ def test_the_rights_are_given_where_it_watches_and_nowhere_else(
     }
     assert found == places
     for one in bindings:
-        if one["metadata"]["name"] == "lbg-pipeline":
+        if one["metadata"]["name"] == "lbg-pipeline" or is_after_deletion(one):
             continue
         assert one["subjects"] == [{"kind": "ServiceAccount", "name": "lbg-operator", "namespace": NAMESPACE}]
 
 
-def test_in_its_own_namespace_it_may_keep_its_certificate_and_end_itself_wherever_it_watches() -> None:
+def test_in_its_own_namespace_it_may_keep_its_certificate_wherever_it_watches() -> None:
     own = named(rendered({"watchNamespaces": ["shop"]}), "Role", "lbg-operator")
     assert "namespace" not in own["metadata"]  # that of the release
-    ending = {("apps", "deployments", "list"), ("apps", "deployments", "delete"), ("", "pods", "list")}
-    assert ending <= used(DEPLOYMENT) | used(POD)
     keeping = {("", "secrets", verb) for verb in ("get", "create", "patch")}
     assert keeping <= used(SECRET)
-    assert given(own) == keeping | ending
+    assert given(own) == keeping
+
+
+@pytest.mark.parametrize(
+    ("values", "places"),
+    [({}, [None]), (LARGE, ["shop", "lbg-system"])],
+    ids=["everywhere", "in two namespaces"],
+)
+def test_the_hook_that_releases_groups_may_do_that_and_see_the_operator_end(
+    values: Mapping[str, Any], places: list[str | None]
+) -> None:
+    """`lbg_operator.runtime.uninstall`: it lists and patches groups, and ends the operator at home."""
+    objects = [one for one in rendered(values) if is_after_deletion(one)]
+    subject = {"kind": "ServiceAccount", "name": "lbg-operator-release", "namespace": NAMESPACE}
+    groups = named(objects, "ClusterRole", "lbg-operator-lbg-system-release")
+    assert given(groups) == {("lbg.dev", GROUP.plural, "list"), ("lbg.dev", GROUP.plural, "patch")}
+    home = named(objects, "Role", "lbg-operator-release")
+    ending = {("apps", "deployments", "list"), ("apps", "deployments", "delete"), ("", "pods", "list")}
+    assert given(home) == ending
+    assert given(home) | given(groups) <= used(DEPLOYMENT) | used(POD) | used(GROUP)
+    bindings = of_kind(objects, "ClusterRoleBinding") + of_kind(objects, "RoleBinding")
+    assert all(one["subjects"] == [subject] for one in bindings)
+    given_at = [
+        one["metadata"].get("namespace")
+        for one in bindings
+        if one["roleRef"]["name"] == groups["metadata"]["name"]
+    ]
+    assert given_at == places
+    assert [one["kind"] for one in bindings if one["roleRef"]["kind"] == "Role"] == ["RoleBinding"]
+
+
+def is_after_deletion(one: Object) -> bool:
+    return bool(one["metadata"].get("annotations", {}).get("helm.sh/hook") == "post-delete")
 
 
 def test_it_may_read_how_the_api_server_shows_who_asks() -> None:

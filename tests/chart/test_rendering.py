@@ -13,7 +13,7 @@ import yaml
 from lbg_operator.crds import BrokerManifest, Embedded
 from lbg_operator.settings import OperatorSettings
 from lbgroup.__main__ import cli
-from support.kubernetes.chart import CHART, LARGE, NAMESPACE, NONE, of_kind, pods_of, rendered
+from support.kubernetes.chart import CHART, LARGE, NAMESPACE, NONE, Object, of_kind, pods_of, rendered
 from support.kubernetes.manifests import CRDS, fill_in, schema_of
 
 
@@ -177,6 +177,51 @@ def test_the_hook_that_releases_groups_stops_this_operator_and_looks_where_it_lo
         not labels.items() <= job["spec"]["template"]["metadata"]["labels"].items()
     )  # or it would wait for itself
     assert {one["name"] for one in container["env"]} == {"LBG_OPERATOR_NAMESPACE"}
+
+
+@pytest.mark.parametrize("values", [LARGE, {"metrics": {"provider": "external"}}], ids=["large", "small"])
+def test_no_hook_can_stop_an_uninstall_before_everything_is_deleted(values: Mapping[str, Any]) -> None:
+    """Helm deletes nothing where a hook before it fails, as one does whose image is missing. An APIService that stayed
+    and that nobody serves would hold up the deletion of every namespace."""
+    objects = rendered(values)
+    hooks = {
+        one["metadata"]["name"]: one["metadata"]["annotations"].get("helm.sh/hook", "")
+        for one in annotated(objects)
+    }
+    assert not [name for name, when in hooks.items() if "pre-delete" in when]
+    (service,) = of_kind(objects, "APIService")
+    assert not service["metadata"].get("annotations")  # neither a hook nor kept
+
+
+def test_the_hook_after_the_deletion_brings_all_that_it_runs_with() -> None:
+    """What is the release's is gone by then."""
+    objects = rendered(LARGE)
+    hooks = [
+        one
+        for one in annotated(objects)
+        if one["metadata"]["annotations"].get("helm.sh/hook") == "post-delete"
+    ]
+    (job,) = of_kind(hooks, "Job")
+    pod = job["spec"]["template"]["spec"]
+    (account,) = of_kind(hooks, "ServiceAccount")
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    for binding in of_kind(hooks, "RoleBinding") + of_kind(hooks, "ClusterRoleBinding"):
+        of_hooks = [one["metadata"]["name"] for one in of_kind(hooks, binding["roleRef"]["kind"])]
+        assert binding["roleRef"]["name"] in of_hooks
+    assert "volumes" not in pod
+    weight = {
+        one["kind"]: int(one["metadata"]["annotations"].get("helm.sh/hook-weight", "0")) for one in hooks
+    }
+    assert max(value for kind, value in weight.items() if kind != "Job") < weight["Job"]
+    for one in hooks:
+        policies = one["metadata"]["annotations"]["helm.sh/hook-delete-policy"].split(",")
+        assert {"before-hook-creation", "hook-succeeded"} <= set(policies)
+        # A Job that failed stays for its log; what may do something does not.
+        assert ("hook-failed" in policies) == (one["kind"] != "Job")
+
+
+def annotated(objects: list[Object]) -> list[Object]:
+    return [one for one in objects if one["metadata"].get("annotations")]
 
 
 def test_the_test_pod_may_read_what_others_may_not() -> None:
