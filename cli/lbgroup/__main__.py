@@ -23,9 +23,9 @@ COMMANDS = {
     ),
     "drain": LazyCommand("lbgroup.sidecar:drain", "Make the sidecar hand over and leave, as a preStop hook."),
     "operator": LazyCommand("lbgroup.operator:operator", "Run the Kubernetes operator."),
-    "dead": LazyCommand("lbgroup.dead_letters:dead", "List, replay and discard what members refused."),
+    "dead": LazyCommand("lbgroup.dead_letters:dead", "List, replay and discard dead letters."),
     "validate": LazyCommand(
-        "lbgroup.validate.command:validate", "Judge order, loss and moves of what a group delivers."
+        "lbgroup.validate.command:validate", "Check order, loss and moves of what a group delivers."
     ),
     "pipeline": LazyCommand(
         "lbgroup.pipeline:pipeline", "Validate, profile, plan and forecast, from journals."

@@ -33,36 +33,36 @@ def backup(data_dir: Path, file: str) -> None:
     """Copy a broker's messages and definitions to FILE (- is standard output) while it runs.
 
     The copy holds everything that was confirmed when it began, users and the hashes of their passwords too. It is
-    read again and checked before it gets its name. Standard output takes as much room in the data directory meanwhile.
+    read again and checked before it gets its name. A copy to standard output takes as much space in the data directory.
     """
     from lbg_broker.server.store.backup import back_up, copied_out
 
     if file == STANDARD:
-        with copied_out(data_dir) as (copy, found):
+        with copied_out(data_dir) as (copy, summary):
             shutil.copyfileobj(copy, sys.stdout.buffer, 1 << 20)
             sys.stdout.buffer.flush()
     else:
-        found = back_up(data_dir, Path(file))
-    _tell("backed up", found)
+        summary = back_up(data_dir, Path(file))
+    _print_summary("backed up", summary)
 
 
 @click.command(epilog="Example: lbg broker restore --data-dir ./data backup.sqlite3")
 @DATA_DIR
-@click.option("--replace", is_flag=True, help="Give up the store that is there.")
+@click.option("--replace", is_flag=True, help="Replace the store that exists.")
 @click.argument("file", type=click.File("rb"))
 def restore(data_dir: Path, replace: bool, file: BinaryIO) -> None:
     """Make FILE (- is standard input), which `lbg broker backup` wrote, a broker's store. No broker may run there.
 
-    A file that is damaged or was cut off is refused, and changes nothing.
+    A damaged or truncated file is refused, and changes nothing.
     """
     from lbg_broker.server.store.backup import restore as restore_store
 
-    _tell("restored", restore_store(file, data_dir, replace=replace))
+    _print_summary("restored", restore_store(file, data_dir, replace=replace))
 
 
-def _tell(what: str, copy: StoreCopy) -> None:
-    told = f"{what}: {copy.queues} queues, {copy.messages} messages, {copy.size_bytes / (1 << 20):.1f} MiB"
-    click.echo(told, err=True)
+def _print_summary(verb: str, copy: StoreCopy) -> None:
+    size = f"{copy.size_bytes / (1 << 20):.1f} MiB"
+    click.echo(f"{verb}: {copy.queues} queues, {copy.messages} messages, {size}", err=True)
 
 
 @click.group(no_args_is_help=True)
@@ -75,21 +75,21 @@ def broker() -> None:
     "--data-dir",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where messages and definitions are kept; made if missing.",
+    help="Directory for messages and definitions; created if missing.",
 )
 @click.option(
     "--listen",
     metavar="HOST:PORT",
     default="127.0.0.1:5672",
     show_default=True,
-    help="Where AMQP listens; port 0 takes a free one.",
+    help="Address of the AMQP listener; port 0 is a free one.",
 )
 @click.option(
     "--management",
     metavar="HOST:PORT",
     default="127.0.0.1:15672",
     show_default=True,
-    help="Where the management HTTP API listens.",
+    help="Address of the management HTTP API.",
 )
 @click.option("--no-management", is_flag=True, help="Serve no management API.")
 @click.option("--certfile", type=FILE, help="The broker's certificate (PEM): AMQP is served over TLS only.")
@@ -100,14 +100,14 @@ def broker() -> None:
     type=FILE,
     envvar="LBG_ADMIN_USERNAME_FILE",
     show_envvar=True,
-    help="The first line of this file is an administrator's name: let in from everywhere, kept so at each start.",
+    help="File whose first line is an administrator's name, who may connect from anywhere; restored at each start.",
 )
 @click.option(
     "--admin-password-file",
     type=FILE,
     envvar="LBG_ADMIN_PASSWORD_FILE",
     show_envvar=True,
-    help="The first line of this file is the administrator's password; taken up within seconds when it changes.",
+    help="File whose first line is the administrator's password; a change applies within seconds.",
 )
 @click.option(
     "--default-message-group",
@@ -128,7 +128,7 @@ def broker() -> None:
     show_envvar=True,
     help="The largest message; a larger one closes its channel (406). RabbitMQ's max_message_size.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Say where it listens as one line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
 def serve(
     data_dir: Path,
     listen: str,
@@ -145,12 +145,12 @@ def serve(
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
-    A new broker knows one user: the administrator whom the files name, or else guest with password guest, let in
-    from this machine only. It is one node: there is no second copy of a message. For more than one machine, run the
-    same groups on RabbitMQ.
+    A new broker has one user: the administrator whom the files name, or else guest with password guest, who may
+    connect from this machine only. It is one node: there is no second copy of a message. For more than one machine,
+    run the same groups on RabbitMQ.
 
-    The files of --certfile and of the administrator may change while it runs: what they hold is taken up, and
-    connections that are there stay.
+    The files of --certfile and of the administrator may change while it runs: it reads them again, and open
+    connections stay.
     """
     import logging
 
@@ -185,7 +185,7 @@ def serve(
         message_max_bytes=max_message_size,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    serve_broker(settings, on_ready=lambda server: _tell_ready(server, as_json=as_json))
+    serve_broker(settings, on_ready=lambda server: _print_ready(server, as_json=as_json))
 
 
 broker.add_command(backup)
@@ -201,7 +201,7 @@ def _address(option: str, text: str) -> Address:
         raise click.BadParameter(str(error), param_hint=option) from error
 
 
-def _tell_ready(server: Server, *, as_json: bool) -> None:
+def _print_ready(server: Server, *, as_json: bool) -> None:
     """One line on standard output as soon as clients can connect; ports that were asked for as 0 are the real ones."""
     amqp = f"{'amqp' if server.settings.tls is None else 'amqps'}://{server.address}"
     management = server.management_address

@@ -44,7 +44,7 @@ class ChildProcess:
     def last_line(self) -> str:
         """Of what it wrote to standard error."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "no message"
 
 
 class ProcessGroup:

@@ -33,7 +33,7 @@ SECONDS = click.FloatRange(min=0)
     "--name",
     default="",
     metavar="TEXT",
-    help="What others call this member; by default host and process. In mode Sessions required: its session.",
+    help="Name of this member; by default host and process. In mode Sessions it is required and names the session.",
 )
 @click.option(
     "--assignment",
@@ -42,20 +42,28 @@ SECONDS = click.FloatRange(min=0)
     show_default=True,
     help="balanced: loads differ by at most one queue. static: queue mod clients == index.",
 )
-@click.option("--clients", type=int, metavar="N", help="For static: the most members there will be.")
+@click.option("--clients", type=int, metavar="N", help="With static: the highest number of members.")
 @click.option(
-    "--index", type=int, metavar="I", help="A fixed client index; by default the lowest that is free."
+    "--index", type=int, metavar="I", help="Fixed index of this member; by default the lowest free one."
 )
 @click.option(
-    "--concurrency", type=int, default=16, show_default=True, metavar="N", help="Messages in work at a time."
+    "--concurrency",
+    type=int,
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="Messages that the application works on at a time.",
 )
 @click.option(
-    "--prefetch", type=int, metavar="N", help="Unacknowledged messages a queue; by default derived."
+    "--prefetch",
+    type=int,
+    metavar="N",
+    help="Prefetch window of each queue, in messages; by default derived.",
 )
 @click.option(
     "--order",
     type=click.Choice(["key", "queue"]),
-    help="What is worked on one message at a time. By default key; in mode Sessions queue, and nothing else.",
+    help="Unit that is processed one message at a time. By default key; in mode Sessions queue, and nothing else.",
 )
 @click.option(
     "--release-period",
@@ -63,19 +71,19 @@ SECONDS = click.FloatRange(min=0)
     default=30.0,
     show_default=True,
     metavar="S",
-    help="For static: how often backups let go of their queues.",
+    help="With static: how often secondaries release their queues.",
 )
 @click.option(
     "--rebalance-delay",
     type=SECONDS,
     metavar="S",
-    help="How long the members must be the same before queues move. By default 5, in mode Partitioned the group's.",
+    help="How long membership must be stable before queues move. By default 5, in mode Partitioned the group's.",
 )
 @click.option(
     "--max-handoff-time",
     type=SECONDS,
     metavar="S",
-    help="How long a queue may stand still to be drained for a move. By default 3, in mode Partitioned the group's.",
+    help="Longest pause of a queue for a handoff. By default 3, in mode Partitioned the group's.",
 )
 @click.option(
     "--call-timeout",
@@ -91,31 +99,32 @@ SECONDS = click.FloatRange(min=0)
     default=10,
     show_default=True,
     metavar="N",
-    help="Failed attempts after which --when-exhausted counts.",
+    help="Failed attempts after which --when-exhausted applies.",
 )
 @click.option(
     "--when-exhausted",
     type=click.Choice(["block", "dead-letter"]),
     default="block",
     show_default=True,
-    help="block: its key waits, while it is tried on at the longest interval. dead-letter: its key goes on without it.",
+    help="block: the key waits while the message is retried at the longest interval. dead-letter: the message "
+    "becomes a dead letter, and the key goes on.",
 )
-@click.option("--republish", is_flag=True, help="Publish what was processed for `lbg validate`.")
+@click.option("--republish", is_flag=True, help="Republish each processed message for `lbg validate`.")
 @click.option(
     "--journal", type=click.Path(file_okay=False, path_type=Path), help="Directory for the journal."
 )
 @click.option(
     "--commits",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for what was processed, so that a member of the same --name does not do it again after a crash.",
+    help="Directory for the commit log, by which a member of the same --name repeats nothing after a crash.",
 )
-@click.option("--quiet", is_flag=True, help="Without CMD: take messages and print nothing.")
+@click.option("--quiet", is_flag=True, help="Without CMD: acknowledge messages and print nothing.")
 @click.option(
     "--work",
     type=SECONDS,
     default=0.0,
     metavar="S",
-    help="Without CMD: pretend that each message takes this long.",
+    help="Without CMD: processing time of each message.",
 )
 @click.option(
     "--connect-timeout",
@@ -123,7 +132,7 @@ SECONDS = click.FloatRange(min=0)
     default=10.0,
     show_default=True,
     metavar="S",
-    help="Longest wait for the first connection; later ones are waited for however long it takes.",
+    help="Longest wait for the first connection; later ones have no limit.",
 )
 @broker_options(login=True)
 def consume(
@@ -152,8 +161,8 @@ def consume(
 ) -> None:
     """Join a group as a member until SIGTERM or Ctrl-C.
 
-    CMD runs once and for long: it gets each message as one line of JSON on its standard input and answers each,
-    in any order, with one line on its standard output: {"id": ..., "verdict": "ack" | "retry" | "drop",
+    CMD runs once, as long as the member: it gets each message as one line of JSON on its standard input and answers
+    each, in any order, with one line on its standard output: {"id": ..., "verdict": "ack" | "retry" | "drop",
     "reason": ...}. Without CMD, messages are printed as one line of JSON each and acknowledged.
 
     SIGTERM hands the queues over before it ends: nothing is delivered twice. A second SIGTERM ends it at once.
@@ -237,7 +246,7 @@ async def _run(
 
 
 async def _first_connection(settings: MemberSettings, timeout_s: float) -> None:
-    """A member comes back by itself for ever, so what is wrong at the very first is told here. Raises ConnectError."""
+    """Report what is wrong with the first connection; a member retries later ones for ever. Raises ConnectError."""
     from lbg_broker.client import ConnectionSettings, connect_any
 
     places = [ConnectionSettings.parse(one) if isinstance(one, str) else one for one in settings.addresses]

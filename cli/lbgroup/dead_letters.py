@@ -28,7 +28,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 REASON_MAX_CHARS = 100
 
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Say what was done as one JSON object.")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Report what was done as one JSON object.")
 
 
 def selecting(command: C) -> C:
@@ -46,10 +46,10 @@ def selecting(command: C) -> C:
 
     made: Any = with_selection
     for option in (
-        click.option("--all", "all_", is_flag=True, help="Every dead letter that is there now."),
-        click.option("--reason", metavar="TEXT", help="Those whose reason holds this text."),
-        click.option("--key", metavar="KEY", help="Those of this key."),
-        click.option("--id", "ids", multiple=True, metavar="ID", help="This one. Repeatable."),
+        click.option("--all", "all_", is_flag=True, help="Select all that are there now."),
+        click.option("--reason", metavar="TEXT", help="Select those whose reason contains this text."),
+        click.option("--key", metavar="KEY", help="Select those of this key."),
+        click.option("--id", "ids", multiple=True, metavar="ID", help="Select this one. Repeatable."),
     ):
         made = option(made)
     return cast(C, made)
@@ -57,7 +57,7 @@ def selecting(command: C) -> C:
 
 @click.group(no_args_is_help=True)
 def dead() -> None:
-    """List what members refused, publish it to its group again, or discard it.
+    """List, replay and discard the dead letters of a group.
 
     Needs a user who may read lbg.GROUP.dead: the group's own may not.
     """
@@ -66,7 +66,7 @@ def dead() -> None:
 @dead.command(name="list", epilog="Example: lbg dead list orders --reason 'no such account'")
 @click.argument("group")
 @click.option("--key", metavar="KEY", help="Only those of this key.")
-@click.option("--reason", metavar="TEXT", help="Only those whose reason holds this text.")
+@click.option("--reason", metavar="TEXT", help="Only those whose reason contains this text.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="At most N."
 )
@@ -75,7 +75,7 @@ def dead() -> None:
 def list_(
     group: str, address: BrokerAddress, key: str | None, reason: str | None, limit: int, as_json: bool
 ) -> None:
-    """List the dead letters of GROUP, oldest first; none is taken away. AGE is since it was published."""
+    """List the dead letters of GROUP, oldest first, and leave them there. Age counts from publishing."""
     from lbg_broker.dead_letters import Selection, list_letters
 
     selection = Selection(key=key, reason=reason)
@@ -101,16 +101,16 @@ def list_(
 def replay(group: str, address: BrokerAddress, selection: Selection, as_json: bool) -> None:
     """Publish dead letters of GROUP to it again, oldest first, in order per key, behind what waits there now.
 
-    Each is acknowledged once its queue has confirmed it; what is on the way when the command is killed may be
-    replayed a second time by the next. Stops at the first that is refused; it and the rest stay dead letters.
-    A binding of the group that is missing is made again first. Members take a replayed message for a new one: headers
-    lbg-original-publisher and lbg-original-seq say who it was.
+    Each is acknowledged once its queue has confirmed it; those that are not confirmed when the command is killed may
+    be replayed a second time by the next. The first that is refused ends it; that one and the rest stay dead letters.
+    A missing binding of the group is restored first. To members a replayed message is a new one: its headers
+    lbg-original-publisher and lbg-original-seq have the former stamp.
     """
     from lbg_broker.dead_letters import ReplayResult
     from lbg_broker.dead_letters import replay as replay_letters
 
     done = ReplayResult()
-    with _told(done, group, "replayed", as_json=as_json):
+    with _reported(done, group, "replayed", as_json=as_json):
         _with_queue(address, group, lambda queue: replay_letters(queue, selection, done))
 
 
@@ -120,26 +120,26 @@ def replay(group: str, address: BrokerAddress, selection: Selection, as_json: bo
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write each to this new file (JSON Lines) first, on disk before it is taken away.",
+    help="New file (JSON Lines) for each of them, which is on disk before one is deleted.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Discard without confirmation.")
 @AS_JSON
 @broker_options(login=True)
 def discard(
     group: str, address: BrokerAddress, selection: Selection, save: Path | None, yes: bool, as_json: bool
 ) -> None:
-    """Take dead letters of GROUP away for good."""
+    """Delete dead letters of GROUP."""
     from lbg_broker.dead_letters import ReplayResult, count
     from lbg_broker.dead_letters import discard as discard_letters
 
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("nobody can be asked here: say --yes to discard")
-        found = _with_queue(address, group, lambda queue: count(queue, selection))
-        if not click.confirm(f"discard {found:,} dead letters of group {group} for good?", err=True):
+        selected = _with_queue(address, group, lambda queue: count(queue, selection))
+        if not click.confirm(f"discard {selected:,} dead letters of group {group} for good?", err=True):
             raise CliError("nothing was discarded")
     done = ReplayResult()
-    with _told(done, group, "discarded", as_json=as_json), _new_file(save) as file:
+    with _reported(done, group, "discarded", as_json=as_json), _new_file(save) as file:
         _with_queue(address, group, lambda queue: discard_letters(queue, selection, done, save=file))
 
 
@@ -154,8 +154,8 @@ def _with_queue(address: BrokerAddress, group: str, work: Callable[[DeadQueue], 
 
 
 @contextmanager
-def _told(done: ReplayResult, group: str, what: str, *, as_json: bool) -> Iterator[None]:
-    """Say what was done however it ends; an ID that is not there is a failure."""
+def _reported(done: ReplayResult, group: str, what: str, *, as_json: bool) -> Iterator[None]:
+    """Report what was done however it ends; an ID that is not there is a failure."""
     try:
         yield
     finally:
@@ -195,12 +195,12 @@ def _new_file(path: Path | None) -> Iterator[IO[str] | None]:
 def _line(letter: DeadLetter, now_us: int) -> str:
     age_s = letter.age_s(now_us)
     reason = " ".join(letter.reason.split())
-    told = {
+    fields = {
         "key": letter.key,
         "attempts": letter.attempts,
         "queue": letter.queue,
         "member": letter.member_name or letter.member,
         "age": None if age_s is None else f"{age_s:,.0f}s",
     }
-    facts = "  ".join(f"{name} {'-' if value is None else value}" for name, value in told.items())
-    return f"{letter.id or '-'}  {facts}  {reason[:REASON_MAX_CHARS]}"
+    columns = "  ".join(f"{name} {'-' if value is None else value}" for name, value in fields.items())
+    return f"{letter.id or '-'}  {columns}  {reason[:REASON_MAX_CHARS]}"

@@ -143,7 +143,7 @@ def _services(
         cells = (_cell(bindings.get(one.name), one.colour, rate, is_compact=is_compact) for one in members)
         table.add_row(Text(f"{service_word(description)} {row.number}", style="bold"), *cells, _waiting(row))
     legend = Text(
-        "━━▶ primary  ┅┅▶ backup, delivering;  ─── primary  ┄┄┄ backup, idle", style="dim", no_wrap=True
+        "━━▶ primary, active   ┅┅▶ secondary, active   ─── primary   ┄┄┄ secondary", style="dim", no_wrap=True
     )
     return Group(table, Text(), Align.center(legend))
 
@@ -182,7 +182,7 @@ def _waiting(row: ServiceRow) -> Text:
 
 
 def _message_groups(description: Description, members: Sequence[MapMember]) -> RenderableType:
-    table = _table("member", "", "in work", "delivered", "")
+    table = _table("member", "", "in flight", "delivered", "")
     held = {} if description.members is UNKNOWN else {one.name: one.in_flight for one in description.members}
     for member in members:
         count = held.get(member.name, 0)
@@ -196,7 +196,7 @@ def _message_groups(description: Description, members: Sequence[MapMember]) -> R
 
 
 def _sessions(description: Description, members: Sequence[MapMember]) -> RenderableType:
-    table = _table("member", "session", "given out", "acknowledged", "holds", "")
+    table = _table("member", "session", "assigned", "acknowledged", "messages", "")
     sessions = description.sessions
     rows = {} if sessions is None else {one.status.session: one for one in sessions.rows}
     for member in members:
@@ -205,7 +205,7 @@ def _sessions(description: Description, members: Sequence[MapMember]) -> Rendera
     for name, row in rows.items():
         table.add_row(Text(name, style="dim"), *_session_cells(row), "")
     pool = "unknown" if sessions is None else f"{sessions.pool:,}"
-    words = Text("a message that is given out stays in its session", style="dim")
+    words = Text("a message that is assigned stays in its session", style="dim")
     return Group(table, Text(), Text(f"{pool} messages without a session yet"), words)
 
 

@@ -20,16 +20,14 @@ def operator() -> None:
 
 
 @operator.command(epilog="Example: lbg operator run --host 127.0.0.1 --port 8080")
-@click.option("--host", default="0.0.0.0", show_default=True, help="Where health and metrics listen.")
-@click.option(
-    "--port", default=8080, show_default=True, help="The port of health and metrics; 0 takes a free one."
-)
+@click.option("--host", default="0.0.0.0", show_default=True, help="Address of health and metrics.")
+@click.option("--port", default=8080, show_default=True, help="Port of health and metrics; 0 is a free one.")
 def run(host: str, port: int) -> int:
-    """Look after the groups and brokers of a cluster until SIGTERM.
+    """Reconcile the groups and brokers of a cluster until SIGTERM.
 
     The cluster is the one that the pod is in, or else KUBECONFIG's. Running consumers do not need the operator: while
-    it is away nothing scales and nothing is repaired. It is set by environment variables, LBG_OPERATOR_ and a name of
-    the table in docs/operations.md; LBG_OPERATOR_SIDECAR_IMAGE and LBG_OPERATOR_BROKER_IMAGE must be there.
+    it is away nothing scales and nothing is repaired. Settings are environment variables, LBG_OPERATOR_ and a name of
+    the table in docs/operations.md; LBG_OPERATOR_SIDECAR_IMAGE and LBG_OPERATOR_BROKER_IMAGE are required.
     """
     from lbg_operator.kube.api import ClusterError
     from lbg_operator.runtime.logs import set_up
@@ -47,7 +45,7 @@ def run(host: str, port: int) -> int:
 
 
 @operator.command(epilog="Example: lbg operator release")
-@click.option("--namespace", "namespaces", multiple=True, help="Only in this namespace; may be given again.")
+@click.option("--namespace", "namespaces", multiple=True, help="Only in this namespace. Repeatable.")
 @click.option(
     "--stop",
     "selector",
@@ -55,9 +53,9 @@ def run(host: str, port: int) -> int:
     help="First delete the operator's Deployment, which has these labels, in namespace $LBG_OPERATOR_NAMESPACE.",
 )
 def release(namespaces: tuple[str, ...], selector: str | None) -> None:
-    """Take the operator's finalizer from every group: it is going for good, and nothing shall wait for it.
+    """Remove the operator's finalizer from every group, before the operator is uninstalled for good.
 
-    Groups, queues and consumers stay as they are. An operator that is installed again takes the groups up again; one
+    Groups, queues and consumers stay as they are. An operator that is installed again adds the finalizer again; one
     that runs does so at once, and has to be stopped before.
     """
     from lbg_operator.kube.api import ClusterError

@@ -44,8 +44,8 @@ class Urls(click.types.StringParamType):
 
 
 def management_of(address: BrokerAddress) -> ManagementApi:
-    """The API where it was said to be, or else on its usual port of the broker's hosts; with the broker's login
-    unless its address has one."""
+    """The API at its address, or else on its usual port of the broker's hosts; with the broker's login unless the
+    address has one."""
     from lbg_broker.admin.management import ManagementApi, management_places
 
     try:
@@ -100,7 +100,7 @@ def _handed_over(options: Mapping[str, Callable[[Any], Any]]) -> Callable[[C], C
 
 
 def _addresses(
-    name: str, told: str, *, variable: str | None = None, default: tuple[str, ...] = ()
+    name: str, text: str, *, variable: str | None = None, default: tuple[str, ...] = ()
 ) -> Callable[[Any], Any]:
     return click.option(
         name,
@@ -110,17 +110,17 @@ def _addresses(
         envvar=variable,
         show_envvar=variable is not None,
         default=default,
-        help=told,
+        help=text,
     )
 
 
-def _file_of(what: str) -> Callable[[Any], Any]:
+def _file_of(secret: str) -> Callable[[Any], Any]:
     return click.option(
-        f"--{what}-file",
+        f"--{secret}-file",
         type=click.Path(dir_okay=False, path_type=Path),
-        envvar=f"LBG_{what.upper()}_FILE",
+        envvar=f"LBG_{secret.upper()}_FILE",
         show_envvar=True,
-        help=f"The {what} to log in with is this file's first line, read again for every connection.",
+        help=f"File whose first line is the {secret} to log in with, read again for every connection.",
     )
 
 
@@ -134,7 +134,9 @@ _BROKER = {
     ),
 }
 _TLS = {
-    "cafile": click.option("--cafile", type=FILE, help="Authorities to trust, for amqps and https."),
+    "cafile": click.option(
+        "--cafile", type=FILE, help="Certificate authorities to trust, for amqps and https."
+    ),
     "certfile": click.option("--certfile", type=FILE, help="This client's certificate, for amqps and https."),
     "keyfile": click.option("--keyfile", type=FILE, help="The key of --certfile."),
 }
@@ -161,7 +163,7 @@ _OTHER_BROKER = {
     "broker": _addresses(
         "--broker",
         "Play on this broker, amqp[s]://user:password@host:port/vhost, and not on an embedded one of the demo's "
-        "own. Several are tried in turn. $LBG_BROKER does not count here.",
+        "own. Several are tried in turn. $LBG_BROKER is ignored here.",
     ),
 }
 _OTHER_MANAGEMENT = {

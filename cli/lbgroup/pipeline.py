@@ -13,19 +13,19 @@ COMMANDS: dict[str, LazyCommand] = {
         "lbg_pipeline.commands.validate:validate", "Prove that nothing was lost or out of order."
     ),
     "profile": LazyCommand(
-        "lbg_pipeline.commands.profile:profile", "Where the load is, as tables and as a page."
+        "lbg_pipeline.commands.profile:profile", "Report where the load is, as tables and as a page."
     ),
     "plan": LazyCommand(
-        "lbg_pipeline.commands.plan:plan", "How many hashes, queues and members a group needs."
+        "lbg_pipeline.commands.plan:plan", "Compute how many hashes, queues and members a group needs."
     ),
     "forecast": LazyCommand(
-        "lbg_pipeline.commands.forecast:forecast", "How much will be asked, and how many replicas that takes."
+        "lbg_pipeline.commands.forecast:forecast", "Forecast demand, and the replicas that it takes."
     ),
 }
 
 
 class _NeedsSpark(LazyGroup):
-    """Says what to install where PySpark is not: it is half a gigabyte, which members and operators do without."""
+    """A group that needs PySpark: half a gigabyte, which members and operators do without."""
 
     def invoke(self, ctx: click.Context) -> object:
         if importlib.util.find_spec("pyspark") is None:

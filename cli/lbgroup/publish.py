@@ -6,7 +6,6 @@ import asyncio
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
@@ -24,6 +23,7 @@ from rich.progress import (
 )
 
 from lbgroup.commands import CliError, redacted
+from lbgroup.live_map import Meter
 from lbgroup.options import broker_options
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 
 REFRESH_S = 0.1
-RATE_OVER_S = 2.0
 BAD_ROWS_SHOWN = 10
 
 
@@ -46,19 +45,19 @@ class PublishingProgress:
         self._console = Console(stderr=True, highlight=False)
         self._last_line = ""
 
-    def tell(self, event: PublisherEvent) -> None:
+    def show(self, event: PublisherEvent) -> None:
         from lbg_broker.publisher import events
 
         # The bar shows full queues; as lines, several of them filling up and emptying would be a flood.
         if not isinstance(event, events.QueueFull | events.QueueTaking):
-            self._say(str(event))
+            self._print(str(event))
 
     def count_bad_row(self, row: BadRow) -> None:
         self.bad_rows += 1
         if self.bad_rows <= BAD_ROWS_SHOWN:
-            self._say(f"skipped: {row}")
+            self._print(f"skipped: {row}")
         if self.bad_rows == BAD_ROWS_SHOWN:
-            self._say("more bad rows are counted and not shown")
+            self._print("more bad rows are counted and not shown")
 
     @contextmanager
     def shown(self, publisher: GroupPublisher, source: Source) -> Iterator[None]:
@@ -69,20 +68,22 @@ class PublishingProgress:
             SpinnerColumn(),
             BarColumn(bar_width=30),
             TaskProgressColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[counts]}"),
             TimeRemainingColumn(),
             console=self._console,
             auto_refresh=False,
         )
         with bar:
-            task = bar.add_task("", total=source.total_bytes, told="")
-            rate = Rate()
+            task = bar.add_task("", total=source.total_bytes, counts="")
+            rate = Meter()
 
             def refresh() -> None:
+                now_s = time.monotonic()
+                rate.read(publisher.confirmed_count, now_s)
                 bar.update(
                     task,
                     completed=source.read_bytes,
-                    told=told(publisher, rate.at(publisher.confirmed_count)),
+                    counts=counts_text(publisher, rate.rate(now_s)),
                 )
                 bar.refresh()
 
@@ -93,31 +94,16 @@ class PublishingProgress:
                 refreshing.cancel()
                 refresh()
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         if line != self._last_line:
             self._console.print(redacted(line), markup=False, soft_wrap=True)
         self._last_line = line
 
 
-def told(publisher: GroupPublisher, rate_per_s: float) -> str:
+def counts_text(publisher: GroupPublisher, rate_per_s: float) -> str:
     full = publisher.full_queues
     waiting = f" [yellow]waiting for {', '.join(full[:3])}{', …' if len(full) > 3 else ''}[/]" if full else ""
     return f"{publisher.accepted_count:,} read, {publisher.confirmed_count:,} confirmed, {rate_per_s:,.0f}/s{waiting}"
-
-
-class Rate:
-    """Growth of a count per second, over the last two seconds."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def at(self, count: int) -> float:
-        now = time.monotonic()
-        self._seen.append((now, count))
-        while now - self._seen[0][0] > RATE_OVER_S:
-            self._seen.popleft()
-        began, first = self._seen[0]
-        return (count - first) / (now - began) if now > began else 0.0
 
 
 async def _repeat(refresh: Callable[[], None]) -> None:
@@ -155,19 +141,19 @@ SETTLE_S = 5.0
     "--format",
     "format_",
     type=click.Choice(["csv", "tsv", "jsonl"]),
-    help="By default told by the file's name, else by its first character.",
+    help="Format of the input; by default that of the file's name, else of its first character.",
 )
 @click.option(
     "--bad-rows",
     type=click.Choice(["stop", "skip"]),
     default="stop",
     show_default=True,
-    help="What to do at a row that is no message; skip counts it.",
+    help="A row that is no message: stop there, or count and skip it.",
 )
 @click.option(
     "--state",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep progress here, and go on from it: the same command again after any end, kill -9 too.",
+    help="State file, from which the same command resumes after any end, kill -9 too.",
 )
 @click.option("--name", metavar="NAME", help="The publisher's name; by default the file's.")
 @click.option(
@@ -181,17 +167,17 @@ SETTLE_S = 5.0
 @click.option(
     "--journal",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for records of what was confirmed.",
+    help="Directory for the journal.",
 )
 @click.option(
-    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write what was done here, as JSON."
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="File for the report, as JSON."
 )
 @click.option(
     "--max-message-size",
     type=click.IntRange(min=1),
     metavar="BYTES",
     show_default="what the broker announces",
-    help="A larger row is a bad row. RabbitMQ announces nothing; give what its max_message_size is there.",
+    help="A larger row is a bad row. RabbitMQ does not announce its max_message_size: give it here.",
 )
 @click.option(
     "--connect-timeout",
@@ -199,7 +185,7 @@ SETTLE_S = 5.0
     default=10.0,
     show_default=True,
     metavar="S",
-    help="Seconds to wait for the first connection; later ones are waited for however long it takes.",
+    help="Longest wait for the first connection; later ones have no limit.",
 )
 @broker_options(login=True)
 def publish(
@@ -225,8 +211,8 @@ def publish(
     """Publish FILE (CSV or JSON Lines, also .gz or .zip; - is standard input) to a group, a message for each row.
 
     A CSV row becomes a JSON object of text, with the header's names; a JSON line stays as it is. Order is kept per
-    key, also when a queue is full or the broker goes away: then publishing waits. Ends when the broker has confirmed
-    every message; status 1 if something went wrong.
+    key: while a queue is full or the broker is away, publishing waits. The command ends when the broker has confirmed
+    every message; the exit status is 1 if something went wrong.
     """
     from lbg_broker.publisher import GroupPublisher, Identity, PublishingSettings, RowOptions
     from lbg_broker.publisher.input.rows import NO_KEY_VALUES
@@ -257,7 +243,7 @@ def publish(
         content_type="application/json",
         state=state,
         journal=journal,
-        on_event=progress.tell,
+        on_event=progress.show,
     )
     work = _publish(publisher, file, options, progress=progress, skips_bad_rows=bad_rows == "skip", rate=rate)
     try:
@@ -351,8 +337,8 @@ def summary(report: PublishingReport, group: str) -> str:
         "accepted behind a gap": report.accepted_after_gap,
         "of them out of order": report.inverted,
     }
-    told = [f"{count:,} {what}" for what, count in counts.items() if count]
-    lines = [head, *([f"  {', '.join(told)}"] if told else [])]
+    nonzero = [f"{count:,} {what}" for what, count in counts.items() if count]
+    lines = [head, *([f"  {', '.join(nonzero)}"] if nonzero else [])]
     if report.resumed_at_us is not None and report.new_epoch:
         saved = f" saved at {utc(report.resumed_at_us)}" if report.resumed_at_us else ""
         lines.append(

@@ -41,8 +41,8 @@ ANSWER_S = 5.0
 def drain(local: str, wait: float) -> None:
     """Make the sidecar hand its queues over and leave the group.
 
-    It stays up, not ready, until SIGTERM. The exit status is 0 when all was handed over, and 1 when that took longer
-    or messages that were at work are delivered again.
+    The sidecar stays up, not ready, until SIGTERM. The exit status is 0 when every queue was handed over, and 1 when
+    that took longer or messages in flight are delivered again.
     """
     from lbg_sidecar.process.settings import Listener
 
@@ -51,18 +51,18 @@ def drain(local: str, wait: float) -> None:
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--local") from error
     try:
-        told = _asked(listener, wait)
+        answer = _drained(listener, wait)
     except (OSError, http.client.HTTPException, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise CliError(f"no sidecar answers at {listener}: {why}") from error
-    if not told.get("drained"):
-        raise CliError(f"not drained: {told.get('why', told)}")
-    if told["delivered_again"]:
-        raise CliError(f"drained by force: {told['delivered_again']} messages are delivered again")
+    if not answer.get("drained"):
+        raise CliError(f"not drained: {answer.get('why', answer)}")
+    if answer["delivered_again"]:
+        raise CliError(f"drained by force: {answer['delivered_again']} messages are delivered again")
     click.echo("drained: nothing is delivered again")
 
 
-def _asked(listener: Listener, wait_s: float) -> dict[str, object]:
+def _drained(listener: Listener, wait_s: float) -> dict[str, object]:
     connection = http.client.HTTPConnection(
         listener.host or "localhost", listener.port, timeout=wait_s + ANSWER_S
     )
@@ -72,12 +72,12 @@ def _asked(listener: Listener, wait_s: float) -> dict[str, object]:
         connection.sock.connect(os.fspath(listener.path))
     try:
         connection.request("POST", f"/v1/drain?wait={wait_s:g}")
-        told = json.loads(connection.getresponse().read())
+        answer = json.loads(connection.getresponse().read())
     finally:
         connection.close()
-    if not isinstance(told, dict):
+    if not isinstance(answer, dict):
         raise ValueError("its answer is no object")
-    return told
+    return answer
 
 
 @click.command(epilog="Example: lbg sidecar --config sidecar.toml")
@@ -85,15 +85,15 @@ def _asked(listener: Listener, wait_s: float) -> dict[str, object]:
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A TOML file with settings; the environment counts where both say something.",
+    help="TOML file with settings; environment variables override it.",
 )
 def sidecar(config: Path | None) -> int:
     """Run the sidecar until SIGTERM: a member of a group, with HTTP listeners for drain, state, health and metrics.
 
-    It is set by environment variables, LBG_ and a name of the table in docs/sidecar.md; a wrong, unknown or missing
-    one ends it with status 2. It waits for a broker that is away and for a group that is not there yet.
-    SIGTERM hands the queues over before it ends; a second one ends it at once. The status is 1 when messages that
-    were at work are delivered again.
+    Settings are environment variables, LBG_ and a name of the table in docs/sidecar.md; a wrong, unknown or missing
+    one ends it with status 2. It waits for a broker that is away and for a group that does not exist yet.
+    SIGTERM hands the queues over before it ends; a second one ends it at once. The status is 1 when messages in
+    flight are delivered again.
     """
     from lbg_broker.client import SettingsError as AddressError
     from lbg_broker.journal import DirectoryUnusable

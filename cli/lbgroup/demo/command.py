@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 PLAY_S = 54.0
-# What one broker, four members and a judge carry on two cores without falling behind.
 RATE_MAX = 2500.0
+"""One broker, four members and a validator carry so many on two cores without falling behind."""
 SAMPLE = Path(__file__).resolve().parents[3] / "examples" / "flights-sample.csv.gz"
 SAMPLE_KEY = "tailnum"
 PLAIN_WIDTH = 100
@@ -49,14 +49,14 @@ LOOK_S = 2.5
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.json",
-    help="Write what was proved to this file.",
+    help="File for the report, as JSON.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(min=0),
     metavar="N",
-    help=f"Messages a second, 0 for as fast as it goes; by default the input lasts {PLAY_S:g} s, or longer where "
-    f"that would be more than {RATE_MAX:g} a second.",
+    help=f"Messages per second; 0 is as fast as possible. By default the input lasts {PLAY_S:g} s, or longer where "
+    f"that would be more than {RATE_MAX:g} per second.",
 )
 @click.option(
     "--speed", type=click.FloatRange(min=0.1, max=20), default=1.0, metavar="X", help="Play X times as fast."
@@ -65,35 +65,35 @@ LOOK_S = 2.5
     "--mode",
     type=click.Choice(["Exclusive", "Partitioned", "MessageGroups", "Sessions"]),
     default="Exclusive",
-    help="How the members share; the last two on the embedded broker only (docs/modes.md).",
+    help="Mode of the group; the last two on the embedded broker only (docs/modes.md).",
 )
-@click.option("--queues", type=click.IntRange(1, 64), default=4, help="Queues, or partitions, of the group.")
+@click.option("--queues", type=click.IntRange(1, 64), default=4, help="Number of queues or partitions.")
 @click.option(
     "--rebalance-delay",
     type=click.FloatRange(min=0),
     default=2.0,
     metavar="SECONDS",
-    help="How long the members must be the same before queues move. (`lbg consume` waits 5.)",
+    help="How long membership must be stable before queues move. (Of `lbg consume`: 5.)",
 )
 @click.option(
     "--work",
     type=click.FloatRange(min=0),
     default=0.002,
     metavar="SECONDS",
-    help="What each message costs a member.",
+    help="Processing time of each message.",
 )
 @click.option(
     "--journal",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Keep the journals of the publisher and of all members there, for `lbg pipeline`.",
+    help="Directory for the journals of the publisher and all members, for `lbg pipeline`.",
 )
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live screen.")
 @click.option(
     "--group",
     default="demo",
     metavar="NAME",
-    help="With --broker: the group to make, and to remove at the end.",
+    help="With --broker: name of the group, which is deleted at the end.",
 )
 @other_broker_options
 def demo(

@@ -55,7 +55,7 @@ def _acts(texts: str, *, end: Do = Do.LEAVE) -> tuple[Act, ...]:
 
 
 SCRIPT = _acts("""
-Two instances service four queues | m1 and m2 bind every queue: two each as primary (solid), two as backup (dotted).
+Two instances service four queues | m1 and m2 bind every queue: two each as primary (solid), two as secondary (dotted).
 m2 is killed | SIGKILL, no goodbye. The broker gives its queues to m1, next in line, in order and at once.
 m2 comes back | It waits at the tail until the group is stable; then its queues are drained and handed over.
 A third instance joins | More load, more hands: m3 takes over what is its share, and nothing else moves.
@@ -83,12 +83,12 @@ One is left | m2 leaves too: m1 gets every key.
 """)
 _SESSIONS = _acts(
     """
-Two sessions | Each message goes to one session, for ever, with the next number there: 1, 2, 3 …
-m2 is killed | SIGKILL, no goodbye. What its session was given waits for it, and nobody else ever gets it.
-m2 comes back | It says how far it is; the broker goes on right after that number.
+Two sessions | Each message is assigned to one session for good, with the next number there: 1, 2, 3 …
+m2 is killed | SIGKILL, no goodbye. What its session was assigned waits for it, and nobody else ever gets it.
+m2 comes back | It reports its last number; the broker goes on right after that.
 A third session | An unknown name: a new session, which gets its share of what comes.
-A fourth | What each is given is its own.
-m4 and m3 are closed | They are given nothing more; when theirs is done they get End-of-Session, and go by themselves.
+A fourth | What is assigned to a session is its own.
+m4 and m3 are closed | Nothing more is assigned; when they are drained they get End-of-Session, and leave.
 One is left | m2 is closed as well: m1 gets all that is to come.
 """,
     end=Do.CLOSE,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbgroup.group.create import given_password, kept_secret, password_options, tell_password, with_admin
+from lbgroup.group.create import given_password, kept_secret, password_options, print_password, with_admin
 from lbgroup.options import broker_options
 
 if TYPE_CHECKING:
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 @click.option(
     "--client-username",
     metavar="NAME",
-    help="Make this the group's user; the one before is still let in. By default the user stays.",
+    help="New user of the group; the former one may still log in. By default the user stays.",
 )
 @password_options
-@click.option("--finish", is_flag=True, help="Delete the users before; refused while they have connections.")
+@click.option("--finish", is_flag=True, help="Delete former users; refused while they have connections.")
 @click.option(
-    "--force", is_flag=True, help="With --finish: also with connections, which the broker then closes."
+    "--force",
+    is_flag=True,
+    help="With --finish: delete those with connections too, which the broker then closes.",
 )
 @broker_options(login=True, management=True)
 def rotate(
@@ -39,8 +41,8 @@ def rotate(
 ) -> None:
     """Give the user of group NAME a new password, or the group a new user, while members stay.
 
-    Nobody is disconnected by it. Who logs in with --password-file reads the new password when it connects again,
-    and until it is there tries again.
+    No connection is closed. A client with --password-file reads the new password when it connects again, and
+    retries until it is there.
     """
     from lbg_broker.admin.groups import finish_rotation, rotate_user
 
@@ -57,23 +59,23 @@ def rotate(
         )
         click.echo("\n".join(map(str, rotated.changes)))
         if rotated.password is not None:
-            tell_password(rotated.username, rotated.password, secret)
+            print_password(rotated.username, rotated.password, secret)
 
 
-WAITING_TOLD_EVERY_S = 3.0
+WAITING_SHOWN_EVERY_S = 3.0
 
 
 @click.command(epilog="Example: lbg group repartition orders --queues 8")
 @click.argument("name")
 @click.option(
-    "--queues", required=True, type=click.IntRange(min=1), metavar="N", help="How many there are to be."
+    "--queues", required=True, type=click.IntRange(min=1), metavar="N", help="New number of queues."
 )
 @click.option(
     "--max-clients",
     type=click.IntRange(min=1),
     metavar="N",
     show_default="as the group has it",
-    help="Most members, where the limit that the group was given is to change as well.",
+    help="New highest number of members, if a limit that was given is to change as well.",
 )
 @click.option(
     "--timeout",
@@ -81,10 +83,12 @@ WAITING_TOLD_EVERY_S = 3.0
     default=300.0,
     show_default=True,
     metavar="S",
-    help="Seconds to wait until the group is drained, and again until its members are Ready.",
+    help="Longest wait until the group is drained, and again until its members are Ready.",
 )
 @click.option(
-    "--discard", is_flag=True, help="Delete what is left in the queues that go, instead of waiting for it."
+    "--discard",
+    is_flag=True,
+    help="Delete messages that are left in the queues that are removed, instead of waiting for them.",
 )
 @broker_options(login=True, management=True)
 def repartition(
@@ -92,10 +96,10 @@ def repartition(
 ) -> None:
     """Give group NAME another number of queues, while members stay and publishers wait.
 
-    Ingress off, wait until everything is drained, change the number (the highest queue goes first), wait until members
-    are Ready, ingress on. Publishers of LBG wait and go on in order; others are refused while it lasts. If it is not
-    drained in time nothing is changed. Interrupted anywhere, the same command again finishes, and one with the number
-    of before takes it back.
+    Ingress is closed, the group is drained, the number changes (the highest queue is removed first), members become
+    Ready, and ingress is opened. Publishers of LBG wait meanwhile and go on in order; others are refused. A group that
+    is not drained in time is not changed. After an interruption the same command finishes the change, and one with the
+    former number reverts it.
     """
     from lbg_broker.admin.repartition import repartition_group
 
@@ -110,7 +114,7 @@ def repartition(
                 timeout_s=timeout,
                 max_clients=max_clients,
                 discard=discard,
-                tell=steps.tell,
+                tell=steps.show,
             ),
         )
     finally:
@@ -132,7 +136,7 @@ class Steps:
         """True if publishers were shut out, and not let in again."""
         self._quiet_until = 0.0
 
-    def tell(self, line: str) -> None:
+    def show(self, line: str) -> None:
         now = time.monotonic()
         if line.startswith("ingress "):
             self.is_closed = not line.startswith("ingress on")
@@ -141,7 +145,7 @@ class Steps:
             self._quiet_until = 0.0
         elif now >= self._quiet_until:
             click.echo(line, err=True)
-            self._quiet_until = now + WAITING_TOLD_EVERY_S
+            self._quiet_until = now + WAITING_SHOWN_EVERY_S
 
 
 @click.command(epilog="Example: lbg group close orders --session orders-2")
@@ -149,10 +153,10 @@ class Steps:
 @click.option("--session", metavar="NAME", help="End this session only: it gets no new messages.")
 @broker_options(login=True, management=True)
 def close(name: str, address: BrokerAddress, session: str | None) -> None:
-    """Close group NAME, of mode Sessions: publishers are refused, what waits is delivered, and every session that has
-    got it all gets End-of-Session.
+    """Close group NAME, of mode Sessions: publishers are refused, waiting messages are delivered, and each session
+    that is drained gets End-of-Session.
 
-    Says what is left. A session without a consumer keeps its messages until a consumer of that name comes back.
+    Prints what is left. A session without a consumer keeps its messages until a consumer of that name connects.
     """
     from lbg_broker.admin.groups import close_group
     from lbgroup.group.show import leftover_lines
@@ -164,10 +168,10 @@ def close(name: str, address: BrokerAddress, session: str | None) -> None:
 @click.command(epilog="Example: lbg group delete orders")
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Delete with the messages and consumers that remain.")
-@click.option("--no-user", is_flag=True, help="Leave the group's user; then no management API is needed.")
+@click.option("--no-user", is_flag=True, help="Keep the group's user; then no management API is needed.")
 @broker_options(login=True, management=True)
 def delete(name: str, address: BrokerAddress, force: bool, no_user: bool) -> None:
-    """Delete group NAME with all that belongs to it, however much of it is left.
+    """Delete group NAME with all its objects, even if some are missing.
 
     Refused while messages or consumers remain, unless --force.
     """

@@ -96,7 +96,7 @@ def kept_secret(file: Path | None) -> Iterator[Path | None]:
             file.unlink()
 
 
-def tell_password(user: str, password: str, file: Path | None) -> None:
+def print_password(user: str, password: str, file: Path | None) -> None:
     if file is not None:
         file.write_text(password + "\n")
         click.echo(f"user {user}: its password is in {file}")
@@ -112,13 +112,13 @@ def tell_password(user: str, password: str, file: Path | None) -> None:
     metavar="N",
     default=str(DEFAULT_HASH_COUNT),
     show_default=True,
-    help="Shards of the key space.",
+    help="Number of hashes of the key space.",
 )
 @click.option(
     "--queue-count",
     metavar="N",
     show_default=f"{DEFAULT_QUEUE_COUNT}; 1 in modes MessageGroups and Sessions",
-    help="Queues or partitions: the most members at work.",
+    help="Number of queues or partitions, and so of members that are active at a time.",
 )
 @click.option(
     "--queue-size-mb",
@@ -128,13 +128,15 @@ def tell_password(user: str, password: str, file: Path | None) -> None:
     help="Spool limit of each queue; a full queue refuses.",
 )
 @click.option(
-    "--client-username", metavar="NAME", help="User made for members and publishers; by default the name."
+    "--client-username",
+    metavar="NAME",
+    help="User of members and publishers, which is created; by default the name.",
 )
 @click.option(
     "--hash-function",
     default=DEFAULT_HASH_FUNCTION,
     show_default=True,
-    help="crc32, java, murmur2 or modulo.",
+    help="Hash function: crc32, java, murmur2 or modulo.",
     metavar="NAME",
 )
 @click.option(
@@ -142,29 +144,29 @@ def tell_password(user: str, password: str, file: Path | None) -> None:
     default=EXCLUSIVE,
     show_default=True,
     metavar="MODE",
-    help="How members share: Exclusive, Partitioned, MessageGroups or Sessions (docs/modes.md).",
+    help="Exclusive, Partitioned, MessageGroups or Sessions (docs/modes.md).",
 )
 @click.option(
     "--max-clients",
     metavar="N",
-    help="Most members; by default the queue count, or in modes MessageGroups and Sessions the hash count.",
+    help="Highest number of members; by default the queue count, in modes MessageGroups and Sessions the hash count.",
 )
 @click.option(
     "--rebalance-delay",
     "rebalance_delay_s",
     metavar="S",
     show_default="5",
-    help="Mode Partitioned: how long the consumers must be the same before partitions move.",
+    help="Mode Partitioned: how long membership must be stable before partitions move.",
 )
 @click.option(
     "--max-handoff-time",
     "max_handoff_s",
     metavar="S",
     show_default="3",
-    help="Mode Partitioned: how long a partition may stand still to be drained for a move.",
+    help="Mode Partitioned: longest pause of a partition for a handoff.",
 )
 @password_options
-@click.option("--no-user", is_flag=True, help="Make no user; then no management API is needed.")
+@click.option("--no-user", is_flag=True, help="Create no user; then no management API is needed.")
 @broker_options(login=True, management=True)
 def create(
     name: str,
@@ -176,7 +178,7 @@ def create(
 ) -> None:
     """Create group NAME: its exchange, queues, bindings, user and record; all of it or nothing.
 
-    HASH COUNT >= QUEUE COUNT >= MAX CLIENTS. A group that is there with the same attributes is checked and
+    HASH COUNT >= QUEUE COUNT >= MAX CLIENTS. A group that exists with the same attributes is checked and
     repaired; one with other attributes is refused, with the difference. What an interrupted create left is
     finished, or deleted first where it had other attributes.
     """
@@ -194,9 +196,9 @@ def create(
 
     with kept_secret(write_password if password is None else None) as secret:
         created = with_admin(address, run, with_management=not no_user or bool(address.management_urls))
-        _tell_created(created)
+        _print_created(created)
         if created.password is not None:
-            tell_password(spec.client_username, created.password, secret)
+            print_password(spec.client_username, created.password, secret)
 
 
 def _parts(spec: GroupSpec) -> str:
@@ -207,7 +209,7 @@ def _parts(spec: GroupSpec) -> str:
     return parts.get(spec.mode, f"mode {spec.mode}")
 
 
-def _tell_created(created: Created) -> None:
+def _print_created(created: Created) -> None:
     spec = created.spec
     attributes = f"{_parts(spec)}, {spec.hash_count} hashes, prefix {spec.hash_prefix!r}"
     if created.undone:

@@ -32,7 +32,7 @@ SESSIONS_SHOWN_MAX = 50
 
 
 def sharing_lines(shown: Description) -> Iterator[str]:
-    """None for mode Exclusive, where the queues say it all."""
+    """None in mode Exclusive, where the queues show it all."""
     if shown.has_partitions:
         yield from _partition_lines(shown)
     if isinstance(shown.native, MessageGroupsStatus):
@@ -123,7 +123,7 @@ def leftover_lines(left: Description, *, session: str | None) -> Iterator[str]:
 
 
 def description_lines(shown: Description) -> Iterator[str]:
-    """All that `lbg group show` says."""
+    """Lines of `lbg group show`."""
     yield f"group {shown.group}"
     if shown.spec is not None:
         spec = shown.spec
@@ -158,10 +158,10 @@ def room_text(spec: GroupSpec, *, is_one_queue: bool) -> str:
     return f"{spec.queue_count} queues of {spec.queue_size_mb} MB"
 
 
-def list_lines(found: Sequence[Description]) -> Iterator[str]:
+def list_lines(groups: Sequence[Description]) -> Iterator[str]:
     """Lines of `lbg group list`."""
     yield from text_table(
-        ("GROUP", "MODE", "PREFIX", "HASHES", "QUEUES", "READY", "DEAD"), [_list_row(one) for one in found]
+        ("GROUP", "MODE", "PREFIX", "HASHES", "QUEUES", "READY", "DEAD"), [_list_row(one) for one in groups]
     )
 
 
@@ -225,7 +225,7 @@ def _numbers(queues: Sequence[MemberQueue]) -> str:
 @click.option("--json", "as_json", is_flag=True, help='One JSON object; what could not be read is "unknown".')
 @broker_options(login=True, management=True)
 def show(name: str, address: BrokerAddress, as_json: bool) -> None:
-    """Show group NAME: its attributes, its queues with what waits in them, its members and what they serve."""
+    """Show group NAME: its attributes, its queues with their messages, its members and what they serve."""
     from lbg_broker.admin.groups import show_group
 
     shown = with_admin(address, lambda admin: show_group(admin, name))
@@ -239,13 +239,13 @@ def show(name: str, address: BrokerAddress, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="A JSON array of what `show --json` gives.")
 @broker_options(login=True, management=True)
 def list_(address: BrokerAddress, as_json: bool) -> None:
-    """List every group of the broker, found by the groups' records."""
+    """List the groups of a broker, by their records."""
     from lbg_broker.admin.groups import list_groups
 
-    found = with_admin(address, list_groups)
+    groups = with_admin(address, list_groups)
     if as_json:
-        click.echo(json.dumps([one.to_json() for one in found], indent=2))
-    elif found:
-        click.echo("\n".join(list_lines(found)))
+        click.echo(json.dumps([one.to_json() for one in groups], indent=2))
+    elif groups:
+        click.echo("\n".join(list_lines(groups)))
     else:
         click.echo("no groups", err=True)

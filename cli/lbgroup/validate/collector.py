@@ -54,9 +54,9 @@ class CollectingSettings:
 
 
 class Collector:
-    """One run of the validator. `on_findings` is called for each message there is something to tell of, `on_tick`
-    four times a second, `on_notice` with lines about connections, `on_listening` whenever it begins to take: what
-    is republished from then on is judged."""
+    """One run of the validator. `on_findings` is called for each message with findings, `on_tick` four times a second,
+    `on_notice` with lines about connections, `on_listening` whenever it begins to consume: what is republished from
+    then on is checked."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Collector:
             else:
                 findings = self.validation.observe(message, seen_before=delivery.redelivered)
                 if findings:
-                    self._tell(self._on_findings, findings)
+                    self._notify(self._on_findings, findings)
             self._acks.settle(delivery.delivery_tag)
 
     def _read(self, delivery: Delivery) -> Republished:
@@ -185,7 +185,7 @@ class Collector:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(TICK_S)
-            self._tell(self._on_tick, self.validation)
+            self._notify(self._on_tick, self.validation)
             quiet_s = loop.time() - self._last_at_s
             timeout_s = self._settings.idle_timeout_s
             if timeout_s is not None and quiet_s >= timeout_s:
@@ -207,10 +207,10 @@ class Collector:
             channel = await connection.open_channel()
             await channel.queue_delete(self._names.validation)
 
-    def _tell(self, listener: Callable[[T], None], what: T) -> None:
+    def _notify(self, listener: Callable[[T], None], event: T) -> None:
         """Whoever listens may be gone (a closed pipe): that ends the run, not the connection."""
         try:
-            listener(what)
+            listener(event)
         except Exception as error:
             self._failure = self._failure or error
             self.stop()

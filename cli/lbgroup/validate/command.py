@@ -70,20 +70,20 @@ PROGRESS_EVERY_TICKS = 20
 
 
 @click.command(epilog="Example: lbg validate --group orders --expect published.json")
-@click.option("--group", required=True, metavar="NAME", help="The group to judge.")
+@click.option("--group", required=True, metavar="NAME", help="The group to validate.")
 @click.option(
     "--expect",
     multiple=True,
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A report of `lbg publish --report`, which may still be to come: ends when all it says has arrived, and "
-    "counts as lost what has not. May be given more than once.",
+    help="A report of `lbg publish --report`, which may not exist yet. The command ends when all that it counts has "
+    "arrived; what has not is lost. Repeatable.",
 )
 @click.option(
     "--idle-timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="End when nothing came for so long. By default never.",
+    help="End after this time without a message; by default never.",
 )
 @click.option(
     "--json",
@@ -97,9 +97,9 @@ PROGRESS_EVERY_TICKS = 20
     default=0.0,
     show_default=True,
     metavar="SECONDS",
-    help="By how much the clocks of two members may differ. An overlap that this explains is uncertain and no failure.",
+    help="Largest difference of two members' clocks. An overlap that it explains is uncertain, and no failure.",
 )
-@click.option("--shards/--no-shards", default=True, show_default=True, help="Tell of every shard that moved.")
+@click.option("--shards/--no-shards", default=True, show_default=True, help="Report every shard that moved.")
 @click.option(
     "--keep-queue", is_flag=True, help="Leave the queue lbg.NAME.validation for the next validator."
 )
@@ -114,16 +114,15 @@ def validate(
     keep_queue: bool,
     address: BrokerAddress,
 ) -> int:
-    """Judge what the members of a group deliver: their order, repeats, losses and moves.
+    """Check what the members of a group deliver: order, repeats, losses and moves.
 
-    Members must run with --republish, and start after this: then nothing is missed. Tells of every message out
-    of sequence, with the sequence number expected and the one received: a rewind is a message delivered again, as
-    after a crash; an inversion comes after a later one of its key. Tells of every message that the application of
-    a member got while another's had one of its key. Tells when a shard moves from member to member, and how long
-    the pause was. In mode Sessions order is that of each session's own numbers, and a message
-    that is in two sessions, or twice in one, is an error.
+    Members must run with --republish, and start after this command, so that nothing is missed. It reports each
+    message out of sequence, with the sequence number expected and the one received: a rewind is a redelivery, as
+    after a crash; an inversion comes after a later message of its key. It reports each overlap, where two members
+    worked on one key at the same time, and each move of a shard to another member, with its pause. In mode Sessions
+    order is that of each session's own numbers, and a message that is in two sessions, or twice in one, is an error.
 
-    Ctrl-C ends it with its report. The exit status is 1 if anything was lost or inverted, or a key was with two
+    Ctrl-C ends it with its report. The exit status is 1 if anything was lost or inverted, or a key was at two
     members at once.
     """
     from lbgroup.validate.collector import CollectingSettings
@@ -163,12 +162,12 @@ def _stop_on_signals(collecting: Collector) -> None:
 def _findings_as_text(shards: bool) -> Callable[[Sequence[Finding]], None]:
     from lbgroup.validate.validator import ShardMoved
 
-    def tell(findings: Sequence[Finding]) -> None:
+    def show(findings: Sequence[Finding]) -> None:
         for finding in findings:
             if shards or not isinstance(finding, ShardMoved):
                 click.echo(str(finding))
 
-    return tell
+    return show
 
 
 def _findings_as_json(shards: bool) -> Callable[[Sequence[Finding]], None]:
@@ -182,12 +181,12 @@ def _findings_as_json(shards: bool) -> Callable[[Sequence[Finding]], None]:
         KeyOverlap: "overlap",
     }
 
-    def tell(findings: Sequence[Finding]) -> None:
+    def show(findings: Sequence[Finding]) -> None:
         for finding in findings:
             if shards or not isinstance(finding, ShardMoved):
                 click.echo(json.dumps({"event": names[type(finding)], **asdict(finding)}))
 
-    return tell
+    return show
 
 
 def _progress_as_json(validation: Validator) -> None:
@@ -197,7 +196,7 @@ def _progress_as_json(validation: Validator) -> None:
 def _progress_as_text() -> Callable[[Validator], None]:
     ticks = 0
 
-    def tell(validation: Validator) -> None:
+    def show(validation: Validator) -> None:
         nonlocal ticks
         ticks += 1
         if ticks % PROGRESS_EVERY_TICKS == 0:
@@ -208,4 +207,4 @@ def _progress_as_text() -> Callable[[Validator], None]:
                 err=True,
             )
 
-    return tell
+    return show

@@ -6,7 +6,7 @@ did: what was finished long before the latest start of a key is forgotten, so th
 Completeness is judged in every mode. Order is judged by key, in mode Sessions by the numbers of each session instead;
 moves of queues and shards are there only where a queue, or a partition, has one consumer at a time.
 
-`Validator.observe` takes one republished message and says what is to be told of it; `report` sums up.
+`Validator.observe` returns the findings of one republished message; `report` sums up.
 """
 
 from __future__ import annotations
@@ -158,13 +158,13 @@ class KeyOverlap:
 
 @dataclass(slots=True, eq=False)
 class _Span:
-    """`told`: an overlap of it was; `certain`: one that no clock explains."""
+    """`is_reported`: an overlap of it is; `is_certain`: one that no clock explains."""
 
     message: Republished
     started_us: int
     finished_us: int
-    told: bool = False
-    certain: bool = False
+    is_reported: bool = False
+    is_certain: bool = False
 
     @property
     def place(self) -> tuple[int, str]:
@@ -197,7 +197,7 @@ class Overlaps:
             return []
         span = _Span(message, message.started_at_us, message.finished_at_us)
         of_key = self._spans.setdefault(message.key, [])
-        found = [
+        overlaps = [
             overlap
             for other in of_key
             if other.holder != span.holder
@@ -208,17 +208,17 @@ class Overlaps:
         of_key.append(span)
         latest_us = max(one.started_us for one in of_key)
         of_key[:] = [one for one in of_key if one.finished_us > latest_us - LATE_US][-SPANS_OF_A_KEY:]
-        return found
+        return overlaps
 
     def _overlap(self, first: _Span, later: _Span) -> KeyOverlap | None:
-        """None where as much was told of the later one before."""
+        """None where as much was reported of the later one before."""
         shift_us = min(first.finished_us - later.started_us, later.finished_us - first.started_us)
         is_explained = first.message.incarnation != later.message.incarnation and shift_us <= self.skew_us
-        if later.certain or (later.told and is_explained):
+        if later.is_certain or (later.is_reported and is_explained):
             return None
-        if later.told:
+        if later.is_reported:
             self.uncertain -= 1
-        later.told, later.certain = True, not is_explained
+        later.is_reported, later.is_certain = True, not is_explained
         self.uncertain += is_explained
         self.count += not is_explained
         message, other = later.message, first.message
@@ -238,7 +238,7 @@ class Overlaps:
 
 
 def _in_order(one: _Span, other: _Span) -> tuple[_Span, _Span]:
-    """Of two that began at once the later is chosen as the pipeline does, so that both tell of the same one."""
+    """Of two that began at once the later is chosen as the pipeline does, so that both report the same one."""
     return (one, other) if one.place <= other.place else (other, one)
 
 
@@ -436,8 +436,8 @@ class Validator:
         upto: dict[str, dict[int, int]] = {}
         for (publisher, hash_), (_, highest) in self._bounds.items():
             upto.setdefault(publisher, {})[hash_] = highest + 1
-        found = self.judge.lost(upto)
-        return [one for one in found if one.first >= self._bounds[one.publisher, one.hash_][0]]
+        lost = self.judge.lost(upto)
+        return [one for one in lost if one.first >= self._bounds[one.publisher, one.hash_][0]]
 
     def is_complete(self, expected: Mapping[str, Mapping[int, int]]) -> bool:
         return not self.judge.lost(expected)
