@@ -18,9 +18,11 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType
 
+from lbg_pipeline.columns import NEVER
 from lbg_pipeline.errors import JournalNotFound
 from lbg_pipeline.journal import scan_journals
 from lbg_pipeline.schemas import BROKEN
@@ -29,11 +31,13 @@ from lbg_pipeline.verify.batch import first_rows, severity
 from lbg_pipeline.verify.report import Report, report_lines
 from lbg_pipeline.verify.settings import StreamSettings, Window
 from lbg_pipeline.verify.stream_bucket import judging, pieces_of, unpacking
-from lbg_pipeline.verify.stream_columns import BUCKETS, NEVER, unpacked
+from lbg_pipeline.verify.stream_columns import BUCKETS, PIECES, unpacked
+from lbg_pipeline.verify.stream_findings import FOUND
 from lbg_pipeline.verify.stream_state import LONGEST_PAUSE, Totals
-from lbg_pipeline.verify.tables import FOUND, LOST, OFFENCES, PIECES_TABLE, VERDICTS
+from lbg_pipeline.verify.tables import LOST, OFFENCES, VERDICTS
 
 FOREVER = 1 << 61
+PIECES_TABLE: StructType = from_arrow_schema(PIECES)
 REST = "rest"
 """Rest that was held back when the process ended, checked as if nothing more came."""
 
@@ -136,7 +140,7 @@ class Epochs:
             schema = FOUND[table]
             blobs = self._spark.read.schema(PIECES_TABLE).parquet(path)
             blobs = blobs.where((F.col("kind") == "found") & (F.col("name") == table)).select("blob")
-            rows = blobs.mapInArrow(unpacking(schema.arrow), schema.table)
+            rows = blobs.mapInArrow(unpacking(schema.arrow), schema.spark)
             rows.write.mode("overwrite").parquet(
                 self._out.path(table, name if name != REST else f"epoch={REST}")
             )

@@ -8,24 +8,27 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_pipeline.columns import Flags, Intervals, Ints, holds, of_points, union
+from lbg_pipeline.columns import NEVER, Flags, holds, set_of, union
 from lbg_pipeline.journal import Parsed
+from lbg_pipeline.verify.checks.completeness import (
+    Completeness,
+    repeated,
+    with_delivered,
+    with_lost,
+    with_published,
+)
 from lbg_pipeline.verify.settings import Window
 from lbg_pipeline.verify.stream_checkpoint import forgotten, memory_of
-from lbg_pipeline.verify.stream_checks import BucketChecks, moves
+from lbg_pipeline.verify.stream_checks import BucketChecks, hash_moves
 from lbg_pipeline.verify.stream_columns import (
-    ACKNOWLEDGED_VIEW,
     DELIVERED,
-    DELIVERED_VIEW,
     IN_SESSION,
     LATE_ACKNOWLEDGED,
     LATE_DELIVERED,
     LATE_STARTED,
-    NEVER,
     PIECES,
     PUBLISHED,
     Columns,
@@ -36,15 +39,12 @@ from lbg_pipeline.verify.stream_columns import (
     unpacked,
     within,
 )
-from lbg_pipeline.verify.stream_completeness import (
-    Completeness,
-    Streams,
-    with_delivered,
-    with_lost,
-    with_published,
-)
 from lbg_pipeline.verify.stream_findings import LATE, FindingsBuilder
-from lbg_pipeline.verify.stream_state import Histories, Memory, Totals
+from lbg_pipeline.verify.stream_state import Histories, Memory, Streams, Totals
+from lbg_pipeline.verify.tables import ACKNOWLEDGED_VIEW, DELIVERED_VIEW
+
+_GRAIN_US = 1_000_000
+"""What was confirmed in the same second is remembered with one time."""
 
 
 @dataclass(slots=True)
@@ -61,19 +61,19 @@ def advance(memory: Memory, published: Any, fresh: Any, held: Any, window: Windo
     rows = Columns(pa.concat_tables([fresh, held]).combine_chunks(), len(fresh))
     streams = Streams(memory, published, rows)
     histories = Histories(memory.histories, streams.table)
-    telling = FindingsBuilder(rows, streams, Totals(memory.totals))
-    epoch = _Epoch(rows, streams, telling, window)
+    findings = FindingsBuilder(rows, streams, Totals(memory.totals))
+    epoch = _Epoch(rows, streams, findings, window)
     known = streams.known(memory)
-    views = BucketChecks(rows, streams, epoch.late, window, telling)
+    views = BucketChecks(rows, streams, epoch.late, window, findings)
     order = views.order(known, histories, memory)
     views.misplaced(known, epoch.on_time)
     views.overlaps()
-    shards = moves(rows, memory.shards, epoch.on_time, telling)
+    shards = hash_moves(rows, memory.shards, epoch.on_time, findings)
     epoch.count(published)
     known = epoch.complete(known, published)
     epoch.tell_late()
-    remembered, told = forgotten(memory, streams, known, order, shards, telling.totals, window)
-    found = [(name, one) for name, one in (*telling.tables, *told) if len(one)]
+    remembered, told = forgotten(memory, streams, known, order, shards, findings.totals, window)
+    found = [(name, one) for name, one in (*findings.tables, *told) if len(one)]
     return Advanced(remembered, epoch.held(), found)
 
 
@@ -81,10 +81,10 @@ class _Epoch:
     """`on_time`: deliveries that the watermark passes now. `due`: with those that it had passed when they came; they
     have missed their place in the order, and count for completeness."""
 
-    def __init__(self, rows: Columns, streams: Streams, telling: FindingsBuilder, window: Window) -> None:
+    def __init__(self, rows: Columns, streams: Streams, findings: FindingsBuilder, window: Window) -> None:
         self.rows = rows
         self.streams = streams
-        self.telling = telling
+        self.findings = findings
         self.window = window
         self.late = rows.late(window)
         is_late = self.late & LATE_DELIVERED != 0
@@ -92,7 +92,7 @@ class _Epoch:
         self.due = self.on_time | (rows.is_fresh & is_late)
 
     def count(self, published: Any) -> None:
-        rows, totals = self.rows, self.telling.totals
+        rows, totals = self.rows, self.findings.totals
         counted = self.due & rows.is_counted
         groups = rows.table["group"]
         totals.add_rows("published", published["group"])
@@ -112,20 +112,20 @@ class _Epoch:
             known,
             streams.line.place(streams.published, published["seq"].to_numpy()),
             published["confirmed_at_us"].to_numpy(),
+            grain_us=_GRAIN_US,
         )
-        due = np.flatnonzero(self.due)
-        due = due[np.argsort(streams.places[due], kind="stable")]
-        known, came = with_delivered(known, streams.places[due], rows.is_final[due] & rows.is_counted[due])
-        self.telling.ranges("found", came)
+        final = self.due & rows.is_final & rows.is_counted
+        known, came = with_delivered(known, set_of(streams.places[self.due]), set_of(streams.places[final]))
+        self.findings.ranges("found", came)
         in_session = self.due & (rows.role == IN_SESSION) & rows.is_in_order
         known = replace(
             known,
-            distinct=union(known.distinct, _set_of(streams.order_places[in_session])),
-            settled=union(known.settled, _set_of(streams.order_places[settled])),
-            unsettled=union(known.unsettled, _set_of(streams.places[unsettled])),
+            distinct=union(known.distinct, set_of(streams.order_places[in_session])),
+            settled=union(known.settled, set_of(streams.order_places[settled])),
+            unsettled=union(known.unsettled, set_of(streams.places[unsettled])),
         )
         known, lost = with_lost(known, window.lost_upto_us)
-        self.telling.ranges("lost", lost)
+        self.findings.ranges("lost", lost)
         return known
 
     def tell_late(self) -> None:
@@ -133,7 +133,9 @@ class _Epoch:
         late = np.flatnonzero(rows.is_fresh & rows.is_counted & (self.late != 0))
         table = rows.table.take(pa.array(late))
         views = pa.array([_views(int(bits)) for bits in self.late[late]], pa.string())
-        self.telling.table("late", pa.table([*(table[name] for name in LATE.names[:-1]), views], schema=LATE))
+        self.findings.table(
+            "late", pa.table([*(table[name] for name in LATE.names[:-1]), views], schema=LATE)
+        )
 
     def held(self) -> Any:
         """What is not past the watermark in every way in which it is judged."""
@@ -144,15 +146,14 @@ class _Epoch:
         return table.set_column(table.schema.get_field_index("late"), "late", late)
 
     def _repeated(self, known: Completeness, acked: Flags) -> None:
-        """In the order in which they were settled; those that never were come last of what is due now."""
         rows = self.rows
         here = np.flatnonzero(acked)
-        at_us = np.where(rows.settled_us[here] < 0, np.iinfo(np.int64).max, rows.settled_us[here])
-        here = here[np.lexsort((rows.delivery[here], rows.incarnation[here], at_us))]
         places = self.streams.places[here]
         seen = holds(known.settled, places) | holds(known.unsettled, places)
-        again = here[seen | pd.Series(places).duplicated().to_numpy()]
-        self.telling.offences("repeated", None, again, rows.settled_us[again])
+        again = here[
+            repeated(places, rows.settled_us[here], rows.incarnation[here], rows.delivery[here], seen)
+        ]
+        self.findings.offences("repeated", None, again, rows.settled_us[again])
 
 
 def _views(late: int) -> str:
@@ -162,10 +163,6 @@ def _views(late: int) -> str:
         (LATE_STARTED, "overlap"),
     )
     return ",".join(name for bit, name in names if late & bit)
-
-
-def _set_of(places: Ints) -> Intervals:
-    return of_points(np.sort(places))
 
 
 def pieces_of(groups: tuple[str, ...]) -> Callable[[Parsed], Iterable[pa.RecordBatch]]:

@@ -13,25 +13,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_pipeline.columns import Flags, Intervals, Ints, coded, minus, union
+from lbg_pipeline.columns import Flags, Intervals, coded, union
 from lbg_pipeline.errors import CheckpointRefused
+from lbg_pipeline.schemas import arrow_schema
+from lbg_pipeline.verify.checks.completeness import Completeness
+from lbg_pipeline.verify.checks.order import NOTHING, Numbers, highest_after
 from lbg_pipeline.verify.settings import Window
 from lbg_pipeline.verify.stream_checks import Order
-from lbg_pipeline.verify.stream_completeness import Completeness, Streams
-from lbg_pipeline.verify.stream_findings import COMPLETENESS
 from lbg_pipeline.verify.stream_state import (
     CHAINS,
     FORGOTTEN,
     HISTORIES,
-    NOTHING,
     SCHEMAS,
     STREAMS,
     Histories,
     Memory,
-    Numbers,
+    Streams,
     Totals,
-    highest_after,
 )
+from lbg_pipeline.verify.tables import COMPLETENESS
 
 _LONG = pa.int64()
 CHAINS_BEFORE = pa.schema(
@@ -147,19 +147,17 @@ def forgotten(
 
 
 def _completeness(streams: Streams, known: Completeness, gone: Any) -> Any:
-    def by_stream(places: Intervals) -> Ints:
-        return streams.count_by_stream(places)
-
-    columns = (
-        by_stream(known.published),
-        by_stream(known.distinct),
-        by_stream(known.lost),
-        by_stream(known.open),
-        by_stream(minus(known.distinct, known.published)),
-    )
-    counted = gone & (streams.table["hash"].to_numpy() >= 0)
-    whole = pa.table([*streams.table.columns, *[pa.array(each) for each in columns]], schema=COMPLETENESS)
-    return whole.filter(pa.array(counted))
+    counted = pa.array(gone & (streams.table["hash"].to_numpy() >= 0))
+    told = streams.table.filter(counted)
+    for name, places in (
+        ("published", known.published),
+        ("distinct", known.distinct),
+        ("lost", known.lost),
+        ("pending", known.open),
+        ("unpublished", known.unpublished),
+    ):
+        told = told.append_column(name, pa.array(streams.line.count_by_stream(places)).filter(counted))
+    return told.cast(arrow_schema(COMPLETENESS))
 
 
 def _bounded(streams: Streams, known: Completeness) -> Completeness:

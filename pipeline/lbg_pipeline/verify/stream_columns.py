@@ -16,14 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lbg_broker.group import EXCLUSIVE, PARTITIONED, SESSIONS
-from lbg_pipeline.columns import Flags, Ints, ranked, to_bytes
+from lbg_pipeline.columns import NEVER, Flags, Ints, ranked, to_bytes
 from lbg_pipeline.verify.settings import Window
 
 BUCKETS = 16
 """Also how many tasks can judge at once. More would cost: a bucket takes some 10 ms an epoch whatever it holds."""
-
-NEVER = -(1 << 62)
-"""A time that is null."""
 
 _TEXT, _LONG = pa.string(), pa.int64()
 
@@ -158,7 +155,6 @@ def _shared_out(table: Any, bucket: Ints) -> Iterator[tuple[int, Any]]:
             yield number, table.slice(begin, end - begin)
 
 
-DELIVERED_VIEW, ACKNOWLEDGED_VIEW = "delivered", "acknowledged"
 LATE_DELIVERED, LATE_ACKNOWLEDGED, LATE_STARTED = 1, 2, 4
 
 

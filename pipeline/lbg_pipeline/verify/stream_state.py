@@ -1,10 +1,6 @@
-"""State of a bucket between two epochs: its memory, the order and the histories of its keys.
+"""State of a bucket between two epochs: its memory, its streams with their sets of numbers, and its histories.
 
-A stream's numbers keep their order and their neighbours there, and no two streams touch.
-
-A *chain* is what has one order: a key of one history, that is of a publisher with all its epochs, and hash; or a
-session. Numbers are those of `lbg_pipeline.columns.numbers_in_order`. All arrays have one item for a delivery; times
-are microseconds.
+A *chain* of the state is a sub-stream of `lbg_pipeline.verify.checks.order`.
 
 A history is that of a publisher and hash, with all the epochs that `lbg_broker.group.epoch_of` joins; or a session,
 which is a history of one epoch.
@@ -13,100 +9,17 @@ which is a history of one epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_pipeline.columns import Flags, Ints, Line, coded, histories_of, numbers_in_order
-
-NOTHING = -1
-"""The highest number of a chain of which nothing was seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deliveries:
-    """`is_judged`: what came before is there only to be compared with. `is_seen`: its number was seen before any of
-    these. `is_remembered`: it is known whether it was seen; what is not is not taken for inverted."""
-
-    chain: Ints
-    number: Ints
-    at_us: Ints
-    incarnation: Ints
-    delivery: Ints
-    is_judged: Flags
-    is_seen: Flags
-    is_remembered: Flags
-
-
-@dataclass(frozen=True, slots=True)
-class OrderResult:
-    """Indices of deliveries. `highest`: the highest number before each inverted and rewound one. `uncertain`: of each
-    inverted one, whether the clocks' skew would explain it."""
-
-    rewound: Ints
-    rewound_highest: Ints
-    inverted: Ints
-    inverted_highest: Ints
-    uncertain: Flags
-
-
-def check_order(rows: Deliveries, highest: Ints, skew_us: int) -> OrderResult:
-    """`highest`: by chain, of all that came before these, and more than the skew before those that are judged."""
-    order = np.lexsort((rows.delivery, rows.incarnation, rows.at_us, rows.chain))
-    chain, number = rows.chain[order], rows.number[order]
-    before = _highest_before(chain, number, highest)
-    again = rows.is_seen[order]
-    if (number <= before).any():
-        again |= pd.DataFrame({"chain": chain, "number": number}).duplicated().to_numpy()
-    judged = rows.is_judged[order]
-    rewound = np.flatnonzero(again & judged)
-    inverted = np.flatnonzero(~again & judged & rows.is_remembered[order] & (number < before))
-    uncertain = np.zeros(len(inverted), np.bool_)
-    if len(inverted):
-        uncertain = ~_certain(rows, order, inverted, highest, skew_us)
-    return OrderResult(
-        rewound=order[rewound],
-        rewound_highest=np.maximum(before[rewound], number[rewound]),
-        inverted=order[inverted],
-        inverted_highest=before[inverted],
-        uncertain=uncertain,
-    )
-
-
-def highest_after(chain: Ints, number: Ints, highest: Ints) -> Ints:
-    """`highest` with these deliveries."""
-    after = highest.copy()
-    np.maximum.at(after, chain, number)
-    return after
-
-
-def _highest_before(chain: Ints, number: Ints, highest: Ints) -> Ints:
-    """For each of rows sorted by chain, the highest number before it."""
-    if not len(chain):
-        return number
-    running = pd.Series(number).groupby(chain, sort=False).cummax().to_numpy()
-    before = np.r_[NOTHING, running[:-1]]
-    before[np.r_[True, chain[1:] != chain[:-1]]] = NOTHING
-    return np.maximum(before, highest[chain])
-
-
-def _certain(rows: Deliveries, order: Ints, inverted: Ints, highest: Ints, skew_us: int) -> Flags:
-    """A higher number came before on the same incarnation, or more than the skew earlier on another."""
-    chain, number, at_us = rows.chain[order], rows.number[order], rows.at_us[order]
-    line = Line(len(highest), (at_us, at_us - skew_us))
-    when = line.place(chain, at_us)
-    earlier = np.searchsorted(when, line.place(chain[inverted], at_us[inverted] - skew_us), "left") - 1
-    running = np.maximum(pd.Series(number).groupby(chain, sort=False).cummax().to_numpy(), highest[chain])
-    in_chain = (earlier >= 0) & (chain[np.maximum(earlier, 0)] == chain[inverted])
-    long_ago = np.where(in_chain, running[np.maximum(earlier, 0)], highest[chain[inverted]])
-    own = pd.DataFrame({"chain": chain, "incarnation": rows.incarnation[order], "number": number})
-    own_highest = own.groupby(["chain", "incarnation"], sort=False)["number"].cummax().to_numpy()
-    return np.asarray((long_ago > number[inverted]) | (own_highest[inverted] > number[inverted]))
-
+from lbg_pipeline.columns import Flags, Intervals, Ints, Line, chunks, coded, histories_of
+from lbg_pipeline.verify.checks.completeness import Completeness
+from lbg_pipeline.verify.checks.order import NOTHING
+from lbg_pipeline.verify.stream_columns import IN_SESSION, Columns
 
 _TEXT, _LONG = pa.string(), pa.int64()
 
@@ -116,7 +29,7 @@ publisher's is) and, where a bucket orders sessions, the messages in them (`shad
 SETS = pa.schema(
     [("set", pa.int8()), ("stream", _LONG), ("first", _LONG), ("last", _LONG), ("since_us", _LONG)]
 )
-"""`set`: index of the field of `stream_completeness.Completeness`."""
+"""`set`: index of the field of `checks.completeness.Completeness`."""
 HISTORIES = pa.schema([("group", _TEXT), ("history", _TEXT), ("hash", _LONG), ("forgotten_us", _LONG)])
 """What has an order of its own for each key: a publisher's messages of one hash, in all its epochs; or a session.
 `forgotten_us`: the beginning of the latest epoch of which something may have been forgotten, -1 for none."""
@@ -205,29 +118,6 @@ class Totals:
         return pa.Table.from_pylist(rows, schema=TOTALS)
 
 
-class Numbers:
-    """Numbers of messages with the epochs that they are of, as integers in their order: `places`."""
-
-    def __init__(self, began_us: Ints, number: Ints) -> None:
-        self.places = numbers_in_order(began_us, number)
-        self._has_epochs = bool(began_us.any())
-        if self._has_epochs:
-            self._sorted, at = np.unique(self.places, return_index=True)
-            self._began_us, self._number = began_us[at], number[at]
-
-    def number(self, places: Ints) -> Ints:
-        """The message's own; NOTHING for NOTHING."""
-        if not self._has_epochs:
-            return places
-        return np.where(places == NOTHING, NOTHING, self._number[np.searchsorted(self._sorted, places)])
-
-    def began_us(self, places: Ints) -> Ints:
-        """Start of the message's epoch; 0 for NOTHING."""
-        if not self._has_epochs:
-            return np.zeros(len(places), np.int64)
-        return np.where(places == NOTHING, 0, self._began_us[np.searchsorted(self._sorted, places)])
-
-
 class Histories:
     """Of each of `streams`, a table of group, publisher and hash: `of_stream`, its index in `table`, and `began_us`,
     when its epoch began. The first of `table` are those of `old`, in its order."""
@@ -310,3 +200,85 @@ def _dictionary(column: Any) -> Any:
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.unify_dictionaries().combine_chunks()
     return encoded
+
+
+SET_NAMES = tuple(field.name for field in fields(Completeness) if field.name != "open_since_us")
+
+
+class Streams:
+    """`published`, `of_message` and `of_order` are the streams of the rows: of order is another one in a session."""
+
+    def __init__(self, memory: Memory, published: Any, rows: Columns) -> None:
+        in_session = rows.role == IN_SESSION
+        hash_ = np.where(in_session, shadow(rows.hash), rows.hash)
+        sessions = rows.table.filter(pa.array(in_session & rows.is_in_order))
+        tables: list[list[Any]] = [
+            [memory.streams["group"], memory.streams["publisher"], memory.streams["hash"].to_numpy()],
+            [published["group"], published["publisher"], published["hash"].to_numpy()],
+            [rows.table["group"], rows.table["publisher"], hash_],
+            [sessions["group"], sessions["session"], np.full(len(sessions), SESSION_HASH)],
+        ]
+        (_, self.published, self.of_message, of_session), firsts = coded(*tables)
+        self.of_order = self.of_message.copy()
+        self.of_order[in_session & rows.is_in_order] = of_session
+        self.number = np.where(in_session & rows.is_in_order, rows.ints("sequence"), rows.seq)
+        self.table = pa.table(
+            [
+                _joined_columns([each[0] for each in tables], firsts),
+                _joined_columns([each[1] for each in tables], firsts),
+                pa.array(np.concatenate([each[2] for each in tables])[firsts]),
+            ],
+            names=STREAMS.names[:3],
+        )
+        self.count = len(firsts)
+        sets = memory.sets
+        firsts_of, lasts_of = sets["first"].to_numpy(), sets["last"].to_numpy()
+        self.line = Line(
+            self.count, (published["seq"].to_numpy(), rows.seq, self.number, firsts_of, lasts_of)
+        )
+        self.last_us = np.concatenate(
+            [memory.streams["last_us"].to_numpy(), np.zeros(self.count - len(memory.streams), np.int64)]
+        )
+        np.maximum.at(self.last_us, self.published, published["confirmed_at_us"].to_numpy())
+        np.maximum.at(self.last_us, self.of_message, rows.delivered_us)
+        np.maximum.at(self.last_us, self.of_order, rows.delivered_us)
+        self.places = self.line.place(self.of_message, rows.seq)
+        self.order_places = self.line.place(self.of_order, self.number)
+
+    def known(self, memory: Memory) -> Completeness:
+        which = memory.sets["set"].to_numpy()
+        stream = memory.sets["stream"].to_numpy()
+        line = self.line.intervals(stream, memory.sets["first"].to_numpy(), memory.sets["last"].to_numpy())
+        since_us = memory.sets["since_us"].to_numpy()
+        told: dict[str, Any] = {}
+        for index, name in enumerate(SET_NAMES):
+            order = np.flatnonzero(which == index)
+            order = order[np.argsort(line.firsts[order])]
+            told[name] = Intervals(line.firsts[order], line.lasts[order])
+            if name == "open":
+                told["open_since_us"] = since_us[order]
+        return Completeness(**told)
+
+    def sets(self, known: Completeness, renumbered: Ints) -> Any:
+        """As a table; `renumbered` is the new index of each stream, -1 for those that are forgotten."""
+        tables = []
+        for index, name in enumerate(SET_NAMES):
+            of: Intervals = getattr(known, name)
+            stream, first, last = self.line.ranges(of)
+            since_us = known.open_since_us if name == "open" else np.zeros(len(stream), np.int64)
+            kept = renumbered[stream] >= 0
+            columns: list[Any] = [
+                np.full(len(stream), index, np.int8),
+                renumbered[stream],
+                first,
+                last,
+                since_us,
+            ]
+            tables.append(pa.table([pa.array(each[kept]) for each in columns], schema=SETS))
+        return pa.concat_tables(tables)
+
+
+def _joined_columns(columns: list[Any], firsts: Ints) -> Any:
+    return pc.take(
+        pa.chunked_array([chunk for column in columns for chunk in chunks(column)]), pa.array(firsts)
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from pyspark.sql.pandas.types import from_arrow_schema
+import numpy as np
+import pyarrow as pa
 from pyspark.sql.types import (
     BooleanType,
     DataType,
@@ -15,9 +16,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from lbg_pipeline.columns import NEVER, Flags, Ints
 from lbg_pipeline.schemas import BROKEN, arrow_schema
-from lbg_pipeline.verify import stream_findings
-from lbg_pipeline.verify.stream_columns import PIECES
 
 _TEXT, _LONG, _INT, _FLAG = StringType(), LongType(), IntegerType(), BooleanType()
 
@@ -109,23 +109,42 @@ FINDINGS = _table(
 """What workers say: each row has one of these. `missing` is lost or pending, which the latest time of all decides."""
 
 
-class Table(NamedTuple):
-    arrow: Any
-    table: StructType
+DELIVERED_VIEW, ACKNOWLEDGED_VIEW = "delivered", "acknowledged"
+_VIOLATIONS = arrow_schema(OFFENCES)
 
 
-def _stream_table(table: StructType) -> Table:
-    return Table(arrow_schema(table), table)
-
-
-PIECES_TABLE: StructType = from_arrow_schema(PIECES)
-
-FOUND = {
-    "offences": _stream_table(OFFENCES),
-    "lost": _stream_table(LOST),
-    "found": _stream_table(LOST),
-    "moves": _stream_table(MOVES),
-    "completeness": _stream_table(COMPLETENESS),
-    "late": Table(stream_findings.LATE, from_arrow_schema(stream_findings.LATE)),
-    "broken": _stream_table(BROKEN),
-}
+def violations(
+    rows: pa.Table,
+    kind: str,
+    view: str | None,
+    chosen: Ints,
+    at_us: Ints,
+    *,
+    expected: Ints | None = None,
+    uncertain: Flags | None = None,
+    other: Ints | None = None,
+) -> pa.Table:
+    """OFFENCES, one for each of the `chosen` deliveries among `rows`; the other columns have one item for each of them
+    too. `other`: the delivery that each of them overlaps with."""
+    count = len(chosen)
+    of = rows.select([name for name in _VIOLATIONS.names if name in rows.column_names]).take(pa.array(chosen))
+    columns: dict[str, Any] = {
+        "kind": pa.array([kind] * count, pa.string()),
+        "view": pa.array([view] * count, pa.string()),
+        "at_us": pa.array(at_us, mask=at_us == NEVER),
+        "uncertain": pa.array(np.zeros(count, np.bool_) if uncertain is None else uncertain),
+    }
+    if expected is not None:
+        columns["expected"] = pa.array(expected)
+    if other is not None:
+        others = rows.select(["member", "incarnation"]).take(pa.array(other))
+        columns["other_member"], columns["other_incarnation"] = others.columns
+    for name in of.column_names:
+        columns.setdefault(name, of[name])
+    return pa.table(
+        [
+            columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
+            for field in _VIOLATIONS
+        ],
+        schema=_VIOLATIONS,
+    )

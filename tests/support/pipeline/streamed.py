@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from lbg_broker.group import DeliveredRecord, PublishedRecord, encode
+from lbg_pipeline.columns import NEVER
 from lbg_pipeline.journal.parse import parse
 from lbg_pipeline.verify.settings import Window
 from lbg_pipeline.verify.stream import FOREVER
 from lbg_pipeline.verify.stream_bucket import judging, pieces_of
-from lbg_pipeline.verify.stream_columns import NEVER, PIECES, unpacked
+from lbg_pipeline.verify.stream_columns import PIECES, unpacked
 from support.pipeline.findings import GroupJudgement
 
 Record = PublishedRecord | DeliveredRecord

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from lbg_broker.group import encode
+from lbg_pipeline.columns import NEVER
 from lbg_pipeline.verify.settings import Window
-from lbg_pipeline.verify.stream_columns import NEVER, unpacked
+from lbg_pipeline.verify.stream_columns import unpacked
 from support.journal.rows import START_US, delivered, published
 
 

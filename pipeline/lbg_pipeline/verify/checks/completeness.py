@@ -1,0 +1,109 @@
+"""Check of completeness: what is published is delivered, and acknowledged once.
+
+A stream is what has numbers of its own: a publisher and hash of a group. All streams lie one behind the other on one
+line of integers (`lbg_pipeline.columns.Line`), so that one operation on intervals serves all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from lbg_pipeline.columns import NONE, Flags, Intervals, Ints, holds, minus, of_points, piece_of, union
+
+
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """All sets are of places on one line, that is of a stream and a number. `open_since_us`: by interval of `open`,
+    when it was confirmed; only `open` may hold intervals that touch."""
+
+    published: Intervals = NONE
+    distinct: Intervals = NONE
+    """Delivered, in whatever way it ended."""
+    final: Intervals = NONE
+    settled: Intervals = NONE
+    """Acknowledged, at a time that the watermark has passed."""
+    unsettled: Intervals = NONE
+    """Acknowledged by a member that never wrote it to the broker."""
+    open: Intervals = NONE
+    """Published, without an end, and not yet reported as lost."""
+    open_since_us: Ints = field(default_factory=lambda: NONE.firsts)
+    lost: Intervals = NONE
+    """Reported as lost, and still without an end."""
+
+    @property
+    def unpublished(self) -> Intervals:
+        return minus(self.distinct, self.published)
+
+
+def with_published(known: Completeness, places: Ints, confirmed_us: Ints, *, grain_us: int) -> Completeness:
+    """What is confirmed within one grain of time has one time, that of the last of it."""
+    order = np.lexsort((confirmed_us, places))
+    places, confirmed_us = places[order], confirmed_us[order]
+    # Sent again after a kill, a message has two records; the first of them counts.
+    is_first = np.r_[True, places[1:] != places[:-1]] if len(places) else np.zeros(0, np.bool_)
+    is_open = is_first & ~holds(known.published, places) & ~holds(known.final, places)
+    points, since_us = places[is_open], confirmed_us[is_open]
+    cuts = np.flatnonzero((np.diff(points) > 1) | (np.diff(since_us // grain_us) != 0))
+    begins, ends = (np.r_[0, cuts + 1], np.r_[cuts, len(points) - 1]) if len(points) else (cuts, cuts)
+    added_us = np.maximum.reduceat(since_us, begins) if len(begins) else since_us
+    return _opened(known, of_points(places), Intervals(points[begins], points[ends]), added_us)
+
+
+def with_published_ranges(known: Completeness, ranges: Intervals) -> Completeness:
+    """Of which it does not matter when they were confirmed; they may overlap."""
+    published = union(ranges)
+    added = minus(minus(published, known.published), known.final)
+    return _opened(known, published, added, np.zeros(len(added.firsts), np.int64))
+
+
+def _opened(known: Completeness, published: Intervals, added: Intervals, added_us: Ints) -> Completeness:
+    firsts = np.concatenate([known.open.firsts, added.firsts])
+    order = np.argsort(firsts)
+    return replace(
+        known,
+        published=union(known.published, published),
+        open=Intervals(firsts[order], np.concatenate([known.open.lasts, added.lasts])[order]),
+        open_since_us=np.concatenate([known.open_since_us, added_us])[order],
+    )
+
+
+def with_delivered(
+    known: Completeness, distinct: Intervals, final: Intervals
+) -> tuple[Completeness, Intervals]:
+    """Also what was reported as lost and has come after all. `final`: those of `distinct` that have ended."""
+    still_open = minus(known.open, final)
+    still_lost = minus(known.lost, final)
+    return replace(
+        known,
+        distinct=union(known.distinct, distinct),
+        final=union(known.final, final),
+        open=still_open,
+        open_since_us=known.open_since_us[piece_of(known.open, still_open)],
+        lost=still_lost,
+    ), minus(known.lost, still_lost)
+
+
+def with_lost(known: Completeness, upto_us: int) -> tuple[Completeness, Intervals]:
+    """Moves what was confirmed until `upto_us` and has not ended by now to the lost; returned too, to be reported
+    once."""
+    overdue = known.open_since_us <= upto_us
+    lost = union(Intervals(known.open.firsts[overdue], known.open.lasts[overdue]))
+    rest = Intervals(known.open.firsts[~overdue], known.open.lasts[~overdue])
+    return replace(
+        known, open=rest, open_since_us=known.open_since_us[~overdue], lost=union(known.lost, lost)
+    ), lost
+
+
+def repeated(places: Ints, settled_us: Ints, incarnation: Ints, delivery: Ints, is_seen: Flags) -> Ints:
+    """Indices of the acknowledgements after the first of each message, which is at one of `places`. Those that were
+    not settled (times below 0) count as the last. `is_seen`: its message was acknowledged before any of these."""
+    ordered = np.sort(places)
+    twice = of_points(ordered[1:][ordered[1:] == ordered[:-1]])
+    chosen = np.flatnonzero(is_seen | holds(twice, places))
+    at_us = np.where(settled_us < 0, np.iinfo(np.int64).max, settled_us)[chosen]
+    chosen = chosen[np.lexsort((delivery[chosen], incarnation[chosen], at_us, places[chosen]))]
+    again = is_seen[chosen]
+    again[1:] |= places[chosen][1:] == places[chosen][:-1]
+    return chosen[again]
