@@ -84,10 +84,11 @@ def _settled(findings: DataFrame, settings: ValidationSettings) -> DataFrame:
 def _ranges(findings: DataFrame, settings: ValidationSettings) -> DataFrame:
     lost = _table(findings.where(~F.col("is_pending")), "missing").drop("confirmed_at_us")
     if settings.settle_us:
-        # Number by number, for each was confirmed at a time of its own: what follows one another is a range.
-        place = F.row_number().over(Window.partitionBy(*_STREAM).orderBy("first"))
+        # A range for each time of confirm: what follows one another is one range. `island` is the same throughout it.
+        before = Window.partitionBy(*_STREAM).orderBy("first")
+        sizes = F.sum(F.col("last") - F.col("first") + 1).over(before)
         lost = (
-            lost.withColumn("island", F.col("first") - place)
+            lost.withColumn("island", F.col("last") - sizes)
             .groupBy(*_STREAM, "island")
             .agg(F.min("first").alias("first"), F.max("last").alias("last"))
             .drop("island")

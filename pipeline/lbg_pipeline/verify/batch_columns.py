@@ -13,15 +13,13 @@ import pyarrow.compute as pc
 
 from lbg_broker.group import SESSIONS
 from lbg_broker.group.journal_record import VERDICTS
-from lbg_pipeline.columns import IntArray, histories_of, ints_of, joined, numbers_in_order
+from lbg_pipeline.columns import NEVER, IntArray, histories_of, ints_of
 from lbg_pipeline.verify.shuffle import JUDGED_MODES
 
 Flags = npt.NDArray[Any]
 """Of bool."""
 
 ACK, DEAD, REPEAT, RELEASED = (VERDICTS.index(name) for name in ("ack", "dead", "repeat", "released"))
-NEVER = np.iinfo(np.int64).min
-"""A time that there is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +35,12 @@ class Names:
         told = encoded.dictionary.to_pylist()
         return cls(np.asarray(pc.fill_null(encoded.indices, len(told)), np.int64), told)
 
-    def __getitem__(self, row: int) -> str | None:
-        code = self.codes[row]
-        return self.told[code] if code < len(self.told) else None
-
-
-def ordered(major: IntArray, at: IntArray, *ties: IntArray) -> IntArray:
-    """The order by `major`, `at` and `ties`; as fast as one sort of numbers where there are few ties."""
-    packed = joined(major, at)
-    order = np.argsort(packed)
-    in_order = packed[order]
-    same = np.concatenate((in_order[1:] == in_order[:-1], [False])) if len(order) else np.zeros(0, bool)
-    tied = np.flatnonzero(same | np.concatenate(([False], same[:-1])))
-    if len(tied):
-        rows = order[tied]
-        order[tied] = rows[np.lexsort((*(tie[rows] for tie in reversed(ties)), packed[rows]))]
-    return order
-
 
 class RecordColumns:
     """The deliveries of a table of EVIDENCE that has rows of role DELIVERED or SESSION alone."""
 
     def __init__(self, table: pa.Table) -> None:
+        self.table = table
         self.count = table.num_rows
         self.group = Names.of(table["group"])
         self.publisher = Names.of(table["publisher"])
@@ -106,9 +88,9 @@ class RecordColumns:
         return np.array([*numbers, len(places)], np.int64)[self.publisher.codes]
 
     @cached_property
-    def number_in_order(self) -> IntArray:
-        """Rises within a key of a history, over its epochs."""
-        return numbers_in_order(np.append(self._histories[1], 0)[self.publisher.codes], self.seq)
+    def began_us(self) -> IntArray:
+        """When the epoch of each publisher began."""
+        return np.append(self._histories[1], 0)[self.publisher.codes]
 
     @cached_property
     def has_key(self) -> Flags:
@@ -124,29 +106,11 @@ class RecordColumns:
         found: Flags = (self.verdict == ACK) | (self.verdict == DEAD)
         return found
 
-    def before_us(self, rows: IntArray, at_us: IntArray, major: IntArray) -> IntArray:
-        """`rows` in order of `major` and then of time; what is at one time by incarnation and delivery."""
-        return rows[ordered(major[rows], at_us[rows], self.run[rows], self.delivery[rows])]
-
-    def told(self, row: int) -> dict[str, Any]:
-        """The columns of an offence that say which delivery it is."""
-        return {
-            "group": self.group[row],
-            "publisher": self.publisher[row],
-            "key": self.key[row],
-            "hash": int(self.hash[row]),
-            "seq": int(self.seq[row]),
-            "member": int(self.member[row]),
-            "member_name": self.member_name[row],
-            "incarnation": self.incarnation[row],
-            "delivery": int(self.delivery[row]),
-            "session": self.session[row],
-            "sequence": time_told(self.sequence[row]),
-        }
-
-
-def time_told(at_us: np.int64) -> int | None:
-    return None if at_us == NEVER else int(at_us)
+    @cached_property
+    def is_placed(self) -> Flags:
+        """Has a place in a session."""
+        found: Flags = (self.session.codes < len(self.session.told)) & (self.sequence != NEVER)
+        return found
 
 
 def _ints(column: pa.ChunkedArray) -> IntArray:

@@ -1,4 +1,4 @@
-"""Findings of the workers as rows, and the table of each."""
+"""Findings of the workers of a batch: the checks of everything that one of them is given, as rows of FINDINGS."""
 
 from __future__ import annotations
 
@@ -9,188 +9,286 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_pipeline.columns import IntArray, dense, ints_of
-from lbg_pipeline.schemas import arrow_schema
-from lbg_pipeline.verify.batch_checks import (
-    Completeness,
-    Deliveries,
-    Ranges,
-    completeness,
-    is_placed,
-    misplaced,
-    moves,
-    nowhere,
-    out_of_order,
-    overlaps,
-    repeated,
+from lbg_broker.group import EXCLUSIVE, PARTITIONED
+from lbg_pipeline.columns import (
+    NEVER,
+    Flags,
+    IntArray,
+    Intervals,
+    Line,
+    dense,
+    in_order,
+    ints_of,
+    joined,
+    set_of,
 )
-from lbg_pipeline.verify.batch_columns import DEAD, NEVER, RELEASED, REPEAT, RecordColumns
+from lbg_pipeline.schemas import arrow_schema
+from lbg_pipeline.verify.batch_columns import DEAD, RELEASED, REPEAT, RecordColumns
+from lbg_pipeline.verify.checks.completeness import (
+    Completeness,
+    repeated,
+    with_delivered,
+    with_published,
+    with_published_ranges,
+)
+from lbg_pipeline.verify.checks.order import Deliveries, Numbers, check_order
+from lbg_pipeline.verify.checks.overlap import Spans, check_overlaps
+from lbg_pipeline.verify.checks.placement import Times, elsewhere, moves
 from lbg_pipeline.verify.settings import ValidationSettings
-from lbg_pipeline.verify.shuffle import BROKEN_ROLE, CLOCK_ROLE, DELIVERED_ROLE, PUBLISHED_ROLE, SESSION_ROLE
-from lbg_pipeline.verify.tables import FINDINGS
+from lbg_pipeline.verify.shuffle import (
+    BROKEN_ROLE,
+    CLOCK_ROLE,
+    DELIVERED_ROLE,
+    JUDGED_MODES,
+    PUBLISHED_ROLE,
+    SESSION_ROLE,
+)
+from lbg_pipeline.verify.tables import ACKNOWLEDGED_VIEW, DELIVERED_VIEW, FINDINGS, violations
 
 SCHEMA = arrow_schema(FINDINGS)
 BATCH_ROWS = 10_000
 
-Finding = tuple[str, dict[str, Any]]
-"""The column of FINDINGS and what it says."""
+Finding = tuple[str, pa.Table]
+"""The column of FINDINGS, and rows of it."""
 
 
 class LaneChecker:
-    """For `mapInArrow` over evidence in which what belongs together is in one partition."""
+    """For `mapInArrow` over records in which what belongs together is in one partition."""
 
     def __init__(self, settings: ValidationSettings) -> None:
         self._settings = settings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Memory: all that one task judges, about 150 bytes for each delivery.
+        # Memory: all that one task checks, about 150 bytes for each delivery.
         there = [batch for batch in batches if batch.num_rows]
         if not there:
             return
-        rows: list[Finding] = []
-        for finding in self._found(pa.Table.from_batches(there)):
-            rows.append(finding)
-            if len(rows) == BATCH_ROWS:
-                yield _batch(rows)
-                rows = []
-        if rows:
-            yield _batch(rows)
+        found = [
+            _findings(name, rows) for name, rows in self._found(pa.Table.from_batches(there)) if len(rows)
+        ]
+        if found:
+            yield from pa.concat_tables(found).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
 
-    def _found(self, evidence: pa.Table) -> Iterator[Finding]:
-        roles = evidence["role"].to_numpy()
-        for row in evidence.filter(pa.array(roles == BROKEN_ROLE))["broken"].to_pylist():
-            yield "broken", row
+    def _found(self, records: pa.Table) -> Iterator[Finding]:
+        roles = records["role"].to_numpy()
+        broken = records["broken"].filter(pa.array(roles == BROKEN_ROLE)).combine_chunks()
+        yield "broken", pa.Table.from_arrays(broken.flatten(), names=[field.name for field in broken.type])
         if np.any(roles == CLOCK_ROLE):
-            clocks = evidence.filter(pa.array(roles == CLOCK_ROLE))
-            yield "clock", {"latest_us": pc.max(clocks["delivered_at_us"]).as_py()}
+            latest_us = pc.max(records["delivered_at_us"].filter(pa.array(roles == CLOCK_ROLE)))
+            yield "clock", pa.table({"latest_us": pa.array([latest_us.as_py()], pa.int64())})
         of_hashes = (roles == PUBLISHED_ROLE) | (roles == DELIVERED_ROLE)
         if of_hashes.any():
-            table = evidence if of_hashes.all() else evidence.filter(pa.array(of_hashes))
-            yield from self._of_hashes(table, roles[of_hashes] == DELIVERED_ROLE)
+            table = records if of_hashes.all() else records.filter(pa.array(of_hashes))
+            yield from _HashChecks(
+                RecordColumns(table), roles[of_hashes] == DELIVERED_ROLE, self._settings
+            ).found()
         of_sessions = roles == SESSION_ROLE
         if of_sessions.any():
-            yield from self._of_sessions(evidence.filter(pa.array(of_sessions)))
+            yield from self._of_sessions(RecordColumns(records.filter(pa.array(of_sessions))))
 
-    def _of_hashes(self, table: pa.Table, is_delivered: Any) -> Iterator[Finding]:
-        of = RecordColumns(table)
-        line, line_at = dense(of.group.codes, of.publisher.codes, of.hash, of.key.codes)
-        names = of.group.codes[line_at], of.publisher.codes[line_at], of.hash[line_at], of.key.codes[line_at]
-        stream_of_line, stream_at = dense(*names[:3])
-        stream, stream_at = stream_of_line[line], line_at[stream_at]
-        shard = dense(names[0], names[2])[0][line]
-        key = dense(names[0], names[3])[0][line]
-        skew_us = self._settings.skew_us
-
-        has_order = is_delivered & of.has_key & ~of.is_in_sessions
-        order_line = line
-        if of.has_epochs:
-            order_line = dense(of.group.codes, of.history, of.hash, of.key.codes)[0]
-        yield from _offences(
-            out_of_order(of, order_line, of.number_in_order, has_order, skew_us, told=of.seq)
-        )
-        yield from _offences(overlaps(of, key, skew_us))
-        for move in moves(of, shard):
-            yield "move", move
-        yield from self._completeness(of, table, stream, stream_at, is_delivered)
-        yield from _tallies(of, table, is_delivered)
-        if of.is_in_sessions.any():
-            message = dense(stream, of.seq)[0]
-            place = dense(of.session.codes, of.sequence)[0]
-            yield from _offences(misplaced(of, message, place, of.is_in_sessions & is_placed(of)))
-            yield from _offences(nowhere(of))
-
-    def _completeness(
-        self, of: RecordColumns, table: pa.Table, stream: IntArray, stream_at: IntArray, is_delivered: Any
-    ) -> Iterator[Finding]:
-        is_published = ~is_delivered
-        published = Ranges(
-            stream[is_published],
-            of.seq[is_published],
-            _column(table, "last", is_published),
-            _column(table, "confirmed_at_us", is_published) if self._settings.settle_us else None,
-        )
-        deliveries = Deliveries(
-            stream[is_delivered], of.seq[is_delivered], of.verdict[is_delivered] != RELEASED
-        )
-        found = completeness(len(stream_at), published, deliveries)
-        yield from _missing(of, found.missing, stream_at)
-        yield from _streams(of, found, stream_at)
-        if _has_repeats(of, stream, found):
-            yield from _offences(repeated(of, dense(stream, of.seq)[0]))
-
-    def _of_sessions(self, table: pa.Table) -> Iterator[Finding]:
-        of = RecordColumns(table)
+    def _of_sessions(self, of: RecordColumns) -> Iterator[Finding]:
         session = dense(of.group.codes, of.session.codes)[0]
         everywhere = np.ones(of.count, bool)
-        yield from _offences(out_of_order(of, session, of.sequence, everywhere, self._settings.skew_us))
+        numbers = Numbers(np.zeros(of.count, np.int64), of.sequence)
+        yield from _out_of_order(of, session, numbers, everywhere, self._settings.skew_us)
         place = dense(session, of.sequence)[0]
         message = dense(of.group.codes, of.publisher.codes, of.hash, of.seq)[0]
-        yield from _offences(misplaced(of, place, message, everywhere))
+        yield _misplaced(of, np.flatnonzero(elsewhere(place, message, _times(of), ~everywhere)))
 
 
-def _has_repeats(of: RecordColumns, stream: IntArray, found: Completeness) -> bool:
-    return int(of.is_acknowledged.sum()) > 0 and int((of.verdict != NEVER).sum()) > int(found.distinct.sum())
+class _HashChecks:
+    """Checks of all that has its order or its numbers by hash."""
+
+    def __init__(self, of: RecordColumns, is_delivered: Flags, settings: ValidationSettings) -> None:
+        self._of = of
+        self._is_delivered = is_delivered
+        self._settings = settings
+        self._line, line_at = dense(of.group.codes, of.publisher.codes, of.hash, of.key.codes)
+        names = of.group.codes[line_at], of.publisher.codes[line_at], of.hash[line_at], of.key.codes[line_at]
+        stream, stream_at = dense(*names[:3])
+        self._stream = stream[self._line]
+        self._stream_at = line_at[stream_at]
+        self._shard = dense(names[0], names[2])[0][self._line]
+        self._key = dense(names[0], names[3])[0][self._line]
+
+    def found(self) -> Iterator[Finding]:
+        of = self._of
+        has_order = self._is_delivered & of.has_key & ~of.is_in_sessions
+        sub_stream = self._line
+        if of.has_epochs:
+            sub_stream = dense(of.group.codes, of.history, of.hash, of.key.codes)[0]
+        numbers = Numbers(of.began_us, of.seq)
+        yield from _out_of_order(of, sub_stream, numbers, has_order, self._settings.skew_us)
+        yield self._overlaps()
+        yield self._moves()
+        yield from self._completeness()
+        yield "tally", self._tallies()
+        if of.is_in_sessions.any():
+            yield self._misplaced()
+
+    def _overlaps(self) -> Finding:
+        of = self._of
+        has_span = of.has_key & ~of.is_in_sessions & (of.started_at_us != NEVER)
+        rows = np.flatnonzero(has_span & (of.finished_at_us > of.started_at_us))
+        spans = Spans(
+            key=self._key[rows],
+            holder=joined(of.run[rows], of.member[rows]),
+            started_us=of.started_at_us[rows],
+            finished_us=of.finished_at_us[rows],
+            incarnation=of.run[rows],
+            delivery=of.delivery[rows],
+            is_judged=np.ones(len(rows), np.bool_),
+        )
+        found = check_overlaps(spans, self._settings.skew_us)
+        later = rows[found.later]
+        return "offence", violations(
+            of.table,
+            "overlap",
+            None,
+            later,
+            of.started_at_us[later],
+            uncertain=found.uncertain,
+            other=rows[found.other],
+        )
+
+    def _moves(self) -> Finding:
+        """Of queues and partitions, which have one consumer at a time; a message without a key goes anywhere."""
+        of = self._of
+        is_placed = of.mode == JUDGED_MODES.index(EXCLUSIVE)
+        is_placed |= (of.mode == JUDGED_MODES.index(PARTITIONED)) & of.has_key
+        rows = np.flatnonzero(is_placed)
+        was, now = (rows[chosen] for chosen in moves(self._shard[rows], of.member[rows], _times(of, rows)))
+        at_us = of.delivered_at_us[now]
+        told = of.table.select(["group", "hash"]).take(pa.array(now))
+        return "move", told.append_column("was", pa.array(of.member[was])).append_column(
+            "now", pa.array(of.member[now])
+        ).append_column("at_us", pa.array(at_us)).append_column(
+            "pause_us", pa.array(at_us - of.delivered_at_us[was])
+        )
+
+    def _completeness(self) -> Iterator[Finding]:
+        of, is_delivered = self._of, self._is_delivered
+        is_published = ~is_delivered
+        last = _column(of.table, "last", is_published)
+        line = Line(len(self._stream_at), (of.seq, last))
+        places = line.place(self._stream, of.seq)
+        if self._settings.settle_us:
+            confirmed_us = _column(of.table, "confirmed_at_us", is_published)
+            known = with_published(Completeness(), places[is_published], confirmed_us, grain_us=1)
+        else:
+            lasts = line.place(self._stream[is_published], last)
+            known = with_published_ranges(Completeness(), Intervals(places[is_published], lasts))
+        is_final = of.verdict[is_delivered] != RELEASED
+        came = places[is_delivered]
+        distinct = set_of(came)
+        known, _ = with_delivered(known, distinct, distinct if is_final.all() else set_of(came[is_final]))
+        yield "missing", self._missing(known, line)
+        yield "stream", self._streams(known, line)
+        if of.is_acknowledged.any() and len(came) > known.distinct.total:
+            rows = np.flatnonzero(of.is_acknowledged)
+            settled_us, run, delivery = of.settled_at_us[rows], of.run[rows], of.delivery[rows]
+            again = rows[repeated(places[rows], settled_us, run, delivery, np.zeros(len(rows), np.bool_))]
+            yield "offence", violations(of.table, "repeated", None, again, of.settled_at_us[again])
+
+    def _missing(self, known: Completeness, line: Line) -> pa.Table:
+        stream, first, last = line.ranges(known.open)
+        told = self._names(self._stream_at[stream])
+        told = told.append_column("first", pa.array(first)).append_column("last", pa.array(last))
+        if self._settings.settle_us:
+            told = told.append_column("confirmed_at_us", pa.array(known.open_since_us))
+        return told
+
+    def _streams(self, known: Completeness, line: Line) -> pa.Table:
+        told = self._names(self._stream_at)
+        for name in ("published", "distinct", "unpublished"):
+            told = told.append_column(name, pa.array(line.count_by_stream(getattr(known, name))))
+        return told
+
+    def _names(self, rows: IntArray) -> pa.Table:
+        return self._of.table.select(["group", "publisher", "hash"]).take(pa.array(rows))
+
+    def _misplaced(self) -> Finding:
+        of = self._of
+        rows = np.flatnonzero(of.is_in_sessions & of.is_placed)
+        message = dense(self._stream, of.seq)[0][rows]
+        place = dense(of.session.codes, of.sequence)[0][rows]
+        is_elsewhere = elsewhere(message, place, _times(of, rows), np.zeros(len(rows), np.bool_))
+        nowhere = np.flatnonzero(of.is_in_sessions & ~of.is_placed)
+        return _misplaced(of, np.concatenate([rows[is_elsewhere], nowhere]))
+
+    def _tallies(self) -> pa.Table:
+        """Number of records of each kind, per group."""
+        of = self._of
+        groups = len(of.group.told)
+        is_published = ~self._is_delivered
+        sizes = _column(of.table, "last", is_published) - of.seq[is_published] + 1
+        published = np.zeros(groups, np.int64)
+        np.add.at(published, of.group.codes[is_published], sizes)
+
+        def counted(wanted: Flags) -> IntArray:
+            return np.bincount(of.group.codes[wanted], minlength=groups)
+
+        return pa.table(
+            {
+                "group": pa.array(of.group.told, pa.string()),
+                "published": published,
+                "delivered": counted(self._is_delivered),
+                "acknowledged": counted(of.is_acknowledged),
+                "dead": counted(of.verdict == DEAD),
+                "repeats_dropped": counted(of.verdict == REPEAT),
+                "released": counted(of.verdict == RELEASED),
+                "redelivered": counted(of.redelivered == 1),
+            }
+        )
 
 
-def _offences(found: Iterable[dict[str, Any]]) -> Iterator[Finding]:
-    for one in found:
-        yield "offence", one
-
-
-def _missing(of: RecordColumns, missing: Ranges, stream_at: IntArray) -> Iterator[Finding]:
-    for number, (stream, first, last) in enumerate(
-        zip(missing.stream.tolist(), missing.first.tolist(), missing.last.tolist(), strict=True)
+def _out_of_order(
+    of: RecordColumns, sub_stream: IntArray, numbers: Numbers, judged: Flags, skew_us: int
+) -> Iterator[Finding]:
+    rows = np.flatnonzero(judged)
+    rows = rows[in_order(sub_stream[rows], of.delivered_at_us[rows], of.run[rows], of.delivery[rows])]
+    settled = rows[of.is_acknowledged[rows] & (of.settled_at_us[rows] != NEVER)]
+    highest = np.full(int(sub_stream.max()) + 1, np.iinfo(np.int64).min)
+    for view, chosen, at_us in (
+        (DELIVERED_VIEW, rows, of.delivered_at_us),
+        (ACKNOWLEDGED_VIEW, settled, of.settled_at_us),
     ):
-        told = {**_stream(of, int(stream_at[stream])), "first": first, "last": last}
-        if missing.confirmed_at_us is not None:
-            told["confirmed_at_us"] = int(missing.confirmed_at_us[number])
-        yield "missing", told
+        deliveries = Deliveries.at_once(
+            sub_stream[chosen], numbers.places[chosen], at_us[chosen], of.run[chosen], of.delivery[chosen]
+        )
+        found = check_order(deliveries, highest, skew_us)
+        for kind, which, before, uncertain in found.by_kind():
+            out = chosen[which]
+            expected = numbers.number(before) + 1
+            yield (
+                "offence",
+                violations(of.table, kind, view, out, at_us[out], expected=expected, uncertain=uncertain),
+            )
 
 
-def _streams(of: RecordColumns, found: Completeness, stream_at: IntArray) -> Iterator[Finding]:
-    counts = zip(found.published.tolist(), found.distinct.tolist(), found.unpublished.tolist(), strict=True)
-    for row, (published, distinct, unpublished) in zip(stream_at.tolist(), counts, strict=True):
-        told = {"published": published, "distinct": distinct, "unpublished": unpublished}
-        yield "stream", {**_stream(of, row), **told}
+def _misplaced(of: RecordColumns, rows: IntArray) -> Finding:
+    return "offence", violations(of.table, "misplaced", DELIVERED_VIEW, rows, of.delivered_at_us[rows])
 
 
-def _stream(of: RecordColumns, row: int) -> dict[str, Any]:
-    return {"group": of.group[row], "publisher": of.publisher[row], "hash": int(of.hash[row])}
+def _times(of: RecordColumns, rows: Any = slice(None)) -> Times:
+    return Times(of.delivered_at_us[rows], of.run[rows], of.delivery[rows])
 
 
-def _tallies(of: RecordColumns, table: pa.Table, is_delivered: Any) -> Iterator[Finding]:
-    """Number of records of each kind, per group."""
-    groups = len(of.group.told)
-    is_published = ~is_delivered
-    sizes = _column(table, "last", is_published) - of.seq[is_published] + 1
-    published = np.zeros(groups, np.int64)
-    np.add.at(published, of.group.codes[is_published], sizes)
-
-    def counted(wanted: Any) -> IntArray:
-        return np.bincount(of.group.codes[wanted], minlength=groups)
-
-    columns = {
-        "published": published,
-        "delivered": counted(is_delivered),
-        "acknowledged": counted(of.is_acknowledged),
-        "dead": counted(of.verdict == DEAD),
-        "repeats_dropped": counted(of.verdict == REPEAT),
-        "released": counted(of.verdict == RELEASED),
-        "redelivered": counted(of.redelivered == 1),
-    }
-    for code, group in enumerate(of.group.told):
-        yield "tally", {"group": group, **{name: int(column[code]) for name, column in columns.items()}}
-
-
-def _column(table: pa.Table, name: str, wanted: Any) -> IntArray:
+def _column(table: pa.Table, name: str, wanted: Flags) -> IntArray:
     return ints_of(table[name].filter(pa.array(wanted)))
 
 
-def _batch(rows: list[Finding]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([told if name == field.name else None for name, told in rows], field.type)
-            for field in SCHEMA
-        ],
-        schema=SCHEMA,
+def _findings(name: str, rows: pa.Table) -> pa.Table:
+    """FINDINGS of rows of its column `name`; what they do not have is null."""
+    fields = list(SCHEMA.field(name).type)
+    given = set(rows.column_names)
+    columns = [
+        rows[field.name].cast(field.type).combine_chunks()
+        if field.name in given
+        else pa.nulls(len(rows), field.type)
+        for field in fields
+    ]
+    struct = pa.StructArray.from_arrays(columns, fields=fields)
+    return pa.table(
+        [struct if field.name == name else pa.nulls(len(rows), field.type) for field in SCHEMA], schema=SCHEMA
     )

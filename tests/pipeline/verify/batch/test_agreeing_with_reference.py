@@ -90,9 +90,10 @@ def test_completeness_moves_and_counts_are_those_of_the_specification(records: l
 def test_what_was_confirmed_late_is_pending(records: list[Record], settle_s: float) -> None:
     found = findings_of(records, ValidationSettings(settle_s=settle_s))
     latest_us = max(one["latest_us"] for one in found["clock"] or [{"latest_us": 0}])
-    pending = Counter(
-        (one["group"], one["confirmed_at_us"] > latest_us - round(settle_s * 1e6)) for one in found["missing"]
-    )
+    pending: Counter[tuple[str, bool]] = Counter()
+    for one in found["missing"]:
+        is_pending = one["confirmed_at_us"] > latest_us - round(settle_s * 1e6)
+        pending[one["group"], is_pending] += one["last"] - one["first"] + 1
     for group, judged in judge(records, settle_s=settle_s).items():
         assert (pending[group, False], pending[group, True]) == (
             judged.total("lost"),

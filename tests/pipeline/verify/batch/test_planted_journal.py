@@ -14,6 +14,7 @@ from lbg_pipeline.errors import told_by
 from lbg_pipeline.verify.report import Report, report_lines
 from lbg_pipeline.verify.settings import ValidationSettings
 from support.journal.planted import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
+from support.journal.rows import delivered, published, write_journal
 from support.pipeline.findings import LostRange, Move
 
 
@@ -133,3 +134,17 @@ def test_only_the_groups_that_are_asked_for_are_judged(
     settings = ValidationSettings(groups=frozenset({"moving"}), settle_s=0.05)
     report = validated(spark, judged.planted.directory, tmp_path / "out", settings)
     assert [(row["group"], row["verdict"]) for row in report.verdicts] == [("moving", "sound")]
+
+
+def test_with_settle_the_lost_are_ranges_whatever_the_times_of_their_confirms(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two messages in a row are confirmed at one time, and the last two too late to be lost."""
+    sent = [published(seq, at_us=seq // 2 * 1000) for seq in range(10)]
+    came = [delivered(seq, at_us=10_000 + seq) for seq in (4, 7)]
+    journal = write_journal(tmp_path / "journal", [*sent, *came])
+    report = validated(spark, journal, tmp_path / "out", ValidationSettings(settle_s=0.0055))
+    lost = spark.read.parquet(str(tmp_path / "out" / "lost")).select("first", "last", "count")
+    assert sorted(map(tuple, lost.collect())) == [(0, 3, 4), (5, 6, 2)]
+    [verdict] = report.verdicts
+    assert (verdict["lost"], verdict["pending"]) == (6, 2)
