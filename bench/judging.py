@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from bench.peers import DONE
+from lbg_pipeline.verify.checks.order import NOTHING, Deliveries, check_order
 
 
 @dataclass
@@ -60,20 +63,18 @@ class Log:
 
 
 def judged(log: Log, first: int, end: int) -> Judgement:
-    """Of the messages numbered from `first` to before `end`, against all that was done before them."""
-    judgement = Judgement()
-    latest: dict[int, int] = {}
-    seen: set[int] = set()
-    for _, number, key in log.in_order_of_time():
-        if number in seen:
-            judgement.repeated += first <= number < end
-            continue
-        seen.add(number)
-        if number < latest.get(key, -1):
-            if first <= number < end:
-                judgement.inverted += 1
-                judgement.keys.add(key)
-        else:
-            latest[key] = number
-    judgement.lost = sum(number not in seen for number in range(first, end))
-    return judgement
+    """Of the messages numbered from `first` to before `end`, against all that was done before them; by the check of
+    order that journals have."""
+    done = np.array(log.in_order_of_time(), np.int64).reshape(-1, 3)
+    at_ns, number, key = done[np.argsort(done[:, 2], kind="stable")].T
+    place = np.arange(len(number))
+    deliveries = Deliveries.at_once(key, number, at_ns, np.zeros_like(place), place)
+    found = check_order(deliveries, np.full(key.max(initial=-1) + 1, NOTHING), 0)
+    is_judged = (number >= first) & (number < end)
+    inverted = found.inverted[is_judged[found.inverted]]
+    return Judgement(
+        keys=set(key[inverted].tolist()),
+        inverted=len(inverted),
+        repeated=int(is_judged[found.rewound].sum()),
+        lost=end - first - len(np.unique(number[is_judged])),
+    )
