@@ -61,6 +61,11 @@ class ConfirmingPublisher:
         return self._channel
 
     @property
+    def has_room(self) -> bool:
+        """Less than `max_unconfirmed_bytes` are on the way."""
+        return self._room.is_set()
+
+    @property
     def unconfirmed_count(self) -> int:
         return len(self._unconfirmed)
 

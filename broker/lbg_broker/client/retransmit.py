@@ -173,13 +173,15 @@ class QueueWindow(Generic[M]):
     def restart_window(self) -> None:
         self.window = min(self.settings.first_window_messages, self.settings.window_messages)
 
-    def take_sendable(self, into: list[M], now: float) -> None:
-        """Move what may be sent now from pending to sent, in order, and append it to `into`."""
+    def take_sendable(self, into: list[M], now: float, *, limit: int | None = None) -> None:
+        """Move what may be sent now, up to `limit`, from pending to sent, in order, and append it to `into`."""
         if self.state is not WindowState.FLOWING:
             return
         if not self.open:
             self.asked_at = now
         pending, room = self.pending, self.window - self.open
+        if limit is not None:
+            room = min(room, limit)
         one_per_key = self.settings.one_per_key
         while pending and room > 0:
             message = pending[0]

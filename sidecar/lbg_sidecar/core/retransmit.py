@@ -45,7 +45,6 @@ class Retransmitter:
     def __init__(
         self, *, settings: RetransmitSettings = SETTINGS, patience: RetransmitTimeouts | None = None
     ) -> None:
-        self._settings = settings
         self._patience = patience or RetransmitTimeouts()
         self._window: QueueWindow[Outgoing[InFlight]] = QueueWindow(settings)
         self._renewals = 0  # since a channel worked
@@ -54,22 +53,20 @@ class Retransmitter:
     def offer(self, held: InFlight) -> None:
         self._window.pending.append(Outgoing(held))
 
-    def take_sendable(self, now: float) -> list[Outgoing[InFlight]]:
-        """Messages to publish now, in this order. Skips what nobody can acknowledge any more."""
+    def next_to_send(self, now: float) -> Outgoing[InFlight] | None:
+        """The message to publish now, if any. Skips what nobody can acknowledge any more."""
         window = self._window
         if window.state is WindowState.HELD and window.resume_at <= now:
             window.resume()
-        sends: list[Outgoing[InFlight]] = []
         while True:
             taken: list[Outgoing[InFlight]] = []
-            window.take_sendable(taken, now)
+            window.take_sendable(taken, now, limit=1)
             if not taken:
-                return sends
-            for message in taken:
-                if message.item.is_over:
-                    window.withdraw(message)
-                else:
-                    sends.append(message)
+                return None
+            (message,) = taken
+            if not message.item.is_over:
+                return message
+            window.withdraw(message)
 
     def answered(
         self, message: Outgoing[InFlight], now: float, *, ok: bool, returned: bool = False
@@ -114,10 +111,6 @@ class Retransmitter:
         window.interrupted(now)
         window.resume()
         window.refusals_in_a_row = 0
-
-    def lost(self) -> None:
-        """The connection is gone. Whatever was not confirmed is delivered again, to us or to another."""
-        self._window = QueueWindow(self._settings)
 
     @property
     def waits(self) -> bool:

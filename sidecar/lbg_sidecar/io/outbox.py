@@ -88,6 +88,7 @@ class ExchangePublisher:
         self._look: asyncio.TimerHandle | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._warned = False
+        self._is_closed = False
 
     def publish(self, held: InFlight) -> None:
         """In order, and again until it is confirmed: then `on_confirmed` is called."""
@@ -100,14 +101,14 @@ class ExchangePublisher:
             self._publisher.channel.publish(self._exchange, routing_key, b"", properties=properties)
 
     def close(self) -> None:
-        """The connection is gone, or about to be."""
-        self._retransmitter.lost()
+        """The connection is gone, or about to be: no answer counts any more."""
+        self._is_closed = True
         for pending in (self._retry, self._look, self._renewal):
             if pending is not None:
                 pending.cancel()
 
     def _send(self) -> None:
-        if self._renewal is not None:
+        if self._renewal is not None or self._is_closed:
             return
         retransmitter, publisher, now = self._retransmitter, self._publisher, self._loop.time()
         if self._link.is_blocked:
@@ -116,7 +117,7 @@ class ExchangePublisher:
             self._renewal = self._loop.create_task(self._renew(why))
             return
         else:
-            for message in retransmitter.take_sendable(now):
+            while publisher.has_room and (message := retransmitter.next_to_send(now)) is not None:
                 delivery: Delivery = message.item.delivery
                 try:
                     confirm = publisher.publish_soon(
@@ -160,8 +161,9 @@ class ExchangePublisher:
         self, publisher: ConfirmingPublisher, message: Outgoing[InFlight], confirm: asyncio.Future[None]
     ) -> None:
         error = confirm.exception()
-        if publisher is not self._publisher or not isinstance(error, Nacked | Unroutable | None):
-            return  # its channel is gone
+        is_gone = self._is_closed or publisher is not self._publisher
+        if is_gone or not isinstance(error, Nacked | Unroutable | None):
+            return
         held = self._retransmitter.answered(
             message,
             self._loop.time(),

@@ -10,6 +10,7 @@ import pytest
 
 from lbg_broker.client import Channel, ChannelClosed, ClientError, ConfirmingPublisher, Delivery, connect
 from lbg_broker.client.channel import OnConfirm, OnReturn
+from lbg_broker.client.confirms import UNCONFIRMED_MAX_BYTES
 from lbg_broker.group import Names
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
@@ -156,6 +157,38 @@ async def test_while_the_broker_takes_nothing_a_channel_without_answers_is_kept(
     await until(lambda: told)
     assert told == [(held, what)]
     assert link.blocked_looks < 0, "it was kept until the alarm was over"
+    subject.close()
+
+
+@pytest.mark.parametrize("what", [NextCall.REPUBLISH, NextCall.DEAD_LETTER])
+async def test_an_answer_after_the_end_counts_for_nothing(what: NextCall) -> None:
+    link, told = FakeLink((COUNT, "silent")), Told()
+    subject = outgoing(link, told)
+    for held in held_messages():
+        (subject.republish if what is NextCall.REPUBLISH else subject.dead_letter)(held)
+    subject.close()
+    await asyncio.sleep(0.01)
+    assert [event for event, _, _ in link.events] == ["publish"]
+    assert not told
+
+
+@pytest.mark.parametrize("what", [NextCall.REPUBLISH, NextCall.DEAD_LETTER])
+async def test_large_messages_go_out_one_by_one(what: NextCall) -> None:
+    """A window counts messages; what is written and not confirmed is in memory twice."""
+    link = FakeLink((COUNT, "silent"))
+    publisher = link.republished if what is NextCall.REPUBLISH else link.dead
+    unconfirmed: list[int] = []
+
+    class Watched(Told):
+        def on_confirmed(self, held: InFlight, what: NextCall) -> None:
+            unconfirmed.append(publisher.unconfirmed_count)
+
+    subject = outgoing(link, Watched())
+    for held in held_messages():
+        held.delivery.body = bytes(UNCONFIRMED_MAX_BYTES)
+        (subject.republish if what is NextCall.REPUBLISH else subject.dead_letter)(held)
+    await until(lambda: len(unconfirmed) == COUNT)
+    assert max(unconfirmed) <= 1
     subject.close()
 
 

@@ -25,6 +25,13 @@ def of(window: int = 1024, *, patience: RetransmitTimeouts | None = None) -> Ret
     return Retransmitter(settings=replace(SETTINGS, window_messages=window), patience=patience)
 
 
+def sendable(machine: Retransmitter, now: float) -> list[Publish]:
+    sends = []
+    while (message := machine.next_to_send(now)) is not None:
+        sends.append(message)
+    return sends
+
+
 def items(sends: list[Publish]) -> list[InFlight]:
     return [message.item for message in sends]
 
@@ -36,7 +43,7 @@ def test_the_first_goes_alone_and_then_many_are_on_the_way() -> None:
         machine.offer(each)
     rounds = []
     for now in range(3):
-        sends = machine.take_sendable(now)
+        sends = sendable(machine, now)
         rounds.append(items(sends))
         assert [machine.answered(message, now, ok=True) for message in sends] == items(sends)
     assert rounds == [held[:1], held[1:3], held[3:6]], "doubled each round trip, up to the window"
@@ -48,21 +55,21 @@ def test_after_a_refusal_everything_goes_out_again_in_order_one_at_a_time() -> N
     for each in held:
         machine.offer(each)
     for _ in range(2):
-        for message in machine.take_sendable(0):
+        for message in sendable(machine, 0):
             machine.answered(message, 0, ok=True)
-    first, second, third = machine.take_sendable(0)
+    first, second, third = sendable(machine, 0)
     assert items([first, second, third]) == held[3:]
     machine.answered(second, 0, ok=False)
-    assert machine.take_sendable(0) == [], "a later one must not overtake"
+    assert sendable(machine, 0) == [], "a later one must not overtake"
     machine.answered(first, 0, ok=False)
     machine.answered(third, 0, ok=False)
-    assert machine.take_sendable(0.25) == []
+    assert sendable(machine, 0.25) == []
     assert machine.next_due == 0.5
-    (again,) = machine.take_sendable(0.5)
+    (again,) = sendable(machine, 0.5)
     assert again.item is held[3]
     machine.answered(again, 0.5, ok=True)
     assert machine.next_due is None
-    assert items(machine.take_sendable(0.5)) == held[4:]
+    assert items(sendable(machine, 0.5)) == held[4:]
 
 
 @pytest.mark.parametrize("how", ["its channel is closed", "it is another's"])
@@ -73,10 +80,10 @@ def test_what_nobody_can_acknowledge_any_more_is_not_published(how: str) -> None
         machine.offer(each)
     if how == "it is another's":
         held[0].is_taken = held[1].is_taken = True
-        assert items(machine.take_sendable(0)) == [held[2]], "and takes no place in the window"
+        assert items(sendable(machine, 0)) == [held[2]], "and takes no place in the window"
     else:
         held[0].attachment.closed = True
-        assert machine.take_sendable(0) == []
+        assert sendable(machine, 0) == []
         assert not machine.waits
 
 
@@ -88,21 +95,21 @@ def test_a_channel_is_doubted_when_it_owes_answers_and_gives_none() -> None:
     held = messages(3)
     for each in held:
         machine.offer(each)
-    (one,) = machine.take_sendable(0)
+    (one,) = sendable(machine, 0)
     machine.answered(one, 5, ok=True)
-    two, three = machine.take_sendable(6)
+    two, three = sendable(machine, 6)
     machine.answered(three, 24, ok=True)
     assert machine.doubt(43.9) is None, "it answered at 24"
     assert machine.doubt(44) == "has no answer after 20 s"
     machine.renewed(44)
     assert machine.doubt(44) is None
-    assert machine.take_sendable(44) == [two]
+    assert sendable(machine, 44) == [two]
 
 
 def test_the_time_in_which_the_broker_takes_nothing_is_no_reason_for_doubt() -> None:
     machine = of(patience=PATIENCE)
     machine.offer(*messages(1))
-    machine.take_sendable(0)
+    sendable(machine, 0)
     machine.blocked(100)
     assert machine.doubt(119) is None
     assert machine.doubt(120) is not None
@@ -110,7 +117,7 @@ def test_the_time_in_which_the_broker_takes_nothing_is_no_reason_for_doubt() -> 
 
 def refused(machine: Retransmitter, times: tuple[tuple[float, bool], ...]) -> None:
     for now, doubts in times:
-        (message,) = machine.take_sendable(now)
+        (message,) = sendable(machine, now)
         assert machine.doubt(now) is None, "an answer is on its way"
         machine.answered(message, now, ok=False)
         assert (machine.doubt(now) is not None) == doubts
@@ -130,7 +137,7 @@ def test_a_channel_that_works_again_is_doubted_as_soon_as_the_first() -> None:
         machine.offer(each)
     refused(machine, ((0.0, False), (1.0, True)))
     machine.renewed(1.0)
-    (message,) = machine.take_sendable(1.0)
+    (message,) = sendable(machine, 1.0)
     machine.answered(message, 1.0, ok=True)
     refused(machine, ((2.0, False), (2.5, False), (3.0, True)))
 
@@ -139,7 +146,7 @@ def test_a_message_that_reaches_no_queue_is_no_reason_for_doubt() -> None:
     machine = of(patience=PATIENCE)
     machine.offer(*messages(1))
     for now in range(30):
-        (message,) = machine.take_sendable(now)
+        (message,) = sendable(machine, now)
         assert machine.answered(message, now, ok=True, returned=True) is None
         assert machine.doubt(now) is None
 
@@ -150,9 +157,9 @@ def test_a_new_channel_gets_what_was_refused_or_not_answered_in_order_before_the
     for each in held:
         machine.offer(each)
     for _ in range(2):
-        for message in machine.take_sendable(0):
+        for message in sendable(machine, 0):
             machine.answered(message, 0, ok=True)
-    sends = machine.take_sendable(0)
+    sends = sendable(machine, 0)
     assert items(sends) == held[3:7]
     machine.answered(sends[0], 0, ok=False)
     machine.answered(sends[2], 0, ok=True)
@@ -160,7 +167,7 @@ def test_a_new_channel_gets_what_was_refused_or_not_answered_in_order_before_the
     machine.renewed(20)
     order = []
     for _ in range(6):
-        sends = machine.take_sendable(20)
+        sends = sendable(machine, 20)
         order += items(sends)
         assert len(order) > 1 or len(sends) == 1, "one at a time until one gets through"
         for message in sends:
@@ -190,13 +197,13 @@ def test_over_channels_that_refuse_or_fall_silent_each_is_confirmed_once_and_in_
             kind = chance.choice(["takes", "refuses", "silent"])
         elif chance.random() < 0.1:
             kind = chance.choice(["refuses", "silent"])
-        pending += machine.take_sendable(now)
+        pending += sendable(machine, now)
         for _ in range(0 if kind == "silent" else chance.randrange(len(pending) + 1)):
             taken = machine.answered(pending.pop(0), now, ok=kind == "takes")
             if taken is not None:
                 confirmed.append(taken)
     assert confirmed == held
-    assert machine.take_sendable(now + 100) == []
+    assert sendable(machine, now + 100) == []
 
 
 @given(st.integers(0, 2**32), st.integers(1, 30))
@@ -213,7 +220,7 @@ def test_with_ordered_refusal_the_receiver_sees_every_message_in_order(seed: int
     while len(received) < count:
         now += 0.5
         assert now < 1000
-        batch = machine.take_sendable(now)
+        batch = sendable(machine, now)
         pending += batch
         if len(batch) and len(pending) == len(batch):
             refusing = False  # a new attempt: the channel is open again
