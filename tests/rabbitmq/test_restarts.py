@@ -13,6 +13,7 @@ from support.admin.group_on_broker import declare_group
 from support.aside import aside
 from support.member.group_load import Judge, Load, group_spec, under_load
 from support.member.place import Place
+from support.needs import repeated
 from support.rabbitmq.node import RabbitNode
 from support.waiting import until
 
@@ -29,7 +30,7 @@ def node(process: None) -> Iterator[RabbitNode]:
         yield node
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("how", repeated(["SIGKILL", "SIGTERM"]))
 async def test_a_node_that_is_restarted_under_load_loses_and_reorders_nothing(
     node: RabbitNode, unique: str, how: str
 ) -> None:

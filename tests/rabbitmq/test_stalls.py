@@ -12,6 +12,7 @@ from lbg_sidecar import Member, Message, Verdict, retry
 from support.amqp.swallowing_proxy import SwallowingProxy
 from support.member.group_load import Judge, Load
 from support.member.place import Place
+from support.needs import repeated
 from support.waiting import until
 
 QUEUE = 0  # the first member is its primary
@@ -53,7 +54,7 @@ def keys_of_queue(place: Place) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("had_deliveries", [True, False])
+@pytest.mark.parametrize("had_deliveries", repeated([True, False]))
 async def test_a_channel_that_swallows_deliveries_is_replaced_and_everything_comes_in_order(
     place: Place, load: Load, proxy: SwallowingProxy, had_deliveries: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,9 +11,10 @@ RabbitMQ alone are what `make test` asks of RabbitMQ.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,11 @@ def mark_repetitions(items: Sequence[pytest.Function]) -> None:
         elsewhere = not any(item.path.is_relative_to(folder) for folder in COMPARED)
         if elsewhere and "rabbitmq" in texts(item) and (item.path, item.originalname) in on_embedded:
             item.add_marker(pytest.mark.slow)
+
+
+def repeated(values: Iterable[object]) -> list[Any]:
+    """Parameters of which the first shows what the test is about; the others are slow repetitions."""
+    return [pytest.param(value, marks=(pytest.mark.slow,) if n else ()) for n, value in enumerate(values)]
 
 
 def texts(item: pytest.Function) -> list[str]:

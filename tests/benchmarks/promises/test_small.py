@@ -11,6 +11,8 @@ from bench.promises.processes import Brokers
 from bench.promises.results import Result
 from bench.promises.scenario import Scenario
 
+from support.needs import repeated
+
 pytestmark = pytest.mark.process
 
 CELLS = [
@@ -34,7 +36,7 @@ async def test_a_few_cells_show_what_they_must(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("channel", SERIAL)
+@pytest.mark.parametrize("channel", repeated(SERIAL))
 async def test_an_application_that_takes_more_than_it_works_on_repeats_nothing_at_a_move(
     channel: str, tmp_path: Path
 ) -> None:

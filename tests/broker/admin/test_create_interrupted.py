@@ -19,6 +19,7 @@ from lbg_broker.group import GroupSpec, topology_of
 from support.admin.cut_admin import CutAdmin, KilledError
 from support.admin.place import Place
 from support.broker.embedded import EmbeddedBroker
+from support.needs import repeated
 
 PARTS = 4
 """The points of one test's run are every fourth: a create takes a second where each step is agreed on."""
@@ -64,7 +65,7 @@ async def read_as(place: Place, spec: GroupSpec, password: str) -> GroupSpec:
         await connection.close()
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", repeated(range(PARTS)))
 async def test_killed_after_any_change_the_next_create_finishes_it(
     place: Place, admin: LiveAdmin, orders: GroupSpec, part: int
 ) -> None:
@@ -93,7 +94,7 @@ async def require_no_group(place: Place, spec: GroupSpec) -> None:
         await connection.close()
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", repeated(range(PARTS)))
 async def test_killed_after_any_change_a_create_with_other_attributes_has_its_own(
     place: Place, admin: LiveAdmin, orders: GroupSpec, part: int
 ) -> None:
@@ -128,7 +129,9 @@ async def test_without_a_management_api_a_killed_create_is_finished_too(
         await admin.close()
 
 
-@pytest.mark.parametrize("at_s", [random.Random(seed).uniform(0.2, 2.0) for seed in range(4)], ids=range(4))
+@pytest.mark.parametrize(
+    "at_s", repeated(random.Random(seed).uniform(0.2, 2.0) for seed in range(4)), ids=range(4)
+)
 async def test_a_process_that_is_killed_at_any_time_is_finished_by_the_same_command(
     own_broker: EmbeddedBroker, at_s: float
 ) -> None:

@@ -27,6 +27,7 @@ from support.broker.embedded import EmbeddedBroker
 from support.broker.small_disk import SmallDisk
 from support.command_line import clean_environment
 from support.kubernetes.mounted import MountedSecret
+from support.needs import repeated
 from support.waiting import GUARD_S
 
 SETTINGS = {"disk_retry_s": 0.05, "close_timeout_s": 1.0}
@@ -180,7 +181,7 @@ def test_consumers_drain_a_full_disk_and_publishers_go_on_in_what_they_free(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", repeated([signal.SIGKILL, signal.SIGTERM]))
 def test_it_ends_and_starts_on_a_full_disk_which_can_be_looked_at(
     number: signal.Signals, disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:

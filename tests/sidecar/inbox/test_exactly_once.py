@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from bench.exactly_once import Run, Sizes, Victim
 
+from support.needs import repeated
+
 pytestmark = pytest.mark.process
 
 SEED = 48
@@ -26,7 +28,7 @@ SMALL = Sizes(
 
 
 @pytest.mark.timeout(100)
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@pytest.mark.parametrize("database", repeated(["sqlite", "postgres"]))
 async def test_a_table_without_unique_index_has_every_message_once_and_in_order_after_kills_of_everything(
     database: str, tmp_path: Path
 ) -> None:

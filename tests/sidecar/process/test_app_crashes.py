@@ -10,6 +10,7 @@ import pytest
 from support.app.noting_pair import CHANNELS, Pair
 from support.app.noting_process import until_so
 from support.broker.embedded import EmbeddedBroker
+from support.needs import repeated
 from support.rabbitmq.node import RabbitNode
 from support.sidecar.load import publish
 
@@ -36,7 +37,7 @@ async def kill_and_return(pair: Pair) -> None:
     assert pair.apps[0].notes.size > killed_at, "A got its queues back"
 
 
-@pytest.mark.parametrize("channel", [channel for channel in CHANNELS if channel != "command"])
+@pytest.mark.parametrize("channel", repeated(channel for channel in CHANNELS if channel != "command"))
 async def test_an_application_that_dies_and_comes_back_loses_and_reorders_nothing(
     broker: EmbeddedBroker, tmp_path: Path, channel: str
 ) -> None:

@@ -16,6 +16,7 @@ from support.app.noting_pair import Pair, delivered_again
 from support.app.noting_process import exit_status, until_so
 from support.broker.embedded import EmbeddedBroker, free_port
 from support.command_line import start_lbg
+from support.needs import repeated
 from support.sidecar.load import publish
 from support.sidecar.process import SidecarProcess
 from support.waiting import GUARD_S, until
@@ -154,7 +155,7 @@ async def test_a_sidecar_that_is_killed_under_load_repeats_only_what_was_not_ack
 
 @pytest.mark.process
 @pytest.mark.parametrize("broker_is", ["down", "silent"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("number", repeated([signal.SIGTERM, signal.SIGINT]), ids=["SIGTERM", "SIGINT"])
 async def test_a_signal_ends_it_before_there_was_ever_a_connection(
     tmp_path: Path, broker_is: str, number: signal.Signals
 ) -> None:

@@ -15,6 +15,7 @@ from lbg_sidecar.core.member_core import MARGIN_S
 from support.app.noting_pair import delivered_again
 from support.app.noting_process import NotingApp, exit_status, until_so
 from support.broker.embedded import EmbeddedBroker
+from support.needs import repeated
 from support.sidecar.load import new_group, publish
 from support.sidecar.process import SidecarProcess
 from support.waiting import GUARD_S, until
@@ -31,7 +32,7 @@ def test_the_default_grace_and_all_that_comes_after_it_fit_into_what_kubernetes_
     assert MemberSettings(group="g").shutdown_grace_s + MARGIN_S <= KUBERNETES_S - 4
 
 
-@pytest.mark.parametrize("channel", ["command", "http", "stream"])
+@pytest.mark.parametrize("channel", repeated(["command", "http", "stream"]))
 async def test_with_application_broker_and_confirms_all_stuck_it_ends_in_time_and_says_what_comes_again(
     own_broker: EmbeddedBroker, tmp_path: Path, channel: str
 ) -> None:
