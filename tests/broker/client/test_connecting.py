@@ -160,7 +160,8 @@ async def test_a_broker_that_stops_answering_is_given_up_in_time(fake, muted):
     quick = ConnectionSettings(settings.host, settings.port, connect_timeout_s=0.05)
     with pytest.raises(ConnectError, match=r"within 0\.05 s"):
         await connect(quick)
-    await fake.sessions[0].lost
+    session = await fake.accepted.get()
+    await session.lost
 
 
 async def test_cancelling_a_connect_drops_the_socket(fake):

@@ -177,6 +177,7 @@ async def test_stopping_takes_no_longer_than_the_grace(subject: Subject) -> None
         assert asyncio.get_running_loop().time() - began_at < 20.0, "the call's own 30 s"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
 async def test_an_application_that_is_killed_and_comes_back_loses_and_reorders_nothing(
     tmp_path: Path, unix: bool

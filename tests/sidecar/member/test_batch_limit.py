@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -28,15 +28,15 @@ class Server:
     takes_s: Callable[[int], float]
     now: float = 0.0
     free_at: float = 0.0
-    under_way: list[tuple[float, float, list[InFlight]]] = field(default_factory=list)
+    under_way: deque[tuple[float, float, list[InFlight]]] = field(default_factory=deque)
 
     def answer(self, count: int) -> Iterator[tuple[int, float]]:
         """So many requests are answered; yields of each how many messages it had, and how long they waited for it."""
         for _ in range(count):
             while len(self.under_way) < REQUESTS and (request := self.gather()):
                 self.free_at = max(self.now, self.free_at) + self.takes_s(len(request))
-                heapq.heappush(self.under_way, (self.free_at, self.now, request))
-            self.now, given_at, request = heapq.heappop(self.under_way)
+                self.under_way.append((self.free_at, self.now, request))
+            self.now, given_at, request = self.under_way.popleft()
             for held in request:
                 self.limit.ended(held, self.now - given_at, self.now)
             yield len(request), self.now - given_at
