@@ -162,6 +162,7 @@ asyncio.run(main())
 
 
 @pytest.mark.process
+@pytest.mark.process
 async def test_the_operators_process_does_not_load_the_official_client(tmp_path: Path) -> None:
     """Nor does kopf, which would: a quarter of the memory of an operator that has no groups."""
     async with ServedCluster(FakeCluster()) as served:

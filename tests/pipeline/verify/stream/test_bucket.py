@@ -82,7 +82,7 @@ def check_same(
     records=journals() | journals(publishers=EPOCHS, keys=("k0", "k2"), deliveries=20),
     skew_us=st.sampled_from([0, 3]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(60), deadline=None)
 def test_one_epoch_is_judged_as_a_batch_is(records: list[Record], skew_us: int) -> None:
     streamed = Streamed(watermark_us=0, skew_us=skew_us)
     streamed.feed(records)
