@@ -16,8 +16,8 @@ CRDS = Path(__file__).resolve().parent.parent / "crds"
 ORDER = ("lbg.dev_loadbalancedgroups.yaml", "lbg.dev_brokers.yaml")
 HEAD = """# LoadBalancedGroup and Broker
 
-Made by `python docs/crd_reference.py > docs/crds.md` from crds/. The rules below the tables are the API server's to
-hold. [kubernetes.md](kubernetes.md) shows both kinds at work.
+Made by `python docs/crd_reference.py > docs/crds.md` from crds/. The API server enforces the rules below the
+tables. [kubernetes.md](kubernetes.md) shows both kinds in use.
 """
 
 

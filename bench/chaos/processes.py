@@ -20,7 +20,7 @@ from bench.half_open import HalfOpenProxy
 
 RESTART_S = 1.0
 LEAVE_WITHIN_S = 60.0
-_CUT_OFF = re.compile(r"; (\d+) messages were cut off")
+_CUT_OFF = re.compile(r"; (\d+) running calls were aborted")
 _ROOT = Path(__file__).resolve().parents[2]
 
 

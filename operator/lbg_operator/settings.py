@@ -91,7 +91,7 @@ def _needed(told: Mapping[str, str], name: str) -> str:
 def _one_of(told: Mapping[str, str], name: str, allowed: tuple[str, ...], *, default: str) -> str:
     value = told.get(name) or default
     if value not in allowed:
-        raise SettingError(name, f"{value!r} is none of {', '.join(allowed)}")
+        raise SettingError(name, f"{value!r} must be one of {', '.join(allowed)}")
     return value
 
 
@@ -100,7 +100,7 @@ def _number(told: Mapping[str, str], name: str, most: int) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise SettingError(name, f"{text!r} is no number from 1 to {most}")
+        raise SettingError(name, f"{text!r} is not a number from 1 to {most}")
     return int(text)
 
 
@@ -110,7 +110,7 @@ def _resources(told: Mapping[str, str], name: str, default: Mapping[str, Any]) -
     try:
         value = json.loads(told[name])
     except ValueError as error:
-        raise SettingError(name, f"is no JSON ({error}): give a ResourceRequirements") from None
+        raise SettingError(name, f"is not JSON ({error}): set a ResourceRequirements") from None
     if not isinstance(value, dict):
-        raise SettingError(name, "is no JSON object: give a ResourceRequirements")
+        raise SettingError(name, "is not a JSON object: set a ResourceRequirements")
     return value

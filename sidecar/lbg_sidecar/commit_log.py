@@ -253,7 +253,7 @@ class CommitLog:
         version = version_of(head)
         if version is not None and version > VERSION:
             raise CommitsError(
-                f"commit log {self.path} is of version {version}, and this member knows {VERSION}: run the "
+                f"commit log {self.path} is of version {version}, but this member supports {VERSION}: run the "
                 "newer member again, or move the file away, which only lets repeats through"
             )
         if version is not None and size >= SLOTS_AT:
@@ -265,7 +265,7 @@ class CommitLog:
         )
         os.rename(self.path, aside)
         log.warning(
-            "commit log %s is damaged: set aside as %s; what it knew may be processed again",
+            "commit log %s is damaged: set aside as %s; its messages may be processed again",
             self.path,
             aside.name,
         )
@@ -339,7 +339,7 @@ class CommitLog:
             return
         if self._is_disk_full:
             self._is_disk_full = False
-            log.info("commit log %s grows again", self.path)
+            log.info("commit log %s can grow again", self.path)
         self._free = list(range(size, grown - SLOT_BYTES + 1, SLOT_BYTES))
 
     def _grow(self, descriptor: int, size: int) -> None:
@@ -420,8 +420,8 @@ class PositionFile:
         version = _version_of(found)
         if version is not None and version > POSITION_VERSION:
             raise CommitsError(
-                f"position file {self.path} is of version {version}, and this member knows {POSITION_VERSION}: run the "
-                "newer member again, or move the file away: then the broker goes on after what was acknowledged to it"
+                f"position file {self.path} is of version {version}, but this member supports {POSITION_VERSION}: run "
+                "the newer member again, or move the file away: the broker then continues after acknowledged messages"
             )
         records = [self._read(found, at) for at in RECORDS_AT] if version is not None else []
         known = [record for record in records if record is not None]

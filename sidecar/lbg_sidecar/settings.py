@@ -240,7 +240,7 @@ def validate_against(settings: MemberSettings, spec: GroupSpec, *, is_native: bo
             raise SettingsError(
                 "assignment",
                 "static",
-                f"in mode {spec.mode} this broker shares the messages out: leave it balanced",
+                f"in mode {spec.mode} this broker assigns the messages: leave it balanced",
             )
         if spec.mode == PARTITIONED:
             raise SettingsError(
@@ -266,5 +266,5 @@ def _require_fit_for_a_session(settings: MemberSettings) -> None:
         )
     if settings.order is Order.KEY:
         raise SettingsError(
-            "order", "key", f"in mode {SESSIONS} how far a member is, is one number: leave it at queue"
+            "order", "key", f"in mode {SESSIONS} a member's position is one number: leave it at queue"
         )

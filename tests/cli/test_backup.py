@@ -44,7 +44,7 @@ def test_a_broker_is_moved_to_another_directory_through_a_pipe(lbg: Lbg, tmp_pat
         (["backup", "--data-dir", "DIR/none", "DIR/copy"], 1, "broker.sqlite3 is not there"),
         (["backup", "DIR/copy"], 2, "Missing option '--data-dir'"),
         (["restore", "--data-dir", "DIR/data", "DIR/copy"], 2, "No such file or directory"),
-        (["restore", "--data-dir", "DIR/data", "/dev/null"], 1, "is no broker's store"),
+        (["restore", "--data-dir", "DIR/data", "/dev/null"], 1, "is not a store of a broker"),
     ],
 )
 def test_what_is_wrong_is_one_clear_line(

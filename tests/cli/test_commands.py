@@ -81,7 +81,7 @@ def test_the_version_is_told(lbg: Lbg) -> None:
         (["group", "list", "--management", "h:1"], 2, "a management URL looks like http://"),
         (["group", "list", "--cafile", "/etc/hostname"], 2, "need an amqps:// or https:// address"),
         (["broker", "serve"], 2, "Missing option '--data-dir'"),
-        (["broker", "serve", "--data-dir", "not-made", "--listen", "here"], 2, "'here' is no HOST:PORT"),
+        (["broker", "serve", "--data-dir", "not-made", "--listen", "here"], 2, "'here' is not HOST:PORT"),
         (["broker", "serve", "--data-dir", "/dev/null/x"], 1, "/dev/null/x"),
         (
             ["broker", "serve", "--data-dir", "not-made", "--admin-username-file", "/dev/null"],

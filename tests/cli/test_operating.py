@@ -15,8 +15,11 @@ NEEDED = {"LBG_OPERATOR_SIDECAR_IMAGE": "s:1", "LBG_OPERATOR_BROKER_IMAGE": "b:1
     ("told", "line"),
     [
         ({"LBG_OPERATOR_BROKER_IMAGE": ""}, "LBG_OPERATOR_BROKER_IMAGE is not set: name the image"),
-        ({"LBG_OPERATOR_METRICS": "all"}, "LBG_OPERATOR_METRICS 'all' is none of auto, external, keda, none"),
-        ({"LBG_OPERATOR_SIDECAR_RESOURCES": "{"}, "LBG_OPERATOR_SIDECAR_RESOURCES is no JSON"),
+        (
+            {"LBG_OPERATOR_METRICS": "all"},
+            "LBG_OPERATOR_METRICS 'all' must be one of auto, external, keda, none",
+        ),
+        ({"LBG_OPERATOR_SIDECAR_RESOURCES": "{"}, "LBG_OPERATOR_SIDECAR_RESOURCES is not JSON"),
     ],
 )
 def test_a_bad_setting_is_one_line_and_exit_2(

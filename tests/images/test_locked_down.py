@@ -245,7 +245,7 @@ def lbg(where: dict[str, str], *arguments: str) -> None:
         (
             "LBG_LOCAL",
             "unix:{}/s",
-            "LBG_LOCAL is unix:{}/s, but one cannot listen there: Read-only file system",
+            "LBG_LOCAL is unix:{}/s, but the address cannot be used: Read-only file system",
         ),
     ],
 )

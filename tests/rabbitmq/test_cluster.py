@@ -286,7 +286,7 @@ async def test_a_record_in_a_classic_queue_on_a_node_that_is_down_is_waited_for(
     await connection.close()
     await aside(cluster.nodes[1].kill)
     joining = asyncio.create_task(group.member("a", 0).__aenter__())
-    await until(lambda: "is out of reach: " in caplog.text, what="the member to say that it waits")
+    await until(lambda: "the record of group" in caplog.text, what="the member to say that it waits")
     assert not joining.done()
     await aside(cluster.nodes[1].start)
     a = await asyncio.wait_for(joining, 60)
@@ -363,7 +363,7 @@ async def test_without_a_majority_under_ignore_publishers_and_members_say_what_t
         await load.publish(100)
         await until(lambda: any(isinstance(event, events.QueueSilent) for event in group.told), timeout_s=30)
         joining = asyncio.create_task(group.member("b", 0).__aenter__())
-        # "… is out of reach: no answer in 10 s", or RabbitMQ's own word while it looks for the leader that was.
+        # "… cannot be reached: no answer in 10 s", or RabbitMQ's own word while it looks for the leader that was.
         await until(lambda: f"{Names(group.spec.name).config}" in caplog.text, timeout_s=40)
         for node in cluster.nodes[1:]:
             await aside(node.spawn)

@@ -178,7 +178,7 @@ async def test_a_member_that_reckons_with_another_timeout_recovers_and_says_what
         assert member.index == 0, "the member and its other queues went on"
         told = [record.getMessage() for record in caplog.records if "consumer timeout" in record.getMessage()]
         assert len(told) == 1
-        assert "this member reckoned with 1800 s: set consumer_timeout_s to 12" in told[0]
+        assert "this member uses 1800 s: set consumer_timeout_s to 12" in told[0]
         driver = member._driver
         assert driver is not None
         assert driver.machine.bindings.consumer_timeout_s == TIMEOUT_S, "it knows better from now on"

@@ -108,7 +108,7 @@ class WriteRecord:
     is_final: bool = True
 
     def __str__(self) -> str:
-        what = "write the record of" if self.is_final else "note the attributes of the unfinished"
+        what = "write the record of" if self.is_final else "record the attributes of the unfinished"
         return f"{what} group {self.group}"
 
 
@@ -162,7 +162,7 @@ class OpenIngress:
     group: str
 
     def __str__(self) -> str:
-        return f"let publishers into group {self.group}"
+        return f"permit publishing to group {self.group}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Announce:
     body: str
 
     def __str__(self) -> str:
-        return f"tell {self.routing_key} on {self.exchange}"
+        return f"announce {self.routing_key} on {self.exchange}"
 
 
 Action = (

@@ -111,7 +111,7 @@ class AmqpLink:
         if self._connection is not None and self._connection.is_open:
             return self._connection
         if self._is_closed:
-            raise ConnectError("this connection was closed for good")
+            raise ConnectError("this connection was closed")
         if self._connecting is None:
             self._connecting = asyncio.create_task(connect_any(self._places, name="lbg provisioning"))
             self._connecting.add_done_callback(self._on_connected)
@@ -120,7 +120,7 @@ class AmqpLink:
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
             if connecting.cancelled():  # by `close`
-                raise ConnectError("this connection was closed for good") from None
+                raise ConnectError("this connection was closed") from None
             raise
 
     def _on_connected(self, task: asyncio.Task[ClientConnection]) -> None:
@@ -174,7 +174,7 @@ class AmqpLink:
             ) from error
         except (Nacked, Unroutable) as error:
             raise Refused(
-                f"the broker at {self.where} did not take the message: {error}", status=0
+                f"the broker at {self.where} did not accept the message: {error}", status=0
             ) from error
         except ClientError as error:
             raise Unreachable(f"the broker at {self.where}: {error}") from error
@@ -368,7 +368,7 @@ class AmqpAdmin:
             if seen is None:
                 return
             if seen is UNKNOWN:
-                raise StillInUse(name.split(".")[1], [f"{name} could not be asked"])
+                raise StillInUse(name.split(".")[1], [f"{name} could not be counted"])
             if (seen.ready and only_empty) or (seen.consumers and only_unused):
                 raise StillInUse(
                     name.split(".")[1], [f"{name} has {seen.ready} messages, {seen.consumers} consumers"]

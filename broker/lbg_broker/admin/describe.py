@@ -221,7 +221,7 @@ class Description:
 
     @property
     def work_of_members(self) -> dict[str, int] | Unknown:
-        """What each member would give away, by its name: queues or partitions, or where all consume one queue, the
+        """Load of each member by its name: its queues or partitions, or where all consume one queue, the
         messages that it has in flight."""
         if self.members is UNKNOWN:
             return UNKNOWN
@@ -290,7 +290,7 @@ class Description:
 
     @cached_property
     def _reports(self) -> dict[int, list[tuple[MemberRow, MemberQueue]]]:
-        """What members report of each queue, by its number."""
+        """The members' reports of each queue, by its number."""
         reports: dict[int, list[tuple[MemberRow, MemberQueue]]] = {}
         for member in self._known_members:
             for one in member.queues:
@@ -355,7 +355,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unk
         except GroupUnfinished as error:
             problems.append(str(error))
         except RecordUnreadable as error:
-            problems.append(f"the group's record is not one: {error.__cause__}")
+            problems.append(f"the group's record is invalid: {error.__cause__}")
     if spec is not None:
         if observed.queue_count_to_be is None:
             problems += drift(spec, observed)
@@ -402,17 +402,16 @@ def _poisoned_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue:
         keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
         more = " and others" if one.poisoned > len(one.poisoned_keys) else ""
         yield (
-            f"{queue} has {one.poisoned} poisoned messages at {member.name}, which fail again and again and "
-            f"hold up what follows; keys: {keys}{more}"
+            f"{queue} has {one.poisoned} poisoned messages at {member.name}, which fail repeatedly and "
+            f"block later messages; keys: {keys}{more}"
         )
 
 
 def _held_back_lines(names: Names, members: Iterable[MemberRow]) -> Iterator[str]:
     for member, one in _held_back(members):
         yield (
-            f"{names.queue(one.queue)} should move and stays at {member.name}: {one.put_off} handoffs in a row "
-            f"were put off because calls of the application did not end; the next waits for up to "
-            f"{one.next_drain_s:g} s"
+            f"the handoff of {names.queue(one.queue)} from {member.name} is postponed ({one.put_off} in a row), "
+            f"because calls of the application did not end; the next waits up to {one.next_drain_s:g} s"
         )
 
 

@@ -36,7 +36,9 @@ class ProvisioningError(Exception):
 
 class GroupNotFound(ProvisioningError):
     def __init__(self, group: str) -> None:
-        super().__init__(f"there is no group {group!r} on this broker: `lbg group create {group} …` makes it")
+        super().__init__(
+            f"there is no group {group!r} on this broker: `lbg group create {group} …` creates it"
+        )
         self.group = group
 
 
@@ -70,7 +72,7 @@ class RecordUnavailable(ProvisioningError):
 
     def __init__(self, group: str, why: str) -> None:
         super().__init__(
-            f"the record of group {group!r} (queue lbg.{group}.config) is out of reach: {why}; "
+            f"the record of group {group!r} (queue lbg.{group}.config) cannot be reached: {why}; "
             "it can be read when the broker's nodes are back"
         )
         self.group = group
@@ -176,7 +178,7 @@ class Busy(ProvisioningError):
 
     def __init__(self, group: str) -> None:
         super().__init__(
-            f"somebody else is creating, changing or deleting group {group!r} right now: try again"
+            f"another client is creating, changing or deleting group {group!r} right now: try again"
         )
         self.group = group
 
@@ -187,9 +189,9 @@ class ApplyFailed(ProvisioningError):
     def __init__(self, action: str, cause: BaseException, *, left_behind: Sequence[str] = ()) -> None:
         reason = str(cause) or type(cause).__name__
         rest = (
-            f"could not be rolled back and is still there: {'; '.join(left_behind)}"
+            f"could not be rolled back and still exists: {'; '.join(left_behind)}"
             if left_behind
-            else "everything made before it was rolled back"
+            else "all changes before it were rolled back"
         )
         super().__init__(f"failed to {action}: {reason} ({rest})")
         self.action = action

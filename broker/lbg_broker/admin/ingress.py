@@ -157,7 +157,7 @@ class PermissionIngress:
         return not is_over
 
     async def _own_users(self) -> Collection[str]:
-        """Who logs in with one of them and is no member publishes to the group."""
+        """The group's users: a connection of one that is not a member's is a publisher's."""
         users = await self._management.users()
         return {name for name, user in users.items() if user.made_for == self._names.group}
 

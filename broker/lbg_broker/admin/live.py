@@ -192,7 +192,9 @@ class LiveAdmin:
         except (Unreachable, Denied):
             return
         if seen is not None and seen.is_down:
-            raise StillInUse(queue.split(".")[1], [f"{queue} does not answer, as most of its nodes are down"])
+            raise StillInUse(
+                queue.split(".")[1], [f"{queue} does not answer, because most of its nodes are down"]
+            )
 
     def management_for(self, what: str) -> ManagementAdmin:
         """Raises Unsupported when there is none to do `what`."""

@@ -178,9 +178,7 @@ class ManagementApi:
         read: Callable[[bytes], Any],
     ) -> Any:
         if self._is_closed:
-            raise Unreachable(
-                f"the management API at {place.url} cannot be asked: this session was closed for good"
-            )
+            raise Unreachable(f"the management API at {place.url} cannot be used: this session was closed")
         headers = {"Authorization": place.basic_authentication()}
         url = _verbatim(place.url + where)
         try:
@@ -200,7 +198,7 @@ class ManagementApi:
                 raise Refused(f"the management API at {place.url} {said}", status=response.status)
         except json.JSONDecodeError as error:
             raise Unreachable(
-                f"what answers at {place.url} is no management API: {where} is not JSON"
+                f"the server at {place.url} is not a management API: {where} is not JSON"
             ) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Unreachable(

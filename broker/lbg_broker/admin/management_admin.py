@@ -244,7 +244,7 @@ class ManagementAdmin:
     async def _of_groups(
         self, kind: str, groups: Sequence[str], rest: str, columns: str, read: Callable[[Listed], T]
     ) -> T:
-        """What `read` makes of what has `rest` (a pattern) after the names of `groups`, each with its group. The same
+        """Results of `read` for objects named after `groups` and `rest` (a pattern), each with its group. The same
         object as before where all is listed and nothing has changed."""
         if _are_few(groups, rest):
             return read(await self._listed(kind, groups, rest, columns))

@@ -273,7 +273,7 @@ class SnapshotReader:
 def _refused(
     names: Names, seen: Mapping[str, ExchangeState | QueueStatus | Unknown | None]
 ) -> dict[str, str]:
-    """Why nothing is known of what AMQP refused to count, where it did."""
+    """The reasons for counts that AMQP refused."""
     refused = [
         name
         for name, one in seen.items()

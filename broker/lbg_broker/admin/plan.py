@@ -94,13 +94,13 @@ def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
     for line in losses(topology, observed):
         yield f"messages can be lost: {line}"
     for line in reorderings(topology, observed):
-        yield f"messages can come out of order: {line}"
+        yield f"messages can be reordered: {line}"
     for line in narrowings(topology, observed):
-        yield f"queues refuse earlier than the group says: {line}"
+        yield f"queues refuse earlier than their declared limit: {line}"
     for line in pauses(topology, observed):
-        yield f"queues stand still when the node of their member goes: {line} (a policy of {DISCONNECTED_MS} helps)"
+        yield f"queues pause when the node of their member is lost: {line} (a policy of {DISCONNECTED_MS} helps)"
     for line in drift(topology, observed):
-        yield f"not as it was made (found -> made): {line}"
+        yield f"changed since its creation (observed -> created): {line}"
     if observed.takes_nothing(spec.name):
         yield f"{Names(spec.name).parent} refuses publishers, its ingress is closed: `lbg group create` opens it"
     if observed.bindings is not UNKNOWN:
@@ -113,10 +113,10 @@ def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
             if one not in observed.bindings and {one.exchange, one.queue} <= there
         )
         for queue, count in missing.items():
-            yield f"{queue} lacks {count} binding{'' if count == 1 else 's'}: `lbg group create` puts them back"
+            yield f"{queue} lacks {count} binding{'' if count == 1 else 's'}: `lbg group create` restores them"
     users = observed.users_of(spec.name)
     if spec.client_username in users and observed.permissions not in (UNKNOWN, topology.permissions):
-        yield f"user {spec.client_username} has other permissions than the group's: `lbg group create` puts them right"
+        yield f"user {spec.client_username} has other permissions than the group's: `lbg group create` repairs them"
     for user in users:
         if user != spec.client_username:
             yield f"user {user} was the group's before: `lbg group rotate {spec.name} --finish` deletes it"
@@ -514,8 +514,8 @@ def _uses(names: Names, observed: Snapshot) -> Iterator[str]:
         if seen is None:
             continue
         if seen is not UNKNOWN and seen.is_down:
-            yield f"{name} does not answer, as most of its nodes are down"
+            yield f"{name} does not answer, because most of its nodes are down"
         elif seen is UNKNOWN or seen.ready is UNKNOWN or seen.consumers is UNKNOWN:
-            yield f"{name} could not be asked"
+            yield f"{name} could not be counted"
         elif seen.ready or seen.consumers or (seen.unacked is not UNKNOWN and seen.unacked):
             yield f"{name} has {contents_of(seen)}"

@@ -134,7 +134,7 @@ def _all_in_force(
 def _losing(
     queue: Queue, settings: Mapping[str, object], engine: Engine
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What loses messages: the settings that do, and the words for them. Every handoff returns what was prefetched,
+    """Settings that lose messages, with their texts. Every handoff returns prefetched messages,
     and every return counts towards a delivery limit."""
     limit = settings.get("delivery-limit")
     if isinstance(limit, int) and (limit >= 0 or engine.version < (4, 0, 0)):

@@ -100,7 +100,7 @@ class Depth:
 
     def __str__(self) -> str:
         if self.ready is UNKNOWN or self.unacked is UNKNOWN:
-            return f"{self.name} could not be asked"
+            return f"{self.name} could not be counted"
         return f"{self.name} has {self.ready} ready, {self.unacked} unacknowledged"
 
 
@@ -142,7 +142,7 @@ async def drain(
         if still_since is not None and not left:
             if began - still_since >= (SAMPLED_S if is_sampled else 0.0):
                 return
-            left = ["RabbitMQ's next count of what is delivered"]
+            left = ["RabbitMQ's next count of unacknowledged messages"]
         if not is_closed:
             left.append("publishers that were still connected")
         if loop.time() >= deadline:
@@ -194,7 +194,7 @@ class SingleQueueLayout:
             if status == "Ready":
                 return True
             if loop.time() >= deadline:
-                tell(f"not waited for any longer: {self._queue} is {status}")
+                tell(f"no longer waiting: {self._queue} is {status}")
                 return False
             tell(f"waiting for: {self._queue} is {status}")
             await asyncio.sleep(LOOK_S)
@@ -268,7 +268,7 @@ class SeparateQueuesLayout:
             tell(f"waiting for: {'; '.join(behind)}")
         await self._remove_surplus(spec.queue_count, discard=discard)
         for line in behind:
-            tell(f"not waited for any longer: {line}")
+            tell(f"no longer waiting: {line}")
         return not behind
 
     async def _remove_surplus(self, queue_count: int, *, discard: bool) -> None:
@@ -321,7 +321,7 @@ def unsettled(members: Sequence[MemberRow], queue_count: int, *, is_late: bool) 
     for member in members:
         known = {one.queue for one in member.queues}
         if known != set(range(queue_count)):
-            yield f"{member.name} still reckons with {len(known)} queues{hint}"
+            yield f"{member.name} still uses {len(known)} queues{hint}"
         elif member.rebalance != "Ready":
             yield f"{member.name} is {member.rebalance}"
         elif unbound := [one.queue for one in member.queues if one.status == "Unbound"]:

@@ -303,9 +303,9 @@ class QueueWindow(Generic[M]):
         self.asked_at = max(self.asked_at, now)
 
     def silent_s(self, now: float) -> float:
-        """How long it has owed answers and given none."""
+        """Time for which answers have been due without one."""
         return now - self.asked_at if self.open else 0.0
 
     def refusing_s(self, now: float) -> float:
-        """How long it has accepted nothing and refused everything."""
+        """Time for which everything was refused and nothing accepted."""
         return now - self.refused_at if self.refusals_in_a_row else 0.0

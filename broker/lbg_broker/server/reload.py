@@ -50,10 +50,12 @@ class WatchedFile:
             except (StartError, StoreError) as error:
                 if str(error) != told:
                     told = str(error)
-                    log.warning("%s changed and cannot be used, the former stays: %s", self._called, error)
+                    log.warning(
+                        "%s changed and cannot be used; continuing with the old one: %s", self._called, error
+                    )
             else:
                 self._known, told = marks, ""
-                log.info("%s changed and is used from now on", self._called)
+                log.info("%s changed and was reloaded", self._called)
 
 
 def _marks(files: Sequence[Path]) -> Marks:

@@ -254,7 +254,7 @@ class Session(asyncio.Protocol):
             # close-ok. Anything else would be a mistake of ours.
             if wire.state is ConnectionState.OPEN:
                 log.exception("%s: an effect does not fit the state of the connection", self.name)
-                self._fail(ReplyCode.INTERNAL_ERROR, "the broker lost track of this connection")
+                self._fail(ReplyCode.INTERNAL_ERROR, "the state of this connection is inconsistent")
         self._server.flush_soon(self)
 
     def flush(self) -> None:
@@ -415,7 +415,7 @@ class Session(asyncio.Protocol):
             log.warning(
                 "%s: took %d deliveries of queue '%s' from consumer '%s', which %s",
                 *(self.name, len(effect.delivery_tags), effect.queue, effect.consumer_tag),
-                "was told" if effect.is_told else "cannot be told and goes on with them",
+                "was told" if effect.is_told else "has no basic.revoke and continues with them",
             )
 
     def _beat(self) -> None:

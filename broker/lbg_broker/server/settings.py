@@ -36,7 +36,7 @@ class Address:
         """Read `HOST:PORT`; an IPv6 host stands in brackets. Raises ValueError."""
         host, colon, port = text.rpartition(":")
         if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError(f"{text!r} is no HOST:PORT")
+            raise ValueError(f"{text!r} is not HOST:PORT")
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
     def __str__(self) -> str:

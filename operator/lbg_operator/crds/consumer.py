@@ -150,7 +150,7 @@ def bytes_in(field: str, quantity: str | int) -> int:
     """`quantity` in bytes, rounded down. Raises ManifestError."""
     found = _QUANTITY.fullmatch(str(quantity))
     if found is None:
-        raise ManifestError(field, f"{quantity!r} is no amount of bytes: say it as 500M or 2Gi")
+        raise ManifestError(field, f"{quantity!r} is not a quantity of bytes: set it as 500M or 2Gi")
     return int(Decimal(found[1]) * _BYTES[found[2]])
 
 

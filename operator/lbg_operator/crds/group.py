@@ -42,7 +42,7 @@ class Metadata:
 def old_crds(missing: KeyError) -> ManifestError:
     """The error of a field that is missing although the API server fills in what its CRD knows."""
     return ManifestError(
-        "spec", f"{missing} is not there: the cluster's CRDs are older than this operator, upgrade them"
+        "spec", f"{missing} is missing: the cluster's CRDs are older than this operator, upgrade them"
     )
 
 

@@ -113,7 +113,7 @@ def _moment(told: str, field: str) -> datetime:
     try:
         return datetime.fromisoformat(told).astimezone(UTC)
     except ValueError:
-        raise ManifestError(field, f"{told!r} is no time: say it as 2026-11-27T16:55:00Z") from None
+        raise ManifestError(field, f"{told!r} is not a time: set it as 2026-11-27T16:55:00Z") from None
 
 
 def _zone(name: str, field: str) -> ZoneInfo:
@@ -126,7 +126,7 @@ def _zone(name: str, field: str) -> ZoneInfo:
     ):  # the last two for names of folders, and outside of the database
         raise ManifestError(
             field,
-            f"{name!r} is no time zone that is known here, and the entry does not count: say it as Europe/Berlin",
+            f"{name!r} is not a known time zone, and the entry is ignored: set it as Europe/Berlin",
         ) from None
 
 
@@ -145,7 +145,7 @@ def _passed(wall: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _shown(wall: datetime, zone: ZoneInfo) -> Span:
-    """When the clock shows `wall` for the first and for the last time, or is put forward past it."""
+    """First and last time at which the clock shows `wall`, or is put forward past it."""
     first, last = (wall.replace(tzinfo=zone, fold=one).astimezone(UTC) for one in (0, 1))
     if _wall(first, zone) == wall:
         return first, last

@@ -79,7 +79,7 @@ class KubernetesCluster:
         found = await self._asked("GET", kind, namespace, None, query=query)
         if found is None:
             raise ClusterError(
-                _called("list", kind, namespace, None), "the cluster does not know this kind", status=404
+                _called("list", kind, namespace, None), "the cluster does not have this kind", status=404
             )
         items: list[Object] = found["items"]
         for item in items:  # a list says the kind once, for all
@@ -209,7 +209,7 @@ class KubernetesCluster:
             return json.loads(told) if told else {}
         except ValueError:
             raise ClusterError(
-                what, f"the answer is no JSON: {told[:200].decode(errors='replace')}"
+                what, f"the answer is not JSON: {told[:200].decode(errors='replace')}"
             ) from None
 
     async def _sent(
@@ -258,7 +258,7 @@ def _event_in(what: str, line: bytes) -> Mapping[str, Any]:
         event: Mapping[str, Any] = json.loads(line)
         return {"type": event["type"], "object": event["object"]}
     except (ValueError, KeyError, TypeError):
-        raise ClusterError(what, f"a line is no event: {line[:200].decode(errors='replace')}") from None
+        raise ClusterError(what, f"a line is not an event: {line[:200].decode(errors='replace')}") from None
 
 
 def _refused(what: str, status: int, told: bytes) -> ClusterError:

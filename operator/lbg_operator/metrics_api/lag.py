@@ -118,7 +118,7 @@ async def lag_within(reader: LagReader, namespace: str, group: str, *, within_s:
             return await reader(namespace, group)
     except TimeoutError:
         raise LagUnknown(
-            f"the broker of group {namespace}/{group} has not told its lag within {within_s:g} s"
+            f"the broker of group {namespace}/{group} has not returned the lag within {within_s:g} s"
         ) from None
 
 
@@ -137,7 +137,7 @@ async def metric_values(
     except SelectorError as error:
         return refused(error)
     if not groups:
-        return failed(HTTPStatus.NOT_FOUND, f'no group can be what labelSelector "{selector}" asks for')
+        return failed(HTTPStatus.NOT_FOUND, f'no group can match labelSelector "{selector}" asks for')
     reads = (lag_within(reader, namespace, group, within_s=within_s) for group in groups)
     lags = dict(zip(groups, await asyncio.gather(*reads, return_exceptions=True), strict=True))
     known: dict[str, int] = {}
@@ -238,8 +238,9 @@ def provider_of(
         return Ours(_ailing(api_service, registered))
     return Other(
         registered,
-        f"the external metrics of this cluster are served by {registered}, and there is one such API in a cluster: "
-        f"let it serve {LAG_METRIC} by label group (the operator's {LAG_GAUGE} has it), or install KEDA in its place",
+        f"the external metrics of this cluster are served by {registered}, and a cluster has one such API: "
+        f"configure it to serve {LAG_METRIC} by label group (the operator's {LAG_GAUGE} has it), or install KEDA "
+        "in its place",
     )
 
 

@@ -131,7 +131,7 @@ def _requirement(reading: _Reading) -> Requirement:
         case "<" | ">":
             value = _single(reading)
             if not _WHOLE.fullmatch(value):
-                raise SelectorError(f'"{value}" is no whole number, which {operator} compares')
+                raise SelectorError(f'"{value}" is not a whole number, which {operator} compares')
             return Requirement(key, operator, frozenset({value}))
     raise SelectorError(
         f'unable to parse requirement: found "{operator}", expected one of =, ==, !=, in, notin, <, >'
@@ -160,11 +160,11 @@ def _key(text: str) -> str:
     prefix, slash, name = text.rpartition("/")
     is_prefixed = len(prefix) <= PREFIX_MAX and _SUBDOMAIN.fullmatch(prefix) is not None
     if (slash and not is_prefixed) or len(name) > VALUE_MAX or not _NAME.fullmatch(name):
-        raise SelectorError(f'"{text}" is no name of a label')
+        raise SelectorError(f'"{text}" is not a name of a label')
     return text
 
 
 def _value(text: str) -> str:
     if text and (len(text) > VALUE_MAX or not _NAME.fullmatch(text)):
-        raise SelectorError(f'"{text}" is no value of a label')
+        raise SelectorError(f'"{text}" is not a value of a label')
     return text

@@ -135,7 +135,9 @@ def application(reader: LagReader, door: TlsContextSwitch, *, within_s: float, n
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not may(request):
-            response = _sent(failed(HTTPStatus.UNAUTHORIZED, "only the API server of this cluster may ask"))
+            response = _sent(
+                failed(HTTPStatus.UNAUTHORIZED, "only the API server of this cluster has access")
+            )
             response.force_close()
             return response
         try:
@@ -145,12 +147,12 @@ def application(reader: LagReader, door: TlsContextSwitch, *, within_s: float, n
         except web.HTTPNotFound:
             return _sent(failed(HTTPStatus.NOT_FOUND, f"there is no {request.path} here"))
         except web.HTTPMethodNotAllowed:
-            return _sent(failed(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not for this API"))
+            return _sent(
+                failed(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not a method of this API")
+            )
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
-            return _sent(
-                failed(HTTPStatus.INTERNAL_SERVER_ERROR, "this is a fault of the operator: see its log")
-            )
+            return _sent(failed(HTTPStatus.INTERNAL_SERVER_ERROR, "an error of the operator: see its log"))
 
     app = web.Application(middlewares=[guarded])
     app.add_routes([web.get(path, healthy) for path in HEALTH_PATHS])
@@ -220,7 +222,7 @@ async def _keep(
             standing = await ensure_serving_config(cluster, service, now=datetime.now(UTC))
             if standing.callers is None:
                 log.error(
-                    "the API server tells no certificate for aggregated APIs: nobody can ask for external metrics"
+                    "the API server publishes no certificate for aggregated APIs: no client can read external metrics"
                 )
             door.stand_on(standing)
             pause_s = look_every_s

@@ -93,7 +93,7 @@ class EmbeddedBrokerReconciler:
         return _Login(ADMINISTRATOR, password)
 
     async def _certificate(self, key: Key, broker: BrokerManifest) -> tuple[Certificate, bool]:
-        """What the manifest's Secret has, or else one of ours, renewed when that is due; whether it is ours."""
+        """The certificate of the manifest's Secret, or ours, renewed when due; whether it is ours."""
         named, hosts, cache = broker.embedded.tls_secret, hosts_of(broker), self._context.secrets
         secret = await (
             cache.own(key.namespace, tls_name(key.name)) if named is None else cache.named(key, named)

@@ -42,13 +42,13 @@ def rabbitmq_access(
     assert isinstance(engine, RabbitMQ)
     if admin is None:
         raise NotReachable(
-            f"Secret {engine.admin_secret} is missing in namespace {broker.metadata.namespace}: make it with username "
-            "and password of an administrator"
+            f"Secret {engine.admin_secret} is missing in namespace {broker.metadata.namespace}: create it with "
+            "username and password of an administrator"
         )
     if engine.ca_secret is not None and ca is None:
         raise NotReachable(
-            f"Secret {engine.ca_secret} is missing in namespace {broker.metadata.namespace}: make it with ca.crt, or "
-            "remove caSecretName"
+            f"Secret {engine.ca_secret} is missing in namespace {broker.metadata.namespace}: create it with ca.crt, "
+            "or remove caSecretName"
         )
     return Access(
         uris=engine.uris,
@@ -66,7 +66,7 @@ def _value(name: str, secret: Mapping[str, Any], key: str) -> str:
     try:
         value = b64decode(told).decode()
     except ValueError:
-        raise NotReachable(f"{key} of Secret {name} is no text") from None
+        raise NotReachable(f"{key} of Secret {name} is not text") from None
     return value if key == "ca.crt" else value.rstrip("\r\n")
 
 

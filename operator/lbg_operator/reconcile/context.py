@@ -67,7 +67,7 @@ class ApiFailures:
             rounds, what = self._rounds.setdefault(owner, _Rounds()), f"{kind.kind} {name}"
             last = rounds.before.get(what)
             if last is None or str(last.error) != str(error):
-                log.warning("%s: %s; it is tried again", owner, error)
+                log.warning("%s: %s; trying again", owner, error)
             rounds.now.setdefault(what, _Failure(error, began if last is None else last.since))
 
     def of(self, owner: Key) -> Unapplied:

@@ -41,7 +41,7 @@ def refusal_of(
     if broker is None:
         return Refusal(
             Reason.BROKER_NOT_FOUND,
-            f"there is no Broker {ref.name} in namespace {ref.namespace}: make it, or correct brokerRef",
+            f"there is no Broker {ref.name} in namespace {ref.namespace}: create it, or correct brokerRef",
         )
     if not broker.allows(group.metadata.namespace):
         return Refusal(
@@ -105,7 +105,7 @@ def deletion_costs(description: Description, pods: Iterable[str]) -> dict[str, i
     when nobody knows."""
     work = description.work_of_members
     if work is UNKNOWN:
-        raise ValueError("the members could not be asked")
+        raise ValueError("the members could not be read")
     return {pod: work.get(pod, 0) for pod in pods}
 
 

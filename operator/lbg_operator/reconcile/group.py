@@ -150,7 +150,7 @@ class GroupReconciler:
 
     async def _not_followed(self, key: Key, manifest: WatchedObject, why: str) -> None:
         if "deletionTimestamp" in manifest["metadata"]:
-            nothing = "its manifest cannot be followed, and nothing is known of its broker side"
+            nothing = "its manifest is invalid, and its state on the broker is unknown"
             await self._deletion.let_go(key, nothing)
         else:
             if not self._provisioner.was_done(key, manifest["metadata"].get("uid", "")):

@@ -21,7 +21,7 @@ from lbg_operator.resources.names import credentials_name, sessions_name
 from lbg_operator.status.conditions import Reason
 
 FINALIZER = "lbg.dev/finalizer"
-NEVER_MADE = "nothing of it is on a broker, as it was never provisioned"
+NEVER_MADE = "it has no objects on a broker, because it was never provisioned"
 """The last words about a group for which no change on a broker was begun."""
 
 
@@ -73,10 +73,10 @@ class GroupDeletion:
             return None
         if group.deletion_policy == "Retain":
             return await self.let_go(
-                key, f"queues and user of {group.spec.name} stay on the broker, as deletionPolicy says"
+                key, f"queues and user of {group.spec.name} stay on the broker, because of deletionPolicy"
             )
         if (anothers := self._anothers(group)) is not None:
-            return await self.let_go(key, f"nothing of it is on the broker: {anothers}")
+            return await self.let_go(key, f"it has no objects on the broker: {anothers}")
         gone_s = self._since_deletion_s(manifest["metadata"]["deletionTimestamp"])
         if self._context.store.get(BROKER, broker_key(group)) is None and gone_s >= BROKER_GONE_S:
             return await self.let_go(
@@ -95,7 +95,7 @@ class GroupDeletion:
                     f"{group.spec.name} is left there",
                 )
             if self._was_tried(key, group):
-                why = f"the broker cannot be used now: {group.drain_timeout_s} s are waited for it"
+                why = f"the broker cannot be used now: waiting up to {group.drain_timeout_s} s for it"
                 self._tell(key, "DeletionWaits", why, type="Warning")
             return STEP_S
         if not is_made and (why := await self._not_owned(key, group, reach)):
@@ -131,7 +131,7 @@ class GroupDeletion:
         return broker_key(group) in self._context.checked or self._context.now() - began >= TRY_S
 
     def _anothers(self, group: GroupManifest) -> str | None:
-        """Why the group of this name on the broker is not this one's, None where it is."""
+        """Reason why the broker's group of this name is another one, None if it is this one."""
         refusal = refusal_of(group, self._context.broker(broker_key(group)), self._context.namesakes(group))
         is_never_made = refusal is not None and refusal.reason in (
             Reason.NAME_TAKEN,
@@ -149,7 +149,7 @@ class GroupDeletion:
         return await self._context.secrets.own(key.namespace, credentials_name(key.name)) is not None
 
     async def _not_owned(self, key: Key, group: GroupManifest, reach: Reach) -> str:
-        """Why nothing of a group that was never seen whole is on the broker, empty where something may be."""
+        """Reason why a group that was never complete has nothing on the broker, empty if it may have."""
         if key in self._owned:
             return ""
         try:
@@ -158,14 +158,16 @@ class GroupDeletion:
         except (GroupNotFound, GroupDiffers, NotOwned) as error:
             return _left(group, error)
         except (TimeoutError, ProvisioningError) as error:
-            log.debug("%s: whose it is on the broker is not known: %s", key, error)
+            log.debug("%s: its owner on the broker is unknown: %s", key, error)
         else:
             self._owned.add(key)
         return ""
 
     async def _is_drained(self, key: Key, group: GroupManifest) -> bool:
         """True if nothing waits any more, or nobody is there who could work it off."""
-        self._tell(key, "Draining", f"members have {group.drain_timeout_s} s to work off what waits")
+        self._tell(
+            key, "Draining", f"members have {group.drain_timeout_s} s to process the remaining messages"
+        )
         self._context.looks.watch(key, broker_key(group), group.spec)
         look = await self._context.looks.fresh(key)
         if look is None or look.is_missing:
@@ -203,7 +205,7 @@ class GroupDeletion:
                 return await self.let_go(key, f"{group.spec.name} could not be deleted on the broker: {why}")
             self._tell(key, "DeletionWaits", why, type="Warning")
             return STEP_S
-        said = "" if not left else f"; {left} messages that waited were deleted with it"
+        said = "" if not left else f"; {left} waiting messages were deleted with it"
         return await self.let_go(key, f"queues and user of {group.spec.name} are deleted on the broker{said}")
 
     def _tell(self, key: Key, reason: str, message: str, *, type: str = "Normal") -> None:
@@ -223,8 +225,8 @@ def _left(group: GroupManifest, error: GroupNotFound | GroupDiffers | NotOwned) 
     match error:
         case GroupDiffers():
             diff = "; ".join(error.diff)
-            return f"{name} stays on the broker, as it is not what the manifest says: {diff}"
+            return f"{name} stays on the broker, because it differs from the manifest: {diff}"
         case NotOwned():
             what = "; ".join(error.what)
-            return f"nothing of it is on the broker, and what has its name there stays: {what}"
+            return f"it has no objects on the broker; objects of others with its name stay: {what}"
     return f"nothing of {name} is on the broker"

@@ -133,7 +133,7 @@ class LagCounts:
                 took_s = self._now() - began
                 pause_s = max(EVERY_S, took_s / BUSY_SHARE) - took_s
             except (TimeoutError, ProvisioningError) as error:
-                log.debug("lags are not known: %s", error or "no answer")
+                log.debug("lags are unknown: %s", error or "no answer")
                 pause_s = FAILED_S
             except Exception:  # a bug of ours: the surveys go on
                 log.exception("counting lags failed")

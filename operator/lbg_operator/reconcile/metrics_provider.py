@@ -121,7 +121,7 @@ class MetricsProviders:
         try:
             is_new = await self.look()
         except ClusterError as error:
-            log.warning("who provides metrics is not known: %s", error)
+            log.warning("the provider of metrics is unknown: %s", error)
             return False
         if is_new:
             log.info("metrics: %s %s", type(self.provider).__name__, self.ailment)

@@ -22,7 +22,7 @@ LIMIT_S = 30.0
 """For one group's changes on a broker. What is left undone is done in the next round."""
 
 CHECK_AFTER_S = 600.0
-"""What no look shows (permissions, policies, bindings) is compared again after this long,"""
+"""Objects that no survey shows (permissions, policies, bindings) are compared again after this long,"""
 CHECK_EVERY_S = 4.0
 """and of hundreds of groups one in so many seconds: a comparison costs 12 ms here and 23 ms of the broker's CPU."""
 MADE_AT_ONCE = 8
@@ -93,7 +93,7 @@ class Provisioner:
             key, credentials_of(group, self._logins[key]), now=self._context.now()
         )
         if (about := self._context.store.get(GROUP, key)) is not None:
-            message = f"Secret {name} is made again as it was: the broker cannot be used for another password"
+            message = f"Secret {name} is recreated unchanged: the broker is not available for a new password"
             self._context.announce(about, type="Normal", reason="Repaired", message=message)
         return True
 
@@ -109,7 +109,7 @@ class Provisioner:
             async with asyncio.timeout(TURN_S):
                 await turns.acquire()
         except TimeoutError:
-            return Unreachable(f"group {group.spec.name} waits until others were made on the broker")
+            return Unreachable(f"group {group.spec.name} waits until other groups are provisioned")
         try:
             async with asyncio.timeout(LIMIT_S):
                 created = await create_group(reach.admin, group.spec, password=login.password, finish=True)

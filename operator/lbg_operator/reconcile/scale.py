@@ -47,7 +47,7 @@ class DeploymentScaling:
             return deployment, float("inf")
         since = self._waiting_since.setdefault(key, self._context.now())
         if self._context.now() - since >= PATIENCE_S:
-            log.warning("%s: scaled in to %d without knowing who serves which queue", key, wanted)
+            log.warning("%s: scaled in to %d while the active members are unknown", key, wanted)
             return deployment, float("inf")
         kept = copy.deepcopy(deployment)
         kept["spec"]["replicas"] = has
@@ -215,7 +215,7 @@ class SessionScaling:
             log.warning("%s: session %s could not be closed: %s", key, session, error or "no answer")
             return
         if (manifest := self._context.store.get(GROUP, key)) is not None:
-            message = f"session {session} gets nothing new: its consumer is to go when it is worked off"
+            message = f"session {session} gets no new messages: its consumer is removed when it has ended"
             self._context.announce(manifest, type="Normal", reason="SessionClosed", message=message)
 
 

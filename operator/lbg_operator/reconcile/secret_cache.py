@@ -118,5 +118,5 @@ async def _end(ending: Collection[_Named]) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     for one in ending:  # whoever waits for it
-        one.failure = one.failure or ClusterError("watch a Secret", "nobody names it any more")
+        one.failure = one.failure or ClusterError("watch a Secret", "no Broker names it any more")
         one.answered.set()

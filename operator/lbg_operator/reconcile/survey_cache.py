@@ -64,7 +64,7 @@ often as the time of a status moves."""
 LIMIT_S = 20.0
 """Of one look at all groups of a broker."""
 
-NOT_ANY_MORE = "it is not looked at any more"
+NOT_ANY_MORE = "it is not surveyed any more"
 
 Found = Mapping[str, Description | ProvisioningError]
 Survey = Callable[[Mapping[str, GroupSpec]], Awaitable[Found]]
@@ -250,7 +250,7 @@ class SurveyCache:
         except AdminError as error:
             why = str(error)
         except Exception as error:  # a bug of ours: the next look may go well, and this one is unknown
-            log.exception("a look at %d groups failed", len(groups))
+            log.exception("a survey of %d groups failed", len(groups))
             why = f"{type(error).__name__}: {error}"
         for group in groups & one.specs.keys():
             seen = found.get(one.specs[group].name)
@@ -273,7 +273,7 @@ class SurveyCache:
             self._timestamp(),
             last.number + 1 if last is not None else 1,
             seen if isinstance(seen, Description) else None,
-            "" if is_good else why or str(seen or "it was not looked at"),
+            "" if is_good else why or str(seen or "it was not surveyed"),
             isinstance(seen, GroupNotFound),
             before=None if last is None else last.description or last.before,
             begun_at=begun_at,

@@ -159,7 +159,7 @@ def _app_container(pod: Mapping[str, Any], name: str | None) -> dict[str, Any]:
     containers: list[dict[str, Any]] = pod["containers"]
     if any(one.get("name") == SIDECAR for one in [*containers, *pod.get("initContainers", [])]):
         raise ManifestError(
-            f"{_TEMPLATE}: container {SIDECAR}", "is what the operator puts in: remove or rename it"
+            f"{_TEMPLATE}: container {SIDECAR}", "is added by the operator: remove or rename it"
         )
     if name is None:
         return containers[0]
@@ -168,7 +168,7 @@ def _app_container(pod: Mapping[str, Any], name: str | None) -> dict[str, Any]:
             return one
     there = ", ".join(str(one.get("name")) for one in containers)
     raise ManifestError(
-        "spec.consumer.app.container", f"{name!r} is none of the template's containers: {there}"
+        "spec.consumer.app.container", f"{name!r} is not a container of the template: {there}"
     )
 
 
@@ -219,7 +219,7 @@ def _require_journal_volume(group: GroupManifest, pod: Mapping[str, Any]) -> Non
     if journal is not None and journal.volume is not None and journal.volume not in there:
         raise ManifestError(
             "spec.consumer.sidecar.journal.volume",
-            f"{journal.volume!r} is none of the template's volumes: {', '.join(map(str, there)) or 'it has none'}",
+            f"{journal.volume!r} is not a volume of the template: {', '.join(map(str, there)) or 'it has none'}",
         )
 
 

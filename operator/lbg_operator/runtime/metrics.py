@@ -22,13 +22,13 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._rounds = Counter(
             "lbg_operator_reconciles",
-            "Rounds made, by kind and outcome.",
+            "Reconciliations by kind and outcome.",
             ("kind", "outcome"),
             registry=self.registry,
         )
         self._seconds = Histogram(
             "lbg_operator_reconcile_seconds",
-            "How long a round takes.",
+            "Duration of a reconciliation.",
             ("kind",),
             buckets=ROUND_BUCKETS_S,
             registry=self.registry,
@@ -60,7 +60,7 @@ class _Seen(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         silence = GaugeMetricFamily(
             "lbg_operator_watch_silence_seconds",
-            "For how long the oldest write of a status has not come back through the watch.",
+            "Age of the oldest status write that the watch has not reported.",
             labels=("kind",),
         )
         for kind in (GROUP, BROKER):
@@ -73,7 +73,7 @@ class _Seen(Collector):
     def _conditions(self, kind: Kind, word: str) -> GaugeMetricFamily:
         family = GaugeMetricFamily(
             f"lbg_operator_{word}_condition",
-            f"1 for the status that a condition of a {word} has, 0 for the others; none where nobody asks for it.",
+            f"1 for the present status of a condition of a {word}, 0 for the others; absent if not requested.",
             labels=("namespace", word, "type", "status"),
         )
         for key, seen in self._store.all(kind):
@@ -83,13 +83,13 @@ class _Seen(Collector):
         return family
 
     def _groups(self) -> Iterator[GaugeMetricFamily]:
-        lag = _family("lag_messages", "Messages ready or not acknowledged yet.")
-        members = _family("members", "Members that have joined.")
+        lag = _family("lag_messages", "Ready and unacknowledged messages.")
+        members = _family("members", "Members in the group.")
         dead = _family("dead_letters", "Messages among the dead letters.")
-        unrouted = _family("unrouted_messages", "Messages published with a routing key that no queue takes.")
-        partitions = _family("partitions", "Partitions or queues, by how they are served.", "status")
+        unrouted = _family("unrouted_messages", "Messages whose routing key matches no queue.")
+        partitions = _family("partitions", "Partitions or queues by status.", "status")
         stranded = _family("stranded_sessions", "Sessions that have messages and no consumer.")
-        scheduled = _family("scheduled_replicas", "The fewest consumers that the schedule asks for now.")
+        scheduled = _family("scheduled_replicas", "Present least number of consumers by the schedule.")
         for key, seen in self._store.all(GROUP):
             _add(scheduled, key, seen.get("status", {}).get("scaling", {}).get("minReplicas"))
             look = self._surveys.latest(key)

@@ -64,9 +64,7 @@ def lag_reader(world: ReconcileContext) -> LagReader:
         try:
             group = world.group(manifest)
         except ManifestError as error:
-            raise LagUnknown(
-                f"the manifest of group {namespace}/{name} cannot be followed: {error}"
-            ) from None
+            raise LagUnknown(f"the manifest of group {namespace}/{name} is invalid: {error}") from None
         reach = world.reach.get(broker_key(group))
         if reach is None:
             raise LagUnknown(f"the broker of group {namespace}/{name} cannot be reached")
@@ -255,13 +253,13 @@ class OperatorProcess:
         for kind in (GROUP, BROKER):
             silent_s = self._liveness.silent_s(kind, time.monotonic())
             if silent_s > SILENT_S:
-                return f"the watch of {kind.plural} has not told of a write for {silent_s:.0f} s"
+                return f"the watch of {kind.plural} has not reported a write for {silent_s:.0f} s"
         for workers in (self._groups, self._brokers):
             if workers.longest_round_s > STUCK_S:
-                return f"a round hangs for {workers.longest_round_s:.0f} s"
+                return f"a reconciliation has been running for {workers.longest_round_s:.0f} s"
         for task in self._beside:
             if task.done():  # for a bug of ours: none of them ends
-                return f"what looks after {task.get_name()} has ended"
+                return f"the task of {task.get_name()} has ended"
         return ""
 
     def unready(self) -> str:
@@ -289,7 +287,7 @@ class OperatorProcess:
                 for kind, seen in await missed(self._cluster, self._store, self.settings.watched):
                     self._told(kind, Key.of(seen), seen, True)
             except ClusterError as error:
-                log.warning("what is gone is not known: %s", error)
+                log.warning("deleted objects are unknown: %s", error)
 
     def _told(self, kind: Kind, key: Key, seen: WatchedObject, is_gone: bool) -> None:
         take(self._store, kind, seen, is_gone=is_gone)

@@ -110,16 +110,18 @@ class WorkQueue:
             if wait_s is not None and wait_s <= 0:
                 outcome = "retry"
         except ClusterError as error:
-            log.warning("%s %s: %s; it is tried again", self._name, key, error)
+            log.warning("%s %s: %s; trying again", self._name, key, error)
             outcome, wait_s = "retry", 0.0
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            log.exception("%s %s: something that the round waited for was cancelled", self._name, key)
+            log.exception(
+                "%s %s: the reconciliation waited for something that was cancelled", self._name, key
+            )
             outcome, wait_s = "error", 0.0
         except Exception:  # a bug of ours must not end the work on this object, nor on the others
-            log.exception("%s %s: the round failed; it is tried again", self._name, key)
+            log.exception("%s %s: the reconciliation failed; trying again", self._name, key)
             outcome, wait_s = "error", 0.0
         finally:
             self._done(outcome, time.monotonic() - worker.began)

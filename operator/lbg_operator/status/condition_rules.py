@@ -242,7 +242,7 @@ def scaled(facts: Observation) -> Condition:
         return Condition(Reason.SESSIONS_UNKNOWN, facts.unread)
     return Condition(
         Reason.SESSIONS_ENDING,
-        f"scaling in to {waits.wanted} waits until these are worked off: {waits.sessions}",
+        f"scaling in to {waits.wanted} waits for the end of these sessions: {waits.sessions}",
     )
 
 
@@ -267,7 +267,7 @@ def degraded(group: GroupManifest, facts: Observation) -> Condition:
         queues = [f"queue {one.queue}: {', '.join(one.poisoned_keys) or 'no key'}" for one in poisoned]
         return Condition(Reason.POISONED, "; ".join(queues[:QUEUES_NAMED_MAX]))
     if held_back := description.held_back:
-        queues = [f"queue {one.queue}: {one.put_off} handoffs in a row" for one in held_back]
+        queues = [f"queue {one.queue}: {one.put_off} handoffs postponed in a row" for one in held_back]
         return Condition(Reason.HANDOFFS_PUT_OFF, "; ".join(queues[:QUEUES_NAMED_MAX]))
     if stranded := stranded_of(description, facts.now_s):
         return Condition(Reason.SESSIONS_STRANDED, stranded)
@@ -287,7 +287,7 @@ def not_taken(unapplied: Unapplied) -> Condition | None:
 
 
 def _pods_failing(facts: Observation) -> str:
-    """What keeps pods from being made, what keeps them from running, and what the Deployment concludes from that
+    """Reasons for pods that are not created or do not run, and the Deployment's conclusion from that
     (Kubernetes: "Deployment status")."""
     said = {one["type"]: one for one in (facts.workload or {}).get("conditions", ())}
     refused, progress = said.get("ReplicaFailure", {}), said.get("Progressing", {})

@@ -60,7 +60,7 @@ class Reason(enum.Enum):
     BROKER_UNREACHABLE = (
         Type.PROVISIONED,
         State.UNKNOWN,
-        "The broker does not answer. Consumers go on without the operator; it tries again by itself.",
+        "The broker does not answer. Consumers continue without the operator, which tries again by itself.",
     )
     BROKER_DENIES = (
         Type.PROVISIONED,
@@ -70,122 +70,129 @@ class Reason(enum.Enum):
     GROUP_DIFFERS = (
         Type.PROVISIONED,
         State.FALSE,
-        "A group of this name with other attributes is on the broker: nothing was changed there. Set groupName to "
-        "another name, or make the manifest say what is there. For another number of queues, run `lbg group "
-        "repartition`.",
+        "The broker has a group of this name with other attributes; nothing was changed there. Set groupName to "
+        "another name, or change the manifest. For another number of queues, run `lbg group repartition`.",
     )
     NOT_BEGUN = (
         Type.PROVISIONED,
         State.UNKNOWN,
-        "Nothing is done on the broker before the group's finalizer and the Secret of its user are written, which the "
-        "API server did not do; the message has its words.",
+        "The API server did not write the group's finalizer or the Secret of its user, which must exist before a "
+        "change on the broker; the message has its error.",
     )
-    UNSUPPORTED = (Type.PROVISIONED, State.FALSE, "This engine cannot do what the manifest asks for.")
+    UNSUPPORTED = (Type.PROVISIONED, State.FALSE, "The engine does not support this manifest.")
     PROVISIONING_FAILED = (
         Type.PROVISIONED,
         State.FALSE,
-        "The broker refused a change; the message says which.",
+        "The broker refused a change; the message has the change.",
     )
 
     SERVED = (Type.READY, State.TRUE, "Every queue is served by a member.")
     PUBLISHING_ONLY = (
         Type.READY,
         State.TRUE,
-        "The group has no consumers of the operator's, and can be published to.",
+        "The group accepts messages, and the operator runs no consumers for it.",
     )
     NOT_PROVISIONED = (Type.READY, State.FALSE, "The group is not on the broker yet: see Provisioned.")
     NO_MEMBERS = (
         Type.READY,
         State.FALSE,
-        "No member has joined: look at the pods. A sidecar joins once its application is ready.",
+        "No member has joined: check the pods. A sidecar joins when its application is ready.",
     )
     UNSERVED = (Type.READY, State.FALSE, "Some queues have no active member.")
-    SCALED_TO_ZERO = (Type.READY, State.FALSE, "There are to be no consumers (replicas 0).")
-    NOT_OBSERVED = (Type.READY, State.UNKNOWN, "The broker could not be read, so nobody knows.")
+    SCALED_TO_ZERO = (Type.READY, State.FALSE, "The manifest asks for no consumers (replicas 0).")
+    NOT_OBSERVED = (Type.READY, State.UNKNOWN, "The broker could not be read.")
     NOT_APPLIED = (
         Type.READY,
         State.UNKNOWN,
-        "What this generation of the manifest asks for is not all there: the message has the API server's words, or "
-        "see Provisioned. What was there before goes on.",
+        "This generation of the manifest is not completely applied: the message has the API server's error, or see "
+        "Provisioned. The previous state continues.",
     )
 
     SCALING = (Type.SCALING_ACTIVE, State.TRUE, "The autoscaler gets its metrics and may change replicas.")
     SCHEDULED = (
         Type.SCALING_ACTIVE,
         State.TRUE,
-        "The consumers follow the schedule alone, as the manifest has no target.",
+        "The consumers follow the schedule alone, because the manifest has no target.",
     )
     NOT_ASKED = (Type.SCALING_ACTIVE, State.FALSE, "The manifest has no scaling.")
     METRICS_MISSING = (
         Type.SCALING_ACTIVE,
         State.FALSE,
-        "The autoscaler gets no metrics; the message says what is missing in the cluster.",
+        "The autoscaler gets no metrics; the message has what the cluster lacks.",
     )
     AT_ZERO = (
         Type.SCALING_ACTIVE,
         State.FALSE,
-        "Replicas are 0, which an autoscaler leaves as it is: set replicas to begin again.",
+        "Replicas are 0, which an autoscaler does not change: set replicas to start again.",
     )
-    SCALING_NOT_OBSERVED = (Type.SCALING_ACTIVE, State.UNKNOWN, "The autoscaler has not said anything yet.")
+    SCALING_NOT_OBSERVED = (
+        Type.SCALING_ACTIVE,
+        State.UNKNOWN,
+        "The autoscaler has not reported a status yet.",
+    )
 
-    AS_ASKED = (Type.SCALED, State.TRUE, "There are as many consumers as were asked for.")
+    AS_ASKED = (Type.SCALED, State.TRUE, "The number of consumers is the requested one.")
     SESSIONS_ENDING = (
         Type.SCALED,
         State.FALSE,
-        "Fewer consumers wait until the sessions of those that are to go are worked off; the message names them.",
+        "Scale-in waits until the sessions of the pods to be removed have ended; the message names them.",
     )
     SESSIONS_UNKNOWN = (
         Type.SCALED,
         State.UNKNOWN,
-        "Fewer consumers wait: the broker could not be read, so nobody knows what their sessions still have.",
+        "Scale-in waits: the broker could not be read, so the messages of the sessions are unknown.",
     )
 
-    REACHABLE = (Type.READY, State.TRUE, "Groups can be made on this broker.")
-    STARTING = (Type.READY, State.FALSE, "The broker's pod is not ready yet: look at it if that lasts.")
+    REACHABLE = (Type.READY, State.TRUE, "Groups can be created on this broker.")
+    STARTING = (Type.READY, State.FALSE, "The broker's pod is not ready yet: check it if this lasts.")
     SECRET_MISSING = (
         Type.READY,
         State.FALSE,
-        "A Secret that the manifest names is missing or lacks a key: the message says which.",
+        "A Secret of the manifest is missing or lacks a key; the message names it.",
     )
     LOGIN_REFUSED = (
         Type.READY,
         State.FALSE,
         "The broker refuses the administrator's login: correct the Secret; the operator tries again by itself.",
     )
-    NOT_SUPPORTED = (Type.READY, State.FALSE, "What answers cannot carry groups; the message says why.")
+    NOT_SUPPORTED = (
+        Type.READY,
+        State.FALSE,
+        "The server at this address does not support groups; the message has the reason.",
+    )
     NOT_REACHED = (
         Type.READY,
         State.UNKNOWN,
         "The broker does not answer. Members and publishers do not need the operator; it tries again by itself.",
     )
-    NOT_CHECKED = (Type.READY, State.UNKNOWN, "The manifest is not followed: see Accepted.")
+    NOT_CHECKED = (Type.READY, State.UNKNOWN, "The manifest is not applied: see Accepted.")
 
-    AS_EXPECTED = (Type.DEGRADED, State.FALSE, "Nothing is wrong that is known of.")
+    AS_EXPECTED = (Type.DEGRADED, State.FALSE, "No problem is known.")
     POISONED = (
         Type.DEGRADED,
         State.TRUE,
-        "A message fails again and again and its key waits: mend the application, or set whenExhausted to DeadLetter.",
+        "A message fails repeatedly and its key waits: repair the application, or set whenExhausted to DeadLetter.",
     )
-    STALLED = (Type.DEGRADED, State.TRUE, "A queue has messages and gives none to its member.")
+    STALLED = (Type.DEGRADED, State.TRUE, "A queue has messages and delivers none to its member.")
     HANDOFFS_PUT_OFF = (
         Type.DEGRADED,
         State.TRUE,
-        "A queue should move and stays, because calls of the application do not end in time; it is tried again, each "
-        "time with more of it.",
+        "The handoff of a queue is postponed, because calls of the application do not end in time; each further "
+        "attempt waits longer.",
     )
-    REPAIR_NEEDED = (Type.DEGRADED, State.TRUE, "Something of the group is missing or changed on the broker.")
+    REPAIR_NEEDED = (Type.DEGRADED, State.TRUE, "An object of the group is missing or changed on the broker.")
     PODS_FAILING = (
         Type.DEGRADED,
         State.TRUE,
-        "Pods of the consumers, or that of the broker, are not made, do not start, or end again and again; the message "
-        "has the reason of each.",
+        "Pods of the consumers or of the broker are not created, do not start, or end repeatedly; the message has the "
+        "reason of each.",
     )
     SECRET_LOST = (
         Type.DEGRADED,
         State.TRUE,
-        "The Secret of the group's user was deleted, the operator that began since never saw the password, and the "
-        "broker cannot be used to give the user another one. Consumers that run go on and stay as they are; a pod that "
-        "starts waits. Once the broker can be used the Secret is made again, with another password.",
+        "The Secret of the group's user was deleted before the operator started, and the broker is not available to "
+        "set another password. Running consumers continue unchanged; a new pod waits. When the broker is available, "
+        "the operator recreates the Secret with another password.",
     )
     CLUSTER_REFUSES = (
         Type.DEGRADED,
@@ -195,32 +202,32 @@ class Reason(enum.Enum):
     APPLY_FAILS = (
         Type.DEGRADED,
         State.TRUE,
-        "The API server did not do what it was asked for one of the objects, for a cause that may pass; the message "
-        "has its words. It is tried again.",
+        "The API server failed on a request for one of the objects, for a cause that may pass; the message has its "
+        "error. The operator tries again.",
     )
     SESSIONS_STRANDED = (
         Type.DEGRADED,
         State.TRUE,
-        "Sessions have messages and no consumer, and nobody else gets these: look at the pods of the same names.",
+        "Sessions have messages and no consumer; no other session gets these. Check the pods of the same names.",
     )
     BROKER_ALARM = (
         Type.DEGRADED,
         State.TRUE,
-        "A node of the broker is down, or short of memory or disk, and then publishers wait until there is room; the "
-        "message says which.",
+        "A node of the broker is down, or is short of memory or disk, so that publishers wait; the message names the "
+        "node.",
     )
     VOLUME_REFUSED = (
         Type.DEGRADED,
         State.TRUE,
-        "The cluster refuses the volume as the manifest has it, and the message says why. The broker goes on with the "
-        "volume that it has.",
+        "The cluster refuses the volume of the manifest; the message has the reason. The broker continues with its "
+        "present volume.",
     )
     SCHEDULE_INVALID = (
         Type.DEGRADED,
         State.TRUE,
-        "An entry of scaling.schedule cannot be followed and does not count; the message says why. All else goes on.",
+        "An entry of scaling.schedule is invalid and ignored; the message has the reason. The other entries apply.",
     )
-    NOT_KNOWN = (Type.DEGRADED, State.UNKNOWN, "The broker could not be read, so nobody knows.")
+    NOT_KNOWN = (Type.DEGRADED, State.UNKNOWN, "The broker could not be read.")
 
     NEEDS_A_CHANGE = (
         Type.STALLED,

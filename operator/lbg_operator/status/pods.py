@@ -76,7 +76,9 @@ def missing(workload: Mapping[str, Any], since_s: float, now_s: float) -> str:
     made, wanted = workload["status"].get("replicas"), workload["replicas"]
     if not are_missing(workload) or now_s - since_s < MISSING_AFTER_S:
         return ""
-    return f"{made} of {wanted} pods are made, and no more: the events of the StatefulSet say why, as a quota"
+    return (
+        f"{made} of {wanted} pods exist: the events of the StatefulSet have the reason, for instance a quota"
+    )
 
 
 def are_missing(workload: Mapping[str, Any]) -> bool:
@@ -123,7 +125,7 @@ def _troubles_of(pod: Mapping[str, Any], mounts: Mounts) -> Iterator[_Trouble]:
         patience_s = ATTACHED_AFTER_S if mounts.has_claims else UNMOUNTED_AFTER_S
         what = f" ({', '.join(mounts.named)})" if mounts.named else ""
         yield _Trouble(
-            f"ContainerCreating: its volumes{what} or its network are not there; its events say what is missing",
+            f"ContainerCreating: its volumes{what} or its network are missing; its events have the details",
             _moment(scheduled["lastTransitionTime"]) + patience_s,
         )
     for one in containers:

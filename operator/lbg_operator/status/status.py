@@ -83,7 +83,7 @@ def scheduling_news(former: Mapping[str, Any], now: Mapping[str, Any]) -> Iterat
         case Why.SCHEDULE:
             yield StatusEvent("Normal", REASON, f"{least}: scaling.schedule[{now['entry']}] is in force")
         case _:
-            why = f"scaling.schedule[{now['entry']}] asks for more than maxReplicas and the queues allow"
+            why = f"scaling.schedule[{now['entry']}] asks for more than maxReplicas or the queues allow"
             yield StatusEvent("Warning", REASON, f"{least}: {why}")
 
 
@@ -101,7 +101,7 @@ def _second_after(floor: Floor) -> str:
 
 
 TIME_ALONE_S = 300.0
-"""That nothing changed for another half minute is not worth a write for each of hundreds of groups."""
+"""Interval of writes of the times alone: an unchanged half minute is no reason to write hundreds of groups."""
 
 _TIMES = ("observedTime", "lagTime")
 _NUMBERS = frozenset({"lag", *_TIMES})

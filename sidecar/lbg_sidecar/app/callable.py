@@ -47,7 +47,7 @@ def _verdict_of(answer: object) -> Verdict:
         return ACK
     if isinstance(answer, Verdict) and answer.kind is not Kind.INTERRUPTED:
         return answer
-    return retry(f"the handler returned {type(answer).__name__}, which is no verdict")
+    return retry(f"the handler returned {type(answer).__name__}, which is not a verdict")
 
 
 def _failure(error: BaseException) -> Verdict:
@@ -191,9 +191,7 @@ class _ThreadChannel:
     def abort(self, messages: Collection[Message]) -> None:
         """A thread cannot be stopped. The call keeps its slot and its key until it returns."""
         if messages:
-            log.warning(
-                "%d calls of a blocking handler should stop and cannot: waiting for them", len(messages)
-            )
+            log.warning("%d calls of a blocking handler cannot be stopped: waiting for them", len(messages))
 
     async def stop(self, grace_s: float) -> None:
         self._calls = None

@@ -33,7 +33,7 @@ def parse_reported(value: object) -> tuple[tuple[StreamRuns, ...], Committed | N
     if not isinstance(value, dict):
         return parse_processed(value), None
     if not value.keys() & {"processed", "committed"}:
-        raise ValueError('neither "processed" nor "committed" is in what the application knows')
+        raise ValueError('neither "processed" nor "committed" is in the answer of the application')
     committed = value.get("committed")
     return parse_processed(value.get("processed", [])), None if committed is None else parse_committed(
         committed
@@ -49,7 +49,7 @@ def parse_committed(value: object) -> Committed:
             epoch = None
     if not _is_number(number):
         raise ValueError(
-            f"what is committed of a session is {value!r:.80}, not a number from 0, or it and its epoch"
+            f"the committed position of a session is {value!r:.80}, not a number from 0, or it and its epoch"
         )
     return Committed(number, epoch)
 
@@ -237,11 +237,11 @@ async def report_positions(handler: object, calls: Calls) -> None:
             calls.committed(*parse_committed(await _said(committed(calls.session))))
     except Exception as error:
         raise AppError(
-            f"the handler cannot say what it has processed: {type(error).__name__}: {error}"
+            f"the handler failed to return its processed positions: {type(error).__name__}: {error}"
         ) from error
 
 
-ASKED_ANEW = "it is asked anew how far its session is"
+ASKED_ANEW = "the session's position is requested again"
 
 
 class PositionRequests:
@@ -260,7 +260,7 @@ class PositionRequests:
             try:
                 await report_positions(self._handler, calls)
             except AppError as error:
-                log.warning("%s; asking again in %g s", error, ASK_EVERY_S)
+                log.warning("%s; trying again in %g s", error, ASK_EVERY_S)
                 await asyncio.sleep(ASK_EVERY_S)
             else:
                 calls.ready(True)

@@ -138,7 +138,7 @@ def batch_item(message: Message) -> str:
 
 
 def _stamped(message: Message) -> str:
-    """What `attributes` says of a message with the stamp alone, as JSON: a third of the time of a dict that is dumped
+    """`attributes` of a message with the stamp alone, as JSON: a third of the time of a dict that is dumped
     (tests/sidecar/app/test_cloudevents.py holds both to the same)."""
     held = message.held
     name = _quoted(message.id)

@@ -329,7 +329,7 @@ class CommandChannel:
 
     def _tell_ready(self, is_ready: bool) -> None:
         if self._calls is not None:
-            why = f"the command ends again and again: {shlex.join(self.command)}"
+            why = f"the command ends repeatedly: {shlex.join(self.command)}"
             self._calls.ready(is_ready, "" if is_ready else why)
 
     def _complain(self, line: bytes, error: ValueError | None = None) -> None:
@@ -339,7 +339,7 @@ class CommandChannel:
             shown = line[:120].decode("utf-8", "replace")
             why = error or f"a line of more than {LINE_MAX_BYTES} bytes"
             log.warning(
-                "the command wrote a line that is no verdict: %s: %r. It must write one line of JSON for each "
+                "the command wrote a line that is not a verdict: %s: %r. It must write one line of JSON for each "
                 "message, and anything else to its standard error; more such lines are ignored silently",
                 why,
                 shown,

@@ -255,7 +255,7 @@ class ReplyReader:
         if self._status == 101:
             raise ReplyError("the reply switches the protocol")
         if 0 < self._status < 100:
-            raise ReplyError(f"the reply's status is none of HTTP: {self._status:03}")
+            raise ReplyError(f"the reply's status is not one of HTTP: {self._status:03}")
         if self._coding is not None and self._coding.lower() != b"chunked":
             raise ReplyError(f"the reply's transfer encoding cannot be read: {self._coding[:80]!r}")
         if self._body_bytes > self._body_max_bytes:

@@ -194,7 +194,7 @@ async def text_frame(socket: web.WebSocketResponse, received: Callable[[], None]
         if message.type is WSMsgType.PING:
             await socket.pong(message.data)
         elif message.type is not WSMsgType.PONG:
-            raise Gone("the other side closed it")
+            raise Gone("the application closed it")
 
 
 log = logging.getLogger("lbg.member")
@@ -258,10 +258,10 @@ class StreamChannel:
     def request_position(self) -> None:
         """By the hello of its next connection."""
         if self._calls is not None:
-            self._calls.ready(False, "it is asked anew how far its session is")
+            self._calls.ready(False, "the session's position is requested again")
         if self._connection is not None:
             self._connection.end(
-                WSCloseCode.SERVICE_RESTART, "connect again, and say how far your session is"
+                WSCloseCode.SERVICE_RESTART, "connect again, with the committed position in the hello"
             )
 
     def describe(self) -> dict[str, object]:
@@ -278,7 +278,7 @@ class StreamChannel:
     async def serve(self, request: web.Request) -> web.StreamResponse:
         offered = [name.strip() for name in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
         if SUBPROTOCOL not in offered:
-            return web.Response(status=400, text=f"ask for a WebSocket of subprotocol {SUBPROTOCOL}\n")
+            return web.Response(status=400, text=f"request a WebSocket with subprotocol {SUBPROTOCOL}\n")
         if self._calls is None:
             return web.Response(status=503, text="the member is not running; try again later\n")
         if self._is_taken:
@@ -305,7 +305,7 @@ class StreamChannel:
                 async with asyncio.timeout(self._settings.hello_limit_s):
                     hello = read_hello(await text_frame(socket))
             except TimeoutError:
-                await _close(request, socket, TOO_LATE, "no hello came in time")
+                await _close(request, socket, TOO_LATE, "no hello in time")
                 return
             calls = self._calls
             if calls is None:
@@ -320,7 +320,7 @@ class StreamChannel:
         except Ended as end:
             await _close(request, socket, end.code, end.reason)
         except (Gone, ConnectionError) as end:
-            log.info("the application's stream is over: %s", end)
+            log.info("the application's stream has ended: %s", end)
             await _close(request, socket, WSCloseCode.GOING_AWAY, "")
         finally:
             if connection is not None:
@@ -347,7 +347,7 @@ class StreamChannel:
         if calls is not None:
             for message in taken_back:
                 calls.end(message, INTERRUPTED)
-            log.info("no application is connected; %d messages are taken back", len(taken_back))
+            log.info("no application is connected; %d messages are returned", len(taken_back))
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(self._settings.reconnect_grace_s, self._nobody_came)
         connection.over.set_result(None)

@@ -87,7 +87,7 @@ class Conversation(Generic[T]):
             self._decide(verdicts, number, ACK)
         for entry in _list(fields, "verdicts"):
             if not isinstance(entry, dict):
-                raise StreamError(f'an entry of "verdicts" is no object: {entry!r:.80}')
+                raise StreamError(f'an entry of "verdicts" is not an object: {entry!r:.80}')
             try:
                 verdict = read_verdict(entry)
             except ValueError as error:
@@ -164,7 +164,7 @@ def _fields(text: str, known: frozenset[str]) -> dict[str, Any]:
 def _only(fields: dict[str, Any], known: frozenset[str]) -> None:
     for name in fields:
         if name not in known:
-            raise StreamError(f"{name!r:.80} is not known here; known are {', '.join(sorted(known))}")
+            raise StreamError(f"{name!r:.80} is unknown; known are {', '.join(sorted(known))}")
 
 
 def _list(fields: dict[str, Any], name: str) -> list[Any]:

@@ -51,7 +51,7 @@ def derived_prefetch(
 
 SINGLE_ACK_AFTER_S = 0.25
 SINGLE_ACKS_AT_ONCE = 4
-"""What is done behind a message that is not (a slow call, a key that waits for its retry) is acknowledged singly once
+"""Messages finished behind an unfinished one (a slow call, a key that waits for its retry) are acknowledged singly once
 it has waited this long, this many in one ack interval. So a blocked key fills the prefetch window with its own
 messages only, and a crash repeats what was done lately, not all that was done since."""
 

@@ -255,7 +255,7 @@ class BrokerAssignedMember(MemberCore):
         self._expect_move(True)
 
     def _fit_capacity(self) -> None:
-        """Where keys are shared out: what waits here for longer than an idle member would need is to go to it."""
+        """Reports the capacity for keys: messages that wait longer than an idle member needs should go to it."""
         limit, known, attachment = self.dispatcher.limit, self._capacity, self.binding.attachment
         if limit is None or known is None or attachment is None or self.binding.phase is not Phase.ATTACHED:
             return
@@ -290,7 +290,7 @@ class BrokerAssignedMember(MemberCore):
 
     @property
     def _asks_the_application(self) -> bool:
-        """Where its session is: nobody else knows, and nothing else does where that is over."""
+        """True if the application has the session's position, and the session has not ended."""
         session = self.session
         return session is not None and session.is_the_applications and not session.is_over
 

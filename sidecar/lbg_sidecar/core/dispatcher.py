@@ -327,7 +327,7 @@ class Dispatcher:
         return held in attachment.running or held in attachment.parked or held in attachment.unconfirmed
 
     def _wait_s(self, held: InFlight, asked_s: float | None, *, is_exhausted: bool) -> float:
-        """What the application asks for, else what the number of attempts asks for. A poisoned message waits for the
+        """The wait that the application asks for, else one by the number of attempts. A poisoned message waits for the
         longest at least: an application that says "in a second" each time would be asked each second for ever."""
         backoff = self.rules.backoff
         if is_exhausted:

@@ -113,7 +113,7 @@ class MessageHandler:
 
 
 REATTACH_AFTER_S = 0.1
-"""Who moved a queue, or made way for a move, comes back behind the successor when the move is over."""
+"""Delay before a member that handed a queue over, or stepped aside, subscribes again behind the successor."""
 
 
 class ExclusiveMember(MemberCore):

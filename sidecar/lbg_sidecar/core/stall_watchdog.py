@@ -28,7 +28,7 @@ LOOK_AGAIN_S = 2.0
 """At a queue that had messages. A failover of a quorum queue is over by the third look."""
 
 LOOKS_TO_ACT = 3
-"""That found messages waiting, not fewer each time, and nothing delivered in between."""
+"""Counts in a row with waiting messages, not fewer each time, and no delivery in between."""
 
 PATIENCE_DOUBLES_UP_TO = 8
 """Times the looks, after restarts that did not help: at last one in 48 s."""

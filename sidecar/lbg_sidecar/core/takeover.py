@@ -119,7 +119,7 @@ class Takeovers:
         self._waiting.clear()
 
     def _suspects(self, queue: int, former: int | None) -> list[int]:
-        """Who said it was active and did not say that it would stop may be gone, and so may the primary."""
+        """Members that reported to be active and not to stop, and the primary: they may be gone."""
         me = self._roster.me
         assert me is not None
         suspects = [index for index, peer in self._roster.peers.items() if peer.claims(queue)]

@@ -148,5 +148,5 @@ class PostgresInbox:
 
 
 def _own_cursor(connection: Connection[Any]) -> Cursor[TupleRow]:
-    """Whatever rows the application's cursors return."""
+    """A cursor of its own, independent of the row types of the application's cursors."""
     return connection.cursor(row_factory=tuple_row)

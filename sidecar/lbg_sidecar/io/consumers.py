@@ -24,7 +24,7 @@ from lbg_sidecar.core.effects import Attach, Detach
 log = logging.getLogger("lbg.member")
 
 ATTACH_WITHIN_S = 5.0
-NO_ANSWER = "queue %d: no answer to basic.consume in %g s (a quorum queue gives none while most of its nodes are down)"
+NO_ANSWER = "queue %d: no answer to basic.consume in %g s (quorum queues are silent without a majority of their nodes)"
 
 
 class QueueEvents(Protocol):

@@ -21,7 +21,7 @@ from lbg_sidecar.io.executor import EffectExecutor
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.message import Kind, Message, Verdict, held_of
 
-WHY = "it is asked anew how far its session is"
+WHY = "the session's position is requested again"
 
 
 class PositionRequester:
@@ -85,8 +85,8 @@ class Driver:
             app, lambda: bool(self.machine.dispatcher.running), self.ready
         )
         self.failure: Exception | None = None
-        """What nothing here can mend, or a bug: the member ends with it, rather than going on in a state nobody thought
-        of."""
+        """The error that ends the member: one that cannot be repaired, or a bug. It does not continue in an unknown
+        state."""
         self.lost_why = ""
         """Reason for which the last link was lost; empty while there is one, and after leaving it in order."""
         self._app = app
@@ -329,7 +329,7 @@ class Driver:
             self._run_effects()
         except Exception as error:
             self.failure = error
-            self.disconnect(f"an error of our own: {error!r}")
+            self.disconnect(f"an internal error: {error!r}")
 
     def on_failed(self, error: Exception) -> None:
         self.failure = error
@@ -347,5 +347,7 @@ class Driver:
     def _fence(self, now: float) -> None:
         """This process stood still (stopped, starved, swapped) for longer than the broker waits for a heartbeat, so
         others may have its queues by now: nothing more may start."""
-        self.disconnect(f"nothing ran here for {now - self._turned_at:.1f} s, longer than a heartbeat")
+        self.disconnect(
+            f"this process was stopped for {now - self._turned_at:.1f} s, longer than a heartbeat"
+        )
         self._turned_at = now

@@ -140,7 +140,7 @@ class EffectExecutor:
         return me.index if me is not None else None
 
     def _record(self, due: Iterable[fx.Effect]) -> None:
-        """What is over is in the journal's file before its ack is written: a member that is killed may have recorded an
+        """Writes completed deliveries to the journal before their acks: a member that is killed may have recorded an
         ack that never left, and has left none that was not recorded."""
         self._me = self._machine.roster.me or self._me
         if self._journal is None or self._me is None:

@@ -32,21 +32,21 @@ def log_session(name: str, effect: Effect) -> None:
     match effect:
         case SessionTaken(session, why):
             log.warning(
-                "%s: session %r belongs to another live consumer: %s; waiting for it, as it may be the end of an "
-                "earlier connection that the broker has not noticed yet",
+                "%s: session %r belongs to another live consumer: %s; waiting for it, because it may be an "
+                "earlier connection whose end the broker has not detected yet",
                 *(name, session, why),
                 extra=_session_fields("session_taken", name, session),
             )
         case SessionForgotten(session, committed, why):
             log.warning(
-                "%s: session %r: the position file says %d, and the broker does not go on there: %s; going on after "
-                "what was acknowledged, which may repeat messages or pass over some if one of the two was set back",
+                "%s: session %r: the broker refuses the position %d of the position file: %s; continuing after the "
+                "acknowledged messages, which may repeat or skip messages if one of the two was restored from a copy",
                 *(name, session, committed, why),
                 extra=_session_fields("session_forgotten", name, session),
             )
         case SessionEnded(session, messages):
             log.info(
-                "%s: End-of-Session: session %r is over after %d messages; leaving",
+                "%s: End-of-Session: session %r ended after %d messages; leaving",
                 *(name, session, messages),
                 extra=_session_fields("session_ended", name, session),
             )
@@ -62,9 +62,11 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
     """`me` is this member's index, as far as it has one."""
     match effect:
         case Moved(queue, to, why, drain_s, close_s, forced):
-            target = "whoever waits" if to is None else f"member {to}"
+            target = "the first waiting member" if to is None else f"member {to}"
             times = f"drained in {drain_s * 1000:.1f} ms, closed in {close_s * 1000:.1f} ms"
-            again = f"; {forced} messages were cut off at work and are delivered again" if forced else ""
+            again = (
+                f"; {forced} running calls were aborted, their messages are delivered again" if forced else ""
+            )
             times_s = {"drain_seconds": drain_s, "close_seconds": close_s, "delivered_again": forced}
             log.info(
                 "%s: queue %d to %s (%s): %s%s",
@@ -73,21 +75,21 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
             )
         case GivenBack((), given_back, at_work):
             log.debug(
-                "%s: the broker moves keys to a member with less to do: gave back %d messages that were not begun, "
+                "%s: the broker moves keys to a member with less load: returned %d messages that had not begun, "
                 "finishing %d",
                 *(name, given_back, at_work),
                 extra=_of_many("given_back", name, (), {"given_back": given_back, "at_work": at_work}),
             )
         case GivenBack(queues, given_back, at_work):
             log.info(
-                "%s: the broker moves %s: gave back %d messages that were not begun, finishing %d",
+                "%s: the broker moves %s: returned %d messages that had not begun, finishing %d",
                 *(name, _named(queues), given_back, at_work),
                 extra=_of_many("given_back", name, queues, {"given_back": given_back, "at_work": at_work}),
             )
         case Taken(queues, at_work):
             log.warning(
-                "%s: the broker moved %s, as the handoff time ended: %d messages that were at work here are delivered "
-                "again, their verdicts do nothing",
+                "%s: the broker moved %s, because the handoff time ended: %d messages with running calls are delivered "
+                "again, and the verdicts have no effect",
                 *(name, _named(queues), at_work),
                 extra=_of_many("taken", name, queues, {"delivered_again": at_work}),
             )
@@ -95,14 +97,14 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
             kept = {"from": me, "to": to, "why": why, "running": running, "after_seconds": after_s}
             kept |= {"times": times, "next_seconds": next_s}
             log.warning(
-                "%s: queue %d stays (%s): %d calls did not end within %.1f s; the handoff is put off (%d in a row), "
-                "the next waits for up to %.1f s",
+                "%s: queue %d stays (%s): %d calls did not end within %.1f s; the handoff is postponed (%d in a row), "
+                "the next waits up to %.1f s",
                 *(name, queue, why, running, after_s, times, next_s),
                 extra=_fields("kept", name, queue, kept),
             )
         case TakenOver(queue, former, why, _, pause_s):
-            whence = f"from member {former}" if former is not None else "from nobody"
-            pause = f", it stood still for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
+            whence = f"from member {former}" if former is not None else "from no member"
+            pause = f", it paused for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
             taken = {"from": former, "to": me, "why": why, "pause_seconds": pause_s}
             log.info(
                 "%s: queue %d taken over %s (%s)%s",
@@ -119,14 +121,15 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
             )
         case Stalled(queue, ready, quiet_s):
             log.warning(
-                "%s: queue %d is stalled: %d messages wait at the broker, and none came in %.1f s; attaching anew",
+                "%s: queue %d is stalled: %d messages wait at the broker, and none was delivered in %.1f s; "
+                "subscribing again",
                 *(name, queue, ready, quiet_s),
                 extra=_fields("stalled", name, queue, {"ready": ready, "quiet_seconds": quiet_s}),
             )
         case TimedOut(queue, timeout_s, expected_s):
             log.warning(
                 "%s: queue %d: the broker closed the channel, because a message was held for longer than its consumer "
-                "timeout of %g s; this member reckoned with %g s: set consumer_timeout_s to %g, or raise the broker's",
+                "timeout of %g s; this member uses %g s: set consumer_timeout_s to %g, or raise the broker's",
                 *(name, queue, timeout_s, expected_s, timeout_s),
                 extra=_fields("timed_out", name, queue, {"timeout_seconds": timeout_s}),
             )

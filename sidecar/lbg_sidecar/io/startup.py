@@ -98,7 +98,7 @@ class DurableState:
 
 
 RECORD_S = 2.0
-"""Whoever comes back to its group does not wait for longer than this to be told that it is as it was."""
+"""Time limit for reading the record again when a member comes back to its group."""
 
 LIMITED_MODES = (PARTITIONED, MESSAGE_GROUPS)
 """In which the broker wants messages back from a member that lives, and gets those that its application has not got."""

@@ -42,12 +42,10 @@ def guard(listener: Listener) -> Middleware:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         if checks_host and host is not None and not is_of_here(f"//{host}"):
             raise web.HTTPMisdirectedRequest(
-                text=f"Host is {host!r:.100}, but this listener is on loopback: ask for localhost or 127.0.0.1\n"
+                text=f"Host is {host!r:.100}, but this listener is on loopback: use localhost or 127.0.0.1\n"
             )
         if origin is not None and not is_of_here(origin):
-            raise web.HTTPForbidden(
-                text=f"Origin is {origin!r:.100}: pages of other hosts may ask nothing here\n"
-            )
+            raise web.HTTPForbidden(text=f"Origin is {origin!r:.100}: pages of other hosts have no access\n")
         return await handler(request)
 
     return guarded
@@ -73,7 +71,7 @@ REQUEST_WITHIN_S = 15.0
 """A client that has not sent the whole head of a request for so long, or asks nothing more, loses its connection."""
 
 SHUTDOWN_S = LISTENERS_S / 2
-"""What is under way at the end gets so long, and as long again once it is cancelled; nobody may hold the process up by
+"""Time for open requests at the end, and again after their cancellation; no client may delay the process by
 sending slowly."""
 
 
@@ -111,7 +109,7 @@ async def listen(
         await runner.cleanup()
         # asyncio puts a sentence of its own in place of the system's word for it.
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        raise ConfigurationError(f"{setting} is {listener}, but one cannot listen there: {why}") from None
+        raise ConfigurationError(f"{setting} is {listener}, but the address cannot be used: {why}") from None
     return runner
 
 
@@ -146,7 +144,7 @@ def local_routes(life: MemberLifecycle, publishing: PublishService, lag: LagWatc
         if not life.is_leaving:
             life.stop("asked to drain")
         if not await _left(life, wait_s):
-            return _json({"drained": False, "why": f"not within {wait_s:g} s; it goes on"}, status=202)
+            return _json({"drained": False, "why": f"not within {wait_s:g} s; it continues"}, status=202)
         again = life.again
         return _json({"drained": True, "delivered_again": again}, status=409 if again else 200)
 

@@ -35,8 +35,8 @@ _NOT_ALLOWED = (
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (AuthenticationError, "correct LBG_USERNAME or LBG_PASSWORD_FILE, or create the user at the broker"),
     (CredentialsUnreadable, "correct LBG_USERNAME_FILE or LBG_PASSWORD_FILE, or mount the Secret there"),
-    (TlsError, "LBG_CAFILE must hold the authority that signed the certificate, for the host of LBG_BROKER"),
-    (AccessRefused, "give the user the group's permissions: `lbg group create` makes a user that has them"),
+    (TlsError, "LBG_CAFILE must have the CA that signed the certificate, for the host of LBG_BROKER"),
+    (AccessRefused, "give the user the group's permissions: `lbg group create` creates a user with them"),
 )
 
 
@@ -61,7 +61,7 @@ def _advice(error: Exception) -> str:
 log = logging.getLogger("lbg.sidecar")
 
 STREAM_CONCURRENCY = 256
-"""What the application's credit says is what it can take at a time: this only bounds it. A frame that is answered in
+"""Bound of the application's credit, which is how many messages it accepts at a time. A frame that is answered in
 5 ms needs as many for 50,000 messages/s (bench/stream.py); with the 16 of other channels a frame has 16 at most."""
 
 

@@ -52,8 +52,8 @@ def exit_at_once(status: int) -> None:
 log = logging.getLogger("lbg.sidecar")
 
 OPEN = (
-    "LBG_LOCAL is %s, which is no loopback address, and has no login: whoever reaches it can publish and make the "
-    "member leave; listen on 127.0.0.1 or on a unix socket unless a network policy keeps others out"
+    "LBG_LOCAL is %s, which is not a loopback address and has no authentication: every client that reaches it can "
+    "publish and drain; listen on 127.0.0.1 or on a unix socket, unless a network policy blocks other clients"
 )
 
 
@@ -117,7 +117,7 @@ async def _run(settings: SidecarSettings) -> int:
             looking.cancel()
         again = life.again
         if again:
-            log.warning("left the group: %d messages that were at work are delivered again", again)
+            log.warning("left the group: %d messages with running calls are delivered again", again)
         else:
             log.info("left the group: nothing is delivered again")
         # After a drain by the hook it stays, or Kubernetes would start the container again and it would join.
@@ -126,7 +126,7 @@ async def _run(settings: SidecarSettings) -> int:
         confirms_s = leaving_time.confirms_s(loop.time())
         unconfirmed = await publishing.stop(confirms_s, close_within_s=PUBLISHERS_S)
         if unconfirmed:
-            log.warning("%d published events were not confirmed: whether they are is not known", unconfirmed)
+            log.warning("%d published events have no confirm: the broker may have them", unconfirmed)
     finally:
         await asyncio.gather(*(runner.cleanup() for runner in runners))
     return 1 if again else 0

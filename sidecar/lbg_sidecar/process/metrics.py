@@ -107,42 +107,54 @@ class Series(NamedTuple):
 
 
 SERIES: Mapping[str, Series] = {
-    "lbg_build_info": Series("gauge", "The version that runs; always 1.", ("version",)),
+    "lbg_build_info": Series("gauge", "The running version; always 1.", ("version",)),
     "lbg_member_joined": Series("gauge", "1 while the member is in the group."),
-    "lbg_broker_heard_timestamp_seconds": Series("gauge", "When the broker was last heard of."),
-    "lbg_app_ready": Series("gauge", "1 while the application can take messages."),
+    "lbg_broker_heard_timestamp_seconds": Series("gauge", "Time of the last data from the broker."),
+    "lbg_app_ready": Series("gauge", "1 while the application accepts messages."),
     "lbg_bindings": Series("gauge", "Queues by this member's role and by state.", ("role", "state")),
-    "lbg_active_queues": Series("gauge", "Queues served here, by what they wait for.", ("progress",)),
-    "lbg_messages_in_flight": Series("gauge", "Delivered here and not acknowledged yet."),
-    "lbg_prefetch_window_messages": Series("gauge", "What the queues served here may have in flight."),
-    "lbg_prefetch_used_ratio": Series("gauge", "In flight by window, of the queue where that is most."),
-    "lbg_queues_put_off": Series(
-        "gauge", "Queues that should move and stay, as calls did not end within a handoff's time."
+    "lbg_active_queues": Series("gauge", "Active queues by progress.", ("progress",)),
+    "lbg_messages_in_flight": Series("gauge", "Messages delivered here and not acknowledged yet."),
+    "lbg_prefetch_window_messages": Series("gauge", "Messages that the active queues may have in flight."),
+    "lbg_prefetch_used_ratio": Series(
+        "gauge", "Messages in flight divided by the window, of the queue with the highest ratio."
     ),
-    "lbg_messages_poisoned": Series("gauge", "Held here with their attempts used up; their keys wait."),
-    "lbg_messages_lag": Series("gauge", "Ready and unacknowledged, in queues this member is primary of."),
-    "lbg_messages_lag_timestamp_seconds": Series("gauge", "When the oldest count in the lag was made."),
-    "lbg_calls_running": Series("gauge", "Calls of the application that run."),
+    "lbg_queues_put_off": Series(
+        "gauge", "Queues whose handoff is postponed, because calls did not end in time."
+    ),
+    "lbg_messages_poisoned": Series("gauge", "Messages without attempts left; their keys wait."),
+    "lbg_messages_lag": Series(
+        "gauge", "Ready and unacknowledged messages in the primary queues of this member."
+    ),
+    "lbg_messages_lag_timestamp_seconds": Series("gauge", "Time of the oldest count in the lag."),
+    "lbg_calls_running": Series("gauge", "Running calls of the application."),
     "lbg_calls_limit": Series("gauge", "Calls that may run at the same time."),
     "lbg_lanes_blocked": Series("gauge", "Keys that wait for a retry."),
     "lbg_messages_delivered_total": Series("counter", "Deliveries from the broker."),
     "lbg_messages_acked_total": Series("counter", "Messages processed."),
     "lbg_messages_dead_lettered_total": Series("counter", "Messages published to the dead letters."),
-    "lbg_repeats_dropped_total": Series("counter", "Deliveries of what had been processed before."),
-    "lbg_retries_total": Series("counter", "Calls that failed and are made again."),
+    "lbg_repeats_dropped_total": Series("counter", "Deliveries of messages that were processed before."),
+    "lbg_retries_total": Series("counter", "Failed calls that are made again."),
     "lbg_calls_timed_out_total": Series("counter", "Calls without a verdict in time."),
-    "lbg_calls_aborted_total": Series("counter", "Calls that ended without effect, their channel gone."),
+    "lbg_calls_aborted_total": Series(
+        "counter", "Calls that ended without effect, because their channel was closed."
+    ),
     "lbg_messages_given_back_total": Series(
         "counter", "Messages that the broker moved before they began here."
     ),
-    "lbg_messages_taken_total": Series("counter", "Messages at work here when the broker moved them."),
-    "lbg_messages_forced_total": Series("counter", "Messages at work when a close could not wait for them."),
-    "lbg_stalls_total": Series("counter", "Queues attached to anew because they gave nothing."),
+    "lbg_messages_taken_total": Series("counter", "Messages with a running call when the broker moved them."),
+    "lbg_messages_forced_total": Series(
+        "counter", "Messages with a running call when their channel was closed."
+    ),
+    "lbg_stalls_total": Series("counter", "Queues subscribed again because they delivered nothing."),
     "lbg_overlaps_total": Series("counter", "Queues that another member turned out to serve."),
-    "lbg_handoffs_total": Series("counter", "Queues moved: away, kept (put off), taken over.", ("result",)),
-    "lbg_handoff_pause_seconds": Series("histogram", "How long a queue handed over to here stood still."),
-    "lbg_app_call_duration_seconds": Series("histogram", "The last call of each message processed."),
-    "lbg_message_age_seconds": Series("histogram", "From publishing to the end of processing."),
+    "lbg_handoffs_total": Series(
+        "counter", "Handoffs of queues: away, kept (postponed), taken over.", ("result",)
+    ),
+    "lbg_handoff_pause_seconds": Series("histogram", "Pause of a queue that was handed over to this member."),
+    "lbg_app_call_duration_seconds": Series(
+        "histogram", "Duration of the last call of each processed message."
+    ),
+    "lbg_message_age_seconds": Series("histogram", "Time from publishing to the end of processing."),
 }
 
 _COUNTS = {

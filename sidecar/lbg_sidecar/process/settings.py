@@ -267,7 +267,7 @@ OTHERS = frozenset({"LBG_DEBUG", "LBG_MANAGEMENT"})
 """Of other commands: they may be there and say nothing to a sidecar."""
 
 _SERVICE = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
-"""What Kubernetes puts into every container for a Service whose name begins with lbg (kubernetes.io, "Accessing
+"""Variables of Kubernetes in every container for a Service whose name begins with lbg (kubernetes.io, "Accessing
 the Service", Docker-links variables). No setting of ours may end like this."""
 
 SECRET = frozenset({"broker"})
@@ -280,7 +280,7 @@ def configure(environment: Mapping[str, str], file: Path | None = None) -> Sidec
     for name, value in (_in_file(file) if file is not None else {}).items():
         if name not in rows:
             raise ConfigurationError(
-                f"{name} in {file} is no setting of a sidecar: remove it or correct its name"
+                f"{name} in {file} is not a setting of a sidecar: remove it or correct its name"
             )
         said[name] = (f"{name} in {file}", value)
     by_variable = {row.variable: row for row in rows.values()}
@@ -288,7 +288,9 @@ def configure(environment: Mapping[str, str], file: Path | None = None) -> Sidec
         if variable in by_variable:
             said[by_variable[variable].name] = (variable, text)
         elif variable.startswith("LBG_") and variable not in OTHERS and not _SERVICE.search(variable):
-            raise ConfigurationError(f"{variable} is no setting of a sidecar: unset it or correct its name")
+            raise ConfigurationError(
+                f"{variable} is not a setting of a sidecar: unset it or correct its name"
+            )
     for row in rows.values():
         if row.required and row.name not in said:
             raise ConfigurationError(
@@ -310,7 +312,7 @@ def _in_file(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(f"--config {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--config {file} is no TOML: {error}") from None
+        raise ConfigurationError(f"--config {file} is not TOML: {error}") from None
 
 
 def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettings:
@@ -358,7 +360,7 @@ def _check_command(command: str, where: str) -> None:
     except ValueError as error:
         raise ConfigurationError(_line(where, "command", command, f"cannot be split: {error}")) from None
     if not words:
-        raise ConfigurationError(f"{where} is missing: with LBG_APP=command it says what to run")
+        raise ConfigurationError(f"{where} is missing: with LBG_APP=command it is the command to run")
 
 
 def _places(said: BrokerSettings) -> tuple[ConnectionSettings, ...]:

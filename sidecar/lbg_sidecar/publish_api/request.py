@@ -75,7 +75,7 @@ def too_many_groups(count: int, retry_after_s: int) -> Refused:
 
 
 def no_group_name(error: SpecError) -> Refused:
-    return Refused(404, f"no group can be called so: {error}")
+    return Refused(404, f"invalid group name: {error}")
 
 
 def other_event(event_id: str | None, index: int | None) -> Refused:
@@ -147,7 +147,7 @@ def read_events(body: bytes, headers: Mapping[str, str], query: Mapping[str, str
     if media_type == BATCH:
         return _batched(_parsed(body), trace, query)
     if media_type.startswith("application/cloudevents"):
-        raise Refused(415, f"{media_type} is not understood: send {STRUCTURED} or {BATCH}, or binary mode")
+        raise Refused(415, f"{media_type} is not supported: send {STRUCTURED} or {BATCH}, or binary mode")
     attributes = {
         name[3:]: unquote(value, errors="strict") if "%" in value else value
         for name, value in _decoded(headers).items()
@@ -231,7 +231,7 @@ def _event(
         if not attributes.get(name):
             raise Refused(400, f"attribute {name} is missing: a CloudEvent has {', '.join(_REQUIRED)}")
     if not attributes["specversion"].startswith("1."):
-        raise Refused(400, f"specversion {attributes['specversion'][:20]!r} is not known: only 1.x is")
+        raise Refused(400, f"specversion {attributes['specversion'][:20]!r} is not supported: only 1.x is")
     attributes.pop("datacontenttype", None)
     key = attributes.get("partitionkey") or query.get("key") or key or None
     topic = query.get("topic") or attributes.get("subject", "")

@@ -226,7 +226,7 @@ async def test_a_failure_takes_back_everything_that_was_made() -> None:
     for failing in range(steps):
         admin = FakeAdmin()
         admin.fail_on = _fail_at(admin, failing, Unreachable("gone"))
-        with pytest.raises(ApplyFailed, match="everything made before it was rolled back"):
+        with pytest.raises(ApplyFailed, match="all changes before it were rolled back"):
             await create_group(admin, ORDERS)
         assert admin.holds_nothing(), f"failing step {failing}"
 

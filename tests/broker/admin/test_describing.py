@@ -103,8 +103,8 @@ async def test_a_queue_whose_handoff_is_put_off_again_and_again_is_a_problem_tha
     slow = {**BEAT["queues"][1], "put_off": put_off, "next_drain_s": 24.0}
     admin.beats = [{**BEAT, "queues": [slow]}]
     expected = (
-        f"lbg.orders.q.1 should move and stays at m1: {put_off} handoffs in a row were put off because calls of the "
-        "application did not end; the next waits for up to 24 s"
+        f"the handoff of lbg.orders.q.1 from m1 is postponed ({put_off} in a row), because calls of the application "
+        "did not end; the next waits up to 24 s"
     )
     assert (await show_group(admin, "orders")).to_json()["problems"] == ([expected] if put_off >= 2 else [])
 

@@ -106,7 +106,7 @@ async def test_a_limit_of_the_virtual_host_in_the_middle_of_a_create_leaves_noth
 ) -> None:
     await api.put(path("vhost-limits", settings.vhost, "max-queues"), {"value": 4})
     with pytest.raises(
-        ApplyFailed, match=r"declare queue lbg\.orders\..*limit.*everything made before it was rolled back"
+        ApplyFailed, match=r"declare queue lbg\.orders\..*limit.*all changes before it were rolled back"
     ):
         await create_group(admin, orders)
     await api.delete(path("vhost-limits", settings.vhost, "max-queues"))
@@ -128,9 +128,10 @@ async def test_what_somebody_changed_on_a_group_is_shown(
     await admin.perform(Unbind("lbg.orders.q.1", tuple(lost)))
     await admin.perform(Bind("lbg.orders.q.0", (Binding("lbg.orders", "lbg.orders.q.0", "orders.1.#"),)))
     assert (await show_group(admin, "orders")).problems == (
-        "not as it was made (found -> made): binding of lbg.orders.q.0 to lbg.orders: 'orders.1.#' -> none",
-        "lbg.orders.q.1 lacks 2 bindings: `lbg group create` puts them back",
-        f"user {orders.client_username} has other permissions than the group's: `lbg group create` puts them right",
+        "changed since its creation (observed -> created): binding of lbg.orders.q.0 to lbg.orders: "
+        "'orders.1.#' -> none",
+        "lbg.orders.q.1 lacks 2 bindings: `lbg group create` restores them",
+        f"user {orders.client_username} has other permissions than the group's: `lbg group create` repairs them",
     )
 
 
@@ -169,7 +170,7 @@ async def test_a_queue_made_before_an_upgrade_to_4_is_shown_until_a_policy_lifts
         definition = {"delivery-limit": -1}
         if rabbitmq.version >= (4, 3, 0):
             told.append(
-                "queues stand still when the node of their member goes: RabbitMQ itself sets "
+                "queues pause when the node of their member is lost: RabbitMQ itself sets "
                 "consumer-disconnected-timeout 60000 on queue lbg.orders.q.1 (a policy of 1000 helps)"
             )
             definition["consumer-disconnected-timeout"] = 1000
@@ -194,7 +195,7 @@ async def test_a_group_with_a_queue_that_does_not_answer_is_not_taken_for_empty(
         shown = await show_group(admin, "orders")
         assert [line.count("ready") for line in shown.queues] == [0, UNKNOWN, 0, 0]
         assert shown.ready is UNKNOWN
-        with pytest.raises(StillInUse, match=rf"{name} does not answer, as most of its nodes are down"):
+        with pytest.raises(StillInUse, match=rf"{name} does not answer, because most of its nodes are down"):
             await delete_group(admin, "orders")
         with pytest.raises(StillInUse, match=rf"{name} does not answer"):
             await admin.perform(DeleteQueue(name, only_idle=True))

@@ -34,9 +34,9 @@ def test_a_member_of_the_new_number_that_is_ready_is_not_waited_for() -> None:
 
 
 def test_what_a_member_is_waited_for_is_said() -> None:
-    assert list(unsettled(member(4), 6, is_late=False)) == ["a still reckons with 4 queues"]
+    assert list(unsettled(member(4), 6, is_late=False)) == ["a still uses 4 queues"]
     assert list(unsettled(member(4), 6, is_late=True)) == [
-        "a still reckons with 4 queues (of an older version? restart it)"
+        "a still uses 4 queues (of an older version? restart it)"
     ]
     assert list(unsettled(member(6, rebalance="HoldDown"), 6, is_late=False)) == ["a is HoldDown"]
     assert list(unsettled(member(6, status="Unbound"), 6, is_late=False)) == [
@@ -52,4 +52,4 @@ def test_what_is_left_in_thousands_of_queues_is_a_few_lines() -> None:
 
 
 def test_what_could_not_be_counted_is_not_empty() -> None:
-    assert list(left_in([Depth("q.0", 0, UNKNOWN)])) == ["q.0 could not be asked"]
+    assert list(left_in([Depth("q.0", 0, UNKNOWN)])) == ["q.0 could not be counted"]

@@ -106,7 +106,7 @@ async def test_a_rotation_that_fails_leaves_user_and_record_as_they_were(admin: 
     before = (dict(admin.users), dict(admin.permissions), dict(admin.records))
     for kind in (PutUser, PutPermissions, WriteRecord):
         admin.fail_on = failing_once(kind)
-        with pytest.raises(ApplyFailed, match="everything made before it was rolled back"):
+        with pytest.raises(ApplyFailed, match="all changes before it were rolled back"):
             await rotate_user(admin, "orders", username="app-b")
         assert (admin.users, admin.permissions, admin.records) == before
 

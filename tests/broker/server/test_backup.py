@@ -172,7 +172,7 @@ def test_a_store_that_is_there_is_given_up_only_when_told_and_its_log_goes_with_
         broker.kill()
         publishing.stop()
     assert (filled / "broker.sqlite3-wal").stat().st_size > 0
-    with pytest.raises(StoreError, match="say --replace to give it up"):
+    with pytest.raises(StoreError, match="use --replace to overwrite it"):
         restore(io.BytesIO(copy), filled)
     found = restore(io.BytesIO(copy), filled, replace=True)
     assert (found.queues, found.messages) == (1, 10)
@@ -211,13 +211,13 @@ def broken(copy: bytes, how: str, tmp_path: Path) -> bytes:
 @pytest.mark.parametrize(
     ("how", "error", "words"),
     [
-        ("cut off", DamagedStoreError, "was cut off|is damaged"),
-        ("cut in a page", DamagedStoreError, "was cut off|is damaged"),
-        ("empty", StoreError, "is no broker's store"),
+        ("cut off", DamagedStoreError, "is truncated|is damaged"),
+        ("cut in a page", DamagedStoreError, "is truncated|is damaged"),
+        ("empty", StoreError, "is not a store of a broker"),
         ("something else", DamagedStoreError, "is damaged or no broker's store"),
         ("scribbled on", DamagedStoreError, "is damaged"),
         ("newer", NewerStoreError, "written by a newer version"),
-        ("another application's", StoreError, "is no broker's store"),
+        ("another application's", StoreError, "is not a store of a broker"),
     ],
 )
 def test_what_is_no_whole_copy_is_refused_and_changes_nothing(

@@ -461,7 +461,7 @@ def test_a_write_of_sqlites_own_that_finds_no_room_is_a_full_disk_whatever_the_k
     )
     assert told.returncode == 0, told.stderr
     why, left = told.stdout.splitlines()
-    assert "size that it may have" in why
+    assert "file has reached its size limit" in why
     assert left == "[]"
 
 
@@ -516,7 +516,7 @@ def test_writes_that_fail_again_and_again_while_there_is_room_are_an_error_of_th
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(errno.EDQUOT, "the disk quota is used up"), (errno.ENOSPC, "no space left on the device")],
+    [(errno.EDQUOT, "the disk quota is exhausted"), (errno.ENOSPC, "no space left on the device")],
 )
 def test_the_reserve_takes_a_used_up_quota_for_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str

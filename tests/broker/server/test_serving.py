@@ -235,7 +235,7 @@ def test_addresses_are_read_and_written(text: str, host: str, port: int) -> None
 
 @pytest.mark.parametrize("text", ["5672", ":5672", "host:", "host:x", "host:65536", "host:-1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no HOST:PORT"):
+    with pytest.raises(ValueError, match="is not HOST:PORT"):
         Address.parse(text)
 
 

@@ -143,7 +143,7 @@ def test_the_application_is_held_until_its_sidecar_has_drained(grace_s: int | No
         (
             {"spec": {"containers": [{"name": "a"}, {"name": "b"}]}},
             {"container": "c"},
-            "'c' is none of the template's containers: a, b",
+            "'c' is not a container of the template: a, b",
         ),
         ({"spec": {"containers": [{"name": "a", "lifecycle": {"preStop": {}}}]}}, {}, "has a preStop hook"),
     ],

@@ -147,7 +147,7 @@ def test_a_pod_whose_volumes_are_not_mounted_counts_when_that_lasts(
     creating = [container(waiting("ContainerCreating"))]
     seen = pod(conditions=[SCHEDULED, prepared], containerStatuses=creating)
     assert failing([seen], BEGAN_S + after_s - 1, mounts) == ""
-    assert f"orders-0: ContainerCreating: {named} are not there" in failing([seen], BEGAN_S + after_s, mounts)
+    assert f"orders-0: ContainerCreating: {named} are missing" in failing([seen], BEGAN_S + after_s, mounts)
     pulling = pod(conditions=[SCHEDULED, {**prepared, "status": "True"}], containerStatuses=creating)
     assert failing([pulling], BEGAN_S + 3600, mounts) == "", "an image may be large"
 

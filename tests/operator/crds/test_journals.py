@@ -60,7 +60,7 @@ def test_a_journal_can_be_kept_on_a_volume_of_the_users_own() -> None:
     made = injected(group, SETTINGS, has_ca=True)
     assert {"name": "logs", "mountPath": "/var/lib/lbg-journals"} in sidecar_of(made)["volumeMounts"]
     assert [one["name"] for one in made["spec"]["volumes"]] == ["logs", "lbg-credentials"]
-    with pytest.raises(ManifestError, match=r"journal\.volume: 'logs' is none of the template's volumes: it"):
+    with pytest.raises(ManifestError, match=r"journal\.volume: 'logs' is not a volume of the template: it"):
         injected(journaling({"volume": "logs"}), SETTINGS, has_ca=True)
 
 

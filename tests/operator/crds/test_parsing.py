@@ -99,7 +99,7 @@ def test_quantities_are_bytes(quantity: str | int, expected: int) -> None:
 
 @pytest.mark.parametrize("quantity", ["", "1GB", "-1M", "1 G", "one", "1e3", "1m"])
 def test_what_is_no_amount_of_bytes_is_refused(quantity: str) -> None:
-    with pytest.raises(ManifestError, match="say it as 500M or 2Gi"):
+    with pytest.raises(ManifestError, match="set it as 500M or 2Gi"):
         bytes_in("spec.queues.size", quantity)
 
 
@@ -138,5 +138,5 @@ def test_a_manifest_that_an_older_crd_filled_in_is_told_from_one_that_is_wrong()
     assert parsed is not None
     assert not parsed.sidecar.republish
     del manifest["spec"]["assignment"]
-    with pytest.raises(ManifestError, match="'assignment' is not there: the cluster's CRDs are older"):
+    with pytest.raises(ManifestError, match="'assignment' is missing: the cluster's CRDs are older"):
         GroupManifest.parse(manifest)

@@ -151,8 +151,8 @@ def test_an_entry_in_no_known_time_zone_does_not_count_and_says_so(zone: str) ->
     assert floor_at(told, at("2026-11-27T09:00:00Z"), most=MOST).entry == 1, "as the manifest counts"
     assert told.schedule is not None
     assert told.schedule.problems == (
-        f"spec.scaling.schedule[0].weekly.timeZone: {zone!r} is no time zone that is known here, and the entry does "
-        "not count: say it as Europe/Berlin",
+        f"spec.scaling.schedule[0].weekly.timeZone: {zone!r} is not a known time zone, and the entry is "
+        "ignored: set it as Europe/Berlin",
     )
 
 

@@ -76,7 +76,7 @@ async def test_an_unknown_lag_is_an_error_also_beside_known_ones(selector: str) 
 async def test_a_broker_that_hangs_is_not_waited_for() -> None:
     answer = await ask(Lags({("shop", "orders"): HANGS}), "group=orders")
     assert status(answer) == (503, "ServiceUnavailable")
-    assert answer.body["message"] == "the broker of group shop/orders has not told its lag within 0.02 s"
+    assert answer.body["message"] == "the broker of group shop/orders has not returned the lag within 0.02 s"
 
 
 async def test_a_group_that_is_not_there_is_not_found() -> None:

@@ -231,7 +231,7 @@ async def test_who_waits_for_a_look_is_answered_when_the_broker_goes(after_s: fl
         await place.looks.end(MAIN)
         look = await asyncio.wait_for(waiting, 1)
         assert look is not None
-        assert (look.description, look.why) == (None, "it is not looked at any more")
+        assert (look.description, look.why) == (None, "it is not surveyed any more")
         assert place.looks.latest(A) is None, "what was seen of a broker that is gone counts no longer"
 
 

@@ -25,7 +25,7 @@ async def test_it_is_made_again_as_it_was_while_the_broker_is_away() -> None:
         place.cluster.take_away(SECRET, "shop", NAME)
         await asyncio.sleep(2)
         assert place.seen(SECRET, NAME)["data"] == before
-        assert "is made again as it was" in place.events[-1].message
+        assert "is recreated unchanged" in place.events[-1].message
         assert history.changed().keys() == {("Secret", "shop", NAME)}
 
         place.edit_group({"replicas": 4})

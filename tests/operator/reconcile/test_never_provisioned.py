@@ -19,7 +19,7 @@ from support.virtual_time import in_virtual_time
 
 AT_ONCE_S = 2.0
 DRAIN_S = 300
-NOTHING = ("nothing of it is on a broker", "nothing of shop-orders is on the broker")
+NOTHING = ("it has no objects on a broker", "nothing of shop-orders is on the broker")
 
 
 def away(place: Place) -> None:
@@ -77,7 +77,7 @@ async def test_a_finalizer_that_an_older_operator_wrote_beforehand_is_not_waited
         place.delete_group()
         await asyncio.sleep(AT_ONCE_S)
         assert not place.has(GROUP)
-        assert place.last_words() == "nothing of it is on a broker, as it was never provisioned"
+        assert place.last_words() == "it has no objects on a broker, because it was never provisioned"
         assert place.broker.holds_nothing()
 
 
@@ -154,7 +154,7 @@ async def test_somebody_else_s_group_of_the_same_name_is_not_waited_for() -> Non
         place.delete_group()
         await asyncio.sleep(2 * AT_ONCE_S)
         assert not place.has(GROUP)
-        assert "not what the manifest says" in place.last_words()
+        assert "because it differs from the manifest" in place.last_words()
         assert "lbg.shop-orders.q.0" in place.broker.queues
 
 

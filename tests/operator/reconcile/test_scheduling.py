@@ -108,7 +108,7 @@ async def test_it_is_never_more_than_there_may_be_and_that_is_told() -> None:
         assert place.status()["scaling"]["why"] == "MaxReplicas"
         (told,) = (one for one in place.events if one.reason == "ScheduledReplicas")
         assert told.type == "Warning"
-        assert "scaling.schedule[0] asks for more than maxReplicas and the queues allow" in told.message
+        assert "scaling.schedule[0] asks for more than maxReplicas or the queues allow" in told.message
         place.edit_group({"scaling": {"maxReplicas": 8}})
         await asyncio.sleep(SETTLED_S)
         assert least(place) == 8
@@ -152,7 +152,7 @@ async def test_an_entry_in_no_known_time_zone_is_told_and_all_else_goes_on() -> 
         assert place.conditions()["Ready"] == ("True", "Served")
         assert place.conditions()["Degraded"] == ("True", "ScheduleInvalid")
         assert place.message("Degraded").startswith(
-            "spec.scaling.schedule[0].weekly.timeZone: 'X' is no time zone"
+            "spec.scaling.schedule[0].weekly.timeZone: 'X' is not a known time zone"
         )
         place.edit_group({"scaling": {"schedule": [dated(3, 0, 1000)]}})
         await asyncio.sleep(SETTLED_S)

@@ -88,7 +88,7 @@ async def test_an_operator_one_of_whose_tasks_has_ended_is_dead(place: Place, na
     (task,) = (one for one in asyncio.all_tasks() if one.get_name() == name)
     task.cancel()
     await asyncio.wait([task])
-    assert await place.get("/healthz") == (503, f"what looks after {name} has ended")
+    assert await place.get("/healthz") == (503, f"the task of {name} has ended")
 
 
 async def test_nothing_that_an_event_begins_keeps_the_event(

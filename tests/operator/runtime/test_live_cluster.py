@@ -187,7 +187,7 @@ UNCALLED = 'Internal error occurred: failed calling webhook "policy.example.org"
         (503, "no healthy upstream", ClusterError, "no healthy upstream"),
         (502, "", ClusterError, "HTTP 502"),
         (500, [1], ClusterError, r"\[1\]"),
-        (200, "<html>", ClusterError, "no JSON: <html>"),
+        (200, "<html>", ClusterError, "not JSON: <html>"),
     ],
 )
 async def test_each_answer_becomes_its_error(

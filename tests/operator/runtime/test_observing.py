@@ -38,8 +38,8 @@ async def test_health_says_what_is_wrong_in_one_line() -> None:
 
         assert await get("/healthz") == (200, "ok")
         assert await get("/readyz") == (503, "the watches have not begun yet")
-        wrong.update(dead="a round hangs for 301 s", unready="")
-        assert await get("/healthz") == (503, "a round hangs for 301 s")
+        wrong.update(dead="a reconciliation has been running for 301 s", unready="")
+        assert await get("/healthz") == (503, "a reconciliation has been running for 301 s")
         assert await get("/readyz") == (200, "ok")
         assert (await get("/metrics"))[0] == 200
         assert (await get("/"))[0] == 404

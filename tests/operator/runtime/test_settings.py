@@ -11,18 +11,18 @@ NEEDED = {"LBG_OPERATOR_SIDECAR_IMAGE": "s:1", "LBG_OPERATOR_BROKER_IMAGE": "b:1
 WRONG = [
     ({"LBG_OPERATOR_SIDECAR_IMAGE": " "}, "LBG_OPERATOR_SIDECAR_IMAGE is not set"),
     ({"LBG_OPERATOR_BROKER_IMAGE": ""}, "LBG_OPERATOR_BROKER_IMAGE is not set"),
-    ({"LBG_OPERATOR_METRICS": "prometheus"}, "LBG_OPERATOR_METRICS 'prometheus' is none of auto,"),
-    ({"LBG_OPERATOR_LOG_FORMAT": "xml"}, "LBG_OPERATOR_LOG_FORMAT 'xml' is none of json, text"),
-    ({"LBG_OPERATOR_LOG_LEVEL": "LOUD"}, "LBG_OPERATOR_LOG_LEVEL 'LOUD' is none of DEBUG,"),
-    ({"LBG_OPERATOR_SIDECAR_RESOURCES": "{"}, "LBG_OPERATOR_SIDECAR_RESOURCES is no JSON ("),
+    ({"LBG_OPERATOR_METRICS": "prometheus"}, "LBG_OPERATOR_METRICS 'prometheus' must be one of auto,"),
+    ({"LBG_OPERATOR_LOG_FORMAT": "xml"}, "LBG_OPERATOR_LOG_FORMAT 'xml' must be one of json, text"),
+    ({"LBG_OPERATOR_LOG_LEVEL": "LOUD"}, "LBG_OPERATOR_LOG_LEVEL 'LOUD' must be one of DEBUG,"),
+    ({"LBG_OPERATOR_SIDECAR_RESOURCES": "{"}, "LBG_OPERATOR_SIDECAR_RESOURCES is not JSON ("),
     (
         {"LBG_OPERATOR_SIDECAR_START_S": "0"},
-        "LBG_OPERATOR_SIDECAR_START_S '0' is no number from 1 to 3600",
+        "LBG_OPERATOR_SIDECAR_START_S '0' is not a number from 1 to 3600",
     ),
-    ({"LBG_OPERATOR_PREFETCH": "0"}, "LBG_OPERATOR_PREFETCH '0' is no number from 1 to 65535"),
-    ({"LBG_OPERATOR_PREFETCH": "many"}, "LBG_OPERATOR_PREFETCH 'many' is no number from 1 to 65535"),
-    ({"LBG_OPERATOR_SIDECAR_RESOURCES": "[]"}, "LBG_OPERATOR_SIDECAR_RESOURCES is no JSON object"),
-    ({"LBG_OPERATOR_BROKER_RESOURCES": '"2Gi"'}, "LBG_OPERATOR_BROKER_RESOURCES is no JSON object"),
+    ({"LBG_OPERATOR_PREFETCH": "0"}, "LBG_OPERATOR_PREFETCH '0' is not a number from 1 to 65535"),
+    ({"LBG_OPERATOR_PREFETCH": "many"}, "LBG_OPERATOR_PREFETCH 'many' is not a number from 1 to 65535"),
+    ({"LBG_OPERATOR_SIDECAR_RESOURCES": "[]"}, "LBG_OPERATOR_SIDECAR_RESOURCES is not a JSON object"),
+    ({"LBG_OPERATOR_BROKER_RESOURCES": '"2Gi"'}, "LBG_OPERATOR_BROKER_RESOURCES is not a JSON object"),
 ]
 
 

@@ -66,7 +66,9 @@ async def test_its_positions_are_told_when_the_member_starts(handler: Coroutine 
 
 async def test_positions_that_cannot_be_read_end_the_start_with_one_line() -> None:
     channel = handler_channel(Wrong(), concurrency=1)
-    with pytest.raises(AppError, match=r"cannot say what it has processed: ValueError: .* is not a list"):
+    with pytest.raises(
+        AppError, match=r"failed to return its processed positions: ValueError: .* is not a list"
+    ):
         await channel.start(AskingCalls())
 
 
@@ -104,5 +106,5 @@ async def test_a_number_that_is_none_ends_the_start_with_one_line(wrong: object)
     handler = Committing()
     handler.position = wrong
     channel = handler_channel(handler, concurrency=1)
-    with pytest.raises(AppError, match=r"what is committed of a session is .*, not a number from 0"):
+    with pytest.raises(AppError, match=r"the committed position of a session is .*, not a number from 0"):
         await channel.start(AskingCalls("s"))

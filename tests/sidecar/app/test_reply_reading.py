@@ -85,7 +85,7 @@ def test_what_is_longer_than_the_limit_is_cut_and_its_connection_is_not_used_aga
     [
         (b"SSH-2.0-OpenSSH\r\n\r\n", "cannot be read as HTTP"),
         (b"HTTP/2 200\r\n\r\n", "cannot be read as HTTP"),
-        (b"HTTP/1.1 099 No\r\n\r\n", "none of HTTP: 099"),
+        (b"HTTP/1.1 099 No\r\n\r\n", "not one of HTTP: 099"),
         (b"HTTP/1.1 101 Switching\r\n\r\n", "switches the protocol"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * HEAD_MAX_BYTES, "more than"),
         (b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n", "cannot be read"),

@@ -164,7 +164,7 @@ def test_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     CommitLog(path).close()
     content = commit_log.packed_head(2) + path.read_bytes()[commit_log.HEAD_BYTES :]
     path.write_bytes(content)
-    with pytest.raises(CommitsError, match="is of version 2, and this member knows 1"):
+    with pytest.raises(CommitsError, match="is of version 2, but this member supports 1"):
         CommitLog(path)
     assert path.read_bytes() == content
 

@@ -169,7 +169,7 @@ def test_a_file_that_is_all_zeros_was_never_written(tmp_path: Path, caplog: pyte
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     head = struct.pack(f"<{len(POSITION_MAGIC)}sI", POSITION_MAGIC, 3)
     (tmp_path / "p").write_bytes((head + struct.pack("<I", crc32(head))).ljust(SIZE_BYTES, b"\0"))
-    with pytest.raises(CommitsError, match="of version 3, and this member knows 2: run the newer"):
+    with pytest.raises(CommitsError, match="of version 3, but this member supports 2: run the newer"):
         opened(tmp_path / "p")
 
 

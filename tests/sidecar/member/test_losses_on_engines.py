@@ -187,7 +187,7 @@ async def test_a_member_whose_application_hangs_leaves_within_its_grace_period(
             member.stop("test")
             await member.run()
         assert member.state()["counts"]["forced"] >= 16
-    assert "messages were cut off at work and are delivered again" in caplog.text
+    assert "running calls were aborted, their messages are delivered again" in caplog.text
     await until_ready(place, 20)
 
 
@@ -215,7 +215,7 @@ async def test_a_member_that_was_stopped_for_long_neither_calls_nor_acknowledges
             await asyncio.sleep(0.3)
             before = len(list(frozen.calls()))
             frozen.signal(signal.SIGCONT)
-            await until(lambda: "nothing ran here" in frozen.log(), what="the fence")
+            await until(lambda: "this process was stopped" in frozen.log(), what="the fence")
             assert len(list(frozen.calls())) == before
             await until(lambda: len({e.at_ns for e in frozen.events if e.kind == "live"}) >= 2)
             done_by_frozen = {(c.hash, c.seq) for c in frozen.calls()}

@@ -154,7 +154,7 @@ def _by_hash(judge: Judge, since: int) -> dict[int, str]:
 
 
 async def test_static_assignment_is_refused_with_one_clear_line(place: Place) -> None:
-    with pytest.raises(SettingsError, match="this broker shares the messages out") as refused:
+    with pytest.raises(SettingsError, match="this broker assigns the messages") as refused:
         async with Member(place.settings("a", assignment="static"), Judge().handler("a")):
             pass
     assert "\n" not in str(refused.value)

@@ -135,5 +135,5 @@ async def test_what_goes_with_the_last_ack_is_waited_for_and_told(
         await leaves(member)
     nothing_is_left(place, own_broker, tmp_path)
     assert handler.got == list(range(1, 21))
-    assert caplog.text.count("session 'a' is over after 20 messages") == 1
+    assert caplog.text.count("session 'a' ended after 20 messages") == 1
     assert "the position file says" not in caplog.text

@@ -128,7 +128,7 @@ async def test_a_closed_queue_ends_every_session_and_its_members_leave(
     assert sum(len(table.rows) for table in tables) == 100
     assert embedded.queue(place.names.parent)["sessions"] == []
     for name in "ab":
-        assert f"End-of-Session: session '{name}' is over after" in caplog.text
+        assert f"End-of-Session: session '{name}' ended after" in caplog.text
     assert "ended the consumer" not in caplog.text
 
 
@@ -203,7 +203,7 @@ async def test_a_position_file_that_the_broker_does_not_know_is_given_up_with_a_
     async with Member(place.settings("a", commits=tmp_path), handle):
         await load.publish(5)
         await until(lambda: len(got) == 5)
-    assert caplog.text.count("the position file says 345, and the broker does not go on there") == 1
+    assert caplog.text.count("the broker refuses the position 345 of the position file") == 1
     file = position()
     assert file.committed == 5
     file.close()
@@ -215,7 +215,7 @@ async def test_a_position_file_that_the_broker_does_not_know_is_given_up_with_a_
         ({"name": ""}, "the session's, so the member must have it again"),
         ({"name": "x" * 129}, "at most 128 characters"),
         ({"name": "a", "order": "key"}, "leave it at queue"),
-        ({"name": "a", "assignment": "static"}, "this broker shares the messages out"),
+        ({"name": "a", "assignment": "static"}, "this broker assigns the messages"),
     ],
 )
 async def test_settings_that_do_not_go_with_sessions_are_refused(

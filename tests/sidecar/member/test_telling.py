@@ -34,13 +34,13 @@ OTHER = Identity(1, "other", "1-1")
         ),
         (
             Moved(3, None, "leave", 0.5, 0.001, 2),
-            "2 messages were cut off at work and are delivered again",
+            "2 running calls were aborted, their messages are delivered again",
             {"from": 0, "to": None, "why": "leave", "delivered_again": 2},
         ),
         (
             Kept(3, 1, "rebalance", 4, 3.0, times=1, next_s=6.0),
-            "me: queue 3 stays (rebalance): 4 calls did not end within 3.0 s; the handoff is put off (1 in a row), the "
-            "next waits for up to 6.0 s",
+            "me: queue 3 stays (rebalance): 4 calls did not end within 3.0 s; the handoff is postponed (1 in a row), "
+            "the next waits up to 6.0 s",
             {
                 "event": "kept",
                 "from": 0,
@@ -53,12 +53,12 @@ OTHER = Identity(1, "other", "1-1")
         ),
         (
             TakenOver(3, 1, "leave", planned=True, pause_s=0.004),
-            "me: queue 3 taken over from member 1 (leave), it stood still for 4.0 ms",
+            "me: queue 3 taken over from member 1 (leave), it paused for 4.0 ms",
             {"event": "taken_over", "from": 1, "to": 0, "why": "leave", "pause_seconds": 0.004},
         ),
         (
             TakenOver(3, None, "unserved", planned=False, pause_s=None),
-            "me: queue 3 taken over from nobody (unserved)",
+            "me: queue 3 taken over from no member (unserved)",
             {"event": "taken_over", "from": None, "to": 0, "why": "unserved", "pause_seconds": None},
         ),
     ],

@@ -26,7 +26,7 @@ def test_environment_counts_over_the_file(tmp_path: Path) -> None:
         ("LBG_ORDER", "size", "must be one of key, queue"),
         ("LBG_REPUBLISH", "perhaps", "must be true or false"),
         ("LBG_LOCAL", "8750", "must be HOST:PORT or unix:/PATH"),
-        ("LBG_CONCURENCY", "8", "LBG_CONCURENCY is no setting of a sidecar"),
+        ("LBG_CONCURENCY", "8", "LBG_CONCURENCY is not a setting of a sidecar"),
         ("LBG_COMMAND", "", "LBG_COMMAND is missing"),
         ("LBG_CAFILE", "/nowhere", "need an amqps:// address"),
     ],
@@ -46,7 +46,7 @@ def test_a_missing_setting_is_named() -> None:
 def test_an_unknown_name_in_the_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "sidecar.toml"
     file.write_text("colour = 1\n")
-    with pytest.raises(ConfigurationError, match=r"colour in .* is no setting"):
+    with pytest.raises(ConfigurationError, match=r"colour in .* is not a setting"):
         configure(LEAST, file)
 
 

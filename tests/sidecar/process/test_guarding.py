@@ -144,7 +144,9 @@ async def test_who_asks_nothing_more_loses_the_connection(quick: int) -> None:
 def test_a_taken_port_is_told_by_its_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listener = Listener("127.0.0.1", taken.getsockname()[1])
-        with pytest.raises(Exception, match=r"^LBG_LOCAL is 127\.0\.0\.1:\d+, but one cannot listen there: "):
+        with pytest.raises(
+            Exception, match=r"^LBG_LOCAL is 127\.0\.0\.1:\d+, but the address cannot be used: "
+        ):
             asyncio.run(listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL"))
 
 

@@ -68,7 +68,7 @@ async def test_with_application_broker_and_confirms_all_stuck_it_ends_in_time_an
     loaded_s = KUBERNETES_S - MemberSettings(group="g").shutdown_grace_s - MARGIN_S
     assert took_s < GRACE_S + MARGIN_S + loaded_s, sidecar.text
     assert delivered_again(sidecar) == 3
-    assert f"{2 * UNCONFIRMED} published events were not confirmed" in sidecar.text
+    assert f"{2 * UNCONFIRMED} published events have no confirm" in sidecar.text
     assert all(one.result() >= 500 for one in asked), "nobody was told that it was published"
     held = {note.number for note in app.notes.all()}
     second = NotingApp(tmp_path, "second")

@@ -127,7 +127,7 @@ def test_the_local_listener_is_on_its_loopback_address_alone(port: int) -> None:
 
 def test_who_sends_slowly_holds_up_neither_others_nor_the_end(tmp_path: Path) -> None:
     slow, port = started(tmp_path, "slow", LBG_LOCAL="0.0.0.0:0")
-    assert "LBG_LOCAL is 0.0.0.0:0, which is no loopback address, and has no login" in slow.text
+    assert "LBG_LOCAL is 0.0.0.0:0, which is not a loopback address and has no authentication" in slow.text
     idle = [socket.create_connection(("127.0.0.1", port), timeout=GUARD_S) for _ in range(200)]
     head = socket.create_connection(("127.0.0.1", port), timeout=GUARD_S)
     head.sendall(b"GET /v1/state HTTP/1.1\r\nHost: localhost\r\nX-")
@@ -155,5 +155,5 @@ def test_a_taken_port_ends_it_with_one_line_and_status_2(port: int) -> None:
     assert process.returncode == 2
     assert (
         err
-        == f"lbg: error: LBG_LOCAL is 127.0.0.1:{port}, but one cannot listen there: Address already in use\n"
+        == f"lbg: error: LBG_LOCAL is 127.0.0.1:{port}, but the address cannot be used: Address already in use\n"
     )

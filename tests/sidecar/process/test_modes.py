@@ -46,7 +46,7 @@ async def test_a_taken_session_is_waited_for_and_an_ended_one_leaves_it_idle_unt
     await until(lambda: second.acked() == 10)
     broker.perform(place.names.parent, "close")
     await until(lambda: "the member has left the group" in str(_reasons(second)))
-    assert "End-of-Session: session 'a' is over after 10 messages" in second.text
+    assert "End-of-Session: session 'a' ended after 10 messages" in second.text
     assert second.process.poll() is None, "in a pod it would only be started again"
     second.process.send_signal(signal.SIGTERM)
     assert second.process.wait(30) == 0

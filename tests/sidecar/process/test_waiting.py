@@ -94,7 +94,7 @@ async def test_a_certificate_of_an_unknown_authority_is_told_with_what_to_do(tmp
         living(LBG_BROKER=f"amqps://guest:guest@localhost:{server.port}/") as life,
     ):
         await until(lambda: "certificate" in life.contact.error)
-        assert "LBG_CAFILE must hold the authority that signed the certificate" in life.contact.error
+        assert "LBG_CAFILE must have the CA that signed the certificate" in life.contact.error
 
 
 @pytest.mark.process

@@ -197,7 +197,7 @@ def _give_back(state: State, held: Sequence[tuple[Channel, Sequence[Unsettled]]]
 
 
 def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> None:
-    """What is settled makes room for more: of a durable line, once the store knows that it is settled.
+    """Returns prefetch credit for settled messages: of a durable queue, when the store has recorded it.
 
     Until then a crash brings it back, so with more given out in its place a crash would repeat more than the
     consumer's prefetch.

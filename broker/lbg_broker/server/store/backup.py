@@ -67,7 +67,7 @@ def restore(source: BinaryIO, data_dir: Path, *, replace: bool = False) -> Store
     try:
         store, part = data_dir / STORE_FILE, data_dir / f"restore{PART}"
         if store.exists() and not replace:
-            raise StoreError(f"{store} is there: say --replace to give it up for the copy")
+            raise StoreError(f"{store} exists: use --replace to overwrite it by the copy")
         try:
             with _private(part) as copy:
                 copy.truncate(0)
@@ -128,7 +128,7 @@ def _copy(store: Path, part: Path) -> StoreCopy:
 
 @contextmanager
 def _reserve_kept(store: Path) -> Iterator[None]:
-    """Where no broker runs, who opens the store last would delete the log and its index, and give up their room."""
+    """Retains log and index, whose space the last to open a store without a broker would give up."""
     if not store.exists():
         raise StoreError(f"{store} is not there")
     reserve = Reserve(store)
@@ -157,7 +157,7 @@ def _look_at(copy: Path) -> StoreCopy:
             _know(database, copy)
             expected = _number(database, "PRAGMA page_count") * _number(database, "PRAGMA page_size")
             if size_bytes != expected:
-                raise DamagedStoreError(f"{copy} has {size_bytes} bytes of {expected}: it was cut off")
+                raise DamagedStoreError(f"{copy} has {size_bytes} bytes of {expected}: it is truncated")
             ((verdict,),) = database.execute("PRAGMA quick_check(1)").fetchall()
             if verdict != "ok":
                 raise DamagedStoreError(f"{copy} is damaged: {verdict}")
@@ -172,7 +172,7 @@ def _look_at(copy: Path) -> StoreCopy:
 
 def _know(database: sqlite3.Connection, path: Path) -> None:
     if _number(database, "PRAGMA application_id") != APPLICATION_ID:
-        raise StoreError(f"{path} is no broker's store")
+        raise StoreError(f"{path} is not a store of a broker")
     check_version(_number(database, "PRAGMA user_version"), path)
 
 

@@ -40,8 +40,8 @@ SHARED_BYTES: Final = 510
 
 _NO_ROOM_WORDS: Final = {
     errno.ENOSPC: "no space left on the device",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "the file has the size that it may have (ulimit -f, or the file system's)",
+    errno.EDQUOT: "the disk quota is exhausted",
+    errno.EFBIG: "the file has reached its size limit (ulimit -f, or the file system's)",
 }
 NO_ROOM: Final = tuple(_NO_ROOM_WORDS)
 NOT_ALLOCATED: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)

@@ -246,7 +246,7 @@ class Store:
         raise failed
 
     def _save_up(self) -> None:
-        """What became free is the reserve's first, and then there for publishes."""
+        """Gives freed space to the reserve first, and then to publishes."""
         missing = self._wanted_rows(self._pages) - self._reserve_rows
         free = self._number("PRAGMA freelist_count") // RESERVE_ROW_PAGES
         rows = min(missing, free - 1, 4)

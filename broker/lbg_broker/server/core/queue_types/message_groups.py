@@ -176,7 +176,7 @@ class _Server(Holder):
         return self.concurrency is None or (self.is_eager and self.load <= least_load)
 
     def hand_over(self) -> tuple[list[Message], int]:
-        """What it got. Of each group what was delivered before comes first, so all that was may."""
+        """Returns the messages delivered. Those delivered before come first in each group, so all of them may."""
         again, fresh = self.again, self.fresh
         self.again, self.fresh = [], []
         return again + fresh if again else fresh, len(again)
