@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.errors import Refused
@@ -22,6 +23,14 @@ from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_broker.group import Engine, GroupSpec, is_native, stream_queues
 
 Lag = int | Unknown
+
+
+class Backlog(NamedTuple):
+    """`messages` that wait for members; `consumers` of all queues, whose number changes when a member comes or goes."""
+
+    messages: Lag
+    consumers: int | Unknown
+
 
 FIRST_S = 1.3
 """Seconds in which every member sends at least one heartbeat."""
@@ -76,20 +85,27 @@ class LagReader:
             self._readings[spec] = _Reading(now, task)
         return await asyncio.gather(*(asyncio.shield(self._readings[spec].task) for spec in specs))
 
-    async def backlogs(self, specs: Sequence[GroupSpec]) -> list[Lag]:
+    async def backlogs(self, specs: Sequence[GroupSpec]) -> list[Backlog]:
         """Counts ready messages of each group, in their order; on the embedded broker unacknowledged ones too.
 
         Raises AdminError when the broker cannot be asked at all.
         """
         engine = await self._amqp.engine()
         if self._management is not None and not engine.is_rabbitmq:
-            found = await self._management.counts([spec.name for spec in specs])
-            counts = {name: _sum(pair) for name, pair in found.items()}
+            found = await self._management.backlogs([spec.name for spec in specs])
+            counts = {name: Backlog(_sum(pair), consumers) for name, (*pair, consumers) in found.items()}
         else:
             queues = [name for spec in specs for name in stream_queues(spec, engine)]
             seen_now = await self._amqp.counts_of(queues)
-            counts = {name: _ready(one) for name, one in seen_now.items()}
-        return [_sum(counts.get(name, UNKNOWN) for name in stream_queues(spec, engine)) for spec in specs]
+            counts = {name: Backlog(_ready(one), _consumers(one)) for name, one in seen_now.items()}
+        nobody_knows = Backlog(UNKNOWN, UNKNOWN)
+        of_groups = (
+            [counts.get(name, nobody_knows) for name in stream_queues(spec, engine)] for spec in specs
+        )
+        return [
+            Backlog(_sum(one.messages for one in found), _sum(one.consumers for one in found))
+            for found in of_groups
+        ]
 
     async def _counted(
         self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[Mapping[str, Counts]]
@@ -178,6 +194,10 @@ def _is_bare(seen_now: QueueStatus | Unknown | None) -> bool:
 
 def _ready(seen_now: QueueStatus | Unknown | None) -> Lag:
     return seen_now.ready if isinstance(seen_now, QueueStatus) else UNKNOWN
+
+
+def _consumers(seen_now: QueueStatus | Unknown | None) -> int | Unknown:
+    return seen_now.consumers if isinstance(seen_now, QueueStatus) else UNKNOWN
 
 
 def _sum(counts: Iterable[Lag]) -> Lag:

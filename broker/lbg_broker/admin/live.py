@@ -35,7 +35,7 @@ from lbg_broker.admin.errors import (
 )
 from lbg_broker.admin.heartbeats import collect_heartbeats
 from lbg_broker.admin.ingress import restore_permissions
-from lbg_broker.admin.lag import LagReader
+from lbg_broker.admin.lag import Backlog, LagReader
 from lbg_broker.admin.management import ManagementApi
 from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.observe import NO_API, SnapshotReader, Survey, observe_many
@@ -124,7 +124,7 @@ class LiveAdmin:
         """Lag of each group, counted at most `max_age_s` ago; see `LagReader`."""
         return await self._lags.of(specs, max_age_s=max_age_s)
 
-    async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[int | Unknown]:
+    async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[Backlog]:
         """The backlog of each group, counted now and without members' heartbeats; see `LagReader`."""
         return await self._lags.backlogs(specs)
 

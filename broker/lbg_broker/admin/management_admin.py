@@ -211,6 +211,17 @@ class ManagementAdmin:
         columns = f"{_COUNTS}{_WITHOUT_SAMPLES}"
         return await self._of_groups("queues", groups, "\\.q(\\.|$)", columns, _all_counts)
 
+    async def backlogs(
+        self, groups: Sequence[str]
+    ) -> Mapping[str, tuple[int | Unknown, int | Unknown, int | Unknown]]:
+        """The same with the number of consumers, which RabbitMQ does not tell beside counts of now."""
+
+        def read(listed: Listed) -> dict[str, tuple[int | Unknown, int | Unknown, int | Unknown]]:
+            return {str(one["name"]): (*_counts(one), _count(one.get("consumers"))) for _, one in listed}
+
+        columns = f"{_COUNTS},consumers{_WITHOUT_SAMPLES}"
+        return await self._of_groups("queues", groups, "\\.q(\\.|$)", columns, read)
+
     async def all_answer(self, queues: Sequence[str]) -> bool:
         """True if each of these queues is there and can count."""
         found = await self._named("queues", queues, "members,online&disable_stats=true")

@@ -9,6 +9,7 @@ from lbg_broker.admin.describe import Description, describe
 from lbg_broker.admin.errors import AdminError, GroupNotFound, ProvisioningError, Refused, Unreachable
 from lbg_broker.admin.groups import LISTEN_S
 from lbg_broker.admin.heartbeats import Heard
+from lbg_broker.admin.lag import Backlog
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.admin.snapshot import UNKNOWN, Snapshot, Unknown
@@ -77,7 +78,7 @@ async def lags(
     return dict(zip(specs, found, strict=True))
 
 
-async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str, int | Unknown]:
+async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str, Backlog]:
     """The backlog of each group, under the same keys, counted now and without members' heartbeats.
 
     The embedded broker counts unacknowledged messages too, RabbitMQ ready ones only.

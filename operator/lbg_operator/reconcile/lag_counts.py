@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from lbg_broker.admin import ProvisioningError
+from lbg_broker.admin.lag import Backlog
 from lbg_broker.admin.snapshot import UNKNOWN, Unknown
 from lbg_broker.group import GroupSpec
 from lbg_operator.reconcile.object_cache import Key
@@ -35,13 +36,15 @@ TOLD_PER_S = 5.0
 
 Counts = Mapping[str, int | Unknown]
 Counter = Callable[[Mapping[str, GroupSpec]], Awaitable[Counts]]
+Backlogs = Callable[[Mapping[str, GroupSpec]], Awaitable[Mapping[str, Backlog]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Of one broker: `backlogs` finds who is behind, `lags` counts what is ready or not acknowledged."""
+    """Of one broker: `backlogs` finds who is behind and the number of consumers, `lags` counts what is ready or not
+    acknowledged."""
 
-    backlogs: Counter
+    backlogs: Backlogs
     lags: Counter
 
 
@@ -59,17 +62,27 @@ class _Broker:
     counters: Counters
     specs: dict[Key, GroupSpec] = field(default_factory=dict)
     behind: set[Key] = field(default_factory=set)
+    consumers: dict[Key, int] = field(default_factory=dict)
     rest_at: float = 0.0
     task: asyncio.Task[None] | None = None
 
 
 class LagCounts:
-    """`told` is called with a group whose number is another one, as often as `quiet_s` allows."""
+    """`told` is called with a group whose number is another one, as often as `quiet_s` allows.
+
+    `joined_or_left` is called with a group that has another number of consumers: its members rebalance.
+    """
 
     def __init__(
-        self, told: Callable[[Key], None], *, now: Callable[[], float], timestamp: Callable[[], str]
+        self,
+        told: Callable[[Key], None],
+        *,
+        now: Callable[[], float],
+        timestamp: Callable[[], str],
+        joined_or_left: Callable[[Key], None] = lambda group: None,
     ) -> None:
         self._told = told
+        self._joined_or_left = joined_or_left
         self._now = now
         self._timestamp = timestamp
         self._brokers: dict[Key, _Broker] = {}
@@ -143,10 +156,12 @@ class LagCounts:
     async def _count(self, one: _Broker) -> None:
         began = self._now()
         if began >= one.rest_at:
-            resting = {spec.name: spec for group, spec in one.specs.items() if group not in one.behind}
-            found = await one.counters.backlogs(resting) if resting else {}
+            specs = dict(one.specs)
+            found = await one.counters.backlogs({spec.name: spec for spec in specs.values()}) if specs else {}
             one.rest_at = began + min(max(EVERY_S, (self._now() - began) / REST_SHARE), SELDOM_S)
-            one.behind |= {group for group, spec in one.specs.items() if _is_some(found.get(spec.name))}
+            for group, spec in specs.items():
+                if one.specs.get(group) == spec and (seen := found.get(spec.name)) is not None:
+                    self._found(one, group, seen)
         behind = {group: one.specs[group] for group in one.behind}
         if not behind:
             return
@@ -154,6 +169,15 @@ class LagCounts:
         for group, spec in behind.items():
             if one.specs.get(group) == spec:
                 self._take(one, group, lags.get(spec.name, UNKNOWN))
+
+    def _found(self, one: _Broker, group: Key, seen: Backlog) -> None:
+        if _is_some(seen.messages):
+            one.behind.add(group)
+        if isinstance(seen.consumers, int):
+            former = one.consumers.get(group, seen.consumers)
+            one.consumers[group] = seen.consumers
+            if former != seen.consumers:
+                self._joined_or_left(group)
 
     def _take(self, one: _Broker, group: Key, lag: int | Unknown) -> None:
         last = self._latest.pop(group, None)
@@ -176,10 +200,11 @@ class LagCounts:
     def _forget(self, one: _Broker, group: Key) -> None:
         one.specs.pop(group, None)
         one.behind.discard(group)
+        one.consumers.pop(group, None)
         self._untold.discard(group)
         self._latest.pop(group, None)
         self._told_at.pop(group, None)
 
 
-def _is_some(backlog: int | Unknown | None) -> bool:
+def _is_some(backlog: int | Unknown) -> bool:
     return isinstance(backlog, int) and backlog > 0

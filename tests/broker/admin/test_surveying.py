@@ -16,9 +16,10 @@ from lbg_broker.admin import GroupNotFound, ProvisioningError, Unreachable, Unsu
 from lbg_broker.admin.actions import DeleteExchange, DeleteQueue
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, delete_group, show_group
+from lbg_broker.admin.lag import Backlog
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.admin.survey import Described, lags, survey
+from lbg_broker.admin.survey import Described, backlogs, lags, survey
 from lbg_broker.client import Channel, ClientConnection, ConfirmingPublisher, Delivery, connect
 from lbg_broker.group import TO_ALL, GroupSpec, Names, routing_key
 from support.admin.place import Place
@@ -240,6 +241,26 @@ async def test_a_lag_with_a_queue_missing_is_unknown_and_that_of_others_is_known
     nobody = spec_of("nobody")
     found = await lags(admin, {"a": whole, "b": broken, "c": nobody}, max_age_s=0.0)
     assert found == {"a": 3, "b": UNKNOWN, "c": UNKNOWN}
+
+
+async def test_a_count_of_backlogs_shows_that_a_member_has_come_and_gone(
+    admin: LiveAdmin, place: Place
+) -> None:
+    served, idle = spec_of("served"), spec_of("idle")
+    await create_all(admin, served, idle)
+    await publish(place, idle, 3)
+
+    async def counted(**expected: Backlog) -> None:
+        async with asyncio.timeout(GUARD_S):
+            while (await backlogs(admin, {"served": served, "idle": idle})) != expected:
+                pass
+
+    await counted(served=Backlog(0, 0), idle=Backlog(3, 0))
+    async with member(place, served):
+        await counted(served=Backlog(0, 2), idle=Backlog(3, 0))
+    await counted(served=Backlog(0, 0), idle=Backlog(3, 0))
+    await admin.perform(DeleteQueue("lbg.idle.q.1"))
+    await counted(served=Backlog(0, 0), idle=Backlog(UNKNOWN, UNKNOWN))
 
 
 async def test_where_a_consumer_does_not_speak_the_brokers_own_count_is_taken(

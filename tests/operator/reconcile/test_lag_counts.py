@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 
 from lbg_broker.admin import Unreachable
+from lbg_broker.admin.lag import Backlog
 from lbg_broker.admin.snapshot import UNKNOWN, Unknown
 from lbg_broker.group import GroupSpec
 from lbg_operator.reconcile.lag_counts import EVERY_S, FAILED_S, SELDOM_S, TOLD_PER_S, Counters, LagCounts
@@ -38,6 +39,11 @@ class Broker:
     is_down: bool = False
     backlogs: list[tuple[float, frozenset[str]]] = field(default_factory=list)
     lags: list[tuple[float, frozenset[str]]] = field(default_factory=list)
+    consumers: int | Unknown = 2
+
+    async def _backlogs(self, specs: Mapping[str, GroupSpec]) -> Mapping[str, Backlog]:
+        found = await self._count(self.backlogs, specs)
+        return {name: Backlog(count, self.consumers) for name, count in found.items()}
 
     async def _count(
         self, asked: list[tuple[float, frozenset[str]]], specs: Mapping[str, GroupSpec]
@@ -50,20 +56,20 @@ class Broker:
 
     @property
     def counters(self) -> Counters:
-        return Counters(
-            lambda specs: self._count(self.backlogs, specs), lambda specs: self._count(self.lags, specs)
-        )
+        return Counters(self._backlogs, lambda specs: self._count(self.lags, specs))
 
 
 class Counting:
     def __init__(self, *groups: Key, broker: Broker | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.told: list[tuple[float, Key]] = []
+        self.changed: list[tuple[float, Key]] = []
         self.broker = broker or Broker()
         self.counts = LagCounts(
             lambda key: self.told.append((loop.time(), key)),
             now=loop.time,
             timestamp=lambda: f"{loop.time():.0f}",
+            joined_or_left=lambda key: self.changed.append((loop.time(), key)),
         )
         self.counts.begin(MAIN, self.broker.counters)
         for group in groups:
@@ -254,3 +260,24 @@ async def test_a_lag_that_cannot_be_read_is_absent_from_the_status() -> None:
         place.broker.is_deaf = True
         await asyncio.sleep(45)
         assert not {"lag", "lagTime"} & place.status(ORDERS).keys()
+
+
+@in_virtual_time
+async def test_a_member_that_comes_or_goes_is_noticed_once_also_of_a_group_that_is_behind() -> None:
+    async with Counting(A) as counting:
+        await asyncio.sleep(10)
+        assert counting.changed == []
+        for consumers, waiting in ((4, 0), (0, 7)):
+            counting.broker.waiting["a"] = waiting
+            counting.broker.consumers = consumers
+            since = asyncio.get_running_loop().time()
+            await asyncio.sleep(10)
+            ((at, group),) = counting.changed
+            assert group == A
+            assert at - since <= EVERY_S + 0.1
+            counting.changed.clear()
+        counting.broker.consumers = UNKNOWN
+        await asyncio.sleep(10)
+        counting.broker.consumers = 0
+        await asyncio.sleep(10)
+        assert counting.changed == []

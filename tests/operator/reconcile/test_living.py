@@ -24,6 +24,8 @@ from lbg_operator.reconcile.group_deletion import FINALIZER
 from support.operator.operated import MAIN, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
+HALF_A_MINUTE_S = 30.0
+
 LONG_S = 120.0
 
 
@@ -258,3 +260,32 @@ async def test_a_group_that_is_deleted_and_made_again_at_once_is_a_new_one() -> 
         assert place.seen(GROUP)["metadata"]["uid"] != uid
         assert "lbg.shop-orders.q.0" in place.broker.queues
         assert place.conditions()["Provisioned"] == ("True", "Provisioned")
+
+
+@pytest.mark.parametrize("waiting", [0, 7])
+@in_virtual_time
+async def test_the_status_says_within_five_seconds_that_members_rebalance_and_that_they_are_done(
+    waiting: int,
+) -> None:
+    """A member that is no pod of the cluster's joins, of which nothing tells the operator but the broker."""
+    async with Place() as place:
+        await place.ready()
+        await asyncio.sleep(HALF_A_MINUTE_S)
+        assert place.status()["rebalance"] == "Ready"
+        pods, word = place.pods.members, "HoldDown"
+
+        def members(name: str) -> list[dict[str, Any]]:
+            guest = {"index": 9, "name": "guest", "incarnation": "guest", "queues": [], "counts": {}}
+            return [{**one, "rebalance": word} for one in (*pods(name), guest)]
+
+        place.broker.waiting["lbg.shop-orders.q.0"] = waiting
+        place.broker.members_of = members
+        for word in ("HoldDown", "Rebalancing", "Ready"):
+            await asyncio.sleep(5)
+            assert place.status()["rebalance"] == word
+            await asyncio.sleep(3)
+        assert place.status()["memberCount"] == 3
+        asked: list[str] = []
+        place.cluster.fail = lambda verb, kind, name: asked.append(verb)
+        await asyncio.sleep(HALF_A_MINUTE_S)
+        assert asked == []

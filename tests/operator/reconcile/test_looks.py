@@ -11,9 +11,10 @@ import pytest
 
 from lbg_broker.admin import GroupNotFound, ProvisioningError, Unreachable
 from lbg_broker.admin.describe import Description
+from lbg_broker.admin.rows import MemberRow
 from lbg_broker.group import GroupSpec
 from lbg_operator.reconcile.object_cache import Key
-from lbg_operator.reconcile.survey_cache import INTERVAL_S, LIMIT_S, SOON_S, SurveyCache
+from lbg_operator.reconcile.survey_cache import INTERVAL_S, LIMIT_S, SOON_S, UNSETTLED_PER_S, SurveyCache
 from support.virtual_time import in_virtual_time
 
 MAIN, OTHER = Key("shop", "main"), Key("shop", "other")
@@ -256,3 +257,42 @@ async def test_one_slow_broker_holds_up_no_look_at_another() -> None:
         await asyncio.sleep(SOON_ENOUGH_S)
         assert place.looks.latest(A) is None
         assert place.looks.latest(B) is not None
+
+
+def rebalancing(name: str, word: str) -> Description:
+    return replace(description(name), members=(MemberRow(0, "pod-0", "i", word, (), {}),))
+
+
+@in_virtual_time
+async def test_a_group_whose_members_rebalance_is_looked_at_until_they_are_done() -> None:
+    async with Place() as place:
+        place.looks.watch(A, MAIN, spec("a"))
+        place.looks.watch(B, MAIN, spec("b"))
+        await asyncio.sleep(SOON_ENOUGH_S)
+        place.survey.takes_s = 1.5
+        word = "HoldDown"
+        place.survey.answer = lambda name: rebalancing(name, word if name == "a" else "Ready")
+        place.looks.soon(A)
+        for next_word in ("Rebalancing", "Ready"):
+            await asyncio.sleep(8)
+            place.told.clear()
+            word = next_word
+            await asyncio.sleep(4.5)
+            assert A in place.told
+            assert place.looks.latest(A).description == rebalancing("a", next_word)
+        asked = place.survey.asked
+        assert not [one for one in asked[1:] if one not in ({"a"}, {"a", "b"})]
+        await asyncio.sleep(5)
+        before = len(asked)
+        await asyncio.sleep(2 * INTERVAL_S)
+        assert len(asked) - before <= 3, "at rest there are no more looks than before"
+
+
+@in_virtual_time
+async def test_hundreds_of_groups_that_rebalance_at_once_are_looked_at_more_seldom() -> None:
+    async with Place() as place:
+        place.survey.answer = lambda name: rebalancing(name, "Rebalancing")
+        for number in range(500):
+            place.looks.watch(Key("shop", f"g{number}"), MAIN, spec(f"g{number}"))
+        await asyncio.sleep(INTERVAL_S)
+        assert len(place.survey.asked) <= INTERVAL_S * UNSETTLED_PER_S / 500 + 2

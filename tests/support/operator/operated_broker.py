@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from lbg_broker.admin.actions import Action
 from lbg_broker.admin.errors import Denied, Unreachable
+from lbg_broker.admin.lag import Backlog
 from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.admin.snapshot import QueueStatus, Snapshot, Unknown
 from lbg_broker.group import Engine, GroupSpec, Names
@@ -75,9 +76,9 @@ class OperatedBroker(FakeAdmin):
         self.counted.append(frozenset(spec.name for spec in specs))
         return [self._waiting_of(spec) for spec in specs]
 
-    async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[int | Unknown]:
+    async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[Backlog]:
         self._require()
-        return [self._waiting_of(spec) for spec in specs]
+        return [Backlog(self._waiting_of(spec), len(self.members_of(spec.name))) for spec in specs]
 
     def _waiting_of(self, spec: GroupSpec) -> int:
         stem = Names(spec.name).queue(0)[:-1]
