@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,8 +13,13 @@ PACKAGES = ("broker", "sidecar", "operator", "pipeline", "cli")
 QUESTION = re.compile(r"(What|How|Who|Whom|Whose|Which|Where|Whether|That|When|Why|Whoever|Whatever)\b")
 
 
-def openings() -> Iterator[tuple[str, str]]:
+@cache
+def openings() -> Sequence[tuple[str, str]]:
     """Module or class, and the first line of its docstring."""
+    return list(read_openings())
+
+
+def read_openings() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             module = ast.parse(path.read_text())

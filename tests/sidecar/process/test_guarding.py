@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -128,7 +129,8 @@ async def test_who_dribbles_the_head_of_a_request_loses_the_connection(quick: in
 
     dribbling = asyncio.create_task(dribble())
     try:
-        assert await asyncio.wait_for(reader.read(), GUARD_S) == b""
+        with suppress(ConnectionResetError):  # where something that was sent is not read yet
+            assert await asyncio.wait_for(reader.read(), GUARD_S) == b""
     finally:
         dribbling.cancel()
         writer.close()

@@ -100,14 +100,13 @@ async def test_what_hangs_when_the_grace_is_over_is_what_is_said_to_come_again_a
 
 
 async def test_a_second_sigterm_cuts_off_at_once_and_says_what(pairs: Callable[..., Pair]) -> None:
-    pair = pairs(**HANGS)
+    """The grace is longer than the test may take."""
+    pair = pairs(**HANGS | {"LBG_SHUTDOWN_GRACE_S": "600"})
     held = await hanging(pair)
     pair.a.process.send_signal(signal.SIGTERM)
     await until_so(pair.a, lambda: "leaves" in pair.a.text)
-    began_at = time.monotonic()
     pair.a.process.send_signal(signal.SIGTERM)
     assert await exit_status(pair.a) == 1
-    assert time.monotonic() - began_at < 10
     assert delivered_again(pair.a) == len(held)
     await judge(pair, held, count=200)
 
