@@ -89,10 +89,11 @@ async def observed(
 
 @contextlib.asynccontextmanager
 async def running(work: Any) -> AsyncIterator[None]:
-    """`work` for the length of the block."""
+    """`work` for the length of the block; what it raises is raised at the end of the block."""
     task = asyncio.ensure_future(work)
     try:
         yield
     finally:
         task.cancel()
-        await asyncio.wait([task])
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -131,3 +131,18 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+@pytest.mark.process
+def test_a_demo_whose_reader_goes_away_ends_at_once_with_its_processes(rows: Path, tmp_path: Path) -> None:
+    demo = start(rows)
+    assert demo.stdout is not None
+    while "m1 starts" not in demo.stdout.readline():
+        pass
+    children = children_of(demo.pid)
+    demo.stdout.close()
+    demo.stdout = None
+    demo.communicate(timeout=GUARD_S)
+    assert demo.returncode == 1
+    assert not [pid for pid in children if is_running(pid)]
+    assert not list(tmp_path.glob("lbg-demo-*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from typing import Any
 
@@ -12,6 +13,7 @@ from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, show_group
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import GroupSpec
+from lbgroup.live_group import running
 from lbgroup.live_map import MapMember, MemberState, live_map, map_lines, sharing_line, timeline
 from support.admin.fake_admin import FakeAdmin
 from support.admin.native_groups import SESSIONS, made
@@ -128,3 +130,14 @@ def test_a_timeline_has_a_block_for_each_member_and_a_cross_for_a_crash() -> Non
     assert first[15:55] == "░" * 20 + "m1".ljust(10) + "m2".ljust(10)
     assert second[15:55] == "░" * 40
     assert crosses[15:55].index("✖") == 30
+
+
+async def test_what_a_task_beside_a_block_raises_is_not_lost() -> None:
+    async def broken() -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        async with running(broken()):
+            await asyncio.sleep(0)
+    async with running(asyncio.sleep(3600)):
+        pass

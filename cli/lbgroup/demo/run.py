@@ -27,7 +27,7 @@ from lbgroup.demo.group import DemoGroup, demo_group, start_broker
 from lbgroup.demo.model import DemoModel
 from lbgroup.demo.report import demo_report
 from lbgroup.demo.script import FIRST_MEMBERS, Act, Do, Pacing, Step, script_of
-from lbgroup.live_group import observed, running
+from lbgroup.live_group import observed
 from lbgroup.live_map import MemberState
 from lbgroup.options import tls_arguments
 
@@ -81,10 +81,10 @@ async def play(settings: DemoSettings, view: View) -> tuple[DemoModel, dict[str,
             demo_group(address, settings.spec, settings.directory, is_own_broker=is_own_broker) as group,
             ProcessGroup(settings.directory) as children,
         ):
-            run = DemoRun(settings, address, group, brokers, children)
+            run = DemoRun(settings, view, address, group, brokers, children)
             scene, spec = run.scene, settings.spec
             follow = observed(group.admin, spec, on_message=scene.hears, on_snapshot=scene.group.sees)
-            async with follow, running(run.show(view)):
+            async with follow:
                 return scene, await run.play()
 
 
@@ -94,6 +94,7 @@ class DemoRun:
     def __init__(
         self,
         settings: DemoSettings,
+        view: View,
         address: BrokerAddress,
         group: DemoGroup,
         brokers: ProcessGroup,
@@ -105,6 +106,7 @@ class DemoRun:
         if group.warning:
             self.scene.note("life", group.warning)
         self._settings = settings
+        self._view = view
         self._group = group
         self._brokers = brokers
         self._children = children
@@ -126,16 +128,15 @@ class DemoRun:
         scene, pacing = self.scene, Pacing(self._script[1:], self._settings.act_gap_s)
         acting: asyncio.Task[None] | None = None
         while not (pacing.is_over and acting is None and self._validated is not None):
-            self._check()
             if acting is not None and acting.done():
                 acting.result()
                 acting = None
             share = 1.0 if self._validated is not None else scene.share
             if acting is None and (act := pacing.due(share, scene.now_s)) is not None:
                 acting = asyncio.ensure_future(self._perform(act))
-            await asyncio.sleep(1 / FRAMES_PER_S)
+            await self._frame()
         seconds = scene.now_s
-        await publisher.process.wait()
+        await self._until(lambda: not publisher.is_running, "the publisher to end")
         for name, child in self._members.items():
             if child.is_running:
                 await self._step(Step(Do.LEAVE, name))
@@ -223,20 +224,9 @@ class DemoRun:
         await self._until(lambda: self.scene.states[name] is MemberState.LIVE, f"{name} to join")
 
     async def _gone(self, name: str) -> None:
-        child = self._members[name]
-        try:
-            async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                status = await child.process.wait()
-        except TimeoutError:
-            words = child.last_line()
-            raise CliError(f"{name} did not leave within {LEAVE_TIMEOUT_S:g} s: {words}") from None
-        self.scene.lives(name, MemberState.FAILED if status else MemberState.LEFT)
-
-    async def show(self, view: View) -> None:
-        while True:
-            self._tick()
-            view(self.scene)
-            await asyncio.sleep(1 / FRAMES_PER_S)
+        process = self._members[name].process
+        await self._until(lambda: process.returncode is not None, f"{name} to leave", LEAVE_TIMEOUT_S)
+        self.scene.lives(name, MemberState.FAILED if process.returncode else MemberState.LEFT)
 
     def _on_validated(self, line: str) -> None:
         event = json.loads(line)
@@ -255,14 +245,17 @@ class DemoRun:
     ) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
-            self._check()
             if time.monotonic() > deadline_s:
                 raise CliError(f"waited {timeout_s:g} s in vain for {what}")
-            await asyncio.sleep(0.05)
+            await self._frame()
 
-    def _check(self) -> None:
+    async def _frame(self) -> None:
+        """The time of one frame; raises what the view raises, and CliError for a process that failed."""
         self._brokers.check()
         self._children.check()
+        self._tick()
+        self._view(self.scene)
+        await asyncio.sleep(1 / FRAMES_PER_S)
 
     def _tick(self) -> None:
         self.scene.now_s = time.monotonic() - self._began_at_s
