@@ -65,7 +65,7 @@ def load_profile() -> None:
 
 def example_count(count: int) -> int:
     """So many examples for a property, or the few of `make quick`: its profile is loaded before tests are collected."""
-    return min(count, FEW_EXAMPLES) if settings.default is settings.get_profile("quick") else count
+    return min(count, FEW_EXAMPLES) if settings.get_current_profile_name() == "quick" else count
 
 
 def over_seeds(count: int) -> pytest.MarkDecorator:
