@@ -118,7 +118,7 @@ def test_a_cancel_and_an_answer_may_cross() -> None:
         ('{"acks": [9]}', "9 was never sent"),
         ('{"cancelled": [2]}', "2 was not to be cancelled"),
         ('{"verdicts": [{"n": 2}]}', "verdict"),
-        ('{"verdicts": [2]}', "no object"),
+        ('{"verdicts": [2]}', "not an object"),
         ('{"verdicts": [{"n": 2, "verdict": "retry", "after_s": NaN}]}', "after_s"),
         ('{"verdicts": [{"verdict": "ack"}]}', "not the number"),
         ('{"credit": -1}', "credit"),

@@ -14,7 +14,7 @@ from lbg_pipeline.columns import Flags, Ints, in_order
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What is at one time is in order of incarnation and delivery."""
+    """The order of events: by time, then by incarnation and delivery."""
 
     at_us: Ints
     incarnation: Ints
