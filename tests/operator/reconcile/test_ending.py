@@ -71,7 +71,7 @@ async def test_a_group_that_does_not_drain_is_deleted_when_its_time_is_over_and_
         await asyncio.sleep(DRAIN_S + SETTLED_S)
         assert not place.has(GROUP)
         assert place.broker.holds_nothing()
-        assert "7 messages" in place.last_words()
+        assert "7 waiting messages" in place.last_words()
 
 
 @in_virtual_time
@@ -151,7 +151,7 @@ async def test_an_invalid_manifest_can_be_deleted() -> None:
         place.delete_group()
         await asyncio.sleep(2)
         assert not place.has(GROUP)
-        assert "cannot be followed" in place.last_words()
+        assert "is invalid" in place.last_words()
 
 
 @in_virtual_time

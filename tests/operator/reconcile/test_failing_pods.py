@@ -159,7 +159,7 @@ async def test_sessions_whose_pods_are_not_made_are_told_when_that_lasts() -> No
         assert place.conditions()["Degraded"] == ("False", "AsExpected")
         await asyncio.sleep(WITHIN_S - 10)
         assert place.conditions()["Degraded"] == ("True", "PodsFailing")
-        assert "1 of 2 pods are made" in place.message("Degraded")
+        assert "1 of 2 pods exist" in place.message("Degraded")
 
 
 async def begun(place: Place) -> None:
