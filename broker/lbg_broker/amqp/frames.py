@@ -157,8 +157,6 @@ def read_names(data: bytes, errors: str) -> tuple[str, str, int] | None:
     return exchange, routing_key, position
 
 
-"""Encoded names remembered per connection. A cache that is full is emptied."""
-
 _HEAD_AND_NUMBER = Struct(">BHIHH").pack
 _CONTENT_HEAD = Struct(">IIQ").pack  # payload size, class and weight, body size
 _MARK_AND_CHANNEL = Struct(">BBH").pack  # end octet, frame type, channel

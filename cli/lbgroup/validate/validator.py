@@ -314,9 +314,6 @@ class Sessions:
         }
 
 
-"""The most sequence errors, overlaps and lost ranges that a report lists; all are counted."""
-
-
 @dataclass(frozen=True, slots=True)
 class SequenceError:
     """A message out of sequence. `kind` is rewind (delivered again) or inversion (after a later one of its key).

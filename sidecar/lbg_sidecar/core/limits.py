@@ -37,12 +37,15 @@ GAPS = 32
 GAP_MIN_S = 1e-6
 
 FIRST_SAMPLES = 2
+"""Calls, or batches of one message, before the first trial: one of them may include a cold start."""
+
 SAMPLES = 4
-"""Calls a trial is judged by; at least as many as it gives at a time."""
+"""Calls, or batches of several messages, by which a trial is judged; at least as many calls as it gives at a time."""
 
 PATIENCE_FIRST = 16
 PATIENCE_MAX = 256
-"""Slow calls until the next trial, for each of the level; twice as many after each trial that changed nothing."""
+"""Slow calls for each of the level, or batches of one message, until the next trial; twice as many after each trial
+that changed nothing."""
 
 
 class CallLimit(Protocol):
@@ -76,12 +79,12 @@ class ConcurrencyLimit:
         self._patience = PATIENCE_FIRST
         self._calls = 0  # slow ones since the last trial
         self._downwards = True
-        self._out: dict[
-            InFlight, int
-        ] = {}  # how many were out with it, in the order in which they were given
+        self._out: dict[InFlight, int] = {}  # in the order given, with how many were out then
 
     @property
     def size(self) -> int:
+        if self._gap_s * self._most <= self._swift_s:
+            return self._most
         slow = self._trial
         if slow > self._level and self.expects_move and not self._is_harmless(slow):
             slow = self._level
@@ -97,18 +100,23 @@ class ConcurrencyLimit:
 
     def ended(self, held: InFlight, took_s: float, now: float) -> None:
         """The application answered, so long after it was given the message."""
-        at_once = self._out.get(held)
+        out = self._out
+        at_once = out.get(held)
         if at_once is None:
             return
-        gap_s = max(min(now - self._answered_at, took_s), GAP_MIN_S)
+        gap_s = now - self._answered_at
+        if gap_s > took_s:
+            gap_s = took_s
+        if gap_s < GAP_MIN_S:
+            gap_s = GAP_MIN_S
         self._gap_s += (gap_s - self._gap_s) / GAPS
         self._answered_at = now
-        if self._trial // 2 < at_once <= self._trial:
-            self._latencies.append(
-                took_s
-            )  # swift ones, too: a mean of slow calls alone says nothing of a mixture
-        together = self._together(held)
-        del self._out[held]
+        trial = self._trial
+        if trial // 2 < at_once <= trial:
+            # Swift ones, too: a mean of slow calls alone says nothing of a mixture.
+            self._latencies.append(took_s)
+        together = 1 if next(iter(out)) is held else self._together(held)
+        del out[held]
         is_slow = took_s > self._swift_s
         if together > 1 or is_slow:
             self._proofs.append(together)
@@ -217,15 +225,6 @@ LONGER = 1.1
 """A later part of what was given at once counts as another measurement if it took so many times as long."""
 
 
-"""Single messages before the first batch: one of them may have come with a cold start."""
-
-
-"""Batches of more than one until it is given up: what one takes says little where calls differ."""
-
-
-"""Single messages until two are tried again; twice as many after each trial that changed nothing."""
-
-
 @dataclass(eq=False, slots=True)
 class _Batch:
     """Messages given at once. `count`: with all that was out then."""
@@ -244,9 +243,7 @@ class BatchLimit:
         self._handoff_s = handoff_s
         self._slack_s = handoff_s * SLACK_SHARE
         self._single_s: float | None = None  # what a batch of one takes; None before the first
-        self._further_s: float | None = (
-            None  # by how much each further message makes it longer; None: not known
-        )
+        self._further_s: float | None = None  # by how much each further message makes it longer
         self._samples = 0
         self._grown = 1
         self._patience = PATIENCE_FIRST

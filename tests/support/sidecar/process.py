@@ -21,8 +21,10 @@ from support.broker.embedded import EmbeddedBroker
 from support.command_line import clean_environment, start_lbg
 from support.waiting import GUARD_S
 
-PROMPT = "import sys, json\nfor line in sys.stdin:\n "
-PROMPT += "print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'ack'}), flush=True)"
+PROMPT = (
+    "import sys, json\nfor line in sys.stdin:\n "
+    "print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'ack'}), flush=True)"
+)
 """A command that acknowledges everything."""
 
 
