@@ -64,7 +64,7 @@ def test_it_says_once_that_the_disk_is_full_forgets_the_oldest_and_grows_again_w
     refused, told, again, found = ended.stdout.splitlines()
     assert refused.startswith(f"commit log {tmp_path}/late cannot be used: No space left on device")
     assert told.startswith(f"commit log {tmp_path}/m.commits cannot grow: No space left on device")
-    assert again == f"commit log {tmp_path}/m.commits grows again"
+    assert again == f"commit log {tmp_path}/m.commits can grow again"
     assert found == "257 ((0, 7),) True"
 
 

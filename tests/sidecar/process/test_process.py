@@ -84,7 +84,7 @@ def test_a_stuck_application_is_cut_off_after_the_grace_and_counted(
     sidecar.until(lambda: re.search(r"^lbg_calls_running 3.0$", sidecar.get("/metrics")[1], re.M))
     sidecar.process.send_signal(signal.SIGTERM)
     assert sidecar.process.wait(timeout=20) == 1
-    assert "3 messages that were at work are delivered again" in sidecar.text
+    assert "3 messages with running calls are delivered again" in sidecar.text
 
 
 def test_sigterm_ends_it_while_it_waits_for_the_group(broker: EmbeddedBroker, tmp_path: Path) -> None:
