@@ -36,7 +36,7 @@ class LiveGroup:
         self._describe()
 
     def hears(self, beat: Mapping[str, Any]) -> bool:
-        """Whether it is a heartbeat of this version; what is none is passed over."""
+        """True for a heartbeat of this version; other messages are ignored."""
         if is_heartbeat := bool(members_of([beat])):
             self._beats[str(beat["name"])] = beat
             self._describe()

@@ -232,7 +232,7 @@ def rate_text(per_s: float) -> str:
 
 
 def sharing_line(description: Description) -> str:
-    """Who serves what, in one line."""
+    """The active member of each queue, in one line."""
     if isinstance(native := description.native, MessageGroupsStatus):
         return f"{native.busy} of {native.known} keys at a member"
     if description.sessions is not None:
@@ -247,7 +247,7 @@ def sharing_line(description: Description) -> str:
 
 
 Spans = Sequence[tuple[float, str]]
-"""Who served a queue from when on: seconds, and the member's name."""
+"""A change of a queue's active member: seconds, and the member's name."""
 LABEL_CHARS = 13
 
 
@@ -260,7 +260,7 @@ def timeline(
     width: int,
     crashes: Iterable[float] = (),
 ) -> RenderableType:
-    """Who served each queue or partition from the beginning until now, in `width` characters; a cross for a crash."""
+    """The active member of each queue or partition over time, in `width` characters; a cross for a crash."""
     room = max(10, width - LABEL_CHARS - 4)
     end_s = max(now_s, 1.0)
     lines = [_line(f"{word} {number}", some, room, end_s, colours) for number, some in spans.items()]

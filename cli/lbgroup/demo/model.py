@@ -63,7 +63,7 @@ class DemoModel:
 
     @property
     def word(self) -> str:
-        """What members serve alone: queue or partition."""
+        """The unit that one member serves alone: queue or partition."""
         return service_word(self.description)
 
     @property

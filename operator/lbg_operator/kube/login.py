@@ -29,7 +29,7 @@ _OF_CLUSTERS = frozenset(
     {"server", "certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify"}
 )
 _NO_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)
-"""What the official client raises about a file that is none."""
+"""Errors of the official client about a file that is no kubeconfig."""
 
 
 @dataclass(frozen=True, slots=True)
