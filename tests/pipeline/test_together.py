@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Barrier
+from threading import Barrier, Event
 
 import pytest
 
+from lbg_pipeline.spark import jobs
 from lbg_pipeline.spark.jobs import AT_ONCE, run_concurrently
 
 
@@ -21,12 +23,28 @@ def test_jobs_run_at_the_same_time() -> None:
     assert sorted(run_concurrently([meeting.wait] * AT_ONCE)) == list(range(AT_ONCE))
 
 
-def test_the_first_failure_is_raised_and_what_has_not_begun_is_left_out() -> None:
+def test_the_first_failure_is_raised_and_what_has_not_begun_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cancelled = Event()
+
+    class Announced(ThreadPoolExecutor):
+        """Sets `cancelled` once a shutdown has cancelled what was asked of it, before it waits for the threads."""
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            cancelled.set()
+            super().shutdown(wait=wait)
+
+    monkeypatch.setattr(jobs, "ThreadPoolExecutor", Announced)
     done: list[int] = []
 
     def fail() -> None:
         raise LookupError("the first")
 
+    every_thread = [cancelled.wait] * jobs.AT_ONCE
     with pytest.raises(LookupError, match="the first"):
-        run_concurrently([fail, *(partial(done.append, number) for number in range(1000))])
-    assert len(done) < 1000
+        jobs.run_concurrently(
+            [fail, *every_thread, *(partial(done.append, number) for number in range(1000))]
+        )
+    assert not done
