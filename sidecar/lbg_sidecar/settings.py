@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from lbg_broker.client import ConnectionSettings
+from lbg_broker.client.backoff import Backoff
 from lbg_broker.group import PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec
-from lbg_sidecar.core.dispatcher import Backoff, Order, Rules, WhenExhausted
+from lbg_sidecar.core.dispatcher import RETRY_JITTER, Order, Rules, WhenExhausted
 from lbg_sidecar.core.queue_bindings import Assignment, BalancingRules
 from lbg_sidecar.errors import SettingsError
 
@@ -196,7 +197,9 @@ def processing_rules(settings: MemberSettings, spec: GroupSpec, *, concurrency: 
         max_attempts=settings.max_attempts,
         when_exhausted=WhenExhausted(settings.when_exhausted),
         backoff=Backoff(
-            first_s=settings.retry_first_s, max_s=max(settings.retry_max_s, settings.retry_first_s)
+            first_s=settings.retry_first_s,
+            max_s=max(settings.retry_max_s, settings.retry_first_s),
+            jitter=RETRY_JITTER,
         ),
         republish=settings.republish,
     )

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.client.ack_window import AckBatcher
+from lbg_broker.client.backoff import Backoff
 from lbg_broker.client.channel import Channel, OnCancelled, OnConfirm, OnDeliveries, OnReturn, OnRevoked
 from lbg_broker.client.confirms import ConfirmingPublisher
-from lbg_broker.client.connect import Backoff, ReconnectLoop, connect, connect_any, reconnect_loop
+from lbg_broker.client.connect import ReconnectLoop, connect, connect_any, reconnect_loop
 from lbg_broker.client.connection import ClientConnection
 from lbg_broker.client.errors import (
     AccessRefused,

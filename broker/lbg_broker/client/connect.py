@@ -6,33 +6,14 @@ import asyncio
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from random import Random
+from dataclasses import replace
 from typing import Self
 
 from lbg_broker.amqp import Table
+from lbg_broker.client.backoff import Backoff
 from lbg_broker.client.connection import ClientConnection
 from lbg_broker.client.errors import ConnectError, CredentialsUnreadable, SettingsError, TlsError
-from lbg_broker.client.retransmit import doubled_s
 from lbg_broker.client.settings import ConnectionSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Delays that double from `first_s` to `max_s`, each shortened at random by up to `jitter` of itself.
-
-    The jitter keeps members that lost the same broker from coming back in one instant.
-    """
-
-    first_s: float = 0.1
-    max_s: float = 5.0
-    jitter: float = 0.5
-    random: Random = field(default_factory=Random, repr=False, compare=False)
-
-    def delay_s(self, failures: int) -> float:
-        """The wait after so many failures in a row, 1 for the first."""
-        longest_s = doubled_s(self.first_s, self.max_s, failures - 1)
-        return longest_s * (1 - self.jitter * self.random.random())
 
 
 async def connect(
@@ -240,7 +221,7 @@ def reconnect_loop(
 
     ::
 
-        async for connection in reconnecting(urls):
+        async for connection in reconnect_loop(urls):
             channel = await connection.open_channel()
             ...
             await connection.closed

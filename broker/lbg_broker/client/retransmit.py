@@ -25,14 +25,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, Generic, Protocol, TypeVar
 
+from lbg_broker.client.backoff import doubled_s
+
 ANSWER_S: Final = 20.0
 """Without an answer for so long, a channel is given up: a quorum queue that has its majority back answers within 15 s
 what it was sent without one, or never."""
-
-
-def doubled_s(first_s: float, max_s: float, times: int) -> float:
-    """`first_s` doubled so many times, at most `max_s`."""
-    return min(first_s * 2.0 ** min(times, 32), max_s)
 
 
 @dataclass(frozen=True, slots=True)

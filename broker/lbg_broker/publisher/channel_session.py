@@ -20,7 +20,8 @@ from lbg_broker.client import (
     ConnectionLost,
     NotFound,
 )
-from lbg_broker.client.retransmit import ANSWER_S, doubled_s
+from lbg_broker.client.backoff import doubled_s
+from lbg_broker.client.retransmit import ANSWER_S
 from lbg_broker.group import GroupSpec, Names, is_closed_in, repartition_in
 from lbg_broker.publisher.errors import BrokerRefused, GroupClosed, GroupGone, SizeRefused
 from lbg_broker.publisher.events import ChannelRenewed, IngressClosed, IngressOpen

@@ -18,9 +18,9 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
+from lbg_broker.client.backoff import Backoff
 from lbg_sidecar.app.channel import Calls, parse_first_line, parse_verdict
 from lbg_sidecar.app.cloudevents import message_json
-from lbg_sidecar.core.dispatcher import Backoff
 from lbg_sidecar.core.limits import ConcurrencyLimit
 from lbg_sidecar.errors import CommandFailed
 from lbg_sidecar.message import INTERRUPTED, Message, Verdict, retry

@@ -6,33 +6,16 @@ import enum
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from lbg_broker.client.backoff import Backoff
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Outcome, Processed, SessionPosition
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.message import Kind, Verdict
 
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Doubling waits from `first_s` up to `max_s`, each spread by plus or minus `jitter` of itself."""
-
-    first_s: float = 0.1
-    max_s: float = 30.0
-    jitter: float = 0.2
-
-    def delay_s(self, failures: int, uniform: Callable[[], float]) -> float:
-        """The wait after the `failures`-th failure in a row (from 1); `uniform` gives numbers in [0, 1)."""
-        # 2**60 is beyond any max_s; a larger exponent would overflow the float.
-        return self._spread(min(self.first_s * 2.0 ** min(failures - 1, 60), self.max_s), uniform)
-
-    def longest_s(self, uniform: Callable[[], float]) -> float:
-        """The wait that `delay_s` ends at, with its spread."""
-        return self._spread(self.max_s, uniform)
-
-    def _spread(self, wait_s: float, uniform: Callable[[], float]) -> float:
-        return wait_s * (1 + self.jitter * (2 * uniform() - 1))
+RETRY_JITTER = 0.2
+RETRY = Backoff(max_s=30.0, jitter=RETRY_JITTER)
 
 
 class WhenExhausted(enum.StrEnum):
@@ -89,7 +72,7 @@ class Rules:
     call_timeout_s: float = 30.0
     max_attempts: int = 10
     when_exhausted: WhenExhausted = WhenExhausted.BLOCK
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: Backoff = RETRY
     republish: bool = False
 
 

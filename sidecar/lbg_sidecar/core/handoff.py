@@ -12,6 +12,7 @@ import enum
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from lbg_broker.client.backoff import doubled_s
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.effects import Effect, Kept, Moved
@@ -48,10 +49,6 @@ class Handoff:
     frozen_at: float = 0.0
     drained_at: float = 0.0
     forced: int = 0
-
-
-DOUBLED_AT_MOST = 16
-"""Times: a handoff time of milliseconds is longer than any call by then."""
 
 
 class Handoffs:
@@ -172,7 +169,7 @@ class Handoffs:
         put off in vain, until a call that began before would have been aborted (docs/adr/0044)."""
         put_off = max(binding.put_off for binding in self._bindings.all)
         longest_s = self._rules.max_handoff_s + self._dispatcher.rules.call_timeout_s
-        return min(self._rules.max_handoff_s * 2.0 ** min(put_off, DOUBLED_AT_MOST), longest_s)
+        return doubled_s(self._rules.max_handoff_s, longest_s, put_off)
 
     @property
     def next_due(self) -> float:

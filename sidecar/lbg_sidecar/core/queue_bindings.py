@@ -6,10 +6,11 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from lbg_broker.client.backoff import Backoff
 from lbg_broker.group import balanced_primaries, static_primaries
 from lbg_sidecar.core.acks import derived_prefetch
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.dispatcher import Backoff, Dispatcher
+from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.effects import Abort, Attach, Detach, Done, Effect
 from lbg_sidecar.core.protocol import Status
 
@@ -97,7 +98,7 @@ class Binding:
         return Status.UNASSIGNED if self.phase is Phase.ATTACHED else Status.UNBOUND
 
 
-ATTACH_BACKOFF = Backoff(first_s=0.2, max_s=10.0)
+ATTACH_BACKOFF = Backoff(first_s=0.2, max_s=10.0, jitter=0.2)
 
 CONSUMER_TIMEOUT = "x-consumer-timeout"
 """Of basic.consume, in ms; RabbitMQ before 4.3 ignores it. From then on a timeout takes back what was held for too long

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lbg_broker.client.backoff import doubled_s
 from lbg_broker.client.retransmit import (
     ANSWER_S,
     Outgoing,
     QueueWindow,
     RetransmitSettings,
     WindowState,
-    doubled_s,
 )
 from lbg_sidecar.core.delivery import InFlight
 

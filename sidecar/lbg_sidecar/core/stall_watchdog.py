@@ -30,8 +30,8 @@ LOOK_AGAIN_S = 2.0
 LOOKS_TO_ACT = 3
 """Counts in a row with waiting messages, not fewer each time, and no delivery in between."""
 
-PATIENCE_DOUBLES_UP_TO = 8
-"""Times the looks, after restarts that did not help: at last one in 48 s."""
+PATIENCE_DOUBLES_AT_MOST = 3
+"""Times that the number of counts doubles, after restarts that did not help: at last one restart in 48 s."""
 
 OVERLAP_S = 1.5
 """A beat and a half: somebody else gets deliveries of a queue for this long while this member, active as it thinks,
@@ -123,7 +123,7 @@ class Watchdog:
         if not ready:  # somebody took it all, and nothing need come here to say so
             watched.restarts = 0
         watched.look_due = now + self._spread(LOOK_AGAIN_S if ready else LOOK_EVERY_S)
-        if watched.looks >= LOOKS_TO_ACT * min(2**watched.restarts, PATIENCE_DOUBLES_UP_TO):
+        if watched.looks >= LOOKS_TO_ACT << min(watched.restarts, PATIENCE_DOUBLES_AT_MOST):
             self._act(binding, watched, now)
 
     def heard(self, beat: Beat, now: float) -> None:

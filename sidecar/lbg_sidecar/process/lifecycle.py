@@ -13,6 +13,7 @@ from lbg_broker.admin import ProvisioningError
 from lbg_broker.client import (
     AccessRefused,
     AuthenticationError,
+    Backoff,
     ClientError,
     ConnectError,
     ConnectRefused,
@@ -20,7 +21,6 @@ from lbg_broker.client import (
     TlsError,
 )
 from lbg_broker.client import SettingsError as AddressError
-from lbg_broker.client.connect import Backoff
 from lbg_sidecar.app import CONCURRENCY, AppChannel, BatchChannel, CommandChannel, PushChannel
 from lbg_sidecar.app.websocket import PATH, StreamChannel, StreamSettings
 from lbg_sidecar.core.effects import Effect

@@ -26,8 +26,8 @@ def test_delays_double_up_to_the_longest():
 
 
 def test_jitter_shortens_each_delay_by_up_to_its_part():
-    backoff = Backoff(first_s=1, max_s=1, jitter=0.5, random=Random(7))
-    delays = [backoff.delay_s(1) for _ in range(1000)]
+    backoff, random = Backoff(first_s=1, max_s=1, jitter=0.5), Random(7)
+    delays = [backoff.delay_s(1, random.random) for _ in range(1000)]
     assert 0.5 <= min(delays) < 0.52
     assert 0.98 < max(delays) <= 1
 
@@ -117,7 +117,7 @@ async def test_a_broker_that_drops_at_once_is_waited_for_longer_and_longer(fake)
     waits = []
 
     class Recording(Backoff):
-        def delay_s(self, failures):
+        def delay_s(self, failures, uniform=None):
             waits.append(failures)
             return 0
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbg_broker.client.backoff import doubled_s
 from lbg_broker.client.retransmit import (
     OpenTags,
     Outgoing,
     QueueWindow,
     RetransmitSettings,
     WindowState,
-    doubled_s,
 )
 
 STEPS = st.lists(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lbg_broker.client.backoff import Backoff
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
-from lbg_sidecar.core.dispatcher import LISTED_MAX, Backoff, Dispatcher, Rules, WhenExhausted
+from lbg_sidecar.core.dispatcher import LISTED_MAX, Dispatcher, Rules, WhenExhausted
 from lbg_sidecar.core.effects import Poisoned
 from lbg_sidecar.core.protocol import Progress
 from lbg_sidecar.core.status_report import beat_content, description

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from lbg_broker.amqp import BasicProperties
-from lbg_broker.client import Delivery
+from lbg_broker.client import Backoff, Delivery
 from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
 from lbg_sidecar import AppChannel, Message, Verdict
 from lbg_sidecar.app import withdraw
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed, StreamRuns
-from lbg_sidecar.core.dispatcher import Backoff, Dispatcher, Rules
+from lbg_sidecar.core.dispatcher import Dispatcher, Rules
 from lbg_sidecar.message import Kind, held_of
 
 TICK_S = 0.01
