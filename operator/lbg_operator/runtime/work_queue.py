@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from lbg_broker.client.backoff import doubled_s
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.reconcile.object_cache import Key
 
@@ -92,7 +93,7 @@ class WorkQueue:
                 return
             least_s = 0.0
             if worker.failures:
-                wait_s = min(FIRST_RETRY_S * 2 ** (worker.failures - 1), LONGEST_RETRY_S)
+                wait_s = doubled_s(FIRST_RETRY_S, LONGEST_RETRY_S, worker.failures - 1)
                 least_s = min(wait_s, LEAST_RETRY_S)
                 await asyncio.sleep(least_s)
             if worker.is_woken:

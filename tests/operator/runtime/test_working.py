@@ -227,3 +227,21 @@ async def test_an_event_is_taken_up_soon_although_rounds_have_failed_for_long() 
     await asyncio.sleep(LEAST_RETRY_S + 1)
     assert rounds.done[-1] == "ok"
     await rounds.workers.close()
+
+
+@in_virtual_time
+async def test_rounds_go_on_when_they_have_failed_for_two_days() -> None:
+    """After 1,024 failures in a row, 17 hours at one a minute, 2 to their power is beyond a float."""
+
+    async def then(key: Key) -> float | None:
+        raise ClusterError("patch x", "away")
+
+    rounds = Rounds(then)
+    rounds.workers.wake(A)
+    await asyncio.sleep(2 * 86_400)
+    assert len(rounds.begun) > 2 * 86_400 / LONGEST_RETRY_S
+    before = len(rounds.begun)
+    rounds.workers.wake(A)
+    await asyncio.sleep(LONGEST_RETRY_S + 1)
+    assert len(rounds.begun) > before
+    await rounds.workers.close()
