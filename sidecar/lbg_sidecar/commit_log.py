@@ -392,10 +392,10 @@ class PositionFile:
         """Writes a position; when it returns, kill -9 does not undo it. An epoch that is too long for the file is no
         broker's of ours, and its number is not kept: the broker goes on after what was acknowledged."""
         self._generation += 1
-        told = (epoch or "").encode()
-        if len(told) > EPOCH_BYTES:
+        epoch_bytes = (epoch or "").encode()
+        if len(epoch_bytes) > EPOCH_BYTES:
             return
-        content = _POSITION_RECORD.pack(self._generation, committed, is_over, told)
+        content = _POSITION_RECORD.pack(self._generation, committed, is_over, epoch_bytes)
         at = RECORDS_AT[self._generation % 2]
         record = _CRC.pack(crc32(content, self._named)) + content
         self._map[at : at + len(record)] = record
@@ -426,8 +426,8 @@ class PositionFile:
         records = [self._read(found, at) for at in RECORDS_AT] if version is not None else []
         known = [record for record in records if record is not None]
         if known:
-            self._generation, self.committed, self.is_over, told = max(known)
-            self.epoch = told.rstrip(b"\0").decode(errors="replace") or None
+            self._generation, self.committed, self.is_over, epoch_bytes = max(known)
+            self.epoch = epoch_bytes.rstrip(b"\0").decode(errors="replace") or None
         elif any(found[RECORDS_AT[0] :]) or (version is None and any(found)):
             self._set_aside(found)
             version = None

@@ -81,8 +81,8 @@ class ConnectionStatus:
 
 log = logging.getLogger("lbg.member")
 
-LOOKED_MAX = 256
-"""Indexes that are looked at before one is claimed; of those above, the broker says whether they are free."""
+PROBED_MAX = 256
+"""Indexes that are probed before one is claimed. Of those above, the broker refuses the ones that are taken."""
 
 
 class Member:
@@ -100,8 +100,8 @@ class Member:
     Leaving the block leaves the group: every queue is handed over first. A lost connection is no error: calls are
     aborted, and the member comes back.
 
-    `application` is a function (see `app.handler_channel`) or an `AppChannel`. `observer` is told every effect of
-    the machine, for views and measurements. `contact` is told whether the member is in its group.
+    `application` is a function (see `app.handler_channel`) or an `AppChannel`. `observer` is called with every
+    effect of the core, for views and measurements. `contact` holds whether the member is in its group.
 
     Entering raises ClientError (`AuthenticationError`, …), ProvisioningError (`GroupNotFound`), MemberError and
     JournalingError.
@@ -250,8 +250,8 @@ class Member:
             work,
             self._names,
             queues=self._queues,
-            claiming=self._claiming,
-            look_at=self._worth_a_look(driver.machine.rules.client_count),
+            claim_of=self._index_claim,
+            candidates=self._candidates(driver.machine.rules.client_count),
             on_body=driver.on_body,
             on_returned=driver.on_returned,
         )
@@ -334,11 +334,11 @@ class Member:
             self.spec, self._queues = group.spec, group.queues
         return driver
 
-    def _worth_a_look(self, client_count: int) -> Collection[int]:
-        return range(min(client_count, LOOKED_MAX)) if self.settings.index is None else ()
+    def _candidates(self, client_count: int) -> Collection[int]:
+        return range(min(client_count, PROBED_MAX)) if self.settings.index is None else ()
 
-    def _claiming(self, looked: Collection[int], free: Collection[int]) -> IndexClaim:
-        return IndexClaim(previous=self._previous, fixed=self.settings.index, looked=looked, free=free)
+    def _index_claim(self, probed: Collection[int], free: Collection[int]) -> IndexClaim:
+        return IndexClaim(previous=self._previous, fixed=self.settings.index, probed=probed, free=free)
 
     def _on_failure(self, error: ConnectError, wait_s: float) -> None:
         line = self.contact.failed(error)

@@ -313,8 +313,8 @@ class CommandChannel:
     def _answer(self, line: bytes) -> None:
         is_first, self._has_spoken = not self._has_spoken, True
         try:
-            if is_first and self._calls is not None and (told := parse_first_line(line)) is not None:
-                self._calls.processed(told)
+            if is_first and self._calls is not None and (streams := parse_first_line(line)) is not None:
+                self._calls.processed(streams)
                 return
             name, verdict = parse_verdict(line)
         except ValueError as error:

@@ -82,13 +82,13 @@ class AckScheduler:
         if not self._unacked:
             return float("inf")
         due = float("inf")
-        still = []
+        remaining = []
         for attachment in self._unacked:
             ack_window = attachment.ack_window
             if attachment.closed or not (ack_window.prefix or ack_window.next_single):
                 attachment.unacked_listed = False
                 continue
-            still.append(attachment)
+            remaining.append(attachment)
             if attachment.queue in self.moving:
                 if len(ack_window.prefix) * 4 >= attachment.prefetch * 3:
                     self._ack(attachment, now, singly_max=0)
@@ -105,17 +105,17 @@ class AckScheduler:
             elif (single := ack_window.next_single) is not None:
                 finished_at = single.finished_at or now
                 due = min(due, max(at, finished_at + SINGLE_ACK_AFTER_S))
-        self._unacked = still
+        self._unacked = remaining
         return due
 
-    def settle_now(self, attachment: Attachment, wanted: Iterable[InFlight], now: float) -> None:
+    def settle_now(self, attachment: Attachment, recalled: Iterable[InFlight], now: float) -> None:
         """Acknowledge what is done without waiting for more of it: in one frame as far as it can be, and of the rest
         what is `wanted` back."""
         ack_window = attachment.ack_window
         done = ack_window.take()
         if done:
             self._effects.append(Ack(attachment, done[-1].tag))
-        self._sent(attachment, done, ack_window.take_these(wanted), now)
+        self._sent(attachment, done, ack_window.take_these(recalled), now)
 
     def _room(self, attachment: Attachment, now: float) -> int:
         """Number of ack frames that may be sent beside those in flight."""

@@ -1,8 +1,8 @@
 """`BrokerAssignedMember`: a member whose broker shares the messages out: Partitioned, MessageGroups, Sessions.
 
 It consumes one queue, `lbg.G.q`, over one channel, and balances nothing: there are no handoffs and no takeovers, and no
-watchdog, because the broker that gives nothing is the one that would be asked why. What the members say to each other
-is who is there. What happens goes in with the time, effects come out.
+watchdog, because the broker that delivers nothing is the one that would be asked why. The members report to each other
+only that they live. Events go in with the time, effects come out.
 """
 
 from __future__ import annotations
@@ -67,16 +67,18 @@ def broker_assigned_description(machine: BrokerAssignedMember, now: float) -> di
         "in_flight_elsewhere": sum(elsewhere),
     }
     session = machine.session
-    told = {} if session is None else {"session": {**session.describe(), "taken": machine.is_session_taken}}
-    return {**common_description(machine), **told, **content}
+    session_fields = (
+        {} if session is None else {"session": {**session.describe(), "taken": machine.is_session_taken}}
+    )
+    return {**common_description(machine), **session_fields, **content}
 
 
 RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
 """AMQP 0-9-1, section 1.2: that a session is somebody else's, or does not go on where it is said to."""
 
-ASK_AGAIN_AFTER_S = 1.0
-"""So long a taken session is left alone where its application keeps the position, which is asked before each try."""
+REQUEST_AGAIN_AFTER_S = 1.0
+"""Between two tries to get a taken session whose position the application has: it is requested before each try."""
 
 SESSION = "x-session"
 SESSION_COMMITTED = "x-session-committed"
@@ -87,8 +89,8 @@ GROUP_CONCURRENCY = "x-group-concurrency"
 class BrokerAssignedMember(MemberCore):
     """`partitions`: how many the queue has, 1 where it has none. `moves`: they go from one live member to another.
     `session`: how far the member is in its own; None where there are no sessions. `keys_at_once`: how many keys it can
-    work on at a time, which the broker is told where it shares out by keys; None where it does not. How many of these
-    its application is seen to work on follows, where that is limited."""
+    work on at a time, which is reported to a broker that shares out by keys; None where it does not. Where the calls
+    are limited, the number of keys that its application is seen to work on is reported later."""
 
     def __init__(
         self,
@@ -129,8 +131,8 @@ class BrokerAssignedMember(MemberCore):
         self._live_since = float("-inf")
         self.is_session_taken = False
         """Another live consumer has it, as far as is known."""
-        self._asks_again = False
-        self._ask_due = float("inf")
+        self._must_request_position = False
+        self._request_due = float("inf")
 
     @property
     def binding(self) -> Binding:
@@ -146,9 +148,9 @@ class BrokerAssignedMember(MemberCore):
         self._after(now)
 
     def disconnected(self, now: float) -> None:
-        self._part()
-        self._ask_due = float("inf")
-        if self._asks_the_application and self.leaving is None:
+        self._disconnect()
+        self._request_due = float("inf")
+        if self._app_has_position and self.leaving is None:
             self.effects.append(
                 RequestPosition()
             )  # until it is back, another consumer may go on with its session
@@ -180,10 +182,10 @@ class BrokerAssignedMember(MemberCore):
         if self.bindings.closed(attachment, now) is None:
             return
         self.roster.changed(now)
-        if self._asks_again:
-            # What the application said of itself is out of date as soon as another consumer goes on with its session.
-            self._asks_again = False
-            self._ask_due = now + ASK_AGAIN_AFTER_S
+        if self._must_request_position:
+            # The position that the application reported is out of date as soon as another consumer has its session.
+            self._must_request_position = False
+            self._request_due = now + REQUEST_AGAIN_AFTER_S
             self.binding.attach_due = float("inf")
         elif self.leaving is None:
             self.bindings.attach_due(now)
@@ -197,13 +199,13 @@ class BrokerAssignedMember(MemberCore):
             if not self.is_session_taken:
                 self.is_session_taken = True
                 self.effects.append(SessionTaken(session.name, why))
-            self._asks_again = self._asks_the_application
+            self._must_request_position = self._app_has_position
             return True
         if code != PRECONDITION_FAILED or session.committed is None:
             return False
         if session.is_over:
             session.gone()  # the ack of its end was the last that came through before the connection went
-        elif session.is_the_applications:
+        elif session.is_set_by_app:
             self.effects.append(Fail(SessionRefused(session.name, session.committed, why)))
         else:
             self.effects.append(SessionForgotten(session.name, session.committed, why))
@@ -220,7 +222,7 @@ class BrokerAssignedMember(MemberCore):
     def deliver(self, attachment: Attachment, arrivals: list[InFlight], now: float) -> None:
         self.dispatcher.deliver(attachment, arrivals, now)
 
-    def looked(self, queue: int, ready: int | None, now: float) -> None:
+    def ready_counted(self, queue: int, ready: int | None, now: float) -> None:
         pass
 
     def _call_ended(self, attachment: Attachment, now: float) -> None:
@@ -229,8 +231,8 @@ class BrokerAssignedMember(MemberCore):
     # Time
 
     def _tick(self, now: float) -> None:
-        if now >= self._ask_due:
-            self._ask_due = float("inf")
+        if now >= self._request_due:
+            self._request_due = float("inf")
             self.effects.append(RequestPosition())
         if self.roster.me is not None and self.leaving is None:
             self.bindings.attach_due(now)
@@ -281,22 +283,23 @@ class BrokerAssignedMember(MemberCore):
         session = self.session
         if session is None:
             return {} if self._keys_at_once is None else {GROUP_CONCURRENCY: self._keys_at_once}
-        told: dict[str, str | int] = {SESSION: session.name}
+        arguments: dict[str, str | int] = {SESSION: session.name}
         if session.committed is not None:
-            told[SESSION_COMMITTED] = session.committed
+            arguments[SESSION_COMMITTED] = session.committed
             if session.epoch is not None:
-                told[SESSION_EPOCH] = session.epoch
-        return told
+                arguments[SESSION_EPOCH] = session.epoch
+        return arguments
 
     @property
-    def _asks_the_application(self) -> bool:
+    def _app_has_position(self) -> bool:
         """True if the application has the session's position, and the session has not ended."""
         session = self.session
-        return session is not None and session.is_the_applications and not session.is_over
+        return session is not None and session.is_set_by_app and not session.is_over
 
     def _leave_with_the_session(self, now: float) -> None:
-        """Not before the broker has forgotten it: who left earlier, and with a lost ack, would leave a session behind
-        that nobody ends. A member that comes back says that it is at the end, and hears that it is gone."""
+        """Not before the broker has forgotten it: a member that left earlier, and lost an ack, would leave a session
+        behind that nobody ends. A member that comes back reports to be at the end, and the broker answers that it is
+        gone."""
         session = self.session
         if session is not None and session.is_gone and not self._presence.is_for_good:
             self.effects.append(SessionEnded(session.name, (session.committed or 1) - 1))
@@ -323,10 +326,10 @@ class BrokerAssignedMember(MemberCore):
     def _after(self, now: float) -> None:
         self._observe(now)
         self._leave_with_the_session(now)
-        if not self._presence.is_giving_away:
+        if not self._presence.is_handing_over:
             return
         binding, attachment = self.binding, self.binding.attachment
         if attachment is None or self._presence.is_overdue(now):
-            self._gave_all_away()
+            self._report_empty()
         elif binding.phase is not Phase.DETACHING and (attachment.drained or now >= self._presence.empty_by):
             self.bindings.detach(binding)

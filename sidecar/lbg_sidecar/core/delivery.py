@@ -4,7 +4,7 @@ A hint (docs/assignment.md, "Safety and balance"): whatever is forgotten here ca
 here is ever marked as processed that was not.
 
 "Achieving Exactly-Once Message Delivery Guarantees with Sequence Numbers": the consumer keeps the sequence number of
-the last message that it is sure to have processed, and tells the broker when it connects.
+the last message that it is sure to have processed, and reports it to the broker when it connects.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class InFlight:
         "finished_at",
         "first_started_at",
         "identity",
-        "is_asked",
+        "is_recalled",
         "is_taken",
         "key",
         "lane",
@@ -90,7 +90,7 @@ class InFlight:
         self.epoch: str | None = None
         self.ends_session = False
         self.lane: Hashable = None
-        self.is_asked = False
+        self.is_recalled = False
         self.is_taken = False
         self.calls = 0
         self.earlier = 0
@@ -139,13 +139,13 @@ class Attachment:
         "closed",
         "delivered",
         "epoch",
-        "frozen",
         "highest",
         "lanes",
         "limit",
         "listed",
         "parked",
         "partitions",
+        "paused",
         "poisoned",
         "prefetch",
         "queue",
@@ -181,9 +181,9 @@ class Attachment:
         ] = {}  # acked by the app and republished, waiting for that confirm
         self.delivered = 0
         self.highest = 0  # the highest tag that was handed to the application
-        self.frozen = False
-        self.limit = 0  # while frozen, only what was delivered before this tag may start
-        self.shelved: deque[InFlight] = deque()  # ready, but not allowed to start while frozen
+        self.paused = False
+        self.limit = 0  # while paused, only what was delivered before this tag may start
+        self.shelved: deque[InFlight] = deque()  # ready, but not allowed to start while paused
         self.closed = False
         self.listed = False  # in the rota of attachments that have something ready
         self.acked_at = float("-inf")
@@ -197,7 +197,7 @@ class Attachment:
 
     @property
     def drained(self) -> bool:
-        """Frozen, and not at work."""
+        """True if it is not at work: asked of paused attachments only."""
         return not self.is_at_work
 
 
@@ -221,17 +221,17 @@ class Processed:
     """
 
     def __init__(self, *, queue_count: int, streams_max: int = 65_536, runs_max: int = 64) -> None:
-        self.keep: Callable[[str, int, SequenceSet], None] | None = None
-        """Told of a stream each time that a message of it was processed here, before anybody can be acked."""
+        self.write: Callable[[str, int, SequenceSet], None] | None = None
+        """Called with a stream for each of its messages that was processed here, before that can be acknowledged."""
         self._queue_count = queue_count
         self._streams_max = streams_max
         self._runs_max = runs_max
         self._streams: OrderedDict[tuple[str, int], SequenceSet] = OrderedDict()
         """The one used last is the last."""
         self._attempts: dict[Identity, int] = {}
-        self._told: dict[Identity, int] = {}  # by the former consumer, and not looked at yet
+        self._reported_attempts: dict[Identity, int] = {}  # by the former consumer, and not read yet
 
-    def recount(self, queue_count: int) -> None:
+    def repartition(self, queue_count: int) -> None:
         """The group has another number of queues: what was processed stays processed, in whatever queue it is."""
         self._queue_count = queue_count
 
@@ -249,11 +249,11 @@ class Processed:
         stream.add(identity[2])
         if stream.sparse_count > self._runs_max:
             stream.forget(self._runs_max)
-        if self.keep is not None:
-            self.keep(*name, stream)
-        if self._attempts or self._told:
+        if self.write is not None:
+            self.write(*name, stream)
+        if self._attempts or self._reported_attempts:
             self._attempts.pop(identity, None)
-            self._told.pop(identity, None)
+            self._reported_attempts.pop(identity, None)
 
     def failed(self, identity: Identity, attempts: int) -> None:
         """Keep the count of attempts over a handoff, in either direction."""
@@ -261,13 +261,13 @@ class Processed:
 
     def attempts(self, identity: Identity) -> int:
         """Number of known attempts, here and elsewhere."""
-        if not self._attempts and not self._told:
+        if not self._attempts and not self._reported_attempts:
             return 0
-        return max(self._attempts.get(identity, 0), self.told_late(identity))
+        return max(self._attempts.get(identity, 0), self.take_reported_attempts(identity))
 
-    def told_late(self, identity: Identity) -> int:
+    def take_reported_attempts(self, identity: Identity) -> int:
         """Attempts that a former consumer reported since the last request, else 0."""
-        return self._told.pop(identity, 0) if self._told else 0
+        return self._reported_attempts.pop(identity, 0) if self._reported_attempts else 0
 
     def of_queue(self, queue: int, *, streams_max: int = 512, runs_max: int = 4096) -> Positions:
         """The latest positions of one queue, for its next consumer: at most about 100 kB as JSON.
@@ -299,7 +299,7 @@ class Processed:
                 stream.add_run(first, last)
             stream.forget(self._runs_max)
         for publisher, hash_, seq, count in positions.attempts:
-            _put(self._told, (publisher, hash_, seq), count, self._streams_max)
+            _put(self._reported_attempts, (publisher, hash_, seq), count, self._streams_max)
 
     def _open(self, name: tuple[str, int]) -> SequenceSet:
         if len(self._streams) >= self._streams_max:
@@ -318,16 +318,16 @@ def _put(counts: dict[Identity, int], identity: Identity, count: int, limit: int
     counts[identity] = count
 
 
-class Keep(Protocol):
-    """Writes how far a session is. `epoch`: the life of the broker in which that number was given, None where it does
-    not say. `is_over`: the number is its End-of-Session's."""
+class WritePosition(Protocol):
+    """Writes the position of a session. `epoch`: the life of the broker in which that number was given, None where the
+    broker gives none. `is_over`: the number is its End-of-Session's."""
 
     def __call__(self, committed: int, *, epoch: str | None = None, is_over: bool = False) -> None: ...
 
 
 class SessionPosition:
-    """`name` is the session's. `keep` is told each number before anything of it can be acknowledged, unless the
-    application keeps the position itself, in its own transactions.
+    """`name` is the session's. `write` is called with each number before it can be acknowledged, unless the application
+    stores the position itself, in its own transactions.
 
     A session ends in two steps, with any number of lost connections and deaths between them: it is over here, and then
     the broker is known to have forgotten it."""
@@ -335,33 +335,34 @@ class SessionPosition:
     def __init__(self, name: str) -> None:
         self.name = name
         self.committed: int | None = None
-        """None while nobody knows: then the broker goes on after what was acknowledged to it."""
+        """None while it is unknown: then the broker goes on after what was acknowledged to it."""
         self.epoch: str | None = None
         """Of `committed`: a broker that was restored from a backup gives its numbers to other messages, in another
-        epoch. None where nobody says."""
-        self.keep: Keep | None = None
+        epoch. None where it is unknown."""
+        self.write: WritePosition | None = None
         self.is_over = False
         """Its End-of-Session has come, and all before it is processed."""
         self.is_gone = False
         """The broker has forgotten it as well: its name is free."""
-        self._is_the_applications = False
+        self._is_set_by_app = False
 
     @property
-    def is_the_applications(self) -> bool:
-        """The application has said how far it is: its word counts."""
-        return self._is_the_applications
+    def is_set_by_app(self) -> bool:
+        """True if the application has reported its position, which is the one that counts."""
+        return self._is_set_by_app
 
-    def told(self, committed: int, epoch: str | None = None) -> None:
-        """By the application: in place of what a file says, and again whenever it comes back. What it acknowledged
-        meanwhile it has committed, unless it speaks of another epoch: then somebody else went on with the session."""
-        if not self._is_the_applications:
-            self._is_the_applications = True
+    def report(self, committed: int, epoch: str | None = None) -> None:
+        """The application reports its position: it replaces that of a file, and is reported again after each restart.
+        What it acknowledged meanwhile it has committed, unless the epoch is another one: then another consumer went
+        on with the session."""
+        if not self._is_set_by_app:
+            self._is_set_by_app = True
             self.committed, self.epoch, self.is_over = None, None, False
         if self.committed is None or not self._is_of(epoch) or committed > self.committed:
             self.committed, self.epoch = committed, epoch
 
     def _is_of(self, epoch: str | None) -> bool:
-        """True if a number of this epoch can be compared with ours. Who says nothing of epochs means one alone."""
+        """True if a number of this epoch can be compared with ours. Numbers without an epoch are all of one."""
         return epoch is None or self.epoch is None or epoch == self.epoch
 
     def covers(self, held: InFlight) -> bool:
@@ -380,21 +381,19 @@ class SessionPosition:
             return
         self.committed, self.epoch = sequence, held.epoch
         self.is_over = held.ends_session
-        if self.keep is not None and not self._is_the_applications:
-            self.keep(sequence, epoch=self.epoch, is_over=self.is_over)
+        if self.write is not None and not self._is_set_by_app:
+            self.write(sequence, epoch=self.epoch, is_over=self.is_over)
 
     def describe(self) -> dict[str, object]:
-        kept_by = (
-            "application" if self._is_the_applications else "file" if self.keep is not None else "broker"
-        )
+        kept_by = "application" if self._is_set_by_app else "file" if self.write is not None else "broker"
         return {"name": self.name, "committed": self.committed, "kept_by": kept_by, "ended": self.is_over}
 
     def gone(self) -> None:
         """The broker has forgotten it, for good. The next session of this name begins at 1."""
         self.is_gone = True
-        if self.keep is not None and not self._is_the_applications:
-            self.keep(0)
+        if self.write is not None and not self._is_set_by_app:
+            self.write(0)
 
     def forget(self) -> None:
-        """The broker knows it otherwise, and nobody else can: what it says counts from here on."""
+        """The broker has another position, and there is no other source: the broker's counts from here on."""
         self.committed = self.epoch = None

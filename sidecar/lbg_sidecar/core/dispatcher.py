@@ -225,7 +225,7 @@ class Dispatcher:
         if kind is Kind.INTERRUPTED:
             if held.abort_reason is None:  # it fell with another's abort: not this message's failure
                 held.calls -= 1
-                if held.is_asked:
+                if held.is_recalled:
                     return self._given_back(held)
                 self.lanes.delay(held, now)
                 self.lanes.wake(now)
@@ -233,8 +233,8 @@ class Dispatcher:
             reason, held.abort_reason = held.abort_reason, None
         self.counts.retried += 1
         if held.identity is not None:
-            # What a former consumer tells of its attempts may come after our first.
-            held.earlier = max(held.earlier, self.processed.told_late(held.identity))
+            # The former consumer's report of its attempts may arrive after our first attempt.
+            held.earlier = max(held.earlier, self.processed.take_reported_attempts(held.identity))
         is_exhausted = held.attempts >= self.rules.max_attempts
         if is_exhausted and self.rules.when_exhausted is WhenExhausted.DEAD_LETTER:
             return self._refused(
@@ -243,7 +243,7 @@ class Dispatcher:
         held.reason = reason
         if held.identity is not None:
             self.processed.failed(held.identity, held.attempts)
-        if held.is_asked:
+        if held.is_recalled:
             return self._given_back(held)
         self.lanes.delay(held, now + self._wait_s(held, after_s, is_exhausted=is_exhausted))
         poisoned = held.attachment.poisoned
@@ -267,9 +267,7 @@ class Dispatcher:
                 held.outcome = Outcome.RELEASED
             attachment.poisoned.pop(held, None)
 
-    def ask_back(
-        self, attachment: Attachment, tags: Collection[int]
-    ) -> tuple[list[InFlight], list[InFlight]]:
+    def recall(self, attachment: Attachment, tags: Collection[int]) -> tuple[list[InFlight], list[InFlight]]:
         """The broker wants these deliveries back. Returns those that were not begun, which are forgotten here, and
         those that are at work or done, which are to be settled as soon as they can be."""
         idle: list[InFlight] = []
@@ -279,7 +277,7 @@ class Dispatcher:
         self.lanes.withdraw(attachment, frozenset(idle))
         self._release(attachment, idle)
         for held in others:
-            held.is_asked = True
+            held.is_recalled = True
         self.counts.given_back += len(idle)
         return idle, others
 
@@ -309,18 +307,18 @@ class Dispatcher:
         attachment = held.attachment
         return held in attachment.running or held in attachment.parked or held in attachment.unconfirmed
 
-    def _wait_s(self, held: InFlight, asked_s: float | None, *, is_exhausted: bool) -> float:
+    def _wait_s(self, held: InFlight, requested_s: float | None, *, is_exhausted: bool) -> float:
         """The wait that the application asks for, else one by the number of attempts. A poisoned message waits for the
         longest at least: an application that says "in a second" each time would be asked each second for ever."""
         backoff = self.rules.backoff
         if is_exhausted:
-            return max(asked_s or 0.0, backoff.longest_s(self._uniform))
-        return asked_s if asked_s is not None else backoff.delay_s(held.attempts, self._uniform)
+            return max(requested_s or 0.0, backoff.longest_s(self._uniform))
+        return requested_s if requested_s is not None else backoff.delay_s(held.attempts, self._uniform)
 
     def _acked(self, held: InFlight) -> NextCall:
         attachment = held.attachment
         if held.is_over:
-            # It was processed, even if nobody can be told any more: dropped when it comes again.
+            # It was processed, though it can no longer be acknowledged: it is dropped when it comes again.
             if held.identity is not None and not self.rules.republish:
                 self.processed.add(held.identity)
                 if self.session is not None:
@@ -342,12 +340,12 @@ class Dispatcher:
         self.lanes.park(held)
         return NextCall.DEAD_LETTER
 
-    def confirmed(self, held: InFlight, what: NextCall) -> None:
+    def confirmed(self, held: InFlight, action: NextCall) -> None:
         """The broker has the dead letter, or the republished message: now it may be acked here."""
         attachment = held.attachment
         if held.is_over:
             return
-        if what is NextCall.DEAD_LETTER:
+        if action is NextCall.DEAD_LETTER:
             self._settle(held, Outcome.DEAD)
             self.lanes.unpark(held)
         else:
@@ -406,5 +404,5 @@ class Dispatcher:
 
 
 def _of_tags(attachment: Attachment, tags: Collection[int]) -> list[InFlight]:
-    wanted = frozenset(tags)
-    return [held for held in attachment.ack_window.all_unacked() if held.tag in wanted]
+    tag_set = frozenset(tags)
+    return [held for held in attachment.ack_window.all_unacked() if held.tag in tag_set]

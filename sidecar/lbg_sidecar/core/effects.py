@@ -85,7 +85,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class CountReady:
-    """Count the messages that wait in this queue, and report `looked`: None when that cannot be told."""
+    """Count the messages that wait in this queue, and report `ready_counted`: None when the count failed."""
 
     queue: int
 
@@ -135,7 +135,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class SessionTaken:
-    """For the log: another live consumer has this member's session; it waits for it, and tells so once."""
+    """For the log: another live consumer has this member's session; it waits for it, and logs that once."""
 
     session: str
     why: str
@@ -161,7 +161,7 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """For the log: this member gave a queue away. `drain_s` from freeze to drained, `close_s` from there to closed."""
+    """For the log: this member handed a queue over. `drain_s`: from paused to drained; `close_s`: then to closed."""
 
     queue: int
     to: int | None
@@ -191,7 +191,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class HandoffAbandoned:
     """For the log: a handoff was put off because the queue did not drain within `after_s`, the `times`-th in a row. The
     next may take `next_s`."""
 
@@ -291,7 +291,7 @@ Effect = (
     | Moved
     | GivenBack
     | Taken
-    | Kept
+    | HandoffAbandoned
     | TakenOver
     | Poisoned
     | Stalled

@@ -61,10 +61,10 @@ class MessageHandler:
             case Reattached():
                 self._handoffs.answered(message, now)
             case Beat():
-                self._watchdog.heard(message, now)
+                self._watchdog.heartbeat_received(message, now)
             case Handover():
                 self._processed.merge(message.positions)
-                self._takeovers.told(message, now)
+                self._takeovers.handover_received(message, now)
             case Knowledge(positions=positions):
                 self._processed.merge(positions)
             case Repartition():
@@ -167,7 +167,7 @@ class ExclusiveMember(MemberCore):
 
     def connected(self, index: int, now: float) -> None:
         if self._join(index, now):
-            self.handoffs.gives_up = True
+            self.handoffs.may_abandon = True
         self.balancer.joined(now)
         if self.leaving is None:
             self.bindings.attach_due(now)
@@ -175,10 +175,10 @@ class ExclusiveMember(MemberCore):
 
     def disconnected(self, now: float) -> None:
         self.handoffs.moves.clear()
-        self._part()
-        self.takeovers.parted()
-        self.balancer.parted()
-        self.watchdog.parted()
+        self._disconnect()
+        self.takeovers.disconnected()
+        self.balancer.disconnected()
+        self.watchdog.disconnected()
         self._after(now)
 
     # The members exchange
@@ -223,8 +223,8 @@ class ExclusiveMember(MemberCore):
             self.takeovers.activated(binding, now, redelivered=arrivals[0].redelivered)
         self.dispatcher.deliver(attachment, arrivals, now)
 
-    def looked(self, queue: int, ready: int | None, now: float) -> None:
-        self.watchdog.looked(queue, ready, now)
+    def ready_counted(self, queue: int, ready: int | None, now: float) -> None:
+        self.watchdog.ready_counted(queue, ready, now)
         self._after(now)
 
     def _call_ended(self, attachment: Attachment, now: float) -> None:
@@ -251,15 +251,15 @@ class ExclusiveMember(MemberCore):
     # Inside
 
     def _leave(self, now: float) -> None:
-        self.handoffs.gives_up = False
+        self.handoffs.may_abandon = False
         super()._leave(now)
 
     def _after(self, now: float) -> None:
         """Not after each message: every member hears of every change from every other, and a tick is never far."""
         self._message_handler.observe(now)
         self.balancer.holddown.tick(now)
-        if self._presence.is_giving_away:
+        if self._presence.is_handing_over:
             if self.balancer.leave(now, by=self._presence.empty_by) or self._presence.is_overdue(now):
-                self._gave_all_away()
+                self._report_empty()
         elif self.leaving is None and self.roster.me is not None:
             self.balancer.balance(now)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from lbg_broker.client.backoff import doubled_s
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Dispatcher
-from lbg_sidecar.core.effects import Effect, Kept, Moved
+from lbg_sidecar.core.effects import Effect, HandoffAbandoned, Moved
 from lbg_sidecar.core.protocol import Handover, Move, Reattached
 from lbg_sidecar.core.queue_bindings import Binding, Bindings, Phase
 from lbg_sidecar.core.roster import Post, Roster
@@ -46,7 +46,7 @@ class Handoff:
     halt_at: float = (
         0.0  # while draining: from then on nothing starts, also what is older than what was started
     )
-    frozen_at: float = 0.0
+    paused_at: float = 0.0
     drained_at: float = 0.0
     forced: int = 0
 
@@ -62,9 +62,9 @@ class Handoffs:
         uniform: Callable[[], float],
     ) -> None:
         self.moves: dict[int, Handoff] = {}
-        self.gives_up = True
-        """A queue that does not drain within `drain_s` stays where it is. Not so while the member gives all its queues
-        away: then it drains until `force`."""
+        self.may_abandon = True
+        """True: a handoff that does not drain within `drain_s` is abandoned, and the queue stays here. False while the
+        member hands over all its queues: then it drains until `force`."""
         self._bindings = bindings
         self._rules = bindings.rules
         self._dispatcher = dispatcher
@@ -74,7 +74,7 @@ class Handoffs:
         self._started = 0
 
     def start(self, binding: Binding, to: int | None, why: str, now: float) -> None:
-        """Begin to give an active queue to member `to`, or to whoever waits first."""
+        """Start the handoff of an active queue to member `to`, or to whoever waits first."""
         me = self._roster.me
         assert me is not None
         assert binding.active
@@ -107,7 +107,7 @@ class Handoffs:
                 self._pause(handoff, now)
 
     def call_ended(self, attachment: Attachment, now: float) -> None:
-        """A call, or a confirm, of a frozen attachment has come in."""
+        """A call of a paused attachment has ended, or a confirm for it has come."""
         handoff = self.moves.get(attachment.queue)
         if handoff is not None and handoff.stage is Stage.DRAINING and attachment.drained:
             self._release(handoff, now)
@@ -117,7 +117,7 @@ class Handoffs:
         handoff = self.moves.pop(binding.queue, None)
         if handoff is None or handoff.stage is not Stage.DETACHING:
             return False
-        drain_s, close_s = handoff.drained_at - handoff.frozen_at, now - handoff.drained_at
+        drain_s, close_s = handoff.drained_at - handoff.paused_at, now - handoff.drained_at
         self._effects.append(Moved(handoff.queue, handoff.to, handoff.why, drain_s, close_s, handoff.forced))
         return handoff.to is not None
 
@@ -151,15 +151,15 @@ class Handoffs:
                 continue
             if handoff.stage is Stage.ANNOUNCED:
                 self._pause(handoff, now)
-            elif self.gives_up:
-                self._keep(handoff, now)
+            elif self.may_abandon:
+                self._abandon(handoff, now)
             else:
                 handoff.deadline = float("inf")
 
-    def under_way(self, now: float, *, but_drained_for_s: float) -> int:
-        """Number of moves, without those that have only waited for the application for so long."""
+    def under_way(self, now: float, *, except_drains_of_s: float) -> int:
+        """Number of handoffs, except those that have drained for at least `except_drains_of_s`."""
         return sum(
-            handoff.stage is not Stage.DRAINING or now - handoff.frozen_at < but_drained_for_s
+            handoff.stage is not Stage.DRAINING or now - handoff.paused_at < except_drains_of_s
             for handoff in self.moves.values()
         )
 
@@ -184,10 +184,10 @@ class Handoffs:
     def _pause(self, handoff: Handoff, now: float) -> None:
         attachment = self._attachment(handoff)
         handoff.stage = Stage.DRAINING
-        handoff.frozen_at = now
+        handoff.paused_at = now
         handoff.deadline = now + self.drain_s
         handoff.halt_at = now + self._rules.max_handoff_s / 2
-        self._dispatcher.lanes.freeze(attachment)
+        self._dispatcher.lanes.pause(attachment)
         self._roster.changed(now)
         if attachment.drained:
             self._release(handoff, now)
@@ -200,20 +200,22 @@ class Handoffs:
         if handoff.to is not None:
             positions = self._dispatcher.processed.of_queue(handoff.queue)
             waiting = self._attachment(handoff).ack_window.oldest is not None
-            message = Handover(me, handoff.queue, handoff.move, positions, now - handoff.frozen_at, waiting)
+            message = Handover(me, handoff.queue, handoff.move, positions, now - handoff.paused_at, waiting)
             self._effects.append(Post(message, to=handoff.to))
         handoff.forced = self._bindings.detach(self._bindings.all[handoff.queue])
 
-    def _keep(self, handoff: Handoff, now: float) -> None:
+    def _abandon(self, handoff: Handoff, now: float) -> None:
         attachment = self._attachment(handoff)
         binding = self._bindings.all[handoff.queue]
-        stood_s = now - handoff.frozen_at
+        stood_s = now - handoff.paused_at
         binding.put_off += 1
         # It works for as long as it stood still, so that a call that never ends costs it half of its time at most.
         binding.move_due = now + max(self._rules.rebalance_delay_s, stood_s) * (0.8 + 0.4 * self._uniform())
         running = len(attachment.running)
         self._effects.append(
-            Kept(handoff.queue, handoff.to, handoff.why, running, stood_s, binding.put_off, self.drain_s)
+            HandoffAbandoned(
+                handoff.queue, handoff.to, handoff.why, running, stood_s, binding.put_off, self.drain_s
+            )
         )
         self._cancel(handoff)
 
@@ -222,7 +224,7 @@ class Handoffs:
             return
         del self.moves[handoff.queue]
         if handoff.stage is Stage.DRAINING:
-            self._dispatcher.lanes.thaw(self._attachment(handoff))
+            self._dispatcher.lanes.resume(self._attachment(handoff))
 
     def _attachment(self, handoff: Handoff) -> Attachment:
         binding = self._bindings.all[handoff.queue]

@@ -30,7 +30,7 @@ class Lanes:
         if attachment.closed:
             return
         lanes = attachment.lanes
-        ready = attachment.shelved if attachment.frozen else attachment.ready
+        ready = attachment.shelved if attachment.paused else attachment.ready
         for held in arrivals:
             lane = held.lane
             if lane is None:
@@ -98,31 +98,31 @@ class Lanes:
             del held.attachment.parked[held]
             self._advance(held)
 
-    def freeze(self, attachment: Attachment) -> None:
+    def pause(self, attachment: Attachment) -> None:
         """Start nothing newer than what was started already; what is older may still start.
 
         Only so can everything that was started be acknowledged with the rest before the channel closes: a message
         that waits in its lane is a gap in front of what was delivered after it and is done.
         """
-        attachment.frozen = True
+        attachment.paused = True
         attachment.limit = attachment.highest
         ready, attachment.ready = attachment.ready, deque()
         for held in ready:
             self._make_ready(held)
 
     def hold(self, attachment: Attachment) -> None:
-        """Start nothing until `thaw`."""
-        attachment.frozen = True
+        """Start nothing until `resume`."""
+        attachment.paused = True
         self.halt(attachment)
 
     def halt(self, attachment: Attachment) -> None:
-        """Let a frozen attachment start nothing at all any more."""
+        """Let a paused attachment start nothing at all any more."""
         attachment.limit = 0
         attachment.shelved.extend(attachment.ready)
         attachment.ready.clear()
 
-    def thaw(self, attachment: Attachment) -> None:
-        attachment.frozen = False
+    def resume(self, attachment: Attachment) -> None:
+        attachment.paused = False
         attachment.ready.extend(attachment.shelved)
         attachment.shelved.clear()
         self._list(attachment)
@@ -196,7 +196,7 @@ class Lanes:
 
     def _make_ready(self, held: InFlight) -> None:
         attachment = held.attachment
-        if attachment.frozen and held.tag > attachment.limit:
+        if attachment.paused and held.tag > attachment.limit:
             attachment.shelved.append(held)
             return
         attachment.ready.append(held)

@@ -6,7 +6,7 @@ the listeners close. A step that takes less than its share leaves the rest to th
 can make use of it. With the default grace the whole is 26 s, which leaves 4 s of the 30 s that Kubernetes gives a pod
 by default (terminationGracePeriodSeconds) to a machine that is loaded.
 
-It gives them away for one of two reasons: it leaves for good, or its application cannot take messages for a while
+It hands its queues over for one of two reasons: it leaves for good, or its application cannot take messages for a while
 (it stands down, and the next join brings it back). Standing down can become leaving, and never the other way round.
 
 It has an index, is in the live set, calls the application, acknowledges what is done, leaves and stands down. No
@@ -128,7 +128,7 @@ NEXT = {
     (Stage.GONE, Input.STAND_DOWN): Stage.GONE,
     (Stage.GONE, Input.JOIN): Stage.GONE,
 }
-"""Every step there is. Nothing but a member that gives its queues away can have given the last one."""
+"""Every step there is. Only a member that hands its queues over can have handed over the last one."""
 
 
 class Presence:
@@ -140,7 +140,7 @@ class Presence:
         """From this moment on its queues go at any price."""
 
     @property
-    def is_giving_away(self) -> bool:
+    def is_handing_over(self) -> bool:
         return self.stage is Stage.STANDING_DOWN or self.stage is Stage.LEAVING
 
     @property
@@ -172,7 +172,7 @@ class Presence:
         return True
 
     def emptied(self) -> Stage:
-        """The last queue is given away: down, or gone for good."""
+        """The last queue is handed over: down, or gone for good."""
         self._step(Input.EMPTY)
         return self.stage
 
@@ -219,7 +219,7 @@ class MemberCore(ABC):
             self.dispatcher = Dispatcher(rules, Processed(queue_count=balancing.queue_count), uniform)
         else:
             self.dispatcher = former.dispatcher
-            self.dispatcher.processed.recount(balancing.queue_count)
+            self.dispatcher.processed.repartition(balancing.queue_count)
         self.dispatcher.fenced = True
         self.bindings = Bindings(balancing, self.dispatcher, self.effects, uniform=uniform, native=native)
         self.roster = Roster(timings, uniform=uniform, content=self.content, incarnation=incarnation)
@@ -239,7 +239,7 @@ class MemberCore(ABC):
 
     @property
     def leaving(self) -> str | None:
-        """Reason for which this member gives its queues away, or holds none; None while it takes part."""
+        """Reason for which this member hands its queues over, or has none; None while it takes part."""
         return self._presence.why
 
     @property
@@ -266,14 +266,14 @@ class MemberCore(ABC):
         self._lost = 0
         is_back = self._presence.joined()
         if is_back:
-            self.roster.stay()
+            self.roster.cancel_leave()
         self._post(self.roster.join(index, self.name, now))
         return is_back
 
-    def _part(self) -> None:
+    def _disconnect(self) -> None:
         self.dispatcher.fenced = True
         self._lost = self.bindings.lost()
-        self.roster.part()
+        self.roster.disconnected()
 
     # The members exchange
 
@@ -298,11 +298,11 @@ class MemberCore(ABC):
     @abstractmethod
     def refused(self, attachment: Attachment, code: int, why: str) -> bool:
         """The broker does not take the consumer, for a reason (`code`: AMQP 0-9-1, section 1.2); `closed` follows. True
-        if nobody else needs to tell of it."""
+        if nobody else needs to log it."""
 
     @abstractmethod
     def cancelled(self, attachment: Attachment) -> bool:
-        """The broker ended the consumer; `closed` follows. True if nobody else needs to tell of it."""
+        """The broker ended the consumer; `closed` follows. True if nobody else needs to log it."""
 
     def timed_out(self, attachment: Attachment, timeout_s: float) -> None:
         """The broker closed the channel because a delivery was held for longer than it allows; `closed` follows."""
@@ -320,11 +320,11 @@ class MemberCore(ABC):
         if taken:
             self._taken(attachment, tags)
         else:
-            self._asked_back(attachment, tags, now)
+            self._recalled(attachment, tags, now)
         self._after(now)
 
-    def _asked_back(self, attachment: Attachment, tags: Collection[int], now: float) -> None:
-        idle, others = self.dispatcher.ask_back(attachment, tags)
+    def _recalled(self, attachment: Attachment, tags: Collection[int], now: float) -> None:
+        idle, others = self.dispatcher.recall(attachment, tags)
         if idle:
             self.effects.append(GiveBack(attachment, tuple(held.tag for held in idle)))
             self.effects.append(Done(tuple(idle), settled=False))
@@ -350,8 +350,8 @@ class MemberCore(ABC):
             self.effects.append(Taken(_queues_of(gone), len(at_work)))
 
     @abstractmethod
-    def looked(self, queue: int, ready: int | None, now: float) -> None:
-        """So many messages wait in the queue; None when the broker could not be asked."""
+    def ready_counted(self, queue: int, ready: int | None, now: float) -> None:
+        """So many messages wait in the queue; None when the count failed."""
 
     # Calls
 
@@ -366,35 +366,35 @@ class MemberCore(ABC):
 
     def end(self, held: InFlight, verdict: Verdict, now: float) -> None:
         attachment = held.attachment
-        what = self.dispatcher.end(held, verdict, now)
+        action = self.dispatcher.end(held, verdict, now)
         if held.is_over:
             self.effects.append(Done((held,), settled=False))
-        elif what is NextCall.GIVE_BACK:
+        elif action is NextCall.GIVE_BACK:
             self.effects += (GiveBack(attachment, (held.tag,)), Done((held,), settled=False))
-        elif what is NextCall.DEAD_LETTER:
+        elif action is NextCall.DEAD_LETTER:
             self.effects.append(DeadLetter(held))
-        elif what is NextCall.REPUBLISH:
+        elif action is NextCall.REPUBLISH:
             self.effects.append(Republish(held))
-        elif what is NextCall.WARN:
+        elif action is NextCall.WARN:
             self.effects.append(Poisoned(held.queue, held.key, held.identity, held.attempts, held.reason))
-        elif held.is_asked:
+        elif held.is_recalled:
             self._ack_scheduler.settle_now(attachment, (held,), now)
         elif not attachment.unacked_listed:
             self._ack_scheduler.settled(attachment)
-        if attachment.frozen and not attachment.closed:
+        if attachment.paused and not attachment.closed:
             self._call_ended(attachment, now)
 
-    def confirmed(self, held: InFlight, what: NextCall, now: float) -> None:
+    def confirmed(self, held: InFlight, action: NextCall, now: float) -> None:
         """The broker has the dead letter or the republished message."""
         attachment = held.attachment
         if attachment.closed:
             return
-        self.dispatcher.confirmed(held, what)
-        if held.is_asked and not held.is_taken:
+        self.dispatcher.confirmed(held, action)
+        if held.is_recalled and not held.is_taken:
             self._ack_scheduler.settle_now(attachment, (held,), now)
         else:
             self._ack_scheduler.settled(attachment)
-        if attachment.frozen:
+        if attachment.paused:
             self._call_ended(attachment, now)
 
     @abstractmethod
@@ -438,8 +438,8 @@ class MemberCore(ABC):
         self._after(now)
 
     def stand_down(self, why: str, now: float) -> None:
-        """Hand over every queue, because the application cannot take messages: `StoodDown` when that is done. What it
-        has in hand gets the time of a handoff to end. The next `connected` joins again."""
+        """Hand over every queue, because the application cannot take messages: `StoodDown` when that is done. Its
+        running calls get the time of a handoff to end. The next `connected` joins again."""
         if self._presence.stand_down(why, now, within_s=self.rules.max_handoff_s):
             self._leave(now)
             self._after(now)
@@ -464,9 +464,9 @@ class MemberCore(ABC):
 
     @abstractmethod
     def _after(self, now: float) -> None:
-        """Something happened here, or time passed: see what is to be done about the queues."""
+        """After each event and tick: do what is due for the queues."""
 
-    def _gave_all_away(self) -> None:
+    def _report_empty(self) -> None:
         is_gone = self._presence.emptied() is Stage.GONE
         self.effects.append(Exit() if is_gone else StoodDown())
 

@@ -94,7 +94,7 @@ class Binding:
         if self.attachment is None or (self.phase is Phase.ATTACHING and not self.active):
             return Status.UNBOUND
         if self.active:
-            return Status.PAUSED if self.attachment.frozen or self.phase is Phase.DETACHING else Status.READY
+            return Status.PAUSED if self.attachment.paused or self.phase is Phase.DETACHING else Status.READY
         return Status.UNASSIGNED if self.phase is Phase.ATTACHED else Status.UNBOUND
 
 
@@ -244,8 +244,8 @@ class Bindings:
 
     def _released(self, rest: list[InFlight], running: list[InFlight]) -> None:
         # A call that still runs is journalled when it has ended.
-        still = set(running)
-        over = tuple(held for held in rest if held not in still)
+        running_set = set(running)
+        over = tuple(held for held in rest if held not in running_set)
         if over:
             self._effects.append(Done(over, settled=False))
 

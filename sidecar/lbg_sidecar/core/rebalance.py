@@ -46,14 +46,13 @@ class HoldDown:
 Primaries = dict[int, int | None]
 
 
-def moves_wanted(
+def due_moves(
     bindings: Bindings, roster: Roster, primaries: Primaries, now: float
 ) -> Iterator[tuple[Binding, int]]:
     """Queues that this member serves and another should: (queue, successor).
 
-    One that came to it by chance stays for the rebalance delay, and one whose handoff was given up for as long as
-    was said then. A successor that has not said that it is bound to the queue, or says nothing any more, could not
-    take it.
+    A queue that came to it by chance stays for the rebalance delay, and one whose handoff was abandoned until its
+    `move_due`. A successor that has not reported to be bound to the queue, or is silent, could not take it.
     """
     assert roster.me is not None
     for binding in bindings.all:
@@ -66,7 +65,7 @@ def moves_wanted(
             yield binding, to
 
 
-def releases_wanted(bindings: Bindings, roster: Roster, primaries: Primaries) -> Iterator[Binding]:
+def due_releases(bindings: Bindings, roster: Roster, primaries: Primaries) -> Iterator[Binding]:
     """Queues where this member waits and may stand in front of the primary.
 
     A consumer learns from a delivery that it is active, so an idle queue may have anybody at its head; and a move
@@ -85,9 +84,9 @@ def releases_wanted(bindings: Bindings, roster: Roster, primaries: Primaries) ->
 
 
 def is_behind(binding: Binding, peer: Peer) -> bool:
-    """True if this member waits behind `peer`: it attached after it heard that the other had.
+    """True if this member waits behind `peer`: it attached after the other had reported to be attached.
 
-    As far as is known: the peer may have attached anew since it last told its state.
+    As far as is known: the peer may have attached anew since it last reported its state.
     """
     attached_at = peer.attached_at.get(binding.queue)
     return attached_at is not None and binding.attached_at > attached_at
@@ -125,7 +124,7 @@ class SuccessorBinding:
         self._moved_at: dict[int, float] = {}  # queue -> when a move of it was last announced
 
     def announced(self, move: Move, me: Identity, now: float) -> None:
-        """Another member gives a queue away: make way, unless it comes to this one."""
+        """Another member hands a queue over: make way, unless it comes to this one."""
         moved_at = self._moved_at.get(move.queue, float("-inf"))
         self._moved_at[move.queue] = now
         binding = self._bindings.all[move.queue]
@@ -135,8 +134,8 @@ class SuccessorBinding:
             # Deliveries on a live channel prove that this member is the active one: the mover's is gone.
             return
         successor = self._roster.peers.get(move.to)
-        # What the successor told after the last move of this queue is still true: nobody re-attaches otherwise.
-        is_known = successor is not None and successor.told_at > moved_at + MOVE_OVER_AFTER_S
+        # What the successor reported after the last move of this queue still holds: nobody re-attaches otherwise.
+        is_known = successor is not None and successor.reported_at > moved_at + MOVE_OVER_AFTER_S
         if binding.phase is Phase.ATTACHED and not (successor and is_known and is_behind(binding, successor)):
             binding.answers.append((move.sender.index, move.move))
             binding.quiet = True
@@ -167,12 +166,12 @@ CUT_OFF_AT = 0.75
 """Of the broker's consumer timeout, after which it closes the channel with an error: from one half on a queue is given
 back if it drains; at three quarters what has not drained is cut off, because soon the broker would do it."""
 
-FROZEN_WITHIN = 0.5
-"""Of the time that a member gives its queues away in: by then it has begun with all of them, whatever the application
-does. A move that waits for a slow call makes room for the next one."""
+PAUSED_WITHIN = 0.5
+"""Of the time in which a leaving member hands over its queues: by then every handoff has begun, whatever the
+application does. A move that waits for a slow call makes room for the next one."""
 
-GET_BEHIND_WITHIN = 0.6
-"""Of the rebalance delay: the rest is for beats to tell of it."""
+STEP_BEHIND_WITHIN = 0.6
+"""Of the rebalance delay: the rest is for heartbeats to report it."""
 
 
 class Balancer:
@@ -191,7 +190,7 @@ class Balancer:
     def joined(self, now: float) -> None:
         self._release_due = now + self._release_in_s()
 
-    def parted(self) -> None:
+    def disconnected(self) -> None:
         self._to_release.clear()
 
     @property
@@ -201,7 +200,7 @@ class Balancer:
         return Rebalance.REBALANCING if self._handoffs.moves or self._to_release else Rebalance.READY
 
     def balance(self, now: float) -> None:
-        """One look at all queues. Needs a claimed index."""
+        """Goes through all queues once. Needs a claimed index."""
         for binding in held_too_long(self._bindings, now, share=GIVE_BACK_AT):
             if binding.queue not in self._handoffs.moves and now >= binding.move_due:
                 self._handoffs.start(binding, None, "held for half of the consumer timeout", now)
@@ -210,12 +209,12 @@ class Balancer:
         if self._rules.assignment is Assignment.STATIC:
             self._release_secondaries(now)
             return
-        self._get_behind(now)
+        self._step_behind_primaries(now)
         if self.holddown.due is None:
             self._move(now)
 
     def leave(self, now: float, *, by: float) -> bool:
-        """Give every queue away, from `by` on at any price; True when none is bound any more."""
+        """Hand every queue over, from `by` on at any price; True when none is bound any more."""
         bound = [binding for binding in self._bindings.all if binding.attachment is not None]
         moves = self._handoffs.moves
         late = now >= by
@@ -225,7 +224,7 @@ class Balancer:
                 continue
             if not binding.active or late:
                 self._bindings.detach(binding)
-            elif self._handoffs.under_way(now, but_drained_for_s=self._turn_s()) < self._rules.moves_at_once:
+            elif self._handoffs.under_way(now, except_drains_of_s=self._turn_s()) < self._rules.moves_at_once:
                 to = primaries[binding.queue]
                 is_there = to is not None and not self._roster.is_silent(to, now)
                 self._handoffs.start(binding, to if is_there else None, "leave", now)
@@ -235,7 +234,7 @@ class Balancer:
 
     def _turn_s(self) -> float:
         rules = self._rules
-        within_s = FROZEN_WITHIN * min(rules.shutdown_grace_s, rules.max_handoff_s)
+        within_s = PAUSED_WITHIN * min(rules.shutdown_grace_s, rules.max_handoff_s)
         return within_s * rules.moves_at_once / rules.queue_count
 
     def _move(self, now: float) -> None:
@@ -245,27 +244,27 @@ class Balancer:
         for binding in self._bindings.all:
             if me is None or primaries[binding.queue] in (None, me.index):
                 binding.put_off = 0
-        for binding, to in moves_wanted(self._bindings, self._roster, primaries, now):
+        for binding, to in due_moves(self._bindings, self._roster, primaries, now):
             if len(moves) >= self._rules.moves_at_once:
                 break
             if binding.queue not in moves:
                 self._handoffs.start(binding, to, "rebalance", now)
 
-    def _get_behind(self, now: float) -> None:
+    def _step_behind_primaries(self, now: float) -> None:
         """Make room for primaries while the rebalance delay runs, so that a move finds its way clear.
 
         Spread over most of the delay: every member does it for every queue that changes hands.
         """
         primaries = self._rules.primaries(self._roster.live)
-        wanted = set(releases_wanted(self._bindings, self._roster, primaries))
+        releases = set(due_releases(self._bindings, self._roster, primaries))
         room = self._room()
         for binding in self._bindings.all:
-            if binding not in wanted:
+            if binding not in releases:
                 binding.release_due = None
                 continue
             if binding.release_due is None:
                 binding.release_due = (
-                    now + GET_BEHIND_WITHIN * self._rules.rebalance_delay_s * self._uniform()
+                    now + STEP_BEHIND_WITHIN * self._rules.rebalance_delay_s * self._uniform()
                 )
             if now >= binding.release_due and room > 0:
                 room -= 1

@@ -1,9 +1,9 @@
 """Roster of live members, and the claim of an index.
 
-A member is live from the first word of its incarnation until its leave, or until a message to its mailbox comes
-back: a mailbox is gone only when its connection is. Silence alone proves nothing and removes nobody; it makes
-this member look. Everybody looks after the next one in the ring of indexes, so each crash is found by one ping
-of one member and told to the rest; beats repair what was lost on the way.
+A member is live from the first message of its incarnation until its leave, or until a message to its mailbox is
+returned: a mailbox is gone only when its connection is. Silence alone proves nothing and removes nobody: it causes a
+ping. Each member pings the next one in the ring of indexes, so each crash is detected by one ping of one member, which
+reports it to the rest; heartbeats repair what was lost on the way.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from lbg_sidecar.core.protocol import (
 class IndexClaim:
     """The indexes to try, one after another, until a declaration succeeds.
 
-    Its previous index first, then the lowest that may be free. `free` are those whose mailbox was missing when
-    this member looked (a mandatory message to each came back), None if it did not look; whatever lies in
-    `looked` and not in `free` is taken, so it is not worth a refusal. A member with a `fixed` index tries that
-    one only.
+    Its previous index first, then the lowest that may be free. `probed` are the indexes to whose mailboxes this member
+    sent a mandatory message, `free` those whose message was returned, because the mailbox is missing. An index that is
+    `probed` and not `free` is taken: trying it would only be refused. A member with a `fixed` index tries only that.
     """
 
     def __init__(
@@ -44,11 +43,11 @@ class IndexClaim:
         *,
         previous: int | None = None,
         fixed: int | None = None,
-        looked: Collection[int] = (),
+        probed: Collection[int] = (),
         free: Collection[int] = (),
     ) -> None:
         self.fixed = fixed
-        self._taken = set(looked) - set(free) if fixed is None else set()
+        self._taken = set(probed) - set(free) if fixed is None else set()
         self._first = fixed if fixed is not None else previous
         if self._first is not None and fixed is None and self._first in self._taken:
             self._first = None
@@ -76,17 +75,19 @@ LOST, LEAVE, UNSERVED = "lost", "leave", "unserved"
 @dataclass(slots=True)
 class Peer:
     identity: Identity
-    heard_at: float
-    looked_at: float = float("-inf")
+    last_seen_at: float
+    pinged_at: float = float("-inf")
     queues: dict[int, QueueState] = field(default_factory=dict)
-    attached_at: dict[int, float] = field(default_factory=dict)  # when its present epoch was first heard of
-    letting_go: set[int] = field(default_factory=set)  # announced a move; true until its next beat
-    told_at: float = float("-inf")  # when it last told its state
+    attached_at: dict[int, float] = field(default_factory=dict)  # when its present epoch was first reported
+    handing_over: set[int] = field(
+        default_factory=set
+    )  # queues of which it announced a move, until its next heartbeat
+    reported_at: float = float("-inf")  # when it last reported its state
 
     def claims(self, queue: int) -> bool:
-        """True if it said that it is the active consumer."""
+        """True if it reported to be the active consumer."""
         state = self.queues.get(queue)
-        return state is not None and state.active and queue not in self.letting_go
+        return state is not None and state.active and queue not in self.handing_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,8 @@ class Timings:
 
     beat_s: float = 1.0
     ping_s: float = 0.5
-    silence_s: float = 3.5  # three beats and a half without a word: look whether its mailbox is there
-    change_s: float = 0.02  # a change is told after this long, together with those that follow it
+    silence_s: float = 3.5  # three heartbeats and a half without a message: ping its mailbox
+    change_s: float = 0.02  # a change is reported after this long, together with those that follow it
     suspicion_s: float = 0.1  # at most one ping to one member in this time, however often it is suspected
 
 
@@ -120,7 +121,7 @@ class Roster:
         self.me: Identity | None = None
         self.peers: dict[int, Peer] = {}
         self.conflict = False
-        """Somebody else speaks with this member's index: its own claim is void."""
+        """Another member sent a message with this member's index: its own claim is void."""
         self._timings = timings
         self._uniform = uniform
         self._content = content
@@ -146,15 +147,15 @@ class Roster:
         self._ping_due = now + self._spread(self._timings.ping_s)
         return [Post(Hello(self.me))]
 
-    def part(self) -> None:
+    def disconnected(self) -> None:
         """The connection is lost, and with it the mailbox."""
         if self.me is not None:
-            self._bury(self.me.incarnation)
+            self._mark_dead(self.me.incarnation)
         self.me = None
         self.peers.clear()
 
-    def stay(self) -> None:
-        """It left for a while only: the next join counts again."""
+    def cancel_leave(self) -> None:
+        """It left for a while only, and may join again."""
         self._leaving = False
 
     def leave(self) -> list[Post]:
@@ -166,7 +167,7 @@ class Roster:
         if me is None or isinstance(message, Repartition):
             return []
         if isinstance(message, Gone):
-            return self._told_gone(me, message, now)
+            return self._gone_received(me, message, now)
         sender = message.sender
         if sender.incarnation == me.incarnation:
             return []
@@ -175,12 +176,12 @@ class Roster:
         if isinstance(message, Move):
             peer = self.peers.get(sender.index)
             if peer is not None and peer.identity == sender:
-                peer.letting_go.add(message.queue)
+                peer.handing_over.add(message.queue)
             return []
         if isinstance(message, Reattached | Handover | Knowledge):
             return []
         if sender.incarnation in self._dead:
-            # It lives: a partition of the broker hid its mailbox. It takes a new incarnation when it hears this.
+            # It lives: a partition of the broker hid its mailbox. It takes a new incarnation when it receives this.
             return [Post(Gone(sender, me.index), to=sender.index)]
         if sender.index == me.index:
             self.conflict = True
@@ -204,9 +205,9 @@ class Roster:
         return [Post(Gone(peer.identity, self.me.index)), *self._remove(peer.identity, now)]
 
     def suspect(self, index: int, now: float) -> list[Post]:
-        """Look at once whether this member is still there."""
+        """Ping this member now, unless that was just done."""
         peer = self.peers.get(index)
-        if peer is None or self.me is None or now - peer.looked_at < self._timings.suspicion_s:
+        if peer is None or self.me is None or now - peer.pinged_at < self._timings.suspicion_s:
             return []
         return [self._ping(self.me, peer, now)]
 
@@ -219,12 +220,12 @@ class Roster:
         return self._left_behind.pop(queue, (None, UNSERVED))
 
     def is_silent(self, index: int, now: float) -> bool:
-        """Not heard of for so long that nothing should be handed to it, though it may be there."""
+        """True if it sent nothing for so long that no queue should be handed over to it, though it may be alive."""
         peer = self.peers.get(index)
-        return peer is None or now - peer.heard_at > self._timings.silence_s
+        return peer is None or now - peer.last_seen_at > self._timings.silence_s
 
     def changed(self, now: float) -> None:
-        """Something that beats tell has changed: tell it soon."""
+        """A value of the heartbeat has changed: send it soon."""
         self._beat_due = min(self._beat_due, now + self._timings.change_s)
 
     def tick(self, now: float) -> list[Post]:
@@ -239,7 +240,7 @@ class Roster:
         if now >= self._ping_due:
             self._ping_due = now + self._spread(self._timings.ping_s)
             for peer in self.peers.values():
-                silent_since = max(peer.heard_at, peer.looked_at)
+                silent_since = max(peer.last_seen_at, peer.pinged_at)
                 if now - silent_since > self._timings.silence_s:
                     posts.append(self._ping(me, peer, now))
             posts += self._ping_successor(me, now)
@@ -249,11 +250,11 @@ class Roster:
     def next_due(self) -> float:
         return min(self._beat_due, self._ping_due)
 
-    def _told_gone(self, me: Identity, message: Gone, now: float) -> list[Post]:
+    def _gone_received(self, me: Identity, message: Gone, now: float) -> list[Post]:
         if message.dead.incarnation != me.incarnation:
             return self._remove(message.dead, now)
-        # A mailbox that gets this message is not gone. Others will not listen to the old incarnation any more.
-        self._bury(me.incarnation)
+        # A mailbox that gets this message is not gone. The others ignore the old incarnation from here on.
+        self._mark_dead(me.incarnation)
         self.me = Identity(me.index, me.name, self._incarnation())
         return [] if self._leaving else [Post(Hello(self.me))]
 
@@ -261,9 +262,9 @@ class Roster:
         peer = self.peers.get(sender.index)
         if peer is None or peer.identity.incarnation != sender.incarnation:
             if peer is not None:
-                self._bury(peer.identity.incarnation)
+                self._mark_dead(peer.identity.incarnation)
             peer = self.peers[sender.index] = Peer(sender, now)
-        peer.heard_at = now
+        peer.last_seen_at = now
         return peer
 
     def _update(self, peer: Peer, content: BeatContent, now: float) -> None:
@@ -276,11 +277,11 @@ class Roster:
         for state in content.queues:
             if state.active:
                 self._left_behind.pop(state.queue, None)
-        peer.letting_go.clear()
-        peer.told_at = now
+        peer.handing_over.clear()
+        peer.reported_at = now
 
     def _remove(self, identity: Identity, now: float, *, how: str = LOST) -> list[Post]:
-        self._bury(identity.incarnation)
+        self._mark_dead(identity.incarnation)
         peer = self.peers.get(identity.index)
         me = self.me
         if peer is None or peer.identity.incarnation != identity.incarnation or me is None:
@@ -288,10 +289,10 @@ class Roster:
         self._left_behind |= {queue: (identity.index, how) for queue in peer.queues if peer.claims(queue)}
         was_next = self._successor(me) is peer
         del self.peers[identity.index]
-        # Members often go together (a node of a cluster): look at once whether the one behind is there.
+        # Members often go together (a node of a cluster): ping the one behind now.
         return self._ping_successor(me, now) if was_next else []
 
-    def _bury(self, incarnation: str) -> None:
+    def _mark_dead(self, incarnation: str) -> None:
         self._dead[incarnation] = None
         if len(self._dead) > 1024:
             del self._dead[next(iter(self._dead))]
@@ -307,7 +308,7 @@ class Roster:
         return [] if peer is None or self._leaving else [self._ping(me, peer, now)]
 
     def _ping(self, me: Identity, peer: Peer, now: float) -> Post:
-        peer.looked_at = now
+        peer.pinged_at = now
         return Post(Ping(me, peer.identity.incarnation), to=peer.identity.index)
 
     def _spread(self, seconds: float) -> float:

@@ -1,10 +1,10 @@
 """Stall watchdog: re-attaches a queue that has messages for this member and delivers none.
 
 A consumer can be stuck while its connection lives: a channel that is half dead, an activation that got lost, a
-member on the wrong side of a healed partition. Nobody tells; it shows only as messages that wait at the broker
-while nothing comes and nothing is held here. So where this member should be served and is idle, it looks at the depth
-of the queue now and then. Everything in here is a hint: a look that failed says nothing, and what follows from a
-wrong one is a closed channel with nothing at work in it, whose messages come again in order.
+member on the wrong side of a healed partition. The broker reports none of these: they show only as messages that wait
+at the broker while nothing is delivered and nothing is in flight here. So where this member should be served and is
+idle, it counts the messages of the queue now and then. Everything in here is a hint: a count that failed has no effect,
+and a wrong one closes a channel with nothing at work in it, whose messages come again in order.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lbg_sidecar.core.queue_bindings import Binding, Bindings, Phase
 from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.takeover import Takeovers
 
-LOOK_EVERY_S = 5.0
-"""At a queue that gives nothing and had nothing when it was last looked at. A passive declare costs the broker about
-as much as an ack; a group of 16 idle queues has three a second."""
+COUNT_INTERVAL_S = 5.0
+"""Between two counts of a queue that delivers nothing and was empty at the last count. A passive declare costs the
+broker about as much as an ack; a group of 16 idle queues has three a second."""
 
-LOOK_AGAIN_S = 2.0
-"""At a queue that had messages. A failover of a quorum queue is over by the third look."""
+RECOUNT_INTERVAL_S = 2.0
+"""Between two counts of a queue that had messages. A failover of a quorum queue is over by the third count."""
 
-LOOKS_TO_ACT = 3
+COUNTS_TO_ACT = 3
 """Counts in a row with waiting messages, not fewer each time, and no delivery in between."""
 
 PATIENCE_DOUBLES_AT_MOST = 3
@@ -40,14 +40,14 @@ gets none."""
 
 @dataclass(slots=True)
 class Watched:
-    """One queue. `delivered` is this member's count at the last progress; `looks` and `restarts` are in a row."""
+    """One queue. `delivered`: the count at the last progress; `stalled_counts` and `restarts` are in a row."""
 
     delivered: int = 0
     quiet_since: float = 0.0
-    look_due: float = 0.0
-    is_asked: bool = False
+    count_due: float = 0.0
+    is_counting: bool = False
     ready: int = 0
-    looks: int = 0
+    stalled_counts: int = 0
     restarts: int = 0
 
 
@@ -58,7 +58,7 @@ class Rival:
     incarnation: str
     theirs: int
     ours: int
-    heard_at: float
+    began_at: float
 
 
 class Watchdog:
@@ -85,7 +85,7 @@ class Watchdog:
         self._due = 0.0
 
     def is_stalled(self, queue: int) -> bool:
-        """Its channel was closed for giving nothing, and what waited there still waits, as far as this member knows."""
+        """True if its channel was closed for delivering nothing, and its messages still wait, as far as is known."""
         return self._watched[queue].restarts > 0
 
     def tick(self, now: float) -> None:
@@ -95,7 +95,7 @@ class Watchdog:
         self._due = now + 0.4
         primaries = self._bindings.rules.primaries(self._roster.live)
         for binding, watched in zip(self._bindings.all, self._watched, strict=True):
-            is_claimed = self._takeovers.is_coming(binding.queue, now) or any(
+            is_claimed = self._takeovers.is_announced(binding.queue, now) or any(
                 peer.claims(binding.queue) for peer in self._roster.peers.values()
             )
             if is_claimed and not binding.active:
@@ -105,28 +105,28 @@ class Watchdog:
                 self._rest(watched, now)
             elif not self._is_quiet(binding, watched):
                 self._progressed(binding, watched, now)
-            elif now >= watched.look_due and not watched.is_asked:
-                watched.is_asked = True
+            elif now >= watched.count_due and not watched.is_counting:
+                watched.is_counting = True
                 self._effects.append(CountReady(binding.queue))
 
-    def looked(self, queue: int, ready: int | None, now: float) -> None:
-        """So many messages wait at the broker; None: the look failed, and says nothing."""
+    def ready_counted(self, queue: int, ready: int | None, now: float) -> None:
+        """So many messages wait at the broker; None: the count failed, and has no effect."""
         watched, binding = self._watched[queue], self._bindings.all[queue]
-        watched.is_asked = False
+        watched.is_counting = False
         if ready is None or not self._is_quiet(binding, watched):
-            watched.looks = 0
-            watched.look_due = now + self._spread(LOOK_EVERY_S)
+            watched.stalled_counts = 0
+            watched.count_due = now + self._spread(COUNT_INTERVAL_S)
             return
         # Fewer than before: somebody takes them, even if nobody says so.
-        watched.looks = watched.looks + 1 if ready and ready >= watched.ready else 0
+        watched.stalled_counts = watched.stalled_counts + 1 if ready and ready >= watched.ready else 0
         watched.ready = ready
         if not ready:  # somebody took it all, and nothing need come here to say so
             watched.restarts = 0
-        watched.look_due = now + self._spread(LOOK_AGAIN_S if ready else LOOK_EVERY_S)
-        if watched.looks >= LOOKS_TO_ACT << min(watched.restarts, PATIENCE_DOUBLES_AT_MOST):
+        watched.count_due = now + self._spread(RECOUNT_INTERVAL_S if ready else COUNT_INTERVAL_S)
+        if watched.stalled_counts >= COUNTS_TO_ACT << min(watched.restarts, PATIENCE_DOUBLES_AT_MOST):
             self._act(binding, watched, now)
 
-    def heard(self, beat: Beat, now: float) -> None:
+    def heartbeat_received(self, beat: Beat, now: float) -> None:
         """Somebody else serves a queue that this member thinks it serves: whoever gets deliveries is right."""
         peer = self._roster.peers.get(beat.sender.index)
         if peer is None or peer.identity != beat.sender:
@@ -139,19 +139,19 @@ class Watchdog:
             ours = binding.delivered_in_all
             if rival is None or rival.incarnation != beat.sender.incarnation or rival.ours != ours:
                 self._rivals[queue] = Rival(beat.sender.incarnation, state.delivered, ours, now)
-            elif state.delivered > rival.theirs and now - rival.heard_at >= OVERLAP_S:
+            elif state.delivered > rival.theirs and now - rival.began_at >= OVERLAP_S:
                 del self._rivals[queue]
                 if binding.phase is Phase.ATTACHED and queue not in self._handoffs.moves:
                     self._counts.overlaps += 1
                     cut_off = self._bindings.detach(binding)
                     self._effects.append(Superseded(queue, beat.sender.index, cut_off))
 
-    def parted(self) -> None:
-        """The connection is gone, and the answers to all looks with it."""
+    def disconnected(self) -> None:
+        """The connection is gone, and with it the answers to all counts."""
         self._rivals.clear()
         for watched in self._watched:
-            watched.is_asked = False
-            watched.looks = 0
+            watched.is_counting = False
+            watched.stalled_counts = 0
 
     def _should_serve(self, binding: Binding, *, is_primary: bool) -> bool:
         if binding.phase is not Phase.ATTACHED or binding.queue in self._handoffs.moves:
@@ -178,13 +178,13 @@ class Watchdog:
 
     def _rest(self, watched: Watched, now: float) -> None:
         watched.quiet_since = now
-        watched.looks = watched.ready = 0
-        watched.look_due = now + self._spread(LOOK_AGAIN_S)
+        watched.stalled_counts = watched.ready = 0
+        watched.count_due = now + self._spread(RECOUNT_INTERVAL_S)
 
     def _act(self, binding: Binding, watched: Watched, now: float) -> None:
-        """Attach anew. Where it is another one's consumer that is stuck, in front of this one: that member hears that
-        the primary came anew, and gets behind it (`rebalance.releases_wanted`)."""
-        watched.looks = 0
+        """Attach anew. Where another member's consumer is stuck in front of this one, that member receives the
+        primary's new epoch, and steps behind it (`rebalance.due_releases`)."""
+        watched.stalled_counts = 0
         watched.restarts += 1
         self._counts.stalls += 1
         quiet_s = now - max(watched.quiet_since, binding.attached_at)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from lbg_sidecar.core.member_core import MemberCore
 
 
-KEYS_TOLD_MAX = 3
+KEYS_REPORTED_MAX = 3
 KEY_MAX_CHARS = 64
-"""A beat goes to every member every second: what is wrong, not all of it."""
+"""A heartbeat goes to every member every second, so it has only some of the poisoned keys."""
 
 
 def beat_content(machine: ExclusiveMember) -> BeatContent:
@@ -71,18 +71,18 @@ def _served_by(machine: ExclusiveMember, binding: Binding) -> int | None:
 def poisoned_keys(binding: Binding) -> tuple[str, ...]:
     held = binding.attachment.poisoned if binding.attachment is not None else ()
     keys = dict.fromkeys(one.key[:KEY_MAX_CHARS] for one in held if one.key is not None)
-    return tuple(itertools.islice(keys, KEYS_TOLD_MAX))
+    return tuple(itertools.islice(keys, KEYS_REPORTED_MAX))
 
 
 def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:
     """The same for a view, and more of this member alone, as plain data."""
     content = encode_content(beat_content(machine))
-    for told, binding in zip(content["queues"], machine.bindings.all, strict=True):
+    for fields, binding in zip(content["queues"], machine.bindings.all, strict=True):
         attachment = binding.attachment
-        found = poisoned_messages(attachment, now) if attachment is not None else []
-        told["poisoned_messages"] = [asdict(one) for one in found]
-        told["window"] = attachment.prefetch if attachment is not None else None
-        told["served_by"] = _served_by(machine, binding)
+        poisoned = poisoned_messages(attachment, now) if attachment is not None else []
+        fields["poisoned_messages"] = [asdict(one) for one in poisoned]
+        fields["window"] = attachment.prefetch if attachment is not None else None
+        fields["served_by"] = _served_by(machine, binding)
     return {**common_description(machine), **content}
 
 

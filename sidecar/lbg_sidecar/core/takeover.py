@@ -1,10 +1,10 @@
-"""Takeovers: queues that come to this member, and what their givers reported.
+"""Takeovers: queues that come to this member, and the positions that their former members reported.
 
-A mover tells its successor the positions of a queue just before it closes its channel, over another connection: so
-the first deliveries may come before them. They wait for the positions, because what the successor does not know to be
-processed it would process again (a copy that a publisher sent twice, what could not be acknowledged in time): for as
-long as a handoff may take, and only while the mover lives. A busy broker delivers one connection's messages long before
-another's.
+A member that hands a queue over sends the positions to its successor just before it closes its channel, over another
+connection: so the first deliveries may come before them. They wait for the positions, because without them the
+successor would process messages again (a copy that a publisher sent twice, what could not be acknowledged in time): for
+as long as a handoff may take, and only while the former member lives. A busy broker delivers one connection's messages
+long before another's.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LATE_S = 1.0
 
 @dataclass(slots=True)
 class IncomingQueue:
-    """A queue that was announced to us. `told_at` is when its handover came; None until then."""
+    """A queue that was announced to us. `handover_at` is when its handover came; None until then."""
 
     former: int
     why: str
     move: str
     until: float
     leaves: bool = False
-    told_at: float | None = None
+    handover_at: float | None = None
     paused_s: float = 0.0
     waited: bool = True
 
@@ -43,7 +43,7 @@ class Waiting:
     """First deliveries that wait for the handover, at most until `due`."""
 
     attachment: Attachment
-    coming: IncomingQueue
+    incoming: IncomingQueue
     since: float
     due: float
 
@@ -66,7 +66,7 @@ class Takeovers:
         self._waiting: dict[int, Waiting] = {}
 
     def announced(self, move: Move, now: float) -> None:
-        """The active member of a queue says that it will give it to us."""
+        """The active member of a queue announces to hand it over to us."""
         rules = self._rules
         has_left = move.sender.index not in self._roster.peers
         limits_s = rules.answers_s + (rules.shutdown_grace_s if has_left else rules.max_handoff_s)
@@ -74,15 +74,19 @@ class Takeovers:
             move.sender.index, move.why, move.move, now + limits_s + LATE_S, leaves=has_left
         )
 
-    def told(self, handover: Handover, now: float) -> None:
-        """It has let go of the queue; what it had processed is merged already."""
-        coming = self._incoming.get(handover.queue)
-        if coming is None:
+    def handover_received(self, handover: Handover, now: float) -> None:
+        """It has released the queue; the positions that it sent are merged already."""
+        incoming = self._incoming.get(handover.queue)
+        if incoming is None:
             waiting = self._waiting.get(handover.queue)
-            coming = waiting.coming if waiting is not None else None
-        if coming is not None and coming.move == handover.move:
-            coming.told_at, coming.paused_s, coming.waited = now, handover.paused_s, handover.waiting
-            self._go_on(handover.queue, now)
+            incoming = waiting.incoming if waiting is not None else None
+        if incoming is not None and incoming.move == handover.move:
+            incoming.handover_at, incoming.paused_s, incoming.waited = (
+                now,
+                handover.paused_s,
+                handover.waiting,
+            )
+            self._resume(handover.queue, now)
 
     def activated(self, binding: Binding, now: float, *, redelivered: bool) -> None:
         """The first deliveries of a queue are here: this member is the active consumer. `redelivered`: the first of
@@ -97,24 +101,24 @@ class Takeovers:
     def live_changed(self, live: Collection[int], now: float) -> None:
         """Stops waiting for members that are gone; one that leaves is in no live set, and still reports."""
         for queue, waiting in list(self._waiting.items()):
-            if waiting.coming.former not in live and not waiting.coming.leaves:
-                self._go_on(queue, now)
+            if waiting.incoming.former not in live and not waiting.incoming.leaves:
+                self._resume(queue, now)
 
     def tick(self, now: float) -> None:
         for queue, waiting in list(self._waiting.items()):
             if now >= waiting.due:
-                self._go_on(queue, now)
+                self._resume(queue, now)
 
     @property
     def next_due(self) -> float:
         return min((waiting.due for waiting in self._waiting.values()), default=float("inf"))
 
-    def is_coming(self, queue: int, now: float) -> bool:
-        """Somebody gives it to us, and has not let go of it yet."""
-        coming = self._incoming.get(queue)
-        return coming is not None and coming.told_at is None and now <= coming.until
+    def is_announced(self, queue: int, now: float) -> bool:
+        """True if another member announced to hand it over to us, and has not released it yet."""
+        incoming = self._incoming.get(queue)
+        return incoming is not None and incoming.handover_at is None and now <= incoming.until
 
-    def parted(self) -> None:
+    def disconnected(self) -> None:
         self._incoming.clear()
         self._waiting.clear()
 
@@ -127,39 +131,39 @@ class Takeovers:
         if former is None and primary is not None and primary != me.index:
             suspects.append(primary)
         if former is not None and queue in self._waiting:
-            suspects.append(former)  # it said that it would tell something first
+            suspects.append(former)  # it would have sent its handover first
         return suspects
 
     def _receive(self, binding: Binding, now: float, *, redelivered: bool) -> int | None:
-        """Returns who announced to give the queue to us, if anybody did."""
-        coming = self._incoming.pop(binding.queue, None)
-        if coming is None or (coming.told_at is None and now > coming.until):
+        """Returns the member that announced to hand the queue over to us, if any did."""
+        incoming = self._incoming.pop(binding.queue, None)
+        if incoming is None or (incoming.handover_at is None and now > incoming.until):
             former, why = self._roster.last_server(binding.queue)
             if why == UNSERVED and redelivered:
-                why = LOST  # by somebody who was gone before we heard of it
+                why = LOST  # by a member that was gone before we received anything of it
             self._effects.append(TakenOver(binding.queue, former, why, planned=False, pause_s=None))
             return None
         attachment = binding.attachment
         assert attachment is not None
         within_s = max(self._rules.answers_s, self._rules.max_handoff_s)
-        waiting = Waiting(attachment, coming, now, now + within_s)
+        waiting = Waiting(attachment, incoming, now, now + within_s)
         self._waiting[binding.queue] = waiting
-        if coming.told_at is not None:
-            self._go_on(binding.queue, now)
+        if incoming.handover_at is not None:
+            self._resume(binding.queue, now)
         else:
             self._lanes.hold(attachment)
-        return coming.former
+        return incoming.former
 
-    def _go_on(self, queue: int, now: float) -> None:
+    def _resume(self, queue: int, now: float) -> None:
         waiting = self._waiting.pop(queue, None)
         if waiting is None:
             return
-        coming, attachment = waiting.coming, waiting.attachment
+        incoming, attachment = waiting.incoming, waiting.attachment
         pause_s = None
-        if coming.told_at is not None and (coming.waited or coming.told_at >= waiting.since):
-            pause_s = coming.paused_s + now - min(coming.told_at, waiting.since)
-        self._effects.append(TakenOver(queue, coming.former, coming.why, planned=True, pause_s=pause_s))
+        if incoming.handover_at is not None and (incoming.waited or incoming.handover_at >= waiting.since):
+            pause_s = incoming.paused_s + now - min(incoming.handover_at, waiting.since)
+        self._effects.append(TakenOver(queue, incoming.former, incoming.why, planned=True, pause_s=pause_s))
         handoff = self._handoffs.moves.get(queue)
-        is_frozen_again = handoff is not None and handoff.stage is not Stage.ANNOUNCED
-        if attachment.frozen and not attachment.closed and not is_frozen_again:
-            self._lanes.thaw(attachment)
+        is_paused_again = handoff is not None and handoff.stage is not Stage.ANNOUNCED
+        if attachment.paused and not attachment.closed and not is_paused_again:
+            self._lanes.resume(attachment)

@@ -31,11 +31,11 @@ from lbg_sidecar.io.consumers import QueueConsumers
 
 OnBody = Callable[[bytes], None]
 
-LOOK_S = 2.0
-"""A look at who is there is given up after this long: it only saves refusals."""
+PROBE_S = 2.0
+"""Time limit for finding the free indexes: that only saves refusals."""
 
 
-async def free_among(
+async def free_indexes(
     talk: ClientConnection, posting: Channel, names: Names, indexes: Collection[int]
 ) -> set[int] | None:
     """Those whose mailbox is missing: a mandatory message to it comes back, before the answer to the next request.
@@ -54,7 +54,7 @@ async def free_among(
         posting.publish(names.members, str(index), LOOK, mandatory=True)
     answer = loop.create_task(posting.basic_qos(0))
     try:
-        await asyncio.wait({answer, blocked}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({answer, blocked}, timeout=PROBE_S, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             return None
         answer.result()
@@ -92,13 +92,13 @@ async def claim(
 OnReturned = Callable[[bytes, int], None]
 """Body and index of a message to one member that did not reach its mailbox."""
 
-OnLooked = Callable[[int, int | None], None]
+OnCounted = Callable[[int, int | None], None]
 
 
 class Posts:
     """The messages of a member to others, over a channel of its own with confirms.
 
-    A message to one member that does not reach its mailbox is told to `on_returned`: it comes back where the mailbox is
+    A message to one member that does not reach its mailbox goes to `on_returned`: it comes back where the mailbox is
     not there, and it is refused (basic.nack) where the mailbox is on a node that is down or out of reach. RabbitMQ from
     4.3 on keeps such a mailbox until its node is back; before, the other nodes delete it.
     """
@@ -155,9 +155,9 @@ class MemberConnection:
         self.republished = republished
         self._queues = queues
         self._posts = posts
-        self._looking: Channel | None = None
-        self._looks: set[asyncio.Task[None]] = set()
-        self._look_turn = asyncio.Lock()
+        self._count_channel: Channel | None = None
+        self._counts: set[asyncio.Task[None]] = set()
+        self._count_lock = asyncio.Lock()
         self.consumers = QueueConsumers(work, queues, names.mailbox(index), self._ended)
         self._on_lost: Callable[[MemberConnection, str], None] | None = None
 
@@ -168,13 +168,13 @@ class MemberConnection:
         names: Names,
         *,
         queues: Sequence[str],
-        claiming: Callable[[Collection[int], Collection[int]], IndexClaim],
-        look_at: Collection[int],
+        claim_of: Callable[[Collection[int], Collection[int]], IndexClaim],
+        candidates: Collection[int],
         on_body: OnBody,
         on_returned: OnReturned,
     ) -> MemberConnection:
         """Claim an index over `work`, and open the connection that publishes. `queues` are the names of those that
-        carry the group's messages, by number. `claiming` is made from (looked, free).
+        carry the group's messages, by number. `claim_of` is called with (probed, free).
 
         Raises ClientError, IndexTaken.
         """
@@ -185,10 +185,10 @@ class MemberConnection:
             await posting.confirm_select()
             dead = await ConfirmingPublisher.open(talk)
             republished = await ConfirmingPublisher.open(talk)
-            free = await free_among(talk, posting, names, look_at)
+            free = await free_indexes(talk, posting, names, candidates)
             posts = Posts(posting, names.members, on_returned)
-            looked = look_at if free is not None else ()
-            index, mailbox = await claim(work, names, claiming(looked, free or ()), on_body)
+            probed = candidates if free is not None else ()
+            index, mailbox = await claim(work, names, claim_of(probed, free or ()), on_body)
         except BaseException:
             talk.abort()
             raise
@@ -230,22 +230,22 @@ class MemberConnection:
         with suppress(ClientError):
             self._posts.send(post)
 
-    def look(self, queue: int, on_looked: OnLooked) -> None:
-        """Count the messages that wait in a queue, and tell it; None if that fails."""
-        task = asyncio.get_running_loop().create_task(self._look(queue, on_looked))
-        self._looks.add(task)
-        task.add_done_callback(self._looks.discard)
+    def count_ready(self, queue: int, on_counted: OnCounted) -> None:
+        """Count the messages that wait in a queue, and call `on_counted` with it, or with None if that fails."""
+        task = asyncio.get_running_loop().create_task(self._count_ready(queue, on_counted))
+        self._counts.add(task)
+        task.add_done_callback(self._counts.discard)
 
-    async def _look(self, queue: int, on_looked: OnLooked) -> None:
-        on_looked(queue, await self.count(queue))
+    async def _count_ready(self, queue: int, on_counted: OnCounted) -> None:
+        on_counted(queue, await self.count(queue))
 
     async def count(self, queue: int) -> int | None:
-        """The messages that wait in a queue, as the broker says; None if it cannot be asked."""
+        """Number of messages that wait in a queue at the broker; None if it cannot be read."""
         with suppress(ClientError):
-            async with self._look_turn:
-                if self._looking is None or not self._looking.is_open:
-                    self._looking = await self.work.open_channel()
-                answer = await self._looking.queue_declare(self._queues[queue], passive=True)
+            async with self._count_lock:
+                if self._count_channel is None or not self._count_channel.is_open:
+                    self._count_channel = await self.work.open_channel()
+                answer = await self._count_channel.queue_declare(self._queues[queue], passive=True)
             return answer.message_count
         return None
 

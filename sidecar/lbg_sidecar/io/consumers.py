@@ -40,7 +40,7 @@ class QueueEvents(Protocol):
 
 
 class QueueConsumers:
-    """`queues` are their names, by number. `on_lost` is told when a channel is gone because the connection is.
+    """`queues` are their names, by number. `on_lost` is called when a channel is gone because the connection is.
 
     Its consumers are tagged (`tag`) with the name of the member's mailbox: the broker tells of a queue's active
     consumer by its tag, also before anything was delivered to it.
@@ -173,7 +173,7 @@ class QueueConsumers:
 
 
 async def _limit(channel: Channel, prefetch: int) -> None:
-    with suppress(ClientError):  # what ends the channel is told of elsewhere
+    with suppress(ClientError):  # the end of the channel is reported elsewhere
         await channel.limit(prefetch)
 
 

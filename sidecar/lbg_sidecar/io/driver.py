@@ -25,23 +25,23 @@ WHY = "the session's position is requested again"
 
 
 class PositionRequester:
-    """`running`: whether calls run; `ready` tells whether the application counts as ready."""
+    """`running`: whether calls run; `set_ready` reports whether the application counts as ready."""
 
     def __init__(
-        self, app: AppChannel, running: Callable[[], bool], ready: Callable[[bool, str], None]
+        self, app: AppChannel, running: Callable[[], bool], set_ready: Callable[[bool, str], None]
     ) -> None:
         self._app = app
         self._running = running
-        self._ready = ready
+        self._ready = set_ready
         self._is_due = False
 
     def start(self) -> None:
         """It is not ready from here on."""
         self._is_due = True
         self._ready(False, WHY)
-        self.look()
+        self.on_call_ended()
 
-    def look(self) -> None:
+    def on_call_ended(self) -> None:
         """A call may have ended."""
         if self._is_due and not self._running():
             self._is_due = False
@@ -129,7 +129,7 @@ class Driver:
     def committed(self, sequence: int, epoch: str | None = None) -> None:
         position = self.machine.dispatcher.session
         if position is not None:
-            position.told(sequence, epoch)
+            position.report(sequence, epoch)
 
     def on_request_position(self) -> None:
         self._position_requester.start()
@@ -244,13 +244,13 @@ class Driver:
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None:
         self.machine.timed_out(attachment, timeout_s)
 
-    def on_looked(self, queue: int, ready: int | None) -> None:
+    def on_ready_counted(self, queue: int, ready: int | None) -> None:
         if self.link is not None:
-            self.machine.looked(queue, ready, self._loop.time())
+            self.machine.ready_counted(queue, ready, self._loop.time())
             self._run_effects()
 
-    def on_confirmed(self, held: InFlight, what: NextCall) -> None:
-        self.machine.confirmed(held, what, self._loop.time())
+    def on_confirmed(self, held: InFlight, action: NextCall) -> None:
+        self.machine.confirmed(held, action, self._loop.time())
         self._run_effects()
 
     def _link_lost(self, link: MemberConnection, why: str) -> None:
@@ -275,7 +275,7 @@ class Driver:
             self._flush_soon()
         if verdict.kind is not Kind.ACK:
             self._schedule()
-        self._position_requester.look()
+        self._position_requester.on_call_ended()
 
     def more(self) -> bool:
         return self.machine.dispatcher.lanes.available

@@ -22,7 +22,7 @@ from lbg_sidecar.message import Message
 class Events(QueueEvents, Protocol):
     """Callbacks for the results of effects. `disconnect` lets go of the link."""
 
-    def on_looked(self, queue: int, ready: int | None) -> None: ...
+    def on_ready_counted(self, queue: int, ready: int | None) -> None: ...
     def on_exit(self) -> None: ...
     def on_request_position(self) -> None: ...
     def on_failed(self, error: Exception) -> None: ...
@@ -31,8 +31,8 @@ class Events(QueueEvents, Protocol):
 
 
 class EffectExecutor:
-    """`link` is None while there is no connection; what needs one is passed over then, because the machine has been,
-    or will be, told that the connection is gone."""
+    """`link` is None while there is no connection; what needs one is passed over then, because the core has been, or
+    will be, informed by `disconnected`."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class EffectExecutor:
                 self._events.on_failed(error)
             case fx.SessionTaken() | fx.SessionForgotten() | fx.SessionEnded():
                 log_session(self._machine.name, effect)
-            case fx.Moved() | fx.Kept() | fx.TakenOver() | fx.LiveSet():
+            case fx.Moved() | fx.HandoffAbandoned() | fx.TakenOver() | fx.LiveSet():
                 log_effect(self._machine.name, self._index, effect)
             case fx.GivenBack() | fx.Taken():
                 log_effect(self._machine.name, self._index, effect)
@@ -128,7 +128,7 @@ class EffectExecutor:
             case fx.Detach():
                 link.consumers.detach(effect)
             case fx.CountReady(queue):
-                link.look(queue, self._events.on_looked)
+                link.count_ready(queue, self._events.on_ready_counted)
             case fx.DeadLetter(held):
                 outgoing.dead_letter(held)
             case fx.Republish(held):

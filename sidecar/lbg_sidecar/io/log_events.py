@@ -1,6 +1,6 @@
-"""One log line for each event of a queue or a session, with its facts as fields.
+"""One log line for each event of a queue or a session.
 
-The same facts are fields of the record (`fields`), for logs that are read by machines.
+Its values are also fields of the record (`fields`), for logs that are read by machines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from lbg_sidecar.core.effects import (
     Effect,
     GivenBack,
-    Kept,
+    HandoffAbandoned,
     LiveSet,
     Moved,
     Poisoned,
@@ -93,7 +93,7 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
                 *(name, _named(queues), at_work),
                 extra=_of_many("taken", name, queues, {"delivered_again": at_work}),
             )
-        case Kept(queue, to, why, running, after_s, times, next_s):
+        case HandoffAbandoned(queue, to, why, running, after_s, times, next_s):
             kept = {"from": me, "to": to, "why": why, "running": running, "after_seconds": after_s}
             kept |= {"times": times, "next_seconds": next_s}
             log.warning(

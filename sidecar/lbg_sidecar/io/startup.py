@@ -64,8 +64,8 @@ class DurableState:
             self._flusher = loop.create_task(flush_regularly(writer))
 
     def remember(self, dispatcher: Dispatcher) -> None:
-        """Tell what was processed in an earlier life, and keep what is processed in this one: of a session one number,
-        else the positions of all streams. Raises CommitsError."""
+        """Read the positions that an earlier process stored, and store those of this one: of a session one number, else
+        the positions of all streams. Raises CommitsError."""
         settings = self._settings
         if settings.commits is None:
             return
@@ -76,11 +76,11 @@ class DurableState:
                 path.with_name(f"{path.name}.position"), group=settings.group, session=session.name
             )
             session.committed, session.epoch, session.is_over = file.committed, file.epoch, file.is_over
-            session.keep = file.write
+            session.write = file.write
         else:
             log_ = self._commits = CommitLog(path.with_name(f"{path.name}.commits"))
             dispatcher.processed.merge(Positions(log_.streams()))
-            dispatcher.processed.keep = log_.write
+            dispatcher.processed.write = log_.write
 
     @property
     def _file_name(self) -> str:

@@ -202,7 +202,7 @@ def _wait_s(request: web.Request) -> float:
     return wait_s
 
 
-def _json(told: object, *, status: int = 200) -> web.Response:
+def _json(content: object, *, status: int = 200) -> web.Response:
     return web.Response(
-        text=redacted(json.dumps(told, default=str)) + "\n", status=status, content_type="application/json"
+        text=redacted(json.dumps(content, default=str)) + "\n", status=status, content_type="application/json"
     )

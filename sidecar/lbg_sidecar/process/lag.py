@@ -93,7 +93,7 @@ class LagWatch:
                     "age_seconds": round(now - one.counted_at, 3),
                 }
                 for queue, one in sorted(self._counts.items())
-                if queue in {told["queue"] for told in _primary(self._state())}
+                if queue in {state["queue"] for state in _primary(self._state())}
             ],
         }
 

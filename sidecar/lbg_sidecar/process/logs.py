@@ -31,7 +31,7 @@ class JsonFormatter(logging.Formatter):
     """`fields` of a record (`log.info(…, extra={"fields": {…}})`) become fields of the object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -39,8 +39,8 @@ class JsonFormatter(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return redacted(json.dumps(told, default=str))
+            fields["exception"] = self.formatException(record.exc_info)
+        return redacted(json.dumps(fields, default=str))
 
 
 def is_of_ours(record: logging.LogRecord) -> bool:

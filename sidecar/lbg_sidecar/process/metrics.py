@@ -23,7 +23,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from lbg_sidecar.core.delivery import Outcome
-from lbg_sidecar.core.effects import Done, Effect, Kept, Moved, TakenOver
+from lbg_sidecar.core.effects import Done, Effect, HandoffAbandoned, Moved, TakenOver
 from lbg_sidecar.core.protocol import Progress, Status
 from lbg_sidecar.process.lag import Lag
 
@@ -79,7 +79,7 @@ class Measures:
                     self.pause_s.observe(effect.pause_s)
             case Moved():
                 self.moved_away += 1
-            case Kept():
+            case HandoffAbandoned():
                 self.kept += 1
             case _:
                 pass

@@ -339,9 +339,9 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
                 f"LBG_TARGET, LBG_HEALTH_PATH, LBG_POSITIONS_PATH, LBG_BATCH_…: {error}"
             ) from None
     broker = BrokerSettings(**_of(BrokerSettings, values))
-    told = {name: value for name, value in _of(MemberSettings, values).items() if name != "broker"}
+    member_values = {name: value for name, value in _of(MemberSettings, values).items() if name != "broker"}
     try:
-        member = MemberSettings(broker=_places(broker), **told)
+        member = MemberSettings(broker=_places(broker), **member_values)
     except SettingsError as error:
         name = error.field
         raise ConfigurationError(f"{where.get(name, name)}: {error}") from None

@@ -55,7 +55,7 @@ def reopened(path: Path) -> tuple[CommitLog, Processed]:
     log = CommitLog(path)
     processed = Processed(queue_count=1)
     processed.merge(Positions(log.streams()))
-    processed.keep = log.write
+    processed.write = log.write
     return log, processed
 
 

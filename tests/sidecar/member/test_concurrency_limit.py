@@ -210,7 +210,7 @@ def test_what_a_slow_application_has_not_begun_is_given_back() -> None:
     (first,) = member.take_all(0.0)
     member.machine.revoked(attachment, list(range(1, 9)), 0.1, taken=False)
     assert [effect.tags for effect in member.took(GiveBack)] == [tuple(range(2, 9))]
-    assert first.is_asked
+    assert first.is_recalled
 
 
 def test_a_call_that_was_cut_off_makes_room_and_teaches_nothing() -> None:

@@ -77,11 +77,11 @@ def test_a_parked_message_frees_its_slot_and_blocks_its_lane() -> None:
     assert all_taken(lanes) == [a2]
 
 
-def test_a_frozen_attachment_starts_only_what_is_older_than_what_was_started() -> None:
+def test_a_paused_attachment_starts_only_what_is_older_than_what_was_started() -> None:
     lanes, queue = Lanes(concurrency=2), Attachment(0, 1)
     a1, a2, b3, c4 = admitted(lanes, queue, "a", "a", "b", "c")
     assert all_taken(lanes) == [a1, b3]
-    lanes.freeze(queue)
+    lanes.pause(queue)
     admitted(lanes, queue, "d")
     lanes.finish(b3)
     lanes.finish(a1)
@@ -91,7 +91,7 @@ def test_a_frozen_attachment_starts_only_what_is_older_than_what_was_started() -
     )
     lanes.finish(a2)
     assert queue.drained
-    lanes.thaw(queue)
+    lanes.resume(queue)
     assert [message.lane for message in all_taken(lanes)] == ["c", "d"]
     assert c4 in queue.running
 
@@ -100,13 +100,13 @@ def test_a_halted_attachment_starts_nothing_and_thaw_brings_all_back() -> None:
     lanes, queue = Lanes(concurrency=2), Attachment(0, 1)
     a1, a2, b3 = admitted(lanes, queue, "a", "a", "b")
     assert all_taken(lanes) == [a1, b3]
-    lanes.freeze(queue)
+    lanes.pause(queue)
     lanes.finish(a1)
     lanes.halt(queue)
     lanes.finish(b3)
     assert queue.drained
     assert all_taken(lanes) == []
-    lanes.thaw(queue)
+    lanes.resume(queue)
     assert all_taken(lanes) == [a2]
 
 
@@ -172,9 +172,9 @@ def test_any_history_keeps_order_limit_and_every_message(
             attachment, key = arrivals.pop(0)
             admitted(lanes, attachment, key)
         elif action == 2:
-            lanes.freeze(attachments[chance.randrange(2)])
+            lanes.pause(attachments[chance.randrange(2)])
         elif action == 3:
-            lanes.thaw(attachments[chance.randrange(2)])
+            lanes.resume(attachments[chance.randrange(2)])
         elif running:
             message = running.pop(chance.randrange(len(running)))
             end = chance.randrange(4)
@@ -204,4 +204,4 @@ def test_any_history_keeps_order_limit_and_every_message(
     for (_, lane), tags in finished.items():
         if lane is not None:
             assert tags == sorted(tags)
-    assert all(attachment.drained or attachment.frozen for attachment in attachments)
+    assert all(attachment.drained or attachment.paused for attachment in attachments)

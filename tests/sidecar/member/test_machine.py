@@ -11,7 +11,7 @@ import pytest
 from lbg_broker.group import balanced_primaries
 from lbg_sidecar.core.acks import WINDOW_MAX, derived_prefetch
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
-from lbg_sidecar.core.effects import Kept, Moved, TakenOver
+from lbg_sidecar.core.effects import HandoffAbandoned, Moved, TakenOver
 from lbg_sidecar.core.handoff import Stage
 from lbg_sidecar.core.protocol import Handover, Identity, Move, Rebalance, Status
 from lbg_sidecar.core.queue_bindings import Assignment
@@ -126,7 +126,7 @@ def test_a_queue_that_does_not_drain_is_kept_and_moves_later() -> None:
     world.chances = Chances()
     world.join()
     feed(world, 9)
-    kept = events(world, Kept)
+    kept = events(world, HandoffAbandoned)
     assert kept
     assert not any(move.forced for move in events(world, Moved))
     feed(world, 20)
@@ -169,7 +169,7 @@ def test_a_call_that_never_ends_starves_no_join_because_it_is_aborted_at_its_own
 
 def test_each_handoff_that_is_put_off_lets_the_next_take_twice_as_long_up_to_the_limit_of_a_call() -> None:
     world = slow_world(300, call_s=600.0, abortable=False)
-    kept = events(world, Kept)
+    kept = events(world, HandoffAbandoned)
     assert [round(event.after_s) for event in kept[:6]] == [3, 6, 12, 24, 33, 33]
     assert [event.times for event in kept] == list(range(1, len(kept) + 1))
     assert [round(event.next_s) for event in kept[:5]] == [6, 12, 24, 33, 33]
@@ -194,7 +194,7 @@ def test_a_handoff_that_nobody_wants_any_more_was_never_put_off() -> None:
 
 def test_a_queue_works_as_long_as_it_stood_still_before_its_handoff_is_tried_again() -> None:
     world = slow_world(250, call_s=600.0)
-    kept = [(at, event) for at, _, event in world.events if isinstance(event, Kept)]
+    kept = [(at, event) for at, _, event in world.events if isinstance(event, HandoffAbandoned)]
     assert len(kept) >= 3
     for (at, event), (next_at, after) in pairwise(kept):
         assert next_at - after.after_s - at >= 0.8 * max(event.after_s, 5.0)
@@ -350,7 +350,7 @@ def test_what_is_cut_off_at_three_quarters_of_the_consumer_timeout_says_so_whate
     world.publish("a", hash_=0)
     world.run(32)
     (moved,) = events(world, Moved)
-    assert events(world, Kept)
+    assert events(world, HandoffAbandoned)
     assert (moved.why, moved.forced) == ("held for three quarters of the consumer timeout", 1)
 
 

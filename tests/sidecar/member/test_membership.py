@@ -70,13 +70,13 @@ def test_a_member_takes_the_lowest_free_index_when_its_previous_one_is_taken() -
 
 
 def test_what_was_seen_to_be_taken_is_not_tried() -> None:
-    assert IndexClaim(looked=range(4), free={2, 3}).candidate() == 2
-    assert IndexClaim(looked=range(4), free=()).candidate() == 4
-    assert IndexClaim(previous=1, looked=range(4), free={2}).candidate() == 2
+    assert IndexClaim(probed=range(4), free={2, 3}).candidate() == 2
+    assert IndexClaim(probed=range(4), free=()).candidate() == 4
+    assert IndexClaim(previous=1, probed=range(4), free={2}).candidate() == 2
 
 
 def test_a_fixed_index_is_tried_whatever_was_seen_and_is_the_only_one() -> None:
-    claiming = IndexClaim(fixed=2, looked=range(4), free=())
+    claiming = IndexClaim(fixed=2, probed=range(4), free=())
     assert claiming.candidate() == 2
     claiming.taken(2)
     assert claiming.candidate() is None
@@ -185,7 +185,7 @@ def test_a_new_connection_forgets_who_was_found_gone_over_the_old_one() -> None:
     me = roster()
     me.receive(Hello(B), 0.0)
     me.receive(Gone(B, 2), 1.0)
-    me.part()
+    me.disconnected()
     me.join(0, "m0", 2.0)
     me.receive(Beat(B, BeatContent()), 3.0)
     assert me.live == {0, 1}

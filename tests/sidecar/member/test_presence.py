@@ -54,7 +54,7 @@ def test_a_step_is_in_the_table_or_refused_without_a_trace(stage: Stage, input_:
 @pytest.mark.parametrize("stage", [Stage.TAKING_PART, Stage.DOWN, Stage.GONE])
 def test_only_who_gives_its_queues_away_can_have_given_the_last_one(stage: Stage) -> None:
     presence = at(stage)
-    assert not presence.is_giving_away
+    assert not presence.is_handing_over
     with pytest.raises(ValueError, match="empty"):
         presence.emptied()
 
@@ -94,7 +94,7 @@ def test_who_stands_down_and_is_told_to_leave_does_not_come_back(stage: Stage) -
 def test_in_any_history_leaving_is_for_good_and_why_says_whether_it_takes_part(inputs: list[Input]) -> None:
     presence, has_left = Presence(), False
     for input_ in inputs:
-        if input_ is Input.EMPTY and not presence.is_giving_away:
+        if input_ is Input.EMPTY and not presence.is_handing_over:
             continue
         give(presence, input_)
         has_left = has_left or input_ is Input.STOP

@@ -40,7 +40,7 @@ class File:
 
 def with_session(file: File, **rules: object) -> NativeMember:
     position = SessionPosition("s")
-    position.committed, position.is_over, position.keep = file.committed, file.is_over, file.write
+    position.committed, position.is_over, position.write = file.committed, file.is_over, file.write
     return NativeMember(session=position, **rules)
 
 
@@ -198,13 +198,13 @@ def test_one_that_was_killed_between_says_so_again_and_leaves() -> None:
 def test_an_application_that_keeps_the_position_is_not_asked_for_one_that_is_over() -> None:
     member = NativeMember(session=SessionPosition("s"))
     assert member.machine.session is not None
-    member.machine.session.told(0)
+    member.machine.session.report(0)
     attachment = member.join()
     member.machine.deliver(attachment, [end_of_session(attachment, 1, 1)], 0.5)
     assert not member.take_all()
     member.machine.disconnected(1.0)
     assert not member.took(RequestPosition)
-    member.machine.session.told(0)  # it does not know of the end, and says so whenever it comes back
+    member.machine.session.report(0)  # it does not know of the end, and says so whenever it comes back
     member.machine.connected(0, 2.0)
     (attach,) = member.took(Attach)
     assert attach.arguments["x-session-committed"] == 1
@@ -216,7 +216,7 @@ def test_an_application_that_keeps_the_position_is_not_asked_for_one_that_is_ove
 def test_the_word_of_the_application_counts_for_an_end_in_a_file_as_well() -> None:
     member = with_session(File(committed=9, is_over=True))
     assert member.machine.session is not None
-    member.machine.session.told(3)
+    member.machine.session.report(3)
     member.join()
     assert (member.machine.session.committed, member.machine.session.is_over) == (3, False)
 

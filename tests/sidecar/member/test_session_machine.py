@@ -33,7 +33,7 @@ def with_session(committed: int | None = None, **rules: object) -> tuple[NativeM
     position = SessionPosition("s")
     position.committed = committed
     kept: list[int] = []
-    position.keep = lambda committed, *, epoch=None, is_over=False: kept.append(committed)
+    position.write = lambda committed, *, epoch=None, is_over=False: kept.append(committed)
     return NativeMember(session=position, **rules), kept
 
 
@@ -57,7 +57,7 @@ def test_a_number_of_another_epoch_is_no_repeat_and_is_kept_with_its_epoch() -> 
     position = SessionPosition("s")
     position.committed, position.epoch = 7, "before"
     kept: list[tuple[int, str | None]] = []
-    position.keep = lambda committed, *, epoch=None, is_over=False: kept.append((committed, epoch))
+    position.write = lambda committed, *, epoch=None, is_over=False: kept.append((committed, epoch))
     member = NativeMember(session=position)
     member.machine.connected(0, 0.0)
     assert asked(member) == {"x-session": "s", "x-session-committed": 7, "x-session-epoch": "before"}
@@ -74,13 +74,13 @@ def test_a_number_of_another_epoch_is_no_repeat_and_is_kept_with_its_epoch() -> 
 
 def test_what_the_application_says_counts_beside_what_it_did_since_in_the_same_epoch() -> None:
     position = SessionPosition("s")
-    position.told(5, "e")
+    position.report(5, "e")
     assert (position.committed, position.epoch) == (5, "e")
-    position.told(4, "e")
+    position.report(4, "e")
     assert (position.committed, position.epoch) == (5, "e")
-    position.told(6, "e")
+    position.report(6, "e")
     assert (position.committed, position.epoch) == (6, "e")
-    position.told(2, "where another consumer went on")
+    position.report(2, "where another consumer went on")
     assert (position.committed, position.epoch) == (2, "where another consumer went on")
 
 
@@ -156,7 +156,7 @@ def test_what_is_republished_is_kept_when_it_is_confirmed() -> None:
 def test_the_word_of_the_application_counts_and_nothing_is_written_then() -> None:
     member, kept = with_session(committed=9)
     assert member.machine.session is not None
-    member.machine.session.told(5)
+    member.machine.session.report(5)
     attachment = member.join()
     member.deliver(attachment, 5, sequence=6)
     (held,) = member.take_all()
@@ -174,19 +174,19 @@ def test_the_word_of_the_application_counts_and_nothing_is_written_then() -> Non
 def test_an_application_that_comes_back_may_have_committed_what_it_did_not_answer() -> None:
     member, _ = with_session()
     assert member.machine.session is not None
-    member.machine.session.told(0)
+    member.machine.session.report(0)
     attachment = member.join()
     member.deliver(attachment, 0, 1, sequence=1)
     (first,) = member.take_all()
     member.machine.end(first, INTERRUPTED, 1.0)  # it died
-    member.machine.session.told(1)
+    member.machine.session.report(1)
     assert [held.sequence for held in member.take_all(1.1)] == [2]
 
 
 def test_an_application_that_knows_less_than_it_acknowledged_is_not_believed() -> None:
     position = SessionPosition("s")
-    position.told(10)
-    position.told(3)
+    position.report(10)
+    position.report(3)
     assert position.committed == 10
 
 
@@ -207,7 +207,7 @@ def test_a_taken_session_is_waited_for_and_told_of_once() -> None:
 def test_an_application_is_asked_again_before_a_taken_session_is_tried_again() -> None:
     member, _ = with_session()
     assert member.machine.session is not None
-    member.machine.session.told(3)
+    member.machine.session.report(3)
     member.machine.connected(0, 0.0)
     (attach,) = member.took(Attach)
     member.machine.refused(attach.attachment, 405, "taken")
@@ -220,7 +220,7 @@ def test_an_application_is_asked_again_before_a_taken_session_is_tried_again() -
     member.machine.stand_down("it is asked", 1.1)
     assert member.took(StoodDown)
     member.machine.disconnected(1.2)
-    member.machine.session.told(12)
+    member.machine.session.report(12)
     member.machine.connected(0, 2.0)
     assert asked(member)["x-session-committed"] == 12
 
@@ -228,7 +228,7 @@ def test_an_application_is_asked_again_before_a_taken_session_is_tried_again() -
 def test_an_application_is_asked_again_after_a_lost_connection() -> None:
     member, _ = with_session()
     assert member.machine.session is not None
-    member.machine.session.told(3)
+    member.machine.session.report(3)
     member.join()
     member.machine.disconnected(1.0)
     assert member.took(RequestPosition)
@@ -258,7 +258,7 @@ def test_a_file_that_the_broker_disagrees_with_is_given_up_with_a_word() -> None
 def test_an_application_that_the_broker_disagrees_with_ends_the_member() -> None:
     member, _ = with_session()
     assert member.machine.session is not None
-    member.machine.session.told(345)
+    member.machine.session.report(345)
     member.machine.connected(0, 0.0)
     (attach,) = member.took(Attach)
     assert member.machine.refused(attach.attachment, 406, "committed 345 is beyond 12")
@@ -324,10 +324,10 @@ class SessionWorld:
     def start(self) -> None:
         position = SessionPosition("s")
         if self.table.together:
-            position.told(self.table.committed)
+            position.report(self.table.committed)
         else:
             position.committed = self.table.file
-            position.keep = self._keep
+            position.write = self._keep
         self.member = NativeMember(session=position)
         self.running: InFlight | None = None
         self.connect()

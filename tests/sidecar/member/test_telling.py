@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_sidecar.core.effects import Kept, Moved, TakenOver
+from lbg_sidecar.core.effects import HandoffAbandoned, Moved, TakenOver
 from lbg_sidecar.core.protocol import (
     Beat,
     BeatContent,
@@ -38,7 +38,7 @@ OTHER = Identity(1, "other", "1-1")
             {"from": 0, "to": None, "why": "leave", "delivered_again": 2},
         ),
         (
-            Kept(3, 1, "rebalance", 4, 3.0, times=1, next_s=6.0),
+            HandoffAbandoned(3, 1, "rebalance", 4, 3.0, times=1, next_s=6.0),
             "me: queue 3 stays (rebalance): 4 calls did not end within 3.0 s; the handoff is postponed (1 in a row), "
             "the next waits up to 6.0 s",
             {
@@ -64,7 +64,10 @@ OTHER = Identity(1, "other", "1-1")
     ],
 )
 def test_a_handoff_is_one_line_of_text_and_of_fields(
-    effect: Moved | Kept | TakenOver, text: str, fields: dict[str, object], caplog: pytest.LogCaptureFixture
+    effect: Moved | HandoffAbandoned | TakenOver,
+    text: str,
+    fields: dict[str, object],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level("INFO"):
         log_effect("me", 0, effect)

@@ -10,11 +10,11 @@ from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Stalled, Superseded
 from lbg_sidecar.core.protocol import Progress
 from lbg_sidecar.core.queue_bindings import Assignment
-from lbg_sidecar.core.stall_watchdog import LOOK_AGAIN_S, LOOK_EVERY_S, LOOKS_TO_ACT
+from lbg_sidecar.core.stall_watchdog import COUNT_INTERVAL_S, COUNTS_TO_ACT, RECOUNT_INTERVAL_S
 from lbg_sidecar.core.status_report import beat_content, progress_of
 from support.member.world import Chances, SimMember, World, situations
 
-NOTICED_WITHIN_S = 1.2 * (LOOK_EVERY_S + LOOKS_TO_ACT * LOOK_AGAIN_S) + 1
+NOTICED_WITHIN_S = 1.2 * (COUNT_INTERVAL_S + COUNTS_TO_ACT * RECOUNT_INTERVAL_S) + 1
 
 feed = partial(situations.feed, every_s=0.1)
 settled = partial(situations.settled, seed=11, fed_s=14, every_s=0.1)
@@ -116,7 +116,7 @@ def test_a_queue_that_another_one_emptied_after_the_stall_is_no_longer_stalled()
     assert progress(member, 0) is Progress.STALLED
     world.published.clear()
     world.queues[0].ready.clear()
-    world.run(1.2 * LOOK_EVERY_S + 1)
+    world.run(1.2 * COUNT_INTERVAL_S + 1)
     assert progress(member, 0) is Progress.IDLE
     assert len(stalls(world)) == 1
 
@@ -142,7 +142,7 @@ def test_an_idle_group_is_looked_at_every_few_seconds_and_a_busy_one_never() -> 
     feed(world, 10, every_s=0.02)
     assert not looks
     world.run(60)
-    assert 4 * 60 / (1.2 * LOOK_EVERY_S) - 4 <= len(looks) <= 4 * 60 / (0.8 * LOOK_EVERY_S) + 8
+    assert 4 * 60 / (1.2 * COUNT_INTERVAL_S) - 4 <= len(looks) <= 4 * 60 / (0.8 * COUNT_INTERVAL_S) + 8
 
 
 def test_a_static_member_is_watched_too() -> None:

@@ -115,7 +115,7 @@ class Offering:
         if taken:
             self.dispatcher.take_back(self.attachment, tags)
         else:
-            self.dispatcher.ask_back(self.attachment, tags)
+            self.dispatcher.recall(self.attachment, tags)
         assert self.channel is not None
         withdraw(self.channel, messages, taken=taken)
 

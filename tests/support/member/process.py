@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lbg_sidecar import Member, MemberSettings, Message
-from lbg_sidecar.core.effects import Effect, Kept, LiveSet, Moved, TakenOver
+from lbg_sidecar.core.effects import Effect, HandoffAbandoned, LiveSet, Moved, TakenOver
 from support.waiting import GUARD_S
 
 _TESTS = Path(__file__).resolve().parents[2]
@@ -161,7 +161,7 @@ def _observe(effect: Effect) -> None:
         case Moved(queue, to, why, drain_s, close_s, forced):
             times = {"drain_s": drain_s, "close_s": close_s}
             _tell("moved", queue=queue, to=to, why=why, forced=forced, **times)
-        case Kept():
+        case HandoffAbandoned():
             _tell("kept", queue=effect.queue)
         case _:
             pass

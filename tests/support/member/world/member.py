@@ -16,7 +16,7 @@ from lbg_sidecar.core.effects import (
     Detach,
     Done,
     Exit,
-    Kept,
+    HandoffAbandoned,
     Moved,
     Poisoned,
     Reconnect,
@@ -101,7 +101,7 @@ class SimMember:
             case ("closed", attachment):
                 machine.closed(attachment, now)
             case ("looked", queue, ready):
-                machine.looked(queue, ready, now)
+                machine.ready_counted(queue, ready, now)
             case ("deliver", attachment, batch):
                 arrivals = [
                     InFlight(attachment, tag, key=item.key, identity=item.identity, delivery=item)
@@ -180,7 +180,7 @@ class SimMember:
                 self.machine.disconnected(self.world.now)
             case Reconnect():
                 self.lose("reconnect")
-            case Moved() | Kept() | TakenOver() | Poisoned() | Stalled() | Superseded():
+            case Moved() | HandoffAbandoned() | TakenOver() | Poisoned() | Stalled() | Superseded():
                 self.world.events.append((self.world.now, self.name, effect))
             case Done(deliveries, _):
                 assert all(held.outcome is not None for held in deliveries)
