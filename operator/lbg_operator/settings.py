@@ -37,7 +37,7 @@ class OperatorSettings:
     - `namespace`, `service`: where the operator itself is, and its Service there; empty outside a cluster, and then
       there is no metrics API.
     - `watched`: the namespaces whose objects it looks after; empty: all.
-    - `metrics`: who tells autoscalers the lag. `auto`: KEDA where it is, or else our API where it is registered.
+    - `metrics`: who reports the lag to autoscalers. `auto`: KEDA where it is, or else our API where it is registered.
     - `native_sidecars`: the cluster has containers that start before and end after the others (initContainers with
       restartPolicy Always, Kubernetes 1.29).
     - `assigns_users`: the cluster gives pods the user that they run as and the group of their volumes (OpenShift).
@@ -59,56 +59,56 @@ class OperatorSettings:
     assigns_users: bool = False
 
     @classmethod
-    def from_environment(cls, told: Mapping[str, str]) -> OperatorSettings:
+    def from_environment(cls, environ: Mapping[str, str]) -> OperatorSettings:
         """Raises SettingError."""
         return cls(
-            sidecar_image=_needed(told, "LBG_OPERATOR_SIDECAR_IMAGE"),
-            broker_image=_needed(told, "LBG_OPERATOR_BROKER_IMAGE"),
-            sidecar_resources=_resources(told, "LBG_OPERATOR_SIDECAR_RESOURCES", SIDECAR_RESOURCES),
-            broker_resources=_resources(told, "LBG_OPERATOR_BROKER_RESOURCES", BROKER_RESOURCES),
-            sidecar_start_s=_number(told, "LBG_OPERATOR_SIDECAR_START_S", START_MAX_S),
-            prefetch=_number(told, "LBG_OPERATOR_PREFETCH", PREFETCH_MAX),
-            namespace=told.get("LBG_OPERATOR_NAMESPACE", ""),
-            service=told.get("LBG_OPERATOR_SERVICE", ""),
+            sidecar_image=_needed(environ, "LBG_OPERATOR_SIDECAR_IMAGE"),
+            broker_image=_needed(environ, "LBG_OPERATOR_BROKER_IMAGE"),
+            sidecar_resources=_resources(environ, "LBG_OPERATOR_SIDECAR_RESOURCES", SIDECAR_RESOURCES),
+            broker_resources=_resources(environ, "LBG_OPERATOR_BROKER_RESOURCES", BROKER_RESOURCES),
+            sidecar_start_s=_number(environ, "LBG_OPERATOR_SIDECAR_START_S", START_MAX_S),
+            prefetch=_number(environ, "LBG_OPERATOR_PREFETCH", PREFETCH_MAX),
+            namespace=environ.get("LBG_OPERATOR_NAMESPACE", ""),
+            service=environ.get("LBG_OPERATOR_SERVICE", ""),
             watched=tuple(
                 name.strip()
-                for name in told.get("LBG_OPERATOR_WATCH_NAMESPACES", "").split(",")
+                for name in environ.get("LBG_OPERATOR_WATCH_NAMESPACES", "").split(",")
                 if name.strip()
             ),
-            metrics=_one_of(told, "LBG_OPERATOR_METRICS", METRICS, default="auto"),
-            log_format=_one_of(told, "LBG_OPERATOR_LOG_FORMAT", LOG_FORMATS, default="json"),
-            log_level=_one_of(told, "LBG_OPERATOR_LOG_LEVEL", LOG_LEVELS, default="INFO"),
+            metrics=_one_of(environ, "LBG_OPERATOR_METRICS", METRICS, default="auto"),
+            log_format=_one_of(environ, "LBG_OPERATOR_LOG_FORMAT", LOG_FORMATS, default="json"),
+            log_level=_one_of(environ, "LBG_OPERATOR_LOG_LEVEL", LOG_LEVELS, default="INFO"),
         )
 
 
-def _needed(told: Mapping[str, str], name: str) -> str:
-    value = told.get(name, "").strip()
+def _needed(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name, "").strip()
     if not value:
         raise SettingError(name, "is not set: name the image, as registry/name:version")
     return value
 
 
-def _one_of(told: Mapping[str, str], name: str, allowed: tuple[str, ...], *, default: str) -> str:
-    value = told.get(name) or default
+def _one_of(environ: Mapping[str, str], name: str, allowed: tuple[str, ...], *, default: str) -> str:
+    value = environ.get(name) or default
     if value not in allowed:
         raise SettingError(name, f"{value!r} must be one of {', '.join(allowed)}")
     return value
 
 
-def _number(told: Mapping[str, str], name: str, most: int) -> int | None:
-    text = told.get(name, "")
+def _number(environ: Mapping[str, str], name: str, maximum: int) -> int | None:
+    text = environ.get(name, "")
     if not text:
         return None
-    if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise SettingError(name, f"{text!r} is not a number from 1 to {most}")
+    if not text.isdecimal() or not 1 <= int(text) <= maximum:
+        raise SettingError(name, f"{text!r} is not a number from 1 to {maximum}")
     return int(text)
 
 
-def _resources(told: Mapping[str, str], name: str, default: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not told.get(name):
+def _resources(environ: Mapping[str, str], name: str, default: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not environ.get(name):
         return default
     try:
-        value = json.loads(told[name])
+        value = json.loads(environ[name])
     except ValueError as error:
         raise SettingError(name, f"is not JSON ({error}): set a ResourceRequirements") from None
     if not isinstance(value, dict):

@@ -77,7 +77,7 @@ def peer_told_at(member: Member) -> float:
     driver = member._driver
     assert driver is not None
     (peer,) = driver.machine.roster.peers.values()
-    return peer.told_at
+    return peer.reported_at
 
 
 async def test_a_member_that_starts_during_an_alarm_joins_and_takes_over(

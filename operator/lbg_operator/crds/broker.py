@@ -55,11 +55,11 @@ class BrokerManifest:
 
     @classmethod
     def _parse(cls, manifest: Mapping[str, Any]) -> BrokerManifest:
-        told = manifest["spec"]
+        spec = manifest["spec"]
         return cls(
             metadata=Metadata.of(manifest),
-            engine=_embedded(told["embedded"]) if "embedded" in told else _rabbitmq(told["rabbitmq"]),
-            allowed_namespaces=frozenset(told["allowedNamespaces"]),
+            engine=_embedded(spec["embedded"]) if "embedded" in spec else _rabbitmq(spec["rabbitmq"]),
+            allowed_namespaces=frozenset(spec["allowedNamespaces"]),
         )
 
     @property
@@ -89,19 +89,19 @@ def has_authority(manifest: Mapping[str, Any]) -> bool:
 
     Of the manifest alone: what pods look like does not change with what the broker answers.
     """
-    told = manifest["spec"]
-    return "embedded" in told or "caSecretName" in told.get("rabbitmq", {})
+    spec = manifest["spec"]
+    return "embedded" in spec or "caSecretName" in spec.get("rabbitmq", {})
 
 
-def _embedded(told: Mapping[str, Any]) -> Embedded:
-    storage = told["storage"]
+def _embedded(spec: Mapping[str, Any]) -> Embedded:
+    storage = spec["storage"]
     return Embedded(
-        image=told.get("image"),
-        resources=told.get("resources"),
+        image=spec.get("image"),
+        resources=spec.get("resources"),
         storage_bytes=bytes_in("spec.embedded.storage.size", storage["size"]),
         storage_class=storage.get("storageClassName"),
-        tls_secret=told.get("tlsSecretName"),
-        max_message_bytes=_message_bytes(told.get("maxMessageSize")),
+        tls_secret=spec.get("tlsSecretName"),
+        max_message_bytes=_message_bytes(spec.get("maxMessageSize")),
     )
 
 
@@ -115,10 +115,10 @@ def _message_bytes(quantity: str | int | None) -> int | None:
     return size_bytes
 
 
-def _rabbitmq(told: Mapping[str, Any]) -> RabbitMQ:
+def _rabbitmq(spec: Mapping[str, Any]) -> RabbitMQ:
     return RabbitMQ(
-        uris=tuple(told["uris"]),
-        management_uris=tuple(told.get("managementURIs", ())),
-        admin_secret=told["adminSecretName"],
-        ca_secret=told.get("caSecretName"),
+        uris=tuple(spec["uris"]),
+        management_uris=tuple(spec.get("managementURIs", ())),
+        admin_secret=spec["adminSecretName"],
+        ca_secret=spec.get("caSecretName"),
     )

@@ -89,47 +89,47 @@ _TEMPLATE = _Object(
 )
 
 
-def pod_template_of(told: Any, path: str) -> Mapping[str, Any]:
-    """A PodTemplateSpec as it was written, without its nulls, which say nothing. Raises ManifestError for the first
+def pod_template_of(value: Any, path: str) -> Mapping[str, Any]:
+    """A PodTemplateSpec as it was written, without its nulls, which mean nothing. Raises ManifestError for the first
     part that has another shape than the operator reads."""
-    template = _without_nulls(told)
-    for where, rule in _offences(template, _TEMPLATE, path):
+    template = _without_nulls(value)
+    for where, rule in _shape_errors(template, _TEMPLATE, path):
         raise ManifestError(where, rule)
     checked: Mapping[str, Any] = template
     return checked
 
 
-def _offences(told: Any, shape: _Shape, path: str) -> Iterator[tuple[str, str]]:
-    match told, shape:
+def _shape_errors(value: Any, shape: _Shape, path: str) -> Iterator[tuple[str, str]]:
+    match value, shape:
         case (str(), _Text()):
             return
-        case (int(), _Number()) if not isinstance(told, bool):
+        case (int(), _Number()) if not isinstance(value, bool):
             return
         case (list(), _List()):
-            if not told and not shape.may_be_empty:
+            if not value and not shape.may_be_empty:
                 yield path, f"is empty: {shape.instead}"
-            for number, item in enumerate(told):
-                yield from _offences(item, shape.item, f"{path}[{number}]")
+            for number, item in enumerate(value):
+                yield from _shape_errors(item, shape.item, f"{path}[{number}]")
         case (dict(), _Object()):
             for name in shape.required:
-                if name not in told:
+                if name not in value:
                     yield f"{path}.{name}", f"is missing: {shape.fields[name].instead}"
             for name, inner in shape.fields.items():
-                if name in told:
-                    yield from _offences(told[name], inner, f"{path}.{name}")
+                if name in value:
+                    yield from _shape_errors(value[name], inner, f"{path}.{name}")
         case _:
-            yield path, f"{_shown(told)} is not {_NAMES[type(shape)]}: {shape.instead}"
+            yield path, f"{_shown(value)} is not {_NAMES[type(shape)]}: {shape.instead}"
 
 
-def _shown(told: Any) -> str:
-    text = repr(told)
+def _shown(value: Any) -> str:
+    text = repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _without_nulls(told: Any) -> Any:
-    if isinstance(told, dict):
-        return {name: _without_nulls(value) for name, value in told.items() if value is not None}
-    return [_without_nulls(one) for one in told] if isinstance(told, list) else told
+def _without_nulls(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {name: _without_nulls(value) for name, value in document.items() if value is not None}
+    return [_without_nulls(one) for one in document] if isinstance(document, list) else document
 
 
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGT]|[KMGT]i)?")
@@ -148,17 +148,17 @@ _BYTES = {
 
 def bytes_in(field: str, quantity: str | int) -> int:
     """`quantity` in bytes, rounded down. Raises ManifestError."""
-    found = _QUANTITY.fullmatch(str(quantity))
-    if found is None:
+    match = _QUANTITY.fullmatch(str(quantity))
+    if match is None:
         raise ManifestError(field, f"{quantity!r} is not a quantity of bytes: set it as 500M or 2Gi")
-    return int(Decimal(found[1]) * _BYTES[found[2]])
+    return int(Decimal(match[1]) * _BYTES[match[2]])
 
 
 def quantity_of(size_bytes: int) -> str:
     """As people write it: in the largest unit that it is a whole number of."""
     units = ((unit, _BYTES[unit]) for unit in ("Ti", "Gi", "Mi", "Ki"))
-    found = next(((unit, size) for unit, size in units if size_bytes % size == 0), ("", 1))
-    return f"{size_bytes // found[1]}{found[0]}"
+    unit_and_size = next(((unit, size) for unit, size in units if size_bytes % size == 0), ("", 1))
+    return f"{size_bytes // unit_and_size[1]}{unit_and_size[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +223,10 @@ class Consumer:
     storage: Storage
 
 
-def consumer_of(told: Mapping[str, Any]) -> Consumer:
-    app, sidecar = told["app"], told["sidecar"]
+def consumer_of(spec: Mapping[str, Any]) -> Consumer:
+    app, sidecar = spec["app"], spec["sidecar"]
     return Consumer(
-        template=pod_template_of(told["template"], "spec.consumer.template"),
+        template=pod_template_of(spec["template"], "spec.consumer.template"),
         app=App(
             channel=app["channel"],
             container=app.get("container"),
@@ -242,7 +242,7 @@ def consumer_of(told: Mapping[str, Any]) -> Consumer:
             when_exhausted=app["whenExhausted"],
             batch=_batch(app["batch"]) if "batch" in app else None,
         ),
-        guarantee=told["guarantee"],
+        guarantee=spec["guarantee"],
         sidecar=Sidecar(
             image=sidecar.get("image"),
             resources=sidecar.get("resources"),
@@ -250,17 +250,17 @@ def consumer_of(told: Mapping[str, Any]) -> Consumer:
             republish=sidecar.get("republish", False),
             journal=_journal(sidecar["journal"]) if "journal" in sidecar else None,
         ),
-        storage=_storage(told["storage"]) if "storage" in told else Storage(),
+        storage=_storage(spec["storage"]) if "storage" in spec else Storage(),
     )
 
 
-def _journal(told: Mapping[str, Any]) -> Journal:
-    return Journal(claim=told.get("volumeClaim"), volume=told.get("volume"))
+def _journal(spec: Mapping[str, Any]) -> Journal:
+    return Journal(claim=spec.get("volumeClaim"), volume=spec.get("volume"))
 
 
-def _storage(told: Mapping[str, Any]) -> Storage:
-    return Storage(bytes_in("spec.consumer.storage.size", told["size"]), told.get("storageClassName"))
+def _storage(spec: Mapping[str, Any]) -> Storage:
+    return Storage(bytes_in("spec.consumer.storage.size", spec["size"]), spec.get("storageClassName"))
 
 
-def _batch(told: Mapping[str, Any]) -> Batch:
-    return Batch(size=told["size"], linger_ms=told["lingerMilliseconds"], requests=told["requests"])
+def _batch(spec: Mapping[str, Any]) -> Batch:
+    return Batch(size=spec["size"], linger_ms=spec["lingerMilliseconds"], requests=spec["requests"])

@@ -28,14 +28,14 @@ class Metadata:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Metadata:
-        told = manifest["metadata"]
+        metadata = manifest["metadata"]
         return cls(
-            namespace=told["namespace"],
-            name=told["name"],
-            uid=told.get("uid", ""),
-            generation=told.get("generation", 0),
-            created=told.get("creationTimestamp", ""),
-            deleting="deletionTimestamp" in told,
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata.get("uid", ""),
+            generation=metadata.get("generation", 0),
+            created=metadata.get("creationTimestamp", ""),
+            deleting="deletionTimestamp" in metadata,
         )
 
 
@@ -96,23 +96,23 @@ class GroupManifest:
 
     @classmethod
     def _parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:
-        metadata, told = Metadata.of(manifest), manifest["spec"]
-        scaling = Scaling.parse(told["scaling"]) if "scaling" in told else None
+        metadata, spec = Metadata.of(manifest), manifest["spec"]
+        scaling = Scaling.parse(spec["scaling"]) if "scaling" in spec else None
         return cls(
             metadata=metadata,
             broker=BrokerRef(
-                told["brokerRef"].get("namespace", metadata.namespace), told["brokerRef"]["name"]
+                spec["brokerRef"].get("namespace", metadata.namespace), spec["brokerRef"]["name"]
             ),
-            spec=_spec(metadata, told),
-            assignment=told["assignment"],
-            rebalance_delay_s=told["rebalanceDelaySeconds"],
-            max_handoff_s=told["maxHandoffSeconds"],
-            release_period_s=told["releasePeriodSeconds"],
-            replicas=told["replicas"],
-            consumer=consumer_of(told["consumer"]) if "consumer" in told else None,
+            spec=_spec(metadata, spec),
+            assignment=spec["assignment"],
+            rebalance_delay_s=spec["rebalanceDelaySeconds"],
+            max_handoff_s=spec["maxHandoffSeconds"],
+            release_period_s=spec["releasePeriodSeconds"],
+            replicas=spec["replicas"],
+            consumer=consumer_of(spec["consumer"]) if "consumer" in spec else None,
             scaling=scaling,
-            deletion_policy=told["deletionPolicy"],
-            drain_timeout_s=told["drainTimeoutSeconds"],
+            deletion_policy=spec["deletionPolicy"],
+            drain_timeout_s=spec["drainTimeoutSeconds"],
         )
 
     @property
@@ -144,28 +144,28 @@ class GroupManifest:
         return replace(self, scaling=replace(scaling, min_replicas=floor.min_replicas)), floor
 
 
-def _spec(metadata: Metadata, told: Mapping[str, Any]) -> GroupSpec:
+def _spec(metadata: Metadata, spec: Mapping[str, Any]) -> GroupSpec:
     """Without maxReplicas: the group's record cannot be changed, and scaling can."""
-    name = told.get("groupName", f"{metadata.namespace}-{metadata.name}")
-    size_bytes = bytes_in("spec.queues.size", told["queues"]["size"])
-    is_partitioned = told["mode"] == PARTITIONED
+    name = spec.get("groupName", f"{metadata.namespace}-{metadata.name}")
+    size_bytes = bytes_in("spec.queues.size", spec["queues"]["size"])
+    is_partitioned = spec["mode"] == PARTITIONED
     try:
         return GroupSpec(
             name,
-            told["hash"].get("prefix", name),
-            hash_count=told["hash"]["count"],
-            queue_count=told["queues"]["count"],
+            spec["hash"].get("prefix", name),
+            hash_count=spec["hash"]["count"],
+            queue_count=spec["queues"]["count"],
             queue_size_mb=size_bytes // BYTES_PER_MB,
             client_username=name,
-            hash_function=told["hash"]["function"],
-            mode=told["mode"],
+            hash_function=spec["hash"]["function"],
+            mode=spec["mode"],
             # In other modes it is the members that have these, each for itself.
-            rebalance_delay_s=told["rebalanceDelaySeconds"] if is_partitioned else None,
-            max_handoff_s=told["maxHandoffSeconds"] if is_partitioned else None,
+            rebalance_delay_s=spec["rebalanceDelaySeconds"] if is_partitioned else None,
+            max_handoff_s=spec["maxHandoffSeconds"] if is_partitioned else None,
         )
     except SpecError as error:
         where = _FIELDS.get(error.field, error.field)
-        if error.field == "name" and "groupName" not in told:
+        if error.field == "name" and "groupName" not in spec:
             raise ManifestError(
                 where, f"{name}, its default, {error.rule}: set it to a shorter name"
             ) from None

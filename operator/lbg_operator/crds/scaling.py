@@ -83,9 +83,9 @@ class Schedule:
     problems: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, told: Sequence[Mapping[str, Any]], *, field: str) -> Schedule:
+    def parse(cls, specs: Sequence[Mapping[str, Any]], *, field: str) -> Schedule:
         entries, problems = [], []
-        for number, one in enumerate(told):
+        for number, one in enumerate(specs):
             try:
                 entries.append(_entry(number, one, f"{field}[{number}]"))
             except ManifestError as error:
@@ -93,15 +93,15 @@ class Schedule:
         return cls(tuple(entries), tuple(problems))
 
 
-def _entry(number: int, told: Mapping[str, Any], field: str) -> Entry:
+def _entry(number: int, spec: Mapping[str, Any], field: str) -> Entry:
     """Raises ManifestError."""
-    weekly = told.get("weekly")
+    weekly = spec.get("weekly")
     if weekly is None:
-        begins, ends = (_moment(told[name], f"{field}.{name}") for name in ("from", "until"))
-        return Dated(number, told["minReplicas"], begins, ends)
+        begins, ends = (_moment(spec[name], f"{field}.{name}") for name in ("from", "until"))
+        return Dated(number, spec["minReplicas"], begins, ends)
     return Weekly(
         number,
-        told["minReplicas"],
+        spec["minReplicas"],
         frozenset(map(DAYS.index, weekly["days"])),
         time.fromisoformat(weekly["from"]),
         time.fromisoformat(weekly["until"]),
@@ -109,11 +109,11 @@ def _entry(number: int, told: Mapping[str, Any], field: str) -> Entry:
     )
 
 
-def _moment(told: str, field: str) -> datetime:
+def _moment(text: str, field: str) -> datetime:
     try:
-        return datetime.fromisoformat(told).astimezone(UTC)
+        return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        raise ManifestError(field, f"{told!r} is not a time: set it as 2026-11-27T16:55:00Z") from None
+        raise ManifestError(field, f"{text!r} is not a time: set it as 2026-11-27T16:55:00Z") from None
 
 
 def _zone(name: str, field: str) -> ZoneInfo:
@@ -180,14 +180,14 @@ class Scaling:
     schedule: Schedule | None = None
 
     @classmethod
-    def parse(cls, told: Mapping[str, Any]) -> Scaling:
-        schedule = told.get("schedule")
+    def parse(cls, spec: Mapping[str, Any]) -> Scaling:
+        schedule = spec.get("schedule")
         return cls(
-            min_replicas=told["minReplicas"],
-            max_replicas=told["maxReplicas"],
-            target_cpu_percent=told.get("targetCPUUtilizationPercentage"),
-            target_lag=told.get("targetLag"),
-            scale_down_stabilization_s=told["scaleDownStabilizationSeconds"],
+            min_replicas=spec["minReplicas"],
+            max_replicas=spec["maxReplicas"],
+            target_cpu_percent=spec.get("targetCPUUtilizationPercentage"),
+            target_lag=spec.get("targetLag"),
+            scale_down_stabilization_s=spec["scaleDownStabilizationSeconds"],
             schedule=None if schedule is None else Schedule.parse(schedule, field="spec.scaling.schedule"),
         )
 
@@ -218,8 +218,8 @@ def floor_at(scaling: Scaling, now: datetime, *, most: int) -> Floor:
     """Minimum replicas at `now` by minReplicas and the schedule, and when that changes. `most`: more there may never
     be."""
 
-    def counted(asked: int) -> int:
-        return min(max(asked, scaling.min_replicas), most)
+    def counted(replicas: int) -> int:
+        return min(max(replicas, scaling.min_replicas), most)
 
     here, holds_until, until = NOBODY, now + ANEW, None
     for moment, top in _tops(scaling.schedule or Schedule(()), now, now + AHEAD):
@@ -231,9 +231,9 @@ def floor_at(scaling: Scaling, now: datetime, *, most: int) -> Floor:
         if counted(top[0]) != counted(here[0]):
             until = moment
             break
-    asked, number = here
-    is_above = asked > scaling.min_replicas
-    return Floor(counted(asked), -number if is_above else None, asked > most, until, holds_until)
+    replicas, number = here
+    is_above = replicas > scaling.min_replicas
+    return Floor(counted(replicas), -number if is_above else None, replicas > most, until, holds_until)
 
 
 def _tops(schedule: Schedule, since: datetime, until: datetime) -> Iterator[tuple[datetime, tuple[int, int]]]:
@@ -248,6 +248,6 @@ def _tops(schedule: Schedule, since: datetime, until: datetime) -> Iterator[tupl
     )
     in_force: Counter[tuple[int, int]] = Counter()
     for moment, changes in groupby(events, key=itemgetter(0)):
-        for _, step, asked in changes:
-            in_force[asked] += step
-        yield moment, max((asked for asked, times in in_force.items() if times), default=NOBODY)
+        for _, step, replicas in changes:
+            in_force[replicas] += step
+        yield moment, max((replicas for replicas, times in in_force.items() if times), default=NOBODY)

@@ -58,7 +58,7 @@ class Cluster(Protocol):
         """
         ...
 
-    async def apply(self, wanted: Object) -> Object:
+    async def apply(self, manifest: Object) -> Object:
         """Server-side apply, with force: fields that the operator sets are the operator's."""
         ...
 
@@ -68,7 +68,7 @@ class Cluster(Protocol):
         """A JSON merge patch (RFC 7386)."""
         ...
 
-    async def create(self, new: Object) -> Object: ...
+    async def create(self, manifest: Object) -> Object: ...
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str | None = None) -> None:
         """Its dependents are deleted after it, in the background. With a `uid` another object of that name stays."""

@@ -35,7 +35,7 @@ TERMINATING = "NamespaceTerminating"
 UNAUTHORIZED = 401
 CONNECTIONS_MAX = 100
 LINE_MAX_BYTES = 1 << 22
-"""A watch tells of an object in one line, and etcd takes objects of up to 1.5 MiB."""
+"""A watch sends an object in one line, and etcd takes objects of up to 1.5 MiB."""
 
 
 async def connected() -> KubernetesCluster:
@@ -59,47 +59,47 @@ class KubernetesCluster:
         await self._session.close()
 
     async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
-        found: Object | None = await self._asked("GET", kind, namespace, name)
-        return found
+        answer: Object | None = await self._request("GET", kind, namespace, name)
+        return answer
 
     async def version(self) -> tuple[int, int]:
         """Kubernetes' major and minor version. Raises ClusterError."""
-        told = await self._requested("ask for the version", "GET", "/version") or {}
+        answer = await self._request_path("ask for the version", "GET", "/version") or {}
         digits = [
-            re.match(r"\d+", told.get(part, "")) for part in ("major", "minor")
+            re.match(r"\d+", answer.get(part, "")) for part in ("major", "minor")
         ]  # "33+" at some providers
-        major, minor = (int(found[0]) if found else 0 for found in digits)
+        major, minor = (int(match[0]) if match else 0 for match in digits)
         return major, minor
 
     async def serves(self, api_version: str) -> bool:
-        return await self._requested(f"ask for {api_version}", "GET", f"/apis/{api_version}") is not None
+        return await self._request_path(f"ask for {api_version}", "GET", f"/apis/{api_version}") is not None
 
     async def select(self, kind: Kind, namespace: str | None, selector: str) -> Sequence[Object]:
         query = {"labelSelector": selector} if selector else {}
-        found = await self._asked("GET", kind, namespace, None, query=query)
-        if found is None:
+        answer = await self._request("GET", kind, namespace, None, query=query)
+        if answer is None:
             raise ClusterError(
-                _called("list", kind, namespace, None), "the cluster does not have this kind", status=404
+                _operation("list", kind, namespace, None), "the cluster does not have this kind", status=404
             )
-        items: list[Object] = found["items"]
+        items: list[Object] = answer["items"]
         for item in items:  # a list says the kind once, for all
             item.setdefault("apiVersion", kind.api_version)
             item.setdefault("kind", kind.kind)
         return items
 
     async def watch(self, kind: Kind, namespace: str, name: str) -> AsyncGenerator[Object | None]:
-        which = {"fieldSelector": f"metadata.name={name}"}
-        found = await self._asked("GET", kind, namespace, None, query=which)
-        if found is None:
-            raise ClusterError(_called("list", kind, namespace, name), "the namespace is gone", status=404)
-        yield found["items"][0] if found["items"] else None
+        selection = {"fieldSelector": f"metadata.name={name}"}
+        answer = await self._request("GET", kind, namespace, None, query=selection)
+        if answer is None:
+            raise ClusterError(_operation("list", kind, namespace, name), "the namespace is gone", status=404)
+        yield answer["items"][0] if answer["items"] else None
         query = {
-            **which,
+            **selection,
             "watch": "true",
-            "resourceVersion": found["metadata"]["resourceVersion"],
+            "resourceVersion": answer["metadata"]["resourceVersion"],
             "timeoutSeconds": str(WATCH_S),
         }
-        what = _called("watch", kind, namespace, name)
+        what = _operation("watch", kind, namespace, name)
         async with aclosing(self._lines(what, kind.path(namespace), query)) as lines:
             async for line in lines:
                 event = _event_in(what, line)
@@ -109,10 +109,10 @@ class KubernetesCluster:
 
     async def _lines(self, what: str, path: str, query: Mapping[str, str]) -> AsyncGenerator[bytes]:
         try:
-            response = await self._sent("GET", path, query, within_s=WATCH_S + REQUEST_TIMEOUT_S)
+            response = await self._send("GET", path, query, within_s=WATCH_S + REQUEST_TIMEOUT_S)
             try:
                 if response.status >= 400:
-                    raise _refused(what, response.status, await response.read())
+                    raise _error_of(what, response.status, await response.read())
                 async for line in response.content:
                     if line.strip():
                         yield line
@@ -121,22 +121,22 @@ class KubernetesCluster:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # a line may be too long
             raise ClusterError(what, str(error) or type(error).__name__) from error
 
-    async def apply(self, wanted: Object) -> Object:
-        kind, namespace, name = _place_of(wanted)
+    async def apply(self, manifest: Object) -> Object:
+        kind, namespace, name = _place_of(manifest)
         query = {"fieldManager": MANAGER, "force": "true"}
-        applied: Object | None = await self._asked(
-            "PATCH", kind, namespace, name, body=wanted, media=APPLY, query=query
+        applied: Object | None = await self._request(
+            "PATCH", kind, namespace, name, body=manifest, media=APPLY, query=query
         )
         if applied is None:
             raise ClusterError(
-                _called("apply", kind, namespace, name), "the namespace or the kind is gone", status=404
+                _operation("apply", kind, namespace, name), "the namespace or the kind is gone", status=404
             )
         return applied
 
     async def merge(
         self, kind: Kind, namespace: str | None, name: str, patch: Object, *, subresource: str = ""
     ) -> Object | None:
-        patched: Object | None = await self._asked(
+        patched: Object | None = await self._request(
             "PATCH",
             kind,
             namespace,
@@ -148,26 +148,28 @@ class KubernetesCluster:
         )
         return patched
 
-    async def create(self, new: Object) -> Object:
-        kind, namespace, _ = _place_of(new)
-        made: Object | None = await self._asked(
-            "POST", kind, namespace, None, body=new, query={"fieldManager": MANAGER}
+    async def create(self, manifest: Object) -> Object:
+        kind, namespace, _ = _place_of(manifest)
+        answer: Object | None = await self._request(
+            "POST", kind, namespace, None, body=manifest, query={"fieldManager": MANAGER}
         )
-        if made is None:
-            raise ClusterError(_called("create", kind, namespace, None), "the namespace is gone", status=404)
-        return made
+        if answer is None:
+            raise ClusterError(
+                _operation("create", kind, namespace, None), "the namespace is gone", status=404
+            )
+        return answer
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str | None = None) -> None:
         body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
         try:
-            await self._asked("DELETE", kind, namespace, name, body=body)
+            await self._request("DELETE", kind, namespace, name, body=body)
         except ClusterError as error:
             if uid is None or error.status != CONFLICT:
                 raise
 
-    async def _asked(
+    async def _request(
         self,
         method: str,
         kind: Kind,
@@ -180,11 +182,11 @@ class KubernetesCluster:
         subresource: str = "",
     ) -> Any:
         """The answer, None for what is not there."""
-        what = _called(method.lower(), kind, namespace, name)
+        what = _operation(method.lower(), kind, namespace, name)
         path = kind.path(namespace, name, subresource)
-        return await self._requested(what, method, path, body=body, media=media, query=query)
+        return await self._request_path(what, method, path, body=body, media=media, query=query)
 
-    async def _requested(
+    async def _request_path(
         self,
         what: str,
         method: str,
@@ -195,24 +197,24 @@ class KubernetesCluster:
         query: Mapping[str, str] | None = None,
     ) -> Any:
         try:
-            response = await self._sent(
+            response = await self._send(
                 method, path, query or {}, body=body, media=media, within_s=REQUEST_TIMEOUT_S
             )
-            told = await response.read()
+            answer = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ClusterError(what, str(error) or type(error).__name__) from error
         if response.status == NOT_THERE:
             return None
         if response.status >= 400:
-            raise _refused(what, response.status, told)
+            raise _error_of(what, response.status, answer)
         try:
-            return json.loads(told) if told else {}
+            return json.loads(answer) if answer else {}
         except ValueError:
             raise ClusterError(
-                what, f"the answer is not JSON: {told[:200].decode(errors='replace')}"
+                what, f"the answer is not JSON: {answer[:200].decode(errors='replace')}"
             ) from None
 
-    async def _sent(
+    async def _send(
         self,
         method: str,
         path: str,
@@ -243,12 +245,16 @@ class KubernetesCluster:
         return response
 
 
-def _place_of(wanted: Mapping[str, Any]) -> tuple[Kind, str | None, str]:
-    metadata = wanted["metadata"]
-    return kind_of(wanted["apiVersion"], wanted["kind"]), metadata.get("namespace"), metadata.get("name", "")
+def _place_of(manifest: Mapping[str, Any]) -> tuple[Kind, str | None, str]:
+    metadata = manifest["metadata"]
+    return (
+        kind_of(manifest["apiVersion"], manifest["kind"]),
+        metadata.get("namespace"),
+        metadata.get("name", ""),
+    )
 
 
-def _called(verb: str, kind: Kind, namespace: str | None, name: str | None) -> str:
+def _operation(verb: str, kind: Kind, namespace: str | None, name: str | None) -> str:
     place = "/".join(part for part in (namespace, name) if part)
     return f"{verb} {kind.kind} {place}".rstrip()
 
@@ -261,13 +267,13 @@ def _event_in(what: str, line: bytes) -> Mapping[str, Any]:
         raise ClusterError(what, f"a line is not an event: {line[:200].decode(errors='replace')}") from None
 
 
-def _refused(what: str, status: int, told: bytes) -> ClusterError:
+def _error_of(what: str, status: int, body: bytes) -> ClusterError:
     """From the answer's Status object (Kubernetes API: "Status")."""
     try:
-        answer = json.loads(told)
+        answer = json.loads(body)
         why = str(answer["message"])
     except (ValueError, KeyError, TypeError):
-        answer, why = {}, told[:200].decode(errors="replace") or f"HTTP {status}"
+        answer, why = {}, body[:200].decode(errors="replace") or f"HTTP {status}"
     if status in FORBIDDEN:
         causes = (answer.get("details") or {}).get("causes") or ()
         is_terminating = any(one.get("reason") == TERMINATING for one in causes)

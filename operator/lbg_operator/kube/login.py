@@ -68,9 +68,9 @@ def of_kubeconfig(paths: list[Path]) -> Login | None:
     """
     if len(paths) != 1 or not paths[0].is_file():
         return None
-    told = _read(paths[0])
-    context = _named(told, "context", told.get("current-context"))
-    cluster, user = (_named(told, kind, context.get(kind)) for kind in ("cluster", "user"))
+    config = _read(paths[0])
+    context = _named(config, "context", config.get("current-context"))
+    cluster, user = (_named(config, kind, context.get(kind)) for kind in ("cluster", "user"))
     if not (cluster.keys() <= _OF_CLUSTERS and user.keys() <= _OF_USERS and cluster.get("server")):
         return None
     server, token = str(cluster["server"]), user.get("token")
@@ -114,34 +114,34 @@ async def _of_official_client() -> Login:
 
 
 def _kubeconfigs() -> list[Path]:
-    told = os.environ.get("KUBECONFIG") or USUAL_KUBECONFIG
-    return [Path(one).expanduser() for one in told.split(os.pathsep) if one]
+    paths = os.environ.get("KUBECONFIG") or USUAL_KUBECONFIG
+    return [Path(one).expanduser() for one in paths.split(os.pathsep) if one]
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     """What is no mapping has nothing in it. Raises OSError and ValueError."""
     try:
-        told = yaml.safe_load(path.read_text())
+        config = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is no YAML: {error}") from None
-    return told if isinstance(told, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
-def _named(told: Mapping[str, Any], kind: str, name: object) -> Mapping[str, Any]:
+def _named(config: Mapping[str, Any], kind: str, name: object) -> Mapping[str, Any]:
     """One of a kubeconfig's contexts, clusters or users; empty where there is none of that name."""
-    listed = told.get(f"{kind}s")
+    listed = config.get(f"{kind}s")
     named = [one for one in listed if one.get("name") == name] if isinstance(listed, list) else []
     return (named[0].get(kind) if named else None) or {}
 
 
 @contextmanager
-def _file(told: Mapping[str, Any], name: str, directory: Path) -> Iterator[str]:
+def _file(entry: Mapping[str, Any], name: str, directory: Path) -> Iterator[str]:
     """File of a certificate or key, which OpenSSL reads from a file alone. Data come before a path, as in kubectl."""
-    if not told.get(f"{name}-data"):
-        yield str(directory / told[name])
+    if not entry.get(f"{name}-data"):
+        yield str(directory / entry[name])
         return
     with tempfile.NamedTemporaryFile(buffering=0) as file:
-        file.write(base64.b64decode(told[f"{name}-data"]))
+        file.write(base64.b64decode(entry[f"{name}-data"]))
         yield file.name
 
 

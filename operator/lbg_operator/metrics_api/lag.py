@@ -82,7 +82,7 @@ def failed(status: HTTPStatus, message: str) -> Answer:
 
     It goes without Retry-After, at which Kubernetes' clients would ask again at once, several times.
     """
-    told = {
+    status_body = {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
@@ -91,7 +91,7 @@ def failed(status: HTTPStatus, message: str) -> Answer:
         "reason": _REASONS[status],
         "code": int(status),
     }
-    return Answer(status, told)
+    return Answer(status, status_body)
 
 
 def refused(error: SelectorError | GroupNotFound | LagUnknown) -> Answer:
@@ -245,9 +245,9 @@ def provider_of(
 
 
 def service_of(api_service: Mapping[str, Any] | None) -> Service | None:
-    """Service that the API server asks; None where it asks nobody, or itself."""
-    told = ((api_service or {}).get("spec") or {}).get("service")
-    return Service(told["namespace"], told["name"]) if told else None
+    """Service to which the API server sends requests; None where there is none, or it is itself."""
+    reference = ((api_service or {}).get("spec") or {}).get("service")
+    return Service(reference["namespace"], reference["name"]) if reference else None
 
 
 def _ailing(api_service: Mapping[str, Any] | None, registered: Service | None) -> str:

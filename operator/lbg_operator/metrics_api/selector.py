@@ -83,7 +83,7 @@ def parse(selector: str) -> list[Requirement]:
 
 
 def _tokens(selector: str) -> list[str]:
-    return [found[1] for found in _TOKEN.finditer(selector.rstrip(_SPACE))]
+    return [match[1] for match in _TOKEN.finditer(selector.rstrip(_SPACE))]
 
 
 class _Reading:
@@ -102,14 +102,14 @@ class _Reading:
         return token
 
     def expect(self, token: str) -> None:
-        if (found := self.take()) != token:
-            raise SelectorError(f'unable to parse requirement: found "{found}", expected "{token}"')
+        if (token_read := self.take()) != token:
+            raise SelectorError(f'unable to parse requirement: found "{token_read}", expected "{token}"')
 
     def word(self, what: str) -> str:
-        found = self.take()
-        if found == _END or found in _SYMBOLS:
-            raise SelectorError(f'unable to parse requirement: found "{found}", expected {what}')
-        return found
+        token = self.take()
+        if token == _END or token in _SYMBOLS:
+            raise SelectorError(f'unable to parse requirement: found "{token}", expected {what}')
+        return token
 
 
 def _requirement(reading: _Reading) -> Requirement:

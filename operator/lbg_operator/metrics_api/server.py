@@ -31,7 +31,7 @@ from lbg_operator.metrics_api.lag import (
     metric_values,
     refused,
 )
-from lbg_operator.metrics_api.tls import ServingConfig, TlsContextSwitch, ensure_serving_config, shown
+from lbg_operator.metrics_api.tls import ServingConfig, TlsContextSwitch, ensure_serving_config, tls_side
 
 
 def token_for(key: bytes, namespace: str, group: str) -> str:
@@ -53,7 +53,7 @@ KEDA_PATH = "/v1/lag/{namespace}/{group}"
 HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 HEADER_MAX_BYTES = 8190
 IDLE_S = 45.0
-"""Longer than the 30 s between the API server's looks at us, which keeps its connection; the silent lose theirs."""
+"""Longer than the 30 s between the API server's checks of us, so it keeps its connection; idle clients lose theirs."""
 SHUTDOWN_S = 1.0
 
 Now = Callable[[], datetime]
@@ -66,7 +66,7 @@ def _utc_now() -> datetime:
 @asynccontextmanager
 async def listening(
     reader: LagReader,
-    door: TlsContextSwitch,
+    tls: TlsContextSwitch,
     *,
     host: str | None = None,
     port: int = PORT,
@@ -78,7 +78,7 @@ async def listening(
     Raises OSError when it cannot listen there. `host` None: on every address.
     """
     runner = web.AppRunner(
-        application(reader, door, within_s=within_s, now=now),
+        application(reader, tls, within_s=within_s, now=now),
         access_log=None,
         handle_signals=False,
         keepalive_timeout=IDLE_S,
@@ -88,7 +88,7 @@ async def listening(
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, ssl_context=door.listening).start()
+        await web.TCPSite(runner, host, port, ssl_context=tls.listening).start()
         bound: int = runner.addresses[0][1]
         log.info("external metrics API on port %d", bound)
         yield bound
@@ -96,7 +96,7 @@ async def listening(
         await runner.cleanup()
 
 
-def application(reader: LagReader, door: TlsContextSwitch, *, within_s: float, now: Now) -> web.Application:
+def application(reader: LagReader, tls: TlsContextSwitch, *, within_s: float, now: Now) -> web.Application:
     async def healthy(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
@@ -119,22 +119,22 @@ def application(reader: LagReader, door: TlsContextSwitch, *, within_s: float, n
         place = request.match_info["namespace"], request.match_info["group"]
         lag = await lag_within(reader, *place, within_s=within_s)
         sample = {"metric": {}, "value": [now().timestamp(), str(lag)]}
-        told = {"status": "success", "data": {"resultType": "vector", "result": [sample]}}
-        return _sent(Answer(HTTPStatus.OK, told))
+        result = {"status": "success", "data": {"resultType": "vector", "result": [sample]}}
+        return _sent(Answer(HTTPStatus.OK, result))
 
-    def may(request: web.Request) -> bool:
+    def is_allowed(request: web.Request) -> bool:
         if request.path in HEALTH_PATHS:
             return True
-        if request.transport is None or door.standing is None:
+        if request.transport is None or tls.serving_config is None:
             return False
         if "group" in (place := request.match_info):
             authorization = request.headers.get("Authorization", "")
-            return is_bearer(authorization, door.standing.token_key, place["namespace"], place["group"])
-        return door.admits(shown(request.transport))
+            return is_bearer(authorization, tls.serving_config.token_key, place["namespace"], place["group"])
+        return tls.admits(tls_side(request.transport))
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not may(request):
+        if not is_allowed(request):
             response = _sent(
                 failed(HTTPStatus.UNAUTHORIZED, "only the API server of this cluster has access")
             )
@@ -172,22 +172,22 @@ def _sent(answer: Answer) -> web.Response:
     )
 
 
-LOOK_EVERY_S = 60.0
+CHECK_INTERVAL_S = 60.0
 """For another certificate of the API server, and for our own that is due: both are changed days before it matters."""
-AGAIN_AFTER_S = 5.0
+RETRY_S = 5.0
 
 
 class MetricsApi:
     """Metrics server, as the rest of the operator sees it."""
 
-    def __init__(self, port: int, door: TlsContextSwitch) -> None:
+    def __init__(self, port: int, tls: TlsContextSwitch) -> None:
         self.port = port
-        self._door = door
+        self._tls = tls
 
     @property
-    def standing(self) -> ServingConfig | None:
+    def serving_config(self) -> ServingConfig | None:
         """None until the certificate is there: KEDA's objects need its authority and the tokens' key."""
-        return self._door.standing
+        return self._tls.serving_config
 
 
 @asynccontextmanager
@@ -199,37 +199,35 @@ async def serve(
     host: str | None = None,
     port: int = PORT,
     read_within_s: float = READ_WITHIN_S,
-    look_every_s: float = LOOK_EVERY_S,
-    again_after_s: float = AGAIN_AFTER_S,
+    check_interval_s: float = CHECK_INTERVAL_S,
+    retry_s: float = RETRY_S,
 ) -> AsyncIterator[MetricsApi]:
     """Raises OSError when it cannot listen. Whatever Kubernetes does not give yet is waited for in the background."""
-    door = TlsContextSwitch()
-    async with listening(reader, door, host=host, port=port, within_s=read_within_s) as bound:
-        keeping = asyncio.create_task(_keep(cluster, service, door, look_every_s, again_after_s))
+    tls = TlsContextSwitch()
+    async with listening(reader, tls, host=host, port=port, within_s=read_within_s) as bound:
+        renewal = asyncio.create_task(_renew_serving_config(cluster, service, tls, check_interval_s, retry_s))
         try:
-            yield MetricsApi(bound, door)
+            yield MetricsApi(bound, tls)
         finally:
-            keeping.cancel()
-            await asyncio.wait([keeping])
+            renewal.cancel()
+            await asyncio.wait([renewal])
 
 
-async def _keep(
-    cluster: Cluster, service: Service, door: TlsContextSwitch, look_every_s: float, again_after_s: float
+async def _renew_serving_config(
+    cluster: Cluster, service: Service, tls: TlsContextSwitch, check_interval_s: float, retry_s: float
 ) -> None:
     while True:
-        pause_s = again_after_s
+        pause_s = retry_s
         try:
-            standing = await ensure_serving_config(cluster, service, now=datetime.now(UTC))
-            if standing.callers is None:
+            config = await ensure_serving_config(cluster, service, now=datetime.now(UTC))
+            if config.callers is None:
                 log.error(
                     "the API server publishes no certificate for aggregated APIs: no client can read external metrics"
                 )
-            door.stand_on(standing)
-            pause_s = look_every_s
+            tls.switch_to(config)
+            pause_s = check_interval_s
         except ClusterError as error:
-            log.warning("external metrics API: %s; again in %g s", error, again_after_s)
+            log.warning("external metrics API: %s; again in %g s", error, retry_s)
         except (ssl.SSLError, ValueError) as error:
-            log.error(
-                "external metrics API: a certificate cannot be read: %s; again in %g s", error, again_after_s
-            )
+            log.error("external metrics API: a certificate cannot be read: %s; again in %g s", error, retry_s)
         await asyncio.sleep(pause_s)

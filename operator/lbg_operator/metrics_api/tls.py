@@ -40,10 +40,10 @@ class Callers:
     @classmethod
     def of(cls, config_map: Mapping[str, Any] | None) -> Callers | None:
         """None where the API server does not say, which is where it has no aggregation layer."""
-        told: Mapping[str, str] = (config_map or {}).get("data") or {}
-        authority = told.get(_AUTHORITY, "")
+        data: Mapping[str, str] = (config_map or {}).get("data") or {}
+        authority = data.get(_AUTHORITY, "")
         try:
-            names = json.loads(told.get(_NAMES) or "[]")
+            names = json.loads(data.get(_NAMES) or "[]")
         except ValueError:
             return None
         if not authority.strip() or not isinstance(names, list):
@@ -70,32 +70,32 @@ class ServingConfig:
 
 
 class _Context(ssl.SSLContext):
-    """Knows what authority it judges clients by."""
+    """Has the authority by which it verifies clients."""
 
     authority_pem = ""
 
 
 class TlsContextSwitch:
-    """Closed until there is something to show."""
+    """Accepts no handshake until there is a certificate."""
 
     def __init__(self) -> None:
-        self.standing: ServingConfig | None = None
+        self.serving_config: ServingConfig | None = None
         self._context: _Context | None = None
         self.listening = _bare()
         """The context to listen with."""
         self.listening.sni_callback = self._newest
 
-    def stand_on(self, standing: ServingConfig) -> None:
+    def switch_to(self, config: ServingConfig) -> None:
         """For every handshake from now on. Raises ssl.SSLError for what OpenSSL cannot read."""
-        if standing != self.standing:
-            self._context, self.standing = _context_of(standing), standing
+        if config != self.serving_config:
+            self._context, self.serving_config = _context_of(config), config
 
     def admits(self, connection: ssl.SSLObject) -> bool:
         """True if requests on `connection` come from the API server.
 
-        A connection outlives the authority that it was let in by: whoever was, has to come again.
+        A connection outlives the authority that it was accepted by: its client has to connect again.
         """
-        callers = self.standing.callers if self.standing is not None else None
+        callers = self.serving_config.callers if self.serving_config is not None else None
         former = connection.context
         if callers is None or not isinstance(former, _Context):
             return False
@@ -112,33 +112,33 @@ class TlsContextSwitch:
 
 def _bare() -> _Context:
     context = _Context(ssl.PROTOCOL_TLS_SERVER)
-    # Nothing is resumed: a client is judged at each handshake, by whom is trusted now.
+    # Nothing is resumed: a client is verified at each handshake, by the authority that is trusted now.
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
-    # A client without a certificate is told so by an answer in HTTP: it may be KEDA, or a health check.
+    # A client without a certificate gets an answer in HTTP: it may be KEDA, or a health check.
     context.verify_mode = ssl.CERT_OPTIONAL
     # Any certificate of the list is an authority, as for the API server itself.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
-def _context_of(standing: ServingConfig) -> _Context:
+def _context_of(config: ServingConfig) -> _Context:
     context = _bare()
     # load_cert_chain reads files only; the key is to be on no disk, and the operator's root is read-only.
     with open(os.memfd_create("certificate"), "wb") as together:
-        together.write(standing.certificate.key_pem + standing.certificate.certificate_pem)
+        together.write(config.certificate.key_pem + config.certificate.certificate_pem)
         together.flush()
         context.load_cert_chain(f"/proc/self/fd/{together.fileno()}")
-    if standing.callers is not None:
-        context.load_verify_locations(cadata=standing.callers.authority_pem)
-        context.authority_pem = standing.callers.authority_pem
+    if config.callers is not None:
+        context.load_verify_locations(cadata=config.callers.authority_pem)
+        context.authority_pem = config.callers.authority_pem
     return context
 
 
-def shown(transport: Any) -> ssl.SSLObject:
+def tls_side(transport: Any) -> ssl.SSLObject:
     """The TLS side of a connection's transport."""
-    found: ssl.SSLObject = transport.get_extra_info("ssl_object")
-    return found
+    ssl_object: ssl.SSLObject = transport.get_extra_info("ssl_object")
+    return ssl_object
 
 
 API_SERVICE_NAME = f"{API_VERSION}.{API_GROUP}"
@@ -158,10 +158,10 @@ def secret_name(service: Service) -> str:
 
 
 async def ensure_serving_config(cluster: Cluster, service: Service, *, now: datetime) -> ServingConfig:
-    """One round: make or renew what is due, and read the rest. Raises ClusterError.
+    """Creates or renews what is due, and reads the rest. Raises ClusterError.
 
     Several operators may run for a moment (a rollout): a Secret that another has written in between is not written
-    over, which is an error of this round, and the next one reads it.
+    over, which is an error of this call, and the next one reads it.
     """
     secret = await cluster.read(SECRET, service.namespace, secret_name(service))
     certificate, token_key = certificate_in(secret), token_key_in(secret)
@@ -179,15 +179,15 @@ async def ensure_serving_config(cluster: Cluster, service: Service, *, now: date
     return ServingConfig(certificate, token_key, callers)
 
 
-def bundle_patch(api_service: Mapping[str, Any] | None, ours: Service, ca_pem: bytes) -> Object | None:
-    """Patch that makes the API server trust `ca_pem` for our Service; None when it does, or asks somebody else's."""
-    if service_of(api_service) != ours:
+def bundle_patch(api_service: Mapping[str, Any] | None, service: Service, ca_pem: bytes) -> Object | None:
+    """Patch that makes the API server trust `ca_pem` for `service`; None when it does, or uses another Service."""
+    if service_of(api_service) != service:
         return None
     assert api_service is not None
     bundle = _text(ca_pem)
     if api_service["spec"].get("caBundle") == bundle:
         return None
-    # With the version that was looked at: it may be pointed to somebody else's in between.
+    # With the version that was read: it may be pointed to another Service in between.
     version = api_service["metadata"]["resourceVersion"]
     spec = {"caBundle": bundle, "insecureSkipTLSVerify": None}
     return {"metadata": {"resourceVersion": version}, "spec": spec}
@@ -222,8 +222,8 @@ async def _written(
 
 
 def certificate_in(secret: Mapping[str, Any] | None) -> Certificate | None:
-    told = [_bytes(secret, name) for name in ("tls.crt", "tls.key", "ca.crt", "ca.key")]
-    return Certificate(*told) if all(told) else None
+    parts = [_bytes(secret, name) for name in ("tls.crt", "tls.key", "ca.crt", "ca.key")]
+    return Certificate(*parts) if all(parts) else None
 
 
 def token_key_in(secret: Mapping[str, Any] | None) -> bytes:

@@ -63,15 +63,15 @@ class _Login:
 
 
 class EmbeddedBrokerReconciler:
-    """`failures`: of the Brokers' rounds."""
+    """`failures`: of the Brokers' reconciles."""
 
-    def __init__(self, world: ReconcileContext, failures: ApiFailures) -> None:
-        self._context = world
+    def __init__(self, context: ReconcileContext, failures: ApiFailures) -> None:
+        self._context = context
         self._failures = failures
         self._volumes: dict[Key, str] = {}
 
     async def run(self, key: Key, broker: BrokerManifest) -> Access:
-        """Bring it about, and say how it is reached. Raises NotReachable, and ClusterError."""
+        """Applies its objects, and returns how it is reached. Raises NotReachable, and ClusterError."""
         login = await self._login(key)
         certificate, is_ours = await self._certificate(key, broker)
         await self._apply(key, broker, login, certificate if is_ours else None)
@@ -88,8 +88,8 @@ class EmbeddedBrokerReconciler:
     async def _login(self, key: Key) -> _Login:
         """The password that the Secret has, or a new one."""
         secret = await self._context.secrets.own(key.namespace, admin_name(key.name))
-        told = (secret or {}).get("data", {}).get("password")
-        password = b64decode(told).decode() if told else secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
+        encoded = (secret or {}).get("data", {}).get("password")
+        password = b64decode(encoded).decode() if encoded else secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
         return _Login(ADMINISTRATOR, password)
 
     async def _certificate(self, key: Key, broker: BrokerManifest) -> tuple[Certificate, bool]:
@@ -98,30 +98,30 @@ class EmbeddedBrokerReconciler:
         secret = await (
             cache.own(key.namespace, tls_name(key.name)) if named is None else cache.named(key, named)
         )
-        there = None if secret is None else certificate_in(secret)
+        certificate = None if secret is None else certificate_in(secret)
         if named is not None:
-            if there is None:
+            if certificate is None:
                 raise NotReachable(
                     f"Secret {named} is missing in namespace {key.namespace}, or lacks tls.crt, tls.key or ca.crt"
                 )
-            return there, False
+            return certificate, False
         now = self._context.wall_clock()
-        if there is None or renewal_due(there.certificate_pem, hosts, now=now):
-            there = issue(hosts, now=now, days=CERTIFICATE_DAYS, former=there)
-        return there, True
+        if certificate is None or renewal_due(certificate.certificate_pem, hosts, now=now):
+            certificate = issue(hosts, now=now, days=CERTIFICATE_DAYS, former=certificate)
+        return certificate, True
 
     async def _apply(
         self, key: Key, broker: BrokerManifest, login: _Login, certificate: Certificate | None
     ) -> None:
-        world = self._context
-        *others, volume = embedded_of(broker, world.settings, login=login, certificate=certificate)
+        context = self._context
+        *others, volume = embedded_of(broker, context.settings, login=login, certificate=certificate)
         # A broker that is there runs on, and is looked after all the same.
         for child in others:
             kind, name = kind_of(child["apiVersion"], child["kind"]), child["metadata"]["name"]
             with self._failures.caught(key, kind, name):
-                await world.applied.apply(key, child, now=world.now())
+                await context.applied.apply(key, child, now=context.now())
         with self._failures.caught(key, VOLUME_CLAIM, volume["metadata"]["name"]):
-            self._volumes[key] = await refusal_of_volume(world.applied, key, volume, now=world.now())
+            self._volumes[key] = await refusal_of_volume(context.applied, key, volume, now=context.now())
 
 
 CHECK_EVERY_S = 30.0
@@ -130,13 +130,13 @@ LIMIT_S = 20.0
 
 
 class BrokerReconciler:
-    """Rounds of Brokers, one at a time for each. A round returns in how many seconds it wants the next one."""
+    """Reconciles Brokers, one at a time for each. A reconcile returns the seconds until the next one, or None."""
 
-    def __init__(self, world: ReconcileContext, pool: BrokerPool) -> None:
-        self._context = world
+    def __init__(self, context: ReconcileContext, pool: BrokerPool) -> None:
+        self._context = context
         self._pool = pool
-        self._failures = ApiFailures(world.now)
-        self._embedded = EmbeddedBrokerReconciler(world, self._failures)
+        self._failures = ApiFailures(context.now)
+        self._embedded = EmbeddedBrokerReconciler(context, self._failures)
         self._checks: dict[Key, tuple[str, Condition]] = {}
         """Its version and what became of the last check of each."""
         self._shortages = Shortages()
@@ -144,8 +144,8 @@ class BrokerReconciler:
         """The generation of each that the cluster had all of."""
         self._alarms: dict[Key, Sequence[str]] = {}
 
-    async def round(self, key: Key) -> float | None:
-        """Raises ClusterError: the round is to be made again later."""
+    async def reconcile(self, key: Key) -> float | None:
+        """Raises ClusterError: reconcile again later."""
         manifest = self._context.store.get(BROKER, key)
         if manifest is None or "deletionTimestamp" in manifest["metadata"]:
             await self._forget(key)
@@ -154,21 +154,21 @@ class BrokerReconciler:
         try:
             broker = BrokerManifest.parse(manifest)
         except ManifestError as error:
-            await self._lose(key)
-            self._tried(key)
+            await self._set_unreachable(key)
+            self._mark_checked(key)
             conditions = [Condition(Reason.INVALID, str(error)), Condition(Reason.NOT_CHECKED)]
             await self._report(key, None, conditions, generation=generation)
             return None
         self._failures.begin(key)
         with self._failures.caught(key, BROKER, key.name):
-            self._checks[key] = await self._checked(key, broker)
+            self._checks[key] = await self._check(key, broker)
         if self._failures.may_pass(key) and not self._failures.of(key).words:
             return 0.0
-        self._tried(key)
-        return await self._judged(key, broker, manifest)
+        self._mark_checked(key)
+        return await self._write_status(key, broker, manifest)
 
-    async def _judged(self, key: Key, broker: BrokerManifest, manifest: WatchedObject) -> float:
-        """Write the status of the round; in how many seconds the next one is wanted. Raises ClusterError."""
+    async def _write_status(self, key: Key, broker: BrokerManifest, manifest: WatchedObject) -> float:
+        """Writes the status; returns the seconds until the next reconcile. Raises ClusterError."""
         generation, volume = broker.metadata.generation, self._embedded.refused_volume(key)
         unapplied = self._failures.of(key)
         version, checked = self._checks.get(key, ("", Condition(Reason.NOT_REACHED, unapplied.words)))
@@ -189,16 +189,16 @@ class BrokerReconciler:
         ]
         await self._report(key, broker, conditions, generation=generation, version=version)
         is_well = checked.reason is Reason.REACHABLE and not self._failures.may_pass(key)
-        again_s = CHECK_EVERY_S if is_well else RETRY_S
+        requeue_in_s = CHECK_EVERY_S if is_well else RETRY_S
         short_in_s = self._shortages.due_in_s(key, now=self._context.now())
-        return min(again_s, changes_in_s(pods, now_s), short_in_s)
+        return min(requeue_in_s, changes_in_s(pods, now_s), short_in_s)
 
     def _pods(self, key: Key, broker: BrokerManifest) -> Sequence[WatchedObject]:
         """Of a broker that the operator runs."""
         pod = self._context.broker_pods.latest(key) if isinstance(broker.engine, Embedded) else None
         return () if pod is None else (pod,)
 
-    async def _checked(self, key: Key, broker: BrokerManifest) -> tuple[str, Condition]:
+    async def _check(self, key: Key, broker: BrokerManifest) -> tuple[str, Condition]:
         self._alarms.pop(key, None)
         await self._context.secrets.keep(key, broker.secret_names)
         try:
@@ -208,21 +208,21 @@ class BrokerReconciler:
                 engine = await admin.check()
                 self._alarms[key] = await admin.alarms()
         except NotReachable as error:
-            await self._lose(key)
+            await self._set_unreachable(key)
             return "", Condition(Reason.SECRET_MISSING, str(error))
         except (ValueError, Unsupported) as error:
-            await self._lose(key)
+            await self._set_unreachable(key)
             return "", Condition(Reason.NOT_SUPPORTED, str(error))
         except (Denied, Refused) as error:
-            await self._lose(key)
+            await self._set_unreachable(key)
             return "", Condition(Reason.LOGIN_REFUSED, str(error))
         except (TimeoutError, ProvisioningError) as error:
-            await self._lose(key)
+            await self._set_unreachable(key)
             return "", self._not_reached(key, broker, error)
         if engine.is_too_old:
-            await self._lose(key)
+            await self._set_unreachable(key)
             return str(engine), Condition(Reason.NOT_SUPPORTED, f"{engine} is older than groups need")
-        self._win(key, Reach(admin, access))
+        self._set_reachable(key, Reach(admin, access))
         return ".".join(map(str, engine.version)), Condition(Reason.REACHABLE)
 
     def _not_reached(self, key: Key, broker: BrokerManifest, error: Exception) -> Condition:
@@ -241,21 +241,21 @@ class BrokerReconciler:
         ca = None if engine.ca_secret is None else await named(key, engine.ca_secret)
         return rabbitmq_access(broker, admin, ca)
 
-    def _tried(self, key: Key) -> None:
+    def _mark_checked(self, key: Key) -> None:
         if key not in self._context.checked:
             self._context.checked.add(key)
             self._wake_groups(key)
 
-    def _win(self, key: Key, reach: Reach) -> None:
+    def _set_reachable(self, key: Key, reach: Reach) -> None:
         if self._context.reach.get(key) == reach:
             return
         self._context.reach[key] = reach
         counters = Counters(partial(backlogs, reach.admin), partial(lags, reach.admin))
-        self._context.looks.begin(key, partial(survey, reach.admin, known={}), counters)
+        self._context.surveys.begin(key, partial(survey, reach.admin, known={}), counters)
         self._wake_groups(key)
 
-    async def _lose(self, key: Key) -> None:
-        """Its groups are unknown from now on. The looks go on: they say so, and see it when it is back."""
+    async def _set_unreachable(self, key: Key) -> None:
+        """Its groups are unknown from now on. The surveys go on: they fail until it is back."""
         if self._context.reach.pop(key, None) is not None:
             self._wake_groups(key)
 
@@ -267,8 +267,8 @@ class BrokerReconciler:
         self._checks.pop(key, None)
         self._whole.pop(key, None)
         self._alarms.pop(key, None)
-        await self._lose(key)
-        await self._context.looks.end(key)
+        await self._set_unreachable(key)
+        await self._context.surveys.end(key)
         await self._context.secrets.keep(key, ())
         await self._pool.drop(key)
         self._context.applied.forget(key)
@@ -289,31 +289,31 @@ class BrokerReconciler:
         generation: int,
         version: str = "",
     ) -> None:
-        """`generation`: what the round judged. The manifest may have become another one meanwhile."""
-        world = self._context
-        manifest = world.store.get(BROKER, key)
+        """`generation`: of the manifest that was reconciled. It may have changed meanwhile."""
+        context = self._context
+        manifest = context.store.get(BROKER, key)
         if manifest is None:
             return
         former: dict[str, Any] = manifest.get("status", {})
         conditions = with_stalled(conditions)
-        wanted: dict[str, Any] = {
+        status: dict[str, Any] = {
             "observedGeneration": generation,
-            "groupCount": sum(broker_key(group) == key for group in world.groups()),
+            "groupCount": sum(broker_key(group) == key for group in context.groups()),
             "conditions": merged(
-                former.get("conditions", ()), conditions, generation=generation, now=world.timestamp
+                former.get("conditions", ()), conditions, generation=generation, now=context.timestamp
             ),
         }
         if broker is not None:
-            wanted["engine"] = "Embedded" if isinstance(broker.engine, Embedded) else "RabbitMQ"
+            status["engine"] = "Embedded" if isinstance(broker.engine, Embedded) else "RabbitMQ"
         if version or former.get("version"):
-            wanted["version"] = version or former["version"]
-        if wanted == former:
+            status["version"] = version or former["version"]
+        if status == former:
             return
-        patch = {"status": wanted}
-        answer = await world.cluster.merge(BROKER, key.namespace, key.name, patch, subresource="status")
+        patch = {"status": status}
+        answer = await context.cluster.merge(BROKER, key.namespace, key.name, patch, subresource="status")
         if answer is None:
             return
-        world.store.update(BROKER, answer)
-        world.wrote(BROKER, answer)
-        for one in events_for(former.get("conditions", ()), wanted["conditions"]):
-            world.announce(manifest, type=one.type, reason=one.reason, message=one.message)
+        context.store.update(BROKER, answer)
+        context.on_status_written(BROKER, answer)
+        for one in events_for(former.get("conditions", ()), status["conditions"]):
+            context.announce(manifest, type=one.type, reason=one.reason, message=one.message)

@@ -60,11 +60,11 @@ def rabbitmq_access(
 
 
 def _value(name: str, secret: Mapping[str, Any], key: str) -> str:
-    told = secret.get("data", {}).get(key)
-    if not told:
+    encoded = secret.get("data", {}).get(key)
+    if not encoded:
         raise NotReachable(f"Secret {name} has no {key}")
     try:
-        value = b64decode(told).decode()
+        value = b64decode(encoded).decode()
     except ValueError:
         raise NotReachable(f"{key} of Secret {name} is not text") from None
     return value if key == "ca.crt" else value.rstrip("\r\n")

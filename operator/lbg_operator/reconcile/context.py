@@ -28,7 +28,7 @@ from lbg_operator.status.condition_rules import Unapplied
 log = logging.getLogger("lbg.operator")
 
 PATIENCE_S = 1.0
-"""A fault that has passed by then (a conflict, a connection that is made anew) is nobody's concern."""
+"""A fault that has passed by then (a conflict, a lost connection) is not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,20 @@ class _Rounds:
 
 
 class ApiFailures:
-    """By the object whose round it is. `now` is a monotonic clock in seconds."""
+    """By the object that is reconciled. `now` is a monotonic clock in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._rounds: dict[Key, _Rounds] = {}
 
     def begin(self, owner: Key) -> None:
-        """A round begins: what does not fail in it fails no longer."""
+        """A reconcile begins: what does not fail in it fails no longer."""
         former = self._rounds.get(owner)
         self._rounds[owner] = _Rounds() if former is None else _Rounds(before=former.now)
 
     @contextmanager
     def caught(self, owner: Key, kind: Kind, name: str) -> Iterator[None]:
-        """Catch a ClusterError about this object, so that the round goes on to the others."""
+        """Catch a ClusterError about this object, so that the reconcile goes on with the others."""
         began = self._now()
         try:
             yield
@@ -71,7 +71,7 @@ class ApiFailures:
             rounds.now.setdefault(what, _Failure(error, began if last is None else last.since))
 
     def of(self, owner: Key) -> Unapplied:
-        """The failures of the round that are to be shown by now."""
+        """Failures of the reconcile that have lasted long enough to be shown."""
         shown = [one for one in self._all(owner) if not self._is_young(one)]
 
         def words(error: type[ClusterError]) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class ApiFailures:
         return Unapplied(mistakes=words(Invalid), refusals=words(Forbidden), faults=words(ClusterError))
 
     def words(self, owner: Key, kind: Kind, name: str) -> str:
-        """The API server's about one object, empty where it did what it was asked."""
+        """The API server's error message about one object, empty for none."""
         rounds = self._rounds.get(owner, _Rounds())
         failure = rounds.now.get(f"{kind.kind} {name}")
         return "" if failure is None else str(failure.error)
@@ -124,21 +124,21 @@ class Reach:
 
 @dataclass(slots=True)
 class ReconcileContext:
-    """`wake_group` has a group gone through again soon. `now` is a monotonic clock in seconds, `wall_clock` the
-    time of day for people."""
+    """`wake_group` has a group reconciled soon. `now` is a monotonic clock in seconds, `wall_clock` the time of day for
+    people."""
 
     cluster: Cluster
     settings: OperatorSettings
     store: ObjectCache
     applied: ServerSideApply
-    looks: SurveyCache
+    surveys: SurveyCache
     secrets: SecretCache
     broker_pods: BrokerPods
     autoscaling: MetricsProviders
     announce: Announce
     wake_group: Callable[[Key], None]
-    wrote: Callable[[Kind, WatchedObject], None] = lambda kind, answer: None
-    """Told of each status written, with what the API server answered."""
+    on_status_written: Callable[[Kind, WatchedObject], None] = lambda kind, answer: None
+    """Called after each written status with the API server's answer."""
     reach: dict[Key, Reach] = field(default_factory=dict)
     """By Broker; a broker that cannot be reached has none."""
     checked: set[Key] = field(default_factory=set)
@@ -203,7 +203,7 @@ class ReconcileContext:
             return None
 
     def is_unreadable(self, broker: Key) -> bool:
-        """True if it is there, and its manifest cannot be followed: its own conditions say why."""
+        """True if it exists, and its manifest is invalid: its own conditions have the reason."""
         manifest = self.store.get(BROKER, broker)
         is_there = manifest is not None and "deletionTimestamp" not in manifest["metadata"]
         return is_there and self.broker(broker) is None
@@ -224,7 +224,7 @@ class ReconcileContext:
             if not namesakes:
                 del self._namesakes[former.broker, former.spec.name]
         self.applied.forget(group)
-        self.looks.forget(group)
+        self.surveys.forget(group)
         self.autoscaling.forget(group)
 
 

@@ -82,14 +82,14 @@ def obsolete(
 
     `autoscalers`: the kinds of these that the cluster has, as far as that is known.
     """
-    wanted = {(child["kind"], child["metadata"]["name"]) for child in children}
+    desired = {(child["kind"], child["metadata"]["name"]) for child in children}
     name = group.metadata.name
     possible = [
         (kind, authentication_name(name) if kind is TRIGGER_AUTHENTICATION else name) for kind in autoscalers
     ]
     possible += [(kind, name) for kind in (DEPLOYMENT, BUDGET, NETWORK_POLICY)]
     possible.append((STATEFUL_SET, sessions_name(name)))
-    return [(kind, called) for kind, called in possible if (kind.kind, called) not in wanted]
+    return [(kind, called) for kind, called in possible if (kind.kind, called) not in desired]
 
 
 def workload_of(group: GroupManifest) -> tuple[Kind, Key]:

@@ -21,8 +21,8 @@ from lbg_operator.resources.names import credentials_name, sessions_name
 from lbg_operator.status.conditions import Reason
 
 FINALIZER = "lbg.dev/finalizer"
-NEVER_MADE = "it has no objects on a broker, because it was never provisioned"
-"""The last words about a group for which no change on a broker was begun."""
+NEVER_PROVISIONED = "it has no objects on a broker, because it was never provisioned"
+"""Last message about a group for which no change on a broker was begun."""
 
 
 def has_finalizer(manifest: Mapping[str, Any]) -> bool:
@@ -58,48 +58,48 @@ FOREGROUND = "foregroundDeletion"
 
 
 class GroupDeletion:
-    def __init__(self, world: ReconcileContext, provisioning: Provisioner) -> None:
-        self._context = world
+    def __init__(self, context: ReconcileContext, provisioning: Provisioner) -> None:
+        self._context = context
         self._provisioner = provisioning
-        self._told: set[tuple[Key, str]] = set()
+        self._announced: set[tuple[Key, str]] = set()
         self._owned: set[Key] = set()
-        """Groups of which all that is on the broker is known to be their own."""
+        """Groups whose objects on the broker are known to be all their own."""
         self._began: dict[Key, float] = {}
 
-    async def round(self, key: Key, group: GroupManifest) -> float | None:
-        """Returns in how many seconds to go on, None when it is over. Raises ClusterError."""
+    async def reconcile(self, key: Key, group: GroupManifest) -> float | None:
+        """Returns the seconds until the next step, None when it is over. Raises ClusterError."""
         manifest = self._context.store.get(GROUP, key)
         if manifest is None or not has_finalizer(manifest):
             return None
         if group.deletion_policy == "Retain":
-            return await self.let_go(
+            return await self.remove_finalizer(
                 key, f"queues and user of {group.spec.name} stay on the broker, because of deletionPolicy"
             )
-        if (anothers := self._anothers(group)) is not None:
-            return await self.let_go(key, f"it has no objects on the broker: {anothers}")
-        gone_s = self._since_deletion_s(manifest["metadata"]["deletionTimestamp"])
-        if self._context.store.get(BROKER, broker_key(group)) is None and gone_s >= BROKER_GONE_S:
-            return await self.let_go(
+        if (conflict := self._name_conflict(group)) is not None:
+            return await self.remove_finalizer(key, f"it has no objects on the broker: {conflict}")
+        deleted_for_s = self._since_deletion_s(manifest["metadata"]["deletionTimestamp"])
+        if self._context.store.get(BROKER, broker_key(group)) is None and deleted_for_s >= BROKER_GONE_S:
+            return await self.remove_finalizer(
                 key, f"Broker {broker_key(group)} is gone: {group.spec.name} was not deleted there"
             )
-        is_late = gone_s >= group.drain_timeout_s
+        is_late = deleted_for_s >= group.drain_timeout_s
         reach = self._context.reach.get(broker_key(group))
-        is_made = self._provisioner.was_done(key, group.metadata.uid)
+        is_made = self._provisioner.was_provisioned(key, group.metadata.uid)
         if reach is None:
-            if not is_made and not await self._was_begun(key, manifest):
-                return await self.let_go(key, NEVER_MADE)
-            if is_late and self._was_tried(key, group):
-                return await self.let_go(
+            if not is_made and not await self._may_be_on_broker(key, manifest):
+                return await self.remove_finalizer(key, NEVER_PROVISIONED)
+            if is_late and self._was_broker_tried(key, group):
+                return await self.remove_finalizer(
                     key,
                     f"the broker could not be reached within {group.drain_timeout_s} s: what it has of "
                     f"{group.spec.name} is left there",
                 )
-            if self._was_tried(key, group):
+            if self._was_broker_tried(key, group):
                 why = f"the broker cannot be used now: waiting up to {group.drain_timeout_s} s for it"
-                self._tell(key, "DeletionWaits", why, type="Warning")
+                self._announce_once(key, "DeletionWaits", why, type="Warning")
             return STEP_S
         if not is_made and (why := await self._not_owned(key, group, reach)):
-            return await self.let_go(key, why)
+            return await self.remove_finalizer(key, why)
         if not is_late and not await self._is_drained(key, group):
             return STEP_S
         await self._end_consumers(key)
@@ -107,13 +107,13 @@ class GroupDeletion:
             return STEP_S
         return await self._delete(key, group, reach, is_made=is_made, is_late=is_late)
 
-    async def let_go(self, key: Key, message: str) -> float | None:
-        """Take the finalizer away; what is in the cluster goes with the group, its owner. Raises ClusterError."""
+    async def remove_finalizer(self, key: Key, message: str) -> float | None:
+        """Removes the finalizer; what is in the cluster goes with the group, its owner. Raises ClusterError."""
         manifest = self._context.store.get(GROUP, key)
         if manifest is None:
             return None
         log.info("%s: deleted; %s", key, message)
-        self._told = {one for one in self._told if one[0] != key}
+        self._announced = {one for one in self._announced if one[0] != key}
         self._began.pop(key, None)
         self._owned.discard(key)
         if has_finalizer(manifest):
@@ -124,22 +124,22 @@ class GroupDeletion:
             self._context.announce(manifest, type="Normal", reason="Deleted", message=message)
         return None
 
-    def _was_tried(self, key: Key, group: GroupManifest) -> bool:
+    def _was_broker_tried(self, key: Key, group: GroupManifest) -> bool:
         """True if the broker had its chance: an operator that has just begun has reached none yet, and a group may have
         been deleted long before."""
         began = self._began.setdefault(key, self._context.now())
         return broker_key(group) in self._context.checked or self._context.now() - began >= TRY_S
 
-    def _anothers(self, group: GroupManifest) -> str | None:
+    def _name_conflict(self, group: GroupManifest) -> str | None:
         """Reason why the broker's group of this name is another one, None if it is this one."""
         refusal = refusal_of(group, self._context.broker(broker_key(group)), self._context.namesakes(group))
-        is_never_made = refusal is not None and refusal.reason in (
+        is_conflict = refusal is not None and refusal.reason in (
             Reason.NAME_TAKEN,
             Reason.BROKER_NOT_ALLOWED,
         )
-        return refusal.message if refusal is not None and is_never_made else None
+        return refusal.message if refusal is not None and is_conflict else None
 
-    async def _was_begun(self, key: Key, manifest: WatchedObject) -> bool:
+    async def _may_be_on_broker(self, key: Key, manifest: WatchedObject) -> bool:
         """False if nothing can be on a broker: the Secret of a group's user comes before its first queue.
 
         Raises ClusterError.
@@ -164,22 +164,22 @@ class GroupDeletion:
         return ""
 
     async def _is_drained(self, key: Key, group: GroupManifest) -> bool:
-        """True if nothing waits any more, or nobody is there who could work it off."""
-        self._tell(
+        """True if no messages wait, or there is no consumer that could process them."""
+        self._announce_once(
             key, "Draining", f"members have {group.drain_timeout_s} s to process the remaining messages"
         )
-        self._context.looks.watch(key, broker_key(group), group.spec)
-        look = await self._context.looks.fresh(key)
-        if look is None or look.is_missing:
+        self._context.surveys.watch(key, broker_key(group), group.spec)
+        survey = await self._context.surveys.fresh(key)
+        if survey is None or survey.is_missing:
             return True
-        if look.description is None:
+        if survey.description is None:
             return False
-        there = look.description.spec
-        if there is not None and differences(there, group.spec):
+        existing = survey.description.spec
+        if existing is not None and differences(existing, group.spec):
             return True  # it stays, with what waits in it
-        if not self._context.store.pods(key) and not look.description.members:
+        if not self._context.store.pods(key) and not survey.description.members:
             return True
-        return look.description.lag == 0
+        return survey.description.lag == 0
 
     async def _end_consumers(self, key: Key) -> None:
         for kind, name in (
@@ -192,27 +192,31 @@ class GroupDeletion:
     async def _delete(
         self, key: Key, group: GroupManifest, reach: Reach, *, is_made: bool, is_late: bool
     ) -> float | None:
-        look = self._context.looks.latest(key)
-        left = None if look is None or look.description is None else look.description.lag
+        survey = self._context.surveys.latest(key)
+        left = None if survey is None or survey.description is None else survey.description.lag
         try:
             async with asyncio.timeout(LIMIT_S):
                 await delete_own(reach.admin, group.spec, is_made=is_made, force=is_late)
         except (GroupNotFound, GroupDiffers, NotOwned) as error:
-            return await self.let_go(key, _left(group, error))
+            return await self.remove_finalizer(key, _left(group, error))
         except (TimeoutError, ProvisioningError) as error:
             why = str(error) or f"the broker did not finish within {LIMIT_S:g} s"
             if is_late and not isinstance(error, StillInUse):
-                return await self.let_go(key, f"{group.spec.name} could not be deleted on the broker: {why}")
-            self._tell(key, "DeletionWaits", why, type="Warning")
+                return await self.remove_finalizer(
+                    key, f"{group.spec.name} could not be deleted on the broker: {why}"
+                )
+            self._announce_once(key, "DeletionWaits", why, type="Warning")
             return STEP_S
-        said = "" if not left else f"; {left} waiting messages were deleted with it"
-        return await self.let_go(key, f"queues and user of {group.spec.name} are deleted on the broker{said}")
+        details = "" if not left else f"; {left} waiting messages were deleted with it"
+        return await self.remove_finalizer(
+            key, f"queues and user of {group.spec.name} are deleted on the broker{details}"
+        )
 
-    def _tell(self, key: Key, reason: str, message: str, *, type: str = "Normal") -> None:
-        """Once for each reason."""
+    def _announce_once(self, key: Key, reason: str, message: str, *, type: str = "Normal") -> None:
+        """Announces once for each reason."""
         manifest = self._context.store.get(GROUP, key)
-        if manifest is not None and (key, reason) not in self._told:
-            self._told.add((key, reason))
+        if manifest is not None and (key, reason) not in self._announced:
+            self._announced.add((key, reason))
             self._context.announce(manifest, type=type, reason=reason, message=message)
 
     def _since_deletion_s(self, timestamp: str) -> float:
@@ -220,7 +224,7 @@ class GroupDeletion:
 
 
 def _left(group: GroupManifest, error: GroupNotFound | GroupDiffers | NotOwned) -> str:
-    """The last words about a group that has nothing of its own on the broker."""
+    """Last message about a group that has nothing of its own on the broker."""
     name = group.spec.name
     match error:
         case GroupDiffers():

@@ -1,11 +1,11 @@
 """Lag of groups, counted every two seconds while it is above 0 or changes.
 
-Surveys (`survey_cache`) are shared and half a minute apart: they listen to members, which costs most of what a look
-costs. Counts listen to nobody on the embedded broker. On RabbitMQ they go by AMQP, which counts now, where the
+Surveys (`survey_cache`) are shared and half a minute apart: they listen to members, which costs most of what a survey
+costs. Counts listen to no members on the embedded broker. On RabbitMQ they go by AMQP, which counts now, where the
 management API counts every five seconds.
 
-Groups at rest are asked for what waits in their queues, all of a broker at once. How often follows from how long that
-takes, so that hundreds of groups cost no more than a few, and a broker that is slow is asked less.
+The waiting messages of groups at rest are read for all groups of a broker at once. How often follows from how long
+that takes, so that hundreds of groups cost no more than a few, and a slow broker gets fewer requests.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from lbg_operator.reconcile.object_cache import Key
 
 log = logging.getLogger("lbg.operator")
 
-EVERY_S = 2.0
-SELDOM_S = 30.0
-"""Surveys come as often as that: a count that would come later is left to them."""
+COUNT_INTERVAL_S = 2.0
+COUNT_INTERVAL_MAX_S = 30.0
+"""Surveys come that often: a count that would come later is left to them."""
 REST_SHARE, BUSY_SHARE = 0.01, 0.1
 """The part of the time that counting takes at most: of groups at rest, and of those that are behind."""
 LIMIT_S = 20.0
 FAILED_S = 10.0
-"""Until the next count after one that failed. The surveys say what is wrong."""
-TOLD_PER_S = 5.0
-"""Groups whose new number is worth a round and a write of a status, in a second, over all."""
+"""Until the next count after one that failed. The surveys report what is wrong."""
+REPORTS_PER_S = 5.0
+"""Groups that are reconciled for a new number in a second, over all: each is a write of a status."""
 
 Counts = Mapping[str, int | Unknown]
 Counter = Callable[[Mapping[str, GroupSpec]], Awaitable[Counts]]
@@ -68,142 +68,146 @@ class _Broker:
 
 
 class LagCounts:
-    """`told` is called with a group whose number is another one, as often as `quiet_s` allows.
+    """`on_change` is called with a group whose number has changed, as often as `quiet_s` allows.
 
-    `joined_or_left` is called with a group that has another number of consumers: its members rebalance.
+    `on_consumers_changed` is called with a group whose number of consumers has changed: its members rebalance.
     """
 
     def __init__(
         self,
-        told: Callable[[Key], None],
+        on_change: Callable[[Key], None],
         *,
         now: Callable[[], float],
         timestamp: Callable[[], str],
-        joined_or_left: Callable[[Key], None] = lambda group: None,
+        on_consumers_changed: Callable[[Key], None] = lambda group: None,
     ) -> None:
-        self._told = told
-        self._joined_or_left = joined_or_left
+        self._on_change = on_change
+        self._on_consumers_changed = on_consumers_changed
         self._now = now
         self._timestamp = timestamp
         self._brokers: dict[Key, _Broker] = {}
         self._latest: dict[Key, Count] = {}
-        self._told_at: dict[Key, float] = {}
-        self._untold: set[Key] = set()
+        self._reported_at: dict[Key, float] = {}
+        self._unreported: set[Key] = set()
 
     @property
     def quiet_s(self) -> float:
         """The least time between two writes of a status for its numbers alone."""
-        behind = sum(len(one.behind) for one in self._brokers.values())
-        return min(max(behind / TOLD_PER_S, EVERY_S), SELDOM_S)
+        behind = sum(len(state.behind) for state in self._brokers.values())
+        return min(max(behind / REPORTS_PER_S, COUNT_INTERVAL_S), COUNT_INTERVAL_MAX_S)
 
     def begin(self, broker: Key, counters: Counters) -> None:
-        one = self._brokers.setdefault(broker, _Broker(counters))
-        one.counters = counters
-        if one.task is None:
-            one.task = asyncio.create_task(self._run(one), name=f"lags at {broker}")
+        state = self._brokers.setdefault(broker, _Broker(counters))
+        state.counters = counters
+        if state.task is None:
+            state.task = asyncio.create_task(self._run(state), name=f"lags at {broker}")
 
     async def end(self, broker: Key) -> None:
-        one = self._brokers.pop(broker, None)
-        if one is None:
+        state = self._brokers.pop(broker, None)
+        if state is None:
             return
-        for group in tuple(one.specs):
-            self._forget(one, group)
-        if one.task is not None:
-            one.task.cancel()
-            await asyncio.gather(one.task, return_exceptions=True)
+        for group in tuple(state.specs):
+            self._forget(state, group)
+        if state.task is not None:
+            state.task.cancel()
+            await asyncio.gather(state.task, return_exceptions=True)
 
     async def close(self) -> None:
         for broker in tuple(self._brokers):
             await self.end(broker)
 
     def watch(self, group: Key, broker: Key, spec: GroupSpec) -> None:
-        if (one := self._brokers.get(broker)) is not None:
-            one.specs[group] = spec
+        if (state := self._brokers.get(broker)) is not None:
+            state.specs[group] = spec
 
     def forget(self, group: Key) -> None:
-        for one in self._brokers.values():
-            if group in one.specs:
-                self._forget(one, group)
+        for state in self._brokers.values():
+            if group in state.specs:
+                self._forget(state, group)
 
     def latest(self, group: Key) -> Count | None:
         """The last count of a group that is, or was, behind."""
         return self._latest.get(group)
 
     def surveyed(self, group: Key, broker: Key, lag: int | None) -> None:
-        """Takes the counts of a survey, which on RabbitMQ knows of what is with consumers and the backlog does not."""
-        one = self._brokers.get(broker)
-        if one is not None and group in one.specs and lag:
-            one.behind.add(group)
+        """Takes the counts of a survey, which on RabbitMQ include messages in flight and the backlog does not."""
+        state = self._brokers.get(broker)
+        if state is not None and group in state.specs and lag:
+            state.behind.add(group)
 
-    async def _run(self, one: _Broker) -> None:
-        pause_s = EVERY_S
+    async def _run(self, state: _Broker) -> None:
+        pause_s = COUNT_INTERVAL_S
         while True:
             await asyncio.sleep(pause_s)
             began = self._now()
             try:
                 async with asyncio.timeout(LIMIT_S):
-                    await self._count(one)
+                    await self._count(state)
                 took_s = self._now() - began
-                pause_s = max(EVERY_S, took_s / BUSY_SHARE) - took_s
+                pause_s = max(COUNT_INTERVAL_S, took_s / BUSY_SHARE) - took_s
             except (TimeoutError, ProvisioningError) as error:
                 log.debug("lags are unknown: %s", error or "no answer")
                 pause_s = FAILED_S
             except Exception:  # a bug of ours: the surveys go on
                 log.exception("counting lags failed")
                 pause_s = FAILED_S
-            self._tell()
+            self._report()
 
-    async def _count(self, one: _Broker) -> None:
+    async def _count(self, state: _Broker) -> None:
         began = self._now()
-        if began >= one.rest_at:
-            specs = dict(one.specs)
-            found = await one.counters.backlogs({spec.name: spec for spec in specs.values()}) if specs else {}
-            one.rest_at = began + min(max(EVERY_S, (self._now() - began) / REST_SHARE), SELDOM_S)
+        if began >= state.rest_at:
+            specs = dict(state.specs)
+            backlogs = (
+                await state.counters.backlogs({spec.name: spec for spec in specs.values()}) if specs else {}
+            )
+            state.rest_at = began + min(
+                max(COUNT_INTERVAL_S, (self._now() - began) / REST_SHARE), COUNT_INTERVAL_MAX_S
+            )
             for group, spec in specs.items():
-                if one.specs.get(group) == spec and (seen := found.get(spec.name)) is not None:
-                    self._found(one, group, seen)
-        behind = {group: one.specs[group] for group in one.behind}
+                if state.specs.get(group) == spec and (backlog := backlogs.get(spec.name)) is not None:
+                    self._record_backlog(state, group, backlog)
+        behind = {group: state.specs[group] for group in state.behind}
         if not behind:
             return
-        lags = await one.counters.lags({spec.name: spec for spec in behind.values()})
+        lags = await state.counters.lags({spec.name: spec for spec in behind.values()})
         for group, spec in behind.items():
-            if one.specs.get(group) == spec:
-                self._take(one, group, lags.get(spec.name, UNKNOWN))
+            if state.specs.get(group) == spec:
+                self._record_lag(state, group, lags.get(spec.name, UNKNOWN))
 
-    def _found(self, one: _Broker, group: Key, seen: Backlog) -> None:
-        if _is_some(seen.messages):
-            one.behind.add(group)
-        if isinstance(seen.consumers, int):
-            former = one.consumers.get(group, seen.consumers)
-            one.consumers[group] = seen.consumers
-            if former != seen.consumers:
-                self._joined_or_left(group)
+    def _record_backlog(self, state: _Broker, group: Key, backlog: Backlog) -> None:
+        if _is_some(backlog.messages):
+            state.behind.add(group)
+        if isinstance(backlog.consumers, int):
+            former = state.consumers.get(group, backlog.consumers)
+            state.consumers[group] = backlog.consumers
+            if former != backlog.consumers:
+                self._on_consumers_changed(group)
 
-    def _take(self, one: _Broker, group: Key, lag: int | Unknown) -> None:
+    def _record_lag(self, state: _Broker, group: Key, lag: int | Unknown) -> None:
         last = self._latest.pop(group, None)
         if lag is not UNKNOWN:
             self._latest[group] = Count(self._now(), self._timestamp(), lag)
         is_other = (last.lag if last is not None else UNKNOWN) != lag
         if is_other:
-            self._untold.add(group)
+            self._unreported.add(group)
         elif lag == 0:
-            one.behind.discard(group)
+            state.behind.discard(group)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         now, quiet_s = self._now(), self.quiet_s
-        for group in tuple(self._untold):
-            if now - self._told_at.get(group, -SELDOM_S) >= quiet_s:
-                self._untold.discard(group)
-                self._told_at[group] = now
-                self._told(group)
+        for group in tuple(self._unreported):
+            if now - self._reported_at.get(group, -COUNT_INTERVAL_MAX_S) >= quiet_s:
+                self._unreported.discard(group)
+                self._reported_at[group] = now
+                self._on_change(group)
 
-    def _forget(self, one: _Broker, group: Key) -> None:
-        one.specs.pop(group, None)
-        one.behind.discard(group)
-        one.consumers.pop(group, None)
-        self._untold.discard(group)
+    def _forget(self, state: _Broker, group: Key) -> None:
+        state.specs.pop(group, None)
+        state.behind.discard(group)
+        state.consumers.pop(group, None)
+        self._unreported.discard(group)
         self._latest.pop(group, None)
-        self._told_at.pop(group, None)
+        self._reported_at.pop(group, None)
 
 
 def _is_some(backlog: int | Unknown) -> bool:

@@ -35,8 +35,8 @@ from lbg_operator.settings import OperatorSettings
 
 log = logging.getLogger("lbg.operator")
 
-LOOK_EVERY_S = 30.0
-FIRST_LOOK_AGAIN_S = 2.0
+REFRESH_INTERVAL_S = 30.0
+FIRST_REFRESH_RETRY_S = 2.0
 KEDA_FORBIDDEN = (
     "KEDA is in this cluster, and the operator may not list ScaledObjects and TriggerAuthentications: run helm "
     "upgrade, which grants it where KEDA is"
@@ -44,9 +44,9 @@ KEDA_FORBIDDEN = (
 
 
 class MetricsProviders:
-    """`standing`: of the metrics API, None until it has a certificate.
+    """`serving_config`: of the metrics API, None until it has a certificate.
 
-    `provider` is None until the first look that did not fail: until then autoscalers stay as they are.
+    `provider` is None until the first refresh that did not fail: until then autoscalers stay as they are.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class MetricsProviders:
         settings: OperatorSettings,
         store: ObjectCache,
         *,
-        standing: Callable[[], ServingConfig | None],
+        serving_config: Callable[[], ServingConfig | None],
         wake_group: Callable[[Key], None],
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._store = store
         self._wake_group = wake_group
-        self._ours = Service(settings.namespace, settings.service)
-        self._standing = standing
+        self._service = Service(settings.namespace, settings.service)
+        self._serving_config = serving_config
         self.provider: Provider | None = None
         self.has_keda = False
         self._is_keda_hidden = False
@@ -72,13 +72,13 @@ class MetricsProviders:
         """The uids of groups that nothing was made for when KEDA's objects could not be listed."""
 
     @property
-    def ailment(self) -> str:
+    def problem(self) -> str:
         """Problem that keeps lag from autoscalers, empty for none."""
         return "" if self.provider is None else self.provider.message
 
-    def ailment_of(self, group: GroupManifest) -> str:
-        """The same for one group, also where nobody knows who scales it."""
-        return KEDA_FORBIDDEN if self._may_be_keda_s(group) else self.ailment
+    def problem_of(self, group: GroupManifest) -> str:
+        """The same for one group, also where its autoscaler is unknown."""
+        return KEDA_FORBIDDEN if self._may_have_scaled_object(group) else self.problem
 
     def forget(self, group: Key) -> None:
         self._new.pop(group, None)
@@ -90,47 +90,47 @@ class MetricsProviders:
             return ()
         return (AUTOSCALER, SCALED_OBJECT, TRIGGER_AUTHENTICATION) if self.has_keda else (AUTOSCALER,)
 
-    async def look(self) -> bool:
+    async def refresh(self) -> bool:
         """True if the provider is another one than before. Raises ClusterError."""
-        before = self.provider
+        former = self.provider
         has_keda = await self._cluster.serves(KEDA_API_VERSION)
         api_service = await self._cluster.read(API_SERVICE, None, API_SERVICE_NAME)
         provider = provider_of(
-            self._settings.metrics, ours=self._ours, api_service=api_service, has_keda=has_keda
+            self._settings.metrics, ours=self._service, api_service=api_service, has_keda=has_keda
         )
         is_hidden = False
         if has_keda:
             try:
-                await self._look_at_keda()
+                await self._list_keda_objects()
             except Forbidden:  # the chart grants it where KEDA is when the chart is installed or upgraded
                 has_keda, is_hidden = False, True
                 if isinstance(provider, Keda):
                     provider = Missing(KEDA_FORBIDDEN)
         self.has_keda, self._is_keda_hidden, self.provider = has_keda, is_hidden, provider
-        return self.provider != before
+        return self.provider != former
 
-    async def _look_at_keda(self) -> None:
+    async def _list_keda_objects(self) -> None:
         """Its objects are not watched, as its kinds come and go with it: two lists for all groups."""
         for kind in (SCALED_OBJECT, TRIGGER_AUTHENTICATION):
             changed = await relisted(self._cluster, self._store, kind, OURS, self._settings.watched)
             for group in filter(None, map(group_of, changed)):
                 self._wake_group(group)
 
-    async def try_look(self) -> bool:
-        """The same; a look that fails changes nothing."""
+    async def try_refresh(self) -> bool:
+        """The same; a refresh that fails changes nothing."""
         try:
-            is_new = await self.look()
+            is_new = await self.refresh()
         except ClusterError as error:
             log.warning("the provider of metrics is unknown: %s", error)
             return False
         if is_new:
-            log.info("metrics: %s %s", type(self.provider).__name__, self.ailment)
+            log.info("metrics: %s %s", type(self.provider).__name__, self.problem)
         return is_new
 
-    async def keep_looking(self, changed: Callable[[], None]) -> None:
+    async def refresh_regularly(self, changed: Callable[[], None]) -> None:
         while True:
-            await asyncio.sleep(FIRST_LOOK_AGAIN_S if self.provider is None else LOOK_EVERY_S)
-            if await self.try_look():
+            await asyncio.sleep(FIRST_REFRESH_RETRY_S if self.provider is None else REFRESH_INTERVAL_S)
+            if await self.try_refresh():
                 changed()
 
     def scalers_of(self, group: GroupManifest) -> list[Object]:
@@ -140,18 +140,18 @@ class MetricsProviders:
         """
         if self.provider is None:
             return []
-        if self._may_be_keda_s(group):
-            return self._tokens_left(group)
+        if self._may_have_scaled_object(group):
+            return self._tokens_in_use(group)
         if not isinstance(self.provider, Keda):
             autoscaler = autoscaler_of(group)
             return [] if autoscaler is None else [autoscaler]
-        scaled = scaled_object_of(group, url=self._ours.url)
+        scaled = scaled_object_of(group, url=self._service.url)
         if scaled is None:
             return []
         return [*self._tokens_of(group), authentication_of(group), scaled]
 
-    def _may_be_keda_s(self, group: GroupManifest) -> bool:
-        """True if the group may have a ScaledObject that nobody can look at now: an autoscaler beside it would set the
+    def _may_have_scaled_object(self, group: GroupManifest) -> bool:
+        """True if the group may have a ScaledObject that cannot be read now: an autoscaler beside it would set the
         same replicas. So a group that has no HorizontalPodAutoscaler gets none, unless nothing was ever made for it.
         """
         if not self._is_keda_hidden or group.scaling is None:
@@ -168,7 +168,7 @@ class MetricsProviders:
         self._new[key] = metadata.uid
         return False
 
-    def _tokens_left(self, group: GroupManifest) -> list[Object]:
+    def _tokens_in_use(self, group: GroupManifest) -> list[Object]:
         """The Secret that KEDA reads for a ScaledObject that may be there: it is not made where there is none."""
         metadata = group.metadata
         secret = Key(metadata.namespace, authentication_name(metadata.name))
@@ -179,17 +179,17 @@ class MetricsProviders:
     def _tokens_of(self, group: GroupManifest) -> list[Object]:
         """The Secret that KEDA reads. While the operator has no certificate yet, one of its former life stays as it
         is."""
-        standing, metadata = self._standing(), group.metadata
-        if standing is None:
+        config, metadata = self._serving_config(), group.metadata
+        if config is None:
             return []
-        token = token_for(standing.token_key, metadata.namespace, metadata.name)
-        return [token_secret_of(group, token=token, ca_pem=standing.certificate.ca_pem)]
+        token = token_for(config.token_key, metadata.namespace, metadata.name)
+        return [token_secret_of(group, token=token, ca_pem=config.certificate.ca_pem)]
 
     def keda_status(self, group: GroupManifest) -> Mapping[str, Any] | None:
         """Status of KEDA's ScaledObject, in a HorizontalPodAutoscaler's words; None without one."""
         if group.scaling is None or not isinstance(self.provider, Keda):
             return None
         scaled = self._store.get(SCALED_OBJECT, Key(group.metadata.namespace, group.metadata.name))
-        said = {one["type"]: one for one in (scaled or {}).get("status", {}).get("conditions", ())}
-        ready = said.get("Ready")
+        by_type = {one["type"]: one for one in (scaled or {}).get("status", {}).get("conditions", ())}
+        ready = by_type.get("Ready")
         return None if ready is None else {"conditions": [{**ready, "type": "ScalingActive"}]}

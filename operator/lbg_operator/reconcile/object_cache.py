@@ -30,13 +30,13 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class ObjectCache:
-    """Groups and brokers as they are; of pods and of what the operator made, what is asked of it later."""
+    """Groups and brokers as they are; of pods and of the operator's objects, the fields that are read later."""
 
     _seen: dict[Kind, dict[Key, WatchedObject]] = field(default_factory=dict)
     _pods: dict[Key, dict[str, WatchedObject]] = field(default_factory=dict)
 
     def put(self, kind: Kind, seen: WatchedObject) -> None:
-        """Unless it is older than what is known: what a request was answered comes before the watch tells of it."""
+        """Unless it is older than the cached one: the answer to a request comes before the watch reports the change."""
         key = Key.of(seen)
         if kind is POD:
             if (group := group_of(seen)) is not None:
@@ -49,7 +49,7 @@ class ObjectCache:
             known[key] = _shared(kept, known.get(key))
 
     def update(self, kind: Kind, answer: WatchedObject) -> None:
-        """The same with what a request was answered, unless the watch told meanwhile that the object is gone."""
+        """The same with the answer to a request, unless the watch reported meanwhile that the object is gone."""
         if self.get(kind, Key.of(answer)) is not None:
             self.put(kind, answer)
 
@@ -93,11 +93,11 @@ def version_of(seen: WatchedObject) -> str:
     """A fingerprint of what an object should be: not of its status, which changes the resourceVersion,
     but of its labels and owners, which change no generation."""
     metadata = seen["metadata"]
-    wanted = metadata.get("generation")
-    if wanted is None:
-        wanted = {name: value for name, value in seen.items() if name not in ("metadata", "status")}
-    told = (wanted, metadata.get("labels"), metadata.get("ownerReferences"))
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    spec_version = metadata.get("generation")
+    if spec_version is None:
+        spec_version = {name: value for name, value in seen.items() if name not in ("metadata", "status")}
+    content = (spec_version, metadata.get("labels"), metadata.get("ownerReferences"))
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _is_older(seen: WatchedObject, known: WatchedObject) -> bool:
@@ -110,13 +110,13 @@ def _age_of(seen: WatchedObject) -> int:
 
 
 def _unmanaged(seen: WatchedObject) -> WatchedObject:
-    """Without who owns which field, which is as large as the rest and asked for by nobody."""
+    """Without `managedFields`, which are as large as the rest and are never read."""
     metadata = {name: value for name, value in seen["metadata"].items() if name != "managedFields"}
     return {**seen, "metadata": metadata}
 
 
 def _trimmed(seen: WatchedObject, *, with_data: bool = False) -> WatchedObject:
-    """Without what nobody asks for: five hundred Deployments with their templates are memory."""
+    """Without the fields that are never read: five hundred Deployments with their templates are memory."""
     metadata = seen["metadata"]
     kept = ("namespace", "name", "uid", "resourceVersion", "labels", "annotations", "deletionTimestamp")
     return {
@@ -170,8 +170,8 @@ async def gone(
     Raises ClusterError.
     """
     before = tuple(store.all(kind))
-    there = {Key.of(seen) for seen in await listed(cluster, kind, selector, namespaces)}
-    return _left(store, kind, before, there)
+    existing = {Key.of(seen) for seen in await listed(cluster, kind, selector, namespaces)}
+    return _left(store, kind, before, existing)
 
 
 async def relisted(
@@ -182,23 +182,23 @@ async def relisted(
     Raises ClusterError.
     """
     before = tuple(store.all(kind))
-    there = await listed(cluster, kind, selector, namespaces)
-    left = _left(store, kind, before, {Key.of(seen) for seen in there})
+    existing = await listed(cluster, kind, selector, namespaces)
+    left = _left(store, kind, before, {Key.of(seen) for seen in existing})
     for seen in left:
         store.drop(kind, seen)
     known = dict(store.all(kind))
-    for seen in there:
+    for seen in existing:
         store.put(kind, seen)
     now = dict(store.all(kind))
     return [*left, *(seen for key, seen in now.items() if _gist(known.get(key)) != _gist(seen))]
 
 
 def _left(
-    store: ObjectCache, kind: Kind, before: Sequence[tuple[Key, WatchedObject]], there: set[Key]
+    store: ObjectCache, kind: Kind, before: Sequence[tuple[Key, WatchedObject]], existing: set[Key]
 ) -> list[WatchedObject]:
     """Without what was changed while the list was under way: it is newer than the list."""
     known = dict(store.all(kind))
-    return [seen for key, seen in before if key not in there and known.get(key) is seen]
+    return [seen for key, seen in before if key not in existing and known.get(key) is seen]
 
 
 def _gist(seen: WatchedObject | None) -> tuple[object, object] | None:

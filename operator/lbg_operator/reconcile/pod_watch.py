@@ -16,9 +16,9 @@ from lbg_operator.status.pods import MISSING_AFTER_S, are_missing, missing
 
 log = logging.getLogger("lbg.operator")
 
-AGAIN_S = 1.0
+RETRY_S = 1.0
 """Between the end of a watch and the next one, which begins with a list."""
-AGAIN_MAX_S = 30.0
+RETRY_MAX_S = 30.0
 """The same after failures, which double it."""
 
 
@@ -37,7 +37,7 @@ class Shortages:
         return missing(workload, self._since.setdefault(owner, now), now)
 
     def due_in_s(self, owner: Key, *, now: float) -> float:
-        """In how many seconds there will be more to say; infinity for never."""
+        """In how many seconds the message will change; infinity for never."""
         left_s = self._since.get(owner, float("-inf")) + MISSING_AFTER_S - now
         return left_s if left_s > 0 else float("inf")
 
@@ -54,7 +54,7 @@ class _Watched:
 class BrokerPods:
     """Each pod is watched by its name: it has labels that consumers' pods have not, and the other way round.
 
-    `changed` is told of each Broker whose pod's status is another one than it was.
+    `changed` is called with each Broker whose pod's status has changed.
     """
 
     def __init__(self, cluster: Cluster, *, changed: Callable[[Key], None]) -> None:
@@ -63,7 +63,7 @@ class BrokerPods:
         self._watched: dict[Key, _Watched] = {}
 
     def latest(self, broker: Key) -> WatchedObject | None:
-        """Its pod as it was last seen; None while there is none, or nobody knows. From the first time on it is
+        """Its pod as it was last seen; None while there is none, or it is unknown. From the first call on it is
         watched."""
         one = self._watched.get(broker)
         if one is None:
@@ -81,20 +81,20 @@ class BrokerPods:
             await self.forget(broker)
 
     async def _follow(self, broker: Key) -> None:
-        again_s = AGAIN_S
+        retry_s = RETRY_S
         while True:
             try:
                 watch = self._cluster.watch(POD, broker.namespace, f"{broker.name}-0")
                 async with aclosing(watch):
                     async for seen in watch:
-                        again_s = AGAIN_S
+                        retry_s = RETRY_S
                         self._take(broker, seen)
             except ClusterError as error:
-                log.warning("%s; again in %g s", error, again_s)
-                await asyncio.sleep(again_s)
-                again_s = min(2 * again_s, AGAIN_MAX_S)
+                log.warning("%s; again in %g s", error, retry_s)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, RETRY_MAX_S)
             else:
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
     def _take(self, broker: Key, pod: dict[str, Any] | None) -> None:
         one = self._watched.get(broker)

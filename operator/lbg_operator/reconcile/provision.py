@@ -19,16 +19,16 @@ from lbg_operator.resources.credentials import AUTHORITY, Login, credentials_of,
 from lbg_operator.resources.names import attributes_name, credentials_name
 
 LIMIT_S = 30.0
-"""For one group's changes on a broker. What is left undone is done in the next round."""
+"""For one group's changes on a broker. What is left undone is done in the next reconcile."""
 
 CHECK_AFTER_S = 600.0
 """Objects that no survey shows (permissions, policies, bindings) are compared again after this long,"""
 CHECK_EVERY_S = 4.0
 """and of hundreds of groups one in so many seconds: a comparison costs 12 ms here and 23 ms of the broker's CPU."""
-MADE_AT_ONCE = 8
+PROVISIONED_AT_ONCE = 8
 """Groups of one broker. More would not be made sooner, but each so slowly that none is done within its limit."""
 TURN_S = 240.0
-"""Seconds that a group waits for its turn. A round of five minutes is taken for one that hangs (`STUCK_S`)."""
+"""Seconds that a group waits for its turn. A reconcile of five minutes is taken for one that hangs (`STUCK_S`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,34 +39,34 @@ class _Done:
 
 
 class Provisioner:
-    """Remembers for each group what it last brought about, so that a round with nothing new asks the broker nothing."""
+    """Remembers what it last provisioned for each group: a reconcile without changes sends the broker nothing."""
 
-    def __init__(self, world: ReconcileContext) -> None:
-        self._context = world
+    def __init__(self, context: ReconcileContext) -> None:
+        self._context = context
         self._done: dict[Key, _Done] = {}
-        self._turns: dict[Key, asyncio.Semaphore] = {}
+        self._slots: dict[Key, asyncio.Semaphore] = {}
         self._logins: dict[Key, Login] = {}
         """Contents of the Secret of each group's user when the group was last seen whole, or since the broker cannot be
         used."""
 
-    def is_done(self, group: Key) -> bool:
+    def is_provisioned(self, group: Key) -> bool:
         """True if the group was once seen whole; it may need repair since."""
         return group in self._done
 
-    def was_done(self, group: Key, uid: str) -> bool:
+    def was_provisioned(self, group: Key, uid: str) -> bool:
         """The same, also by an operator of before: a group's ConfigMap is made once it is whole, and goes with it."""
         shared = self._context.store.get(CONFIG_MAP, Key(group.namespace, attributes_name(group.name)))
-        return self.is_done(group) or (shared is not None and uid in shared["owners"])
+        return self.is_provisioned(group) or (shared is not None and uid in shared["owners"])
 
-    def has_given(self, group: GroupManifest) -> bool:
+    def has_credentials(self, group: GroupManifest) -> bool:
         """True if the Secret of the group's user has the fields that its pods read.
 
         It follows the Broker's manifest once the broker was reached as that says; pods wait for it.
         """
         metadata = group.metadata
         secret = self._context.store.get(SECRET, Key(metadata.namespace, credentials_name(metadata.name)))
-        wanted = self._context.has_authority(broker_key(group))
-        return secret is not None and (AUTHORITY in secret["data"]) == wanted
+        needs_ca = self._context.has_authority(broker_key(group))
+        return secret is not None and (AUTHORITY in secret["data"]) == needs_ca
 
     def forget(self, group: Key) -> None:
         self._done.pop(group, None)
@@ -80,7 +80,7 @@ class Provisioner:
         """
         key = Key(group.metadata.namespace, group.metadata.name)
         name = credentials_name(key.name)
-        if not self.was_done(key, group.metadata.uid):
+        if not self.was_provisioned(key, group.metadata.uid):
             return True
         seen = self._context.store.get(SECRET, Key(key.namespace, name))
         if seen is not None:
@@ -97,17 +97,17 @@ class Provisioner:
             self._context.announce(about, type="Normal", reason="Repaired", message=message)
         return True
 
-    async def bring_about(self, group: GroupManifest, reach: Reach) -> ProvisioningError | None:
+    async def provision(self, group: GroupManifest, reach: Reach) -> ProvisioningError | None:
         """Creates the group on its broker, and returns the failure if there is one. Raises ClusterError."""
         key = Key(group.metadata.namespace, group.metadata.name)
         if self._is_settled(key, group, reach):
             return None
         login = await self._login(group, reach)
         await self._context.applied.apply(key, credentials_of(group, login), now=self._context.now())
-        turns = self._turns.setdefault(broker_key(group), asyncio.Semaphore(MADE_AT_ONCE))
+        slots = self._slots.setdefault(broker_key(group), asyncio.Semaphore(PROVISIONED_AT_ONCE))
         try:
             async with asyncio.timeout(TURN_S):
-                await turns.acquire()
+                await slots.acquire()
         except TimeoutError:
             return Unreachable(f"group {group.spec.name} waits until other groups are provisioned")
         try:
@@ -118,14 +118,14 @@ class Provisioner:
         except ProvisioningError as error:
             return error
         finally:
-            turns.release()
+            slots.release()
         self._done[key] = _Done(group.spec, reach, self._context.now())
         self._logins[key] = login
-        self._context.looks.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)
+        self._context.surveys.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)
         changes = [str(one) for one in created.changes if not isinstance(one, PutUser) or one.is_new]
         if changes:
-            self._context.looks.soon(key)
-            self._tell(key, was_there=created.was_there, changes=changes)
+            self._context.surveys.soon(key)
+            self._announce_changes(key, was_there=created.was_there, changes=changes)
         return None
 
     def _is_settled(self, key: Key, group: GroupManifest, reach: Reach) -> bool:
@@ -136,20 +136,20 @@ class Provisioner:
             return False
         if not self._context.applied.is_untouched(key, SECRET, credentials_name(group.metadata.name)):
             return False
-        look = self._context.looks.latest(key)
-        if look is None or look.at <= done.at:
+        survey = self._context.surveys.latest(key)
+        if survey is None or survey.at <= done.at:
             return True
-        return not look.is_missing and (look.description is None or look.description.is_whole)
+        return not survey.is_missing and (survey.description is None or survey.description.is_whole)
 
     async def _login(self, group: GroupManifest, reach: Reach) -> Login:
         """The password that the Secret has, or a new one: it is written down before the broker knows it."""
         name = credentials_name(group.metadata.name)
         secret = await self._context.secrets.own(group.metadata.namespace, name)
-        told = (secret or {}).get("data", {}).get("password")
-        password = b64decode(told).decode() if told else secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
+        encoded = (secret or {}).get("data", {}).get("password")
+        password = b64decode(encoded).decode() if encoded else secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
         return Login(group.spec.client_username, password, reach.access.uris, reach.access.ca)
 
-    def _tell(self, key: Key, *, was_there: bool, changes: list[str]) -> None:
+    def _announce_changes(self, key: Key, *, was_there: bool, changes: list[str]) -> None:
         about = self._context.store.get(GROUP, key)
         if about is None:
             return

@@ -56,4 +56,4 @@ class Schedules:
 
 
 SOON_S = 0.01
-"""A change that came during a round."""
+"""A change that came during a reconcile."""

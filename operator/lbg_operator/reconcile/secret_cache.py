@@ -20,15 +20,15 @@ from lbg_operator.reconcile.object_cache import Key, ObjectCache, WatchedObject
 
 log = logging.getLogger("lbg.operator")
 
-AGAIN_S = 1.0
+RETRY_S = 1.0
 """Between the end of a watch and the next one, which begins with a list."""
-AGAIN_MAX_S = 30.0
+RETRY_MAX_S = 30.0
 """The same after failures, which double it."""
 
 
 @dataclass(slots=True)
 class _Named:
-    """`seen` is None while there is no such Secret; `failure`: why nobody knows, of one that was never seen."""
+    """`seen` is None while there is no such Secret; `failure`: why one that was never seen is unknown."""
 
     owners: set[Key] = field(default_factory=set)
     seen: WatchedObject | None = None
@@ -38,7 +38,7 @@ class _Named:
 
 
 class SecretCache:
-    """`changed` is told of each Broker whose Secret is another one than it was."""
+    """`changed` is called with each Broker whose Secret has changed."""
 
     def __init__(self, cluster: Cluster, store: ObjectCache, *, changed: Callable[[Key], None]) -> None:
         self._cluster = cluster
@@ -81,22 +81,22 @@ class SecretCache:
         await _end(ending)
 
     async def _follow(self, key: Key, one: _Named) -> None:
-        again_s = AGAIN_S
+        retry_s = RETRY_S
         while True:
             try:
                 async with aclosing(self._cluster.watch(SECRET, *key)) as watch:
                     async for seen in watch:
-                        again_s = AGAIN_S
+                        retry_s = RETRY_S
                         self._take(one, seen)
             except ClusterError as error:
-                log.warning("%s; again in %g s", error, again_s)
+                log.warning("%s; again in %g s", error, retry_s)
                 if not one.answered.is_set() or one.failure is not None:  # what was seen once counts on
                     one.failure = error
                     one.answered.set()
-                await asyncio.sleep(again_s)
-                again_s = min(2 * again_s, AGAIN_MAX_S)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, RETRY_MAX_S)
             else:
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
     def _take(self, one: _Named, seen: Mapping[str, object] | None) -> None:
         is_first = not one.answered.is_set()

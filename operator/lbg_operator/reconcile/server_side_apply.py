@@ -31,16 +31,16 @@ class ServerSideApply:
     store: ObjectCache
     _last: dict[Key, dict[tuple[Kind, str], _Last]] = field(default_factory=dict)
 
-    async def apply(self, owner: Key, wanted: Object, *, now: float) -> bool:
+    async def apply(self, owner: Key, manifest: Object, *, now: float) -> bool:
         """True if anything was sent. Raises ClusterError."""
-        kind = kind_of(wanted["apiVersion"], wanted["kind"])
-        name = wanted["metadata"]["name"]
-        digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).digest()
+        kind = kind_of(manifest["apiVersion"], manifest["kind"])
+        name = manifest["metadata"]["name"]
+        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).digest()
         last = self._last.setdefault(owner, {}).get((kind, name))
         is_recent = last is not None and last.digest == digest and now < last.at + REPEAT_AFTER_S
         if is_recent and self.is_untouched(owner, kind, name):
             return False
-        applied = await self.cluster.apply(wanted)
+        applied = await self.cluster.apply(manifest)
         self._last.setdefault(owner, {})[kind, name] = _Last(digest, version_of(applied), now)
         self.store.put(kind, applied)
         return True

@@ -23,57 +23,57 @@ class _Written:
 
 @dataclass(slots=True)
 class _Handoffs:
-    looked: int = 0
-    kept: list[dict[str, Any]] = field(default_factory=list)
+    survey_number: int = 0
+    shown: list[dict[str, Any]] = field(default_factory=list)
 
 
 class StatusWriter:
-    def __init__(self, world: ReconcileContext) -> None:
-        self._context = world
+    def __init__(self, context: ReconcileContext) -> None:
+        self._context = context
         self._written: dict[Key, _Written] = {}
         self._handoffs: dict[Key, _Handoffs] = {}
 
     async def write(
-        self, key: Key, group: GroupManifest | None, facts: Observation, *, generation: int
+        self, key: Key, group: GroupManifest | None, observation: Observation, *, generation: int
     ) -> float:
         """Returns in how many seconds a status that was held back is to be written. Raises ClusterError.
 
-        `generation`: what the round judged. The manifest may have become another one meanwhile.
+        `generation`: of the manifest that was reconciled. It may have changed meanwhile.
         """
-        world = self._context
-        manifest = world.store.get(GROUP, key)
+        context = self._context
+        manifest = context.store.get(GROUP, key)
         if manifest is None:
             return float("inf")
         last = self._written.get(key)
         former = last.status if last is not None else manifest.get("status", {})
-        look = world.looks.latest(key)
-        wanted = status_of(
+        survey = context.surveys.latest(key)
+        status = status_of(
             group,
-            facts,
+            observation,
             former=former,
             generation=generation,
-            now=world.timestamp,
-            observed=None if look is None or look.description is None else look.time,
-            lag=None if (seen := world.looks.lag(key)) is None else (seen.lag, seen.time),
+            now=context.timestamp,
+            observed=None if survey is None or survey.description is None else survey.time,
+            lag=None if (seen := context.surveys.lag(key)) is None else (seen.lag, seen.time),
             handoffs=self._seen_handoffs(key, former),
         )
-        since_s = 0.0 if last is None else world.now() - last.at
-        quiet_s = world.looks.quiet_s
-        if (wait_s := due_in_s(wanted, former, since_last_s=since_s, quiet_s=quiet_s)) > 0:
+        since_s = 0.0 if last is None else context.now() - last.at
+        quiet_s = context.surveys.quiet_s
+        if (wait_s := due_in_s(status, former, since_last_s=since_s, quiet_s=quiet_s)) > 0:
             if last is None:
-                self._written[key] = _Written(dict(former), world.now())
+                self._written[key] = _Written(dict(former), context.now())
             return wait_s
-        patch = patch_of(wanted, former)
-        answer = await world.cluster.merge(GROUP, key.namespace, key.name, patch, subresource="status")
-        if answer is None:  # gone, and the watch did not tell
-            world.store.drop(GROUP, manifest)
+        patch = patch_of(status, former)
+        answer = await context.cluster.merge(GROUP, key.namespace, key.name, patch, subresource="status")
+        if answer is None:  # gone, and the watch has not reported it
+            context.store.drop(GROUP, manifest)
             return 0.0
-        world.store.update(GROUP, answer)
-        world.wrote(GROUP, answer)
-        there = (world.store.get(GROUP, key) or {}).get("status")
+        context.store.update(GROUP, answer)
+        context.on_status_written(GROUP, answer)
+        cached = (context.store.get(GROUP, key) or {}).get("status")
         # The same object as in the cache: statuses are most of what hundreds of groups take.
-        self._written[key] = _Written(there if there == wanted else wanted, world.now())
-        self._announce(manifest, former, wanted)
+        self._written[key] = _Written(cached if cached == status else status, context.now())
+        self._announce(manifest, former, status)
         return float("inf")
 
     def forget(self, key: Key) -> None:
@@ -83,15 +83,15 @@ class StatusWriter:
     def _seen_handoffs(self, key: Key, former: dict[str, Any]) -> list[dict[str, Any]]:
         known = self._handoffs.get(key)
         if known is None:
-            known = self._handoffs[key] = _Handoffs(kept=list(former.get("lastHandoffs", ())))
-        look = self._context.looks.latest(key)
-        if look is not None and look.description is not None and look.number > known.looked:
-            known.looked = look.number
-            known.kept = latest(moves(look.before, look.description, time=look.time), known.kept)
-        return known.kept
+            known = self._handoffs[key] = _Handoffs(shown=list(former.get("lastHandoffs", ())))
+        survey = self._context.surveys.latest(key)
+        if survey is not None and survey.description is not None and survey.number > known.survey_number:
+            known.survey_number = survey.number
+            known.shown = latest(moves(survey.before, survey.description, time=survey.time), known.shown)
+        return known.shown
 
-    def _announce(self, manifest: Any, former: dict[str, Any], wanted: dict[str, Any]) -> None:
-        told = events_for(former.get("conditions", ()), wanted["conditions"])
-        scheduled = scheduling_news(former.get("scaling", {}), wanted.get("scaling", {}))
-        for one in (*told, *scheduled):
+    def _announce(self, manifest: Any, former: dict[str, Any], status: dict[str, Any]) -> None:
+        changes = events_for(former.get("conditions", ()), status["conditions"])
+        scheduled = scheduling_news(former.get("scaling", {}), status.get("scaling", {}))
+        for one in (*changes, *scheduled):
             self._context.announce(manifest, type=one.type, reason=one.reason, message=one.message)

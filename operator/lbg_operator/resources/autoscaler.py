@@ -75,8 +75,8 @@ def scaled_object_of(group: GroupManifest, *, url: str) -> dict[str, Any] | None
     triggers: list[dict[str, Any]] = []
     if scaling.target_cpu_percent is not None:
         container = consumer.app.container or consumer.template["spec"]["containers"][0]["name"]
-        told = {"value": str(scaling.target_cpu_percent), "containerName": container}
-        triggers.append({"type": "cpu", "metricType": "Utilization", "metadata": told})
+        metadata = {"value": str(scaling.target_cpu_percent), "containerName": container}
+        triggers.append({"type": "cpu", "metricType": "Utilization", "metadata": metadata})
     if scaling.target_lag is not None:
         triggers.append(_lag_trigger(group, url, scaling.target_lag))
     behavior = {"scaleDown": {"stabilizationWindowSeconds": scaling.scale_down_stabilization_s}}
@@ -125,11 +125,11 @@ def authentication_of(group: GroupManifest) -> dict[str, Any]:
 
 
 def token_secret_of(group: GroupManifest, *, token: str, ca_pem: bytes) -> dict[str, Any]:
-    told = {"token": token.encode(), "ca.crt": ca_pem}
+    data = {"token": token.encode(), "ca.crt": ca_pem}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": owned(group.metadata, authentication_name(group.metadata.name)),
         "type": "Opaque",
-        "data": {name: base64.b64encode(value).decode() for name, value in told.items()},
+        "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
     }

@@ -25,7 +25,7 @@ class Login:
 
 
 def credentials_of(group: GroupManifest, login: Login) -> dict[str, Any]:
-    told = {
+    data = {
         "username": login.username,
         "password": login.password,
         "uris": ",".join(login.uris),
@@ -37,7 +37,7 @@ def credentials_of(group: GroupManifest, login: Login) -> dict[str, Any]:
         "metadata": owned(group.metadata, credentials_name(group.metadata.name)),
         "type": "Opaque",
         "data": {
-            name: b64encode(value.encode()).decode() for name, value in told.items() if value is not None
+            name: b64encode(value.encode()).decode() for name, value in data.items() if value is not None
         },
     }
 
@@ -46,8 +46,10 @@ def login_in(secret: Mapping[str, Any]) -> Login | None:
     """Login in a Secret that `credentials_of` made; None where it is not whole."""
     data = secret.get("data", {})
     try:
-        told = {name: b64decode(value, validate=True).decode() for name, value in data.items()}
-        return Login(told["username"], told["password"], tuple(told["uris"].split(",")), told.get(AUTHORITY))
+        fields = {name: b64decode(value, validate=True).decode() for name, value in data.items()}
+        return Login(
+            fields["username"], fields["password"], tuple(fields["uris"].split(",")), fields.get(AUTHORITY)
+        )
     except (KeyError, ValueError):
         return None
 

@@ -60,19 +60,19 @@ def tls_of(broker: BrokerManifest, certificate: Certificate) -> dict[str, Any]:
 def certificate_in(secret: Mapping[str, Any]) -> Certificate | None:
     """Certificate in a Secret, from `tls_of` or cert-manager; None if something is missing or is no base64."""
     try:
-        told = {name: b64decode(value, validate=True) for name, value in secret.get("data", {}).items()}
-        return Certificate(told["tls.crt"], told["tls.key"], told["ca.crt"], told.get("ca.key", b""))
+        files = {name: b64decode(value, validate=True) for name, value in secret.get("data", {}).items()}
+        return Certificate(files["tls.crt"], files["tls.key"], files["ca.crt"], files.get("ca.key", b""))
     except (KeyError, ValueError):
         return None
 
 
-def _secret(broker: BrokerManifest, name: str, kind: str, told: Mapping[str, bytes]) -> dict[str, Any]:
+def _secret(broker: BrokerManifest, name: str, kind: str, data: Mapping[str, bytes]) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": owned_by_broker(broker.metadata, name),
         "type": kind,
-        "data": {key: b64encode(value).decode() for key, value in told.items()},
+        "data": {key: b64encode(value).decode() for key, value in data.items()},
     }
 
 
@@ -143,10 +143,10 @@ def _pod(
 def _security(settings: OperatorSettings) -> dict[str, Any]:
     """The user is the image's. A cluster that gives pods a user and a group for their volumes refuses any other
     (OpenShift: "Managing security context constraints")."""
-    told: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    context: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if not settings.assigns_users:
-        told |= {"fsGroup": GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
-    return told
+        context |= {"fsGroup": GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
+    return context
 
 
 def _container(
@@ -176,9 +176,9 @@ def _container(
             {"name": "tls", "mountPath": TLS, "readOnly": True},
             {"name": "administrator", "mountPath": ADMINISTRATOR, "readOnly": True},
         ],
-        "startupProbe": {**_asking("/healthz"), "failureThreshold": START_S // _PROBE_S},
-        "livenessProbe": {**_asking("/healthz"), "periodSeconds": 10, "failureThreshold": 6},
-        "readinessProbe": {**_asking("/readyz"), "failureThreshold": 3},
+        "startupProbe": {**_http_probe("/healthz"), "failureThreshold": START_S // _PROBE_S},
+        "livenessProbe": {**_http_probe("/healthz"), "periodSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": {**_http_probe("/readyz"), "failureThreshold": 3},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -189,7 +189,7 @@ def _container(
     }
 
 
-def _asking(path: str) -> dict[str, Any]:
+def _http_probe(path: str) -> dict[str, Any]:
     """The kubelet does not check certificates. A busy broker answers late: that is no reason to end it."""
     return {
         "httpGet": {"path": path, "port": HTTPS, "scheme": "HTTPS"},

@@ -38,7 +38,7 @@ def environment_of(
     window of groups that say none."""
     assert group.consumer is not None
     app = group.consumer.app
-    told: dict[str, object] = {
+    values: dict[str, object] = {
         "LBG_GROUP": group.spec.name,
         "LBG_USERNAME_FILE": f"{CREDENTIALS}/username",
         "LBG_PASSWORD_FILE": f"{CREDENTIALS}/password",
@@ -65,7 +65,7 @@ def environment_of(
     return [
         {"name": "LBG_BROKER", "valueFrom": address},
         {"name": "LBG_NAME", "valueFrom": pod_name},
-        *({"name": name, "value": str(value)} for name, value in told.items() if value is not None),
+        *({"name": name, "value": str(value)} for name, value in values.items() if value is not None),
     ]
 
 
@@ -76,7 +76,7 @@ def keeps_state(group: GroupManifest) -> bool:
 
 
 def _of_app(app: App) -> dict[str, object]:
-    told: dict[str, object] = {
+    values: dict[str, object] = {
         "LBG_APP": _CHANNELS[app.channel],
         "LBG_CONCURRENCY": app.concurrency,
         "LBG_CALL_TIMEOUT_S": app.call_timeout_s,
@@ -84,14 +84,14 @@ def _of_app(app: App) -> dict[str, object]:
         "LBG_WHEN_EXHAUSTED": _WHEN_EXHAUSTED[app.when_exhausted],
     }
     if app.channel != "Stream":
-        told["LBG_TARGET"] = f"http://127.0.0.1:{app.port}{app.path}"
-        told["LBG_HEALTH_PATH"] = app.health_path
-        told["LBG_POSITIONS_PATH"] = app.positions_path
+        values["LBG_TARGET"] = f"http://127.0.0.1:{app.port}{app.path}"
+        values["LBG_HEALTH_PATH"] = app.health_path
+        values["LBG_POSITIONS_PATH"] = app.positions_path
     if app.batch is not None:
-        told["LBG_BATCH_SIZE"] = app.batch.size
-        told["LBG_BATCH_LINGER_MS"] = app.batch.linger_ms
-        told["LBG_BATCH_REQUESTS"] = app.batch.requests
-    return told
+        values["LBG_BATCH_SIZE"] = app.batch.size
+        values["LBG_BATCH_LINGER_MS"] = app.batch.linger_ms
+        values["LBG_BATCH_REQUESTS"] = app.batch.requests
+    return values
 
 
 SIDECAR = "lbg-sidecar"
@@ -166,9 +166,9 @@ def _app_container(pod: Mapping[str, Any], name: str | None) -> dict[str, Any]:
     for one in containers:
         if one.get("name") == name:
             return one
-    there = ", ".join(str(one.get("name")) for one in containers)
+    names = ", ".join(str(one.get("name")) for one in containers)
     raise ManifestError(
-        "spec.consumer.app.container", f"{name!r} is not a container of the template: {there}"
+        "spec.consumer.app.container", f"{name!r} is not a container of the template: {names}"
     )
 
 
@@ -180,24 +180,24 @@ def _sidecar(
     group: GroupManifest, settings: OperatorSettings, grace_s: int, *, has_ca: bool
 ) -> dict[str, Any]:
     assert group.consumer is not None
-    told = group.consumer.sidecar
+    spec = group.consumer.sidecar
     mounts: list[dict[str, Any]] = [
         {"name": _CREDENTIALS_VOLUME, "mountPath": CREDENTIALS, "readOnly": True},
     ]
     if keeps_state(group):
         mounts.append({"name": STATE_VOLUME, "mountPath": STATE})
-    if told.journal is not None:
-        mounts.append({"name": told.journal.volume or _JOURNALS_VOLUME, "mountPath": JOURNALS})
+    if spec.journal is not None:
+        mounts.append({"name": spec.journal.volume or _JOURNALS_VOLUME, "mountPath": JOURNALS})
     liveness = {"httpGet": {"path": "/healthz", "port": OBSERVED_PORT}, "periodSeconds": 10}
     if settings.sidecar_start_s is not None:
         # No startupProbe: the application would wait for it to succeed (Kubernetes: "Sidecar Containers").
         liveness["initialDelaySeconds"] = settings.sidecar_start_s
     return {
         "name": SIDECAR,
-        "image": told.image or settings.sidecar_image,
+        "image": spec.image or settings.sidecar_image,
         "env": environment_of(group, grace_s=grace_s, has_ca=has_ca, prefetch=settings.prefetch),
         "ports": [{"name": "lbg-observed", "containerPort": OBSERVED_PORT, "protocol": "TCP"}],
-        "resources": dict(told.resources if told.resources is not None else settings.sidecar_resources),
+        "resources": dict(spec.resources if spec.resources is not None else settings.sidecar_resources),
         "volumeMounts": mounts,
         "lifecycle": {"preStop": {"exec": {"command": ["lbg", "drain", "--wait", str(grace_s + CLOSING_S)]}}},
         "livenessProbe": liveness,
@@ -215,11 +215,11 @@ def _sidecar(
 def _require_journal_volume(group: GroupManifest, pod: Mapping[str, Any]) -> None:
     assert group.consumer is not None
     journal = group.consumer.sidecar.journal
-    there = [one.get("name") for one in pod.get("volumes", ())]
-    if journal is not None and journal.volume is not None and journal.volume not in there:
+    names = [one.get("name") for one in pod.get("volumes", ())]
+    if journal is not None and journal.volume is not None and journal.volume not in names:
         raise ManifestError(
             "spec.consumer.sidecar.journal.volume",
-            f"{journal.volume!r} is not a volume of the template: {', '.join(map(str, there)) or 'it has none'}",
+            f"{journal.volume!r} is not a volume of the template: {', '.join(map(str, names)) or 'it has none'}",
         )
 
 

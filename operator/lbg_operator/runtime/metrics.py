@@ -18,7 +18,7 @@ STATES = ("True", "False", "Unknown")
 
 
 class Metrics:
-    def __init__(self, store: ObjectCache, looks: SurveyCache, silent_s: Callable[[Kind], float]) -> None:
+    def __init__(self, store: ObjectCache, surveys: SurveyCache, silent_s: Callable[[Kind], float]) -> None:
         self.registry = CollectorRegistry()
         self._rounds = Counter(
             "lbg_operator_reconciles",
@@ -37,24 +37,24 @@ class Metrics:
             for outcome in ("ok", "retry", "error"):
                 self._rounds.labels(kind.kind, outcome)
             self._seconds.labels(kind.kind)
-        self.registry.register(_Seen(store, looks, silent_s))
+        self.registry.register(_Seen(store, surveys, silent_s))
 
     def done(self, kind: Kind) -> Callable[[str, float], None]:
         rounds, seconds = self._rounds, self._seconds.labels(kind.kind)
 
-        def told(outcome: str, taken_s: float) -> None:
+        def observe(outcome: str, taken_s: float) -> None:
             rounds.labels(kind.kind, outcome).inc()
             seconds.observe(taken_s)
 
-        return told
+        return observe
 
 
 class _Seen(Collector):
     """Read at each scrape. What is not known has no sample: a gauge that stays is a gauge that lies."""
 
-    def __init__(self, store: ObjectCache, looks: SurveyCache, silent_s: Callable[[Kind], float]) -> None:
+    def __init__(self, store: ObjectCache, surveys: SurveyCache, silent_s: Callable[[Kind], float]) -> None:
         self._store = store
-        self._surveys = looks
+        self._surveys = surveys
         self._silent_s = silent_s
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -92,10 +92,10 @@ class _Seen(Collector):
         scheduled = _family("scheduled_replicas", "Present least number of consumers by the schedule.")
         for key, seen in self._store.all(GROUP):
             _add(scheduled, key, seen.get("status", {}).get("scaling", {}).get("minReplicas"))
-            look = self._surveys.latest(key)
-            if look is None or look.description is None:
+            survey = self._surveys.latest(key)
+            if survey is None or survey.description is None:
                 continue
-            description = look.description
+            description = survey.description
             _add(lag, key, None if (seen_lag := self._surveys.lag(key)) is None else seen_lag.lag)
             _add(dead, key, description.dead_letters)
             _add(unrouted, key, description.unrouted)

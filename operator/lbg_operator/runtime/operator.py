@@ -53,26 +53,26 @@ from lbg_operator.runtime.work_queue import WorkQueue
 from lbg_operator.settings import OperatorSettings
 
 MAX_AGE_S = 0.5
-"""Several autoscalers that ask at once share one read of their broker."""
+"""Several autoscalers that read the lag at once share one read of their broker."""
 
 
-def lag_reader(world: ReconcileContext) -> LagReader:
+def lag_reader(context: ReconcileContext) -> LagReader:
     async def read(namespace: str, name: str) -> int:
-        manifest = world.store.get(GROUP, Key(namespace, name))
+        manifest = context.store.get(GROUP, Key(namespace, name))
         if manifest is None:
             raise GroupNotFound(namespace, name)
         try:
-            group = world.group(manifest)
+            group = context.group(manifest)
         except ManifestError as error:
             raise LagUnknown(f"the manifest of group {namespace}/{name} is invalid: {error}") from None
-        reach = world.reach.get(broker_key(group))
+        reach = context.reach.get(broker_key(group))
         if reach is None:
             raise LagUnknown(f"the broker of group {namespace}/{name} cannot be reached")
         try:
-            found = await lags(reach.admin, {name: group.spec}, max_age_s=MAX_AGE_S)
+            counts = await lags(reach.admin, {name: group.spec}, max_age_s=MAX_AGE_S)
         except ProvisioningError as error:
             raise LagUnknown(str(error)) from error
-        lag = found[name]
+        lag = counts[name]
         if lag is UNKNOWN:
             raise LagUnknown(f"not every queue of group {namespace}/{name} could be counted")
         return lag
@@ -127,7 +127,7 @@ NOT_SERVED_YET = frozenset({404, 429})
 """Answers of the API server for a CRD that it has just accepted: it is not there, or its storage is initialising."""
 LIST_EVERY_S = 600.0
 STUCK_S = 300.0
-"""A round has limits of its own, all shorter: one that takes this long hangs for a bug of ours."""
+"""A reconcile has limits of its own, all shorter: one that takes this long hangs because of a bug of ours."""
 
 
 async def run(
@@ -137,7 +137,7 @@ async def run(
     port: int = PORT,
     metrics_port: int = METRICS_PORT,
 ) -> None:
-    """Until SIGTERM or SIGINT. Raises ClusterError when the API server cannot be asked at the start, and OSError when
+    """Until SIGTERM or SIGINT. Raises ClusterError when the API server does not answer at the start, and OSError when
     a port is taken."""
     async with AsyncExitStack() as stack:
         cluster = await connected()
@@ -153,7 +153,7 @@ async def run(
         if settings.service and settings.namespace:
             service = Service(settings.namespace, settings.service)
             process.metrics_api = await stack.enter_async_context(
-                serve(lag_reader(process.world), cluster, service, host=host, port=metrics_port)
+                serve(lag_reader(process.context), cluster, service, host=host, port=metrics_port)
             )
         await process.work()
 
@@ -180,7 +180,7 @@ class OperatorProcess:
         self._surveys = SurveyCache(
             lambda key: self._groups.wake(key),
             now=time.monotonic,
-            timestamp=lambda: self.world.timestamp,
+            timestamp=lambda: self.context.timestamp,
         )
         self.metrics = Metrics(
             self._store, self._surveys, lambda kind: self._liveness.silent_s(kind, time.monotonic())
@@ -189,41 +189,43 @@ class OperatorProcess:
             cluster,
             settings,
             self._store,
-            standing=lambda: None if self.metrics_api is None else self.metrics_api.standing,
+            serving_config=lambda: None if self.metrics_api is None else self.metrics_api.serving_config,
             wake_group=lambda key: self._groups.wake(key),
         )
         self.metrics_api: MetricsApi | None = None
-        self.world = ReconcileContext(
+        self.context = ReconcileContext(
             cluster=cluster,
             settings=settings,
             store=self._store,
             applied=ServerSideApply(cluster, self._store),
-            looks=self._surveys,
+            surveys=self._surveys,
             secrets=SecretCache(cluster, self._store, changed=lambda key: self._brokers.wake(key)),
             broker_pods=BrokerPods(cluster, changed=lambda key: self._brokers.wake(key)),
             autoscaling=self._metrics_providers,
             announce=self._event_recorder,
             wake_group=lambda key: self._groups.wake(key),
-            wrote=self._wrote,
+            on_status_written=self._on_status_written,
         )
         self._groups = WorkQueue(
-            GroupReconciler(self.world).round, name="group", done=self.metrics.done(GROUP)
+            GroupReconciler(self.context).reconcile, name="group", done=self.metrics.done(GROUP)
         )
         self._brokers = WorkQueue(
-            BrokerReconciler(self.world, self._pool).round, name="broker", done=self.metrics.done(BROKER)
+            BrokerReconciler(self.context, self._pool).reconcile,
+            name="broker",
+            done=self.metrics.done(BROKER),
         )
         self._readiness = WatchReadiness(paths_of(SELECTORS, settings.watched))
-        self._beside: list[asyncio.Task[None]] = []
+        self._background_tasks: list[asyncio.Task[None]] = []
 
     async def work(self) -> None:
-        """List everything, go through everything, and then follow what the watches tell."""
+        """List everything, reconcile everything, and then follow the events of the watches."""
         await self._list_all()
-        await self._metrics_providers.try_look()
-        self._beside = [
+        await self._metrics_providers.try_refresh()
+        self._background_tasks = [
             asyncio.create_task(self._event_recorder.run(), name="events"),
-            asyncio.create_task(self._keep_listing(), name="lists"),
+            asyncio.create_task(self._list_regularly(), name="lists"),
             asyncio.create_task(
-                self._metrics_providers.keep_looking(self._wake_all), name="provider of metrics"
+                self._metrics_providers.refresh_regularly(self._wake_all), name="provider of metrics"
             ),
         ]
         for key, _ in self._store.all(BROKER):
@@ -231,21 +233,21 @@ class OperatorProcess:
         self._wake_all()
         try:
             await follow(
-                registry_of(self._told, self._readiness),
+                registry_of(self._on_event, self._readiness),
                 settings_of(),
                 namespaces=self.settings.watched,
             )
         finally:
-            for task in self._beside:
+            for task in self._background_tasks:
                 task.cancel()
-            await asyncio.gather(*self._beside, return_exceptions=True)
+            await asyncio.gather(*self._background_tasks, return_exceptions=True)
 
     async def close(self) -> None:
         await self._groups.close()
         await self._brokers.close()
         await self._surveys.close()
-        await self.world.secrets.close()
-        await self.world.broker_pods.close()
+        await self.context.secrets.close()
+        await self.context.broker_pods.close()
         await self._pool.close()
 
     def dead(self) -> str:
@@ -255,9 +257,9 @@ class OperatorProcess:
             if silent_s > SILENT_S:
                 return f"the watch of {kind.plural} has not reported a write for {silent_s:.0f} s"
         for workers in (self._groups, self._brokers):
-            if workers.longest_round_s > STUCK_S:
-                return f"a reconciliation has been running for {workers.longest_round_s:.0f} s"
-        for task in self._beside:
+            if workers.longest_reconcile_s > STUCK_S:
+                return f"a reconciliation has been running for {workers.longest_reconcile_s:.0f} s"
+        for task in self._background_tasks:
             if task.done():  # for a bug of ours: none of them ends
                 return f"the task of {task.get_name()} has ended"
         return ""
@@ -280,16 +282,16 @@ class OperatorProcess:
         for key, _ in self._store.all(GROUP):
             self._groups.wake(key)
 
-    async def _keep_listing(self) -> None:
+    async def _list_regularly(self) -> None:
         while True:
             await asyncio.sleep(LIST_EVERY_S)
             try:
                 for kind, seen in await missed(self._cluster, self._store, self.settings.watched):
-                    self._told(kind, Key.of(seen), seen, True)
+                    self._on_event(kind, Key.of(seen), seen, True)
             except ClusterError as error:
                 log.warning("deleted objects are unknown: %s", error)
 
-    def _told(self, kind: Kind, key: Key, seen: WatchedObject, is_gone: bool) -> None:
+    def _on_event(self, kind: Kind, key: Key, seen: WatchedObject, is_gone: bool) -> None:
         take(self._store, kind, seen, is_gone=is_gone)
         if is_gone:
             self._liveness.gone(kind, key)
@@ -300,13 +302,13 @@ class OperatorProcess:
             return
         (self._groups if owner[0] is GROUP else self._brokers).wake(owner[1])
         if kind is BROKER:
-            for group in self.world.groups():
+            for group in self.context.groups():
                 if (group.broker.namespace, group.broker.name) == key:
                     self._groups.wake(Key(group.metadata.namespace, group.metadata.name))
         elif kind not in (GROUP, BROKER):
             self._surveys.soon(owner[1])
 
-    def _wrote(self, kind: Kind, answer: WatchedObject) -> None:
+    def _on_status_written(self, kind: Kind, answer: WatchedObject) -> None:
         key = Key.of(answer)
-        if self._store.get(kind, key) is not None:  # of what is gone the watch has told the last
+        if self._store.get(kind, key) is not None:  # else the watch has reported its deletion
             self._liveness.wrote(kind, key, answer["metadata"]["resourceVersion"], time.monotonic())

@@ -10,18 +10,18 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 PORT = 8080
 
-Ailment = Callable[[], str]
+Problem = Callable[[], str]
 """Problem in one line; empty for none."""
 
 
 @asynccontextmanager
 async def health_server(
-    registry: CollectorRegistry, *, dead: Ailment, unready: Ailment, host: str = "0.0.0.0", port: int = PORT
+    registry: CollectorRegistry, *, dead: Problem, unready: Problem, host: str = "0.0.0.0", port: int = PORT
 ) -> AsyncIterator[int]:
     """Serve until the end of the block; the port that it listens at."""
     app = web.Application()
-    app.router.add_get("/healthz", _answering(dead))
-    app.router.add_get("/readyz", _answering(unready))
+    app.router.add_get("/healthz", _handler_of(dead))
+    app.router.add_get("/readyz", _handler_of(unready))
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -37,9 +37,9 @@ async def health_server(
         await runner.cleanup()
 
 
-def _answering(ailment: Ailment) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _handler_of(find_problem: Problem) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def answer(_: web.Request) -> web.StreamResponse:
-        wrong = ailment()
-        return web.Response(text=wrong or "ok", status=503 if wrong else 200)
+        problem = find_problem()
+        return web.Response(text=problem or "ok", status=503 if problem else 200)
 
     return answer

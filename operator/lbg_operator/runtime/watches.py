@@ -2,7 +2,7 @@
 
 The operator writes statuses all the time, and each write must come back through the watch of its kind.
 
-kopf tells nobody when it opens a watch or begins one anew, but its requests can be traced, and they say it.
+kopf does not report when it opens a watch or opens it again, but its requests can be traced, which shows it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class WatchLiveness:
     def wrote(self, kind: Kind, key: Key, version: str, now: float) -> None:
         """`version`: the resourceVersion of the API server's answer, which grows (Kubernetes: "Resource versions").
 
-        A write that changed nothing has the version that was there before, and no watch will tell of it.
+        A write that changed nothing has the version of before, and no watch will report it.
         """
         if int(version) > self._seen.get((kind, key), 0):
             self._unseen.setdefault((kind, key), (int(version), now))
@@ -81,8 +81,8 @@ class WatchReadiness:
     paths: tuple[str, ...]
     _closed_since: dict[str, float | None] = field(default_factory=dict)
 
-    def asked(self, path: str, now: float) -> None:
-        """A list or a watch is asked for, so the former watch is over."""
+    def requested(self, path: str, now: float) -> None:
+        """A list or a watch is requested, so the former watch is over."""
         if (known := self._known(path)) is not None and self._closed_since.get(known, now) is None:
             self._closed_since[known] = now
 
@@ -105,34 +105,34 @@ class WatchReadiness:
         return next((one for one in self.paths if path.endswith(one)), None)
 
 
-def logging_in(openness: WatchReadiness, registry: kopf.OperatorRegistry) -> None:
+def register_login(readiness: WatchReadiness, registry: kopf.OperatorRegistry) -> None:
     """Have kopf log in as our own requests do, with a session whose requests are traced."""
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.AiohttpSession:
-        found = await log_in()
+        credentials = await log_in()
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=found.ssl or True),
-            headers=found.headers,
+            connector=aiohttp.TCPConnector(limit=0, ssl=credentials.ssl or True),
+            headers=credentials.headers,
             trust_env=True,
-            trace_configs=[traced(openness)],
+            trace_configs=[trace_config(readiness)],
         )
-        return kopf.AiohttpSession(server=found.server, aiohttp_session=session)
+        return kopf.AiohttpSession(server=credentials.server, aiohttp_session=session)
 
 
-def traced(openness: WatchReadiness) -> aiohttp.TraceConfig:
+def trace_config(readiness: WatchReadiness) -> aiohttp.TraceConfig:
     trace = aiohttp.TraceConfig()
 
-    async def began(_: object, __: object, told: aiohttp.TraceRequestStartParams) -> None:
-        if told.method == "GET":
-            openness.asked(told.url.path, time.monotonic())
+    async def on_request_start(_: object, __: object, params: aiohttp.TraceRequestStartParams) -> None:
+        if params.method == "GET":
+            readiness.requested(params.url.path, time.monotonic())
 
-    async def answered(_: object, __: object, told: aiohttp.TraceRequestEndParams) -> None:
-        if _is_watch(told.url) and told.response.status == 200:
-            openness.opened(told.url.path)
+    async def on_request_end(_: object, __: object, params: aiohttp.TraceRequestEndParams) -> None:
+        if _is_watch(params.url) and params.response.status == 200:
+            readiness.opened(params.url.path)
 
-    trace.on_request_start.append(began)
-    trace.on_request_end.append(answered)
+    trace.on_request_start.append(on_request_start)
+    trace.on_request_end.append(on_request_end)
     return trace
 
 
@@ -166,12 +166,12 @@ SELECTORS: dict[Kind, str] = {
 }
 """Kinds that are watched, and the label selector of each watch."""
 
-Told = Callable[[Kind, Key, WatchedObject, bool], None]
+OnEvent = Callable[[Kind, Key, WatchedObject, bool], None]
 """A kind, the object's key, the object as it is or was, and whether it is gone."""
 
 
 async def list_all(cluster: Cluster, store: ObjectCache, namespaces: tuple[str, ...]) -> None:
-    """Fill `store` before the first round: one that does not know the Broker yet would say that there is none.
+    """Fill `store` before the first reconcile, which would report a Broker that is not in it as missing.
 
     Raises ClusterError.
     """
@@ -191,11 +191,11 @@ async def missed(
     ]
 
 
-def registry_of(told: Told, openness: WatchReadiness) -> kopf.OperatorRegistry:
+def registry_of(on_event: OnEvent, readiness: WatchReadiness) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
-    logging_in(openness, registry)
+    register_login(readiness, registry)
     for kind in SELECTORS:
-        _register(registry, kind, told)
+        _register(registry, kind, on_event)
     return registry
 
 
@@ -226,14 +226,14 @@ def owner_of(kind: Kind, seen: WatchedObject) -> tuple[Kind, Key] | None:
     return None if broker is None else (BROKER, Key(seen["metadata"]["namespace"], broker))
 
 
-def _register(registry: kopf.OperatorRegistry, kind: Kind, told: Told) -> None:
+def _register(registry: kopf.OperatorRegistry, kind: Kind, on_event: OnEvent) -> None:
     # A task or timer keeps the context in which it was begun, and kopf's has the event with all of the object in it.
     context = Context()
 
     @kopf.on.event(*_parts(kind), registry=registry, id=kind.plural)
     async def seen(*, event: Any, **_: Any) -> None:
         raw = dict(event["object"])
-        context.run(told, kind, Key.of(raw), raw, event["type"] == "DELETED")
+        context.run(on_event, kind, Key.of(raw), raw, event["type"] == "DELETED")
 
 
 def _parts(kind: Kind) -> tuple[str, str, str]:

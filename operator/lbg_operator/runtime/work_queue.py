@@ -16,19 +16,19 @@ log = logging.getLogger("lbg.operator")
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
 LEAST_RETRY_S = 5.0
-"""No event shortens the wait after a failure to less: what a round writes before it fails is an event too."""
-GATHER_S = 0.05
-"""Events of one cause come in swarms (a Deployment's status, its pods): one round for all."""
+"""No event shortens the wait after a failure to less: what a reconcile writes before it fails is an event too."""
+BATCH_S = 0.05
+"""Events of one cause come in swarms (a Deployment's status, its pods): one reconcile for all."""
 
-Round = Callable[[Key], Awaitable[float | None]]
+Reconcile = Callable[[Key], Awaitable[float | None]]
 """Returns in how many seconds the next is due, None: it is over with this object. 0 asks for a retry with backoff."""
 Done = Callable[[str, float], None]
-"""Told of each round: `ok`, `retry` or `error`, and its seconds."""
+"""Called after each reconcile with `ok`, `retry` or `error`, and its seconds."""
 
 
 @dataclass(slots=True)
 class _Worker:
-    """Between two rounds there is a timer and no task, which is ten times as large: most groups of hundreds rest."""
+    """Between two reconciles there is a timer and no task, which is ten times as large: most of many groups rest."""
 
     is_woken: bool = False
     task: asyncio.Task[None] | None = None
@@ -38,15 +38,17 @@ class _Worker:
 
 
 class WorkQueue:
-    def __init__(self, round: Round, *, name: str, done: Done = lambda outcome, seconds: None) -> None:
-        self._round = round
+    def __init__(
+        self, reconcile: Reconcile, *, name: str, done: Done = lambda outcome, seconds: None
+    ) -> None:
+        self._reconcile = reconcile
         self._name = name
         self._done = done
         self._work_queue: dict[Key, _Worker] = {}
         self._is_closing = False
 
     def wake(self, key: Key) -> None:
-        """Have a round soon, and another one after it if one is running."""
+        """Reconcile soon, and once more if a reconcile is running."""
         if self._is_closing:
             return
         worker = self._work_queue.setdefault(key, _Worker())
@@ -54,7 +56,7 @@ class WorkQueue:
         self._begin(key, worker)
 
     @property
-    def longest_round_s(self) -> float:
+    def longest_reconcile_s(self) -> float:
         """Seconds that the longest running reconcile has taken by now."""
         now = time.monotonic()
         return max(
@@ -62,7 +64,7 @@ class WorkQueue:
         )
 
     async def close(self) -> None:
-        """Rounds that are going on are cut off: each is safe to be made again from its beginning."""
+        """Running reconciles are cancelled: each can be repeated from its beginning."""
         self._is_closing = True
         for worker in self._work_queue.values():
             if worker.timer is not None:
@@ -80,11 +82,11 @@ class WorkQueue:
             worker.task = asyncio.create_task(self._run(key, worker), name=f"{self._name} {key}")
 
     async def _run(self, key: Key, worker: _Worker) -> None:
-        """Rounds until there is nothing to do for a while."""
+        """Reconciles until there is nothing to do for a while."""
         while True:
-            await asyncio.sleep(GATHER_S)
+            await asyncio.sleep(BATCH_S)
             worker.is_woken = False
-            wait_s, outcome = await self._rounded(key, worker)
+            wait_s, outcome = await self._timed_reconcile(key, worker)
             worker.failures = 0 if outcome == "ok" else worker.failures + 1
             if wait_s is None:
                 if worker.is_woken:
@@ -103,11 +105,11 @@ class WorkQueue:
             worker.timer = loop.call_later(max(wait_s - least_s, 0.0), self._begin, key, worker)
             return
 
-    async def _rounded(self, key: Key, worker: _Worker) -> tuple[float | None, str]:
+    async def _timed_reconcile(self, key: Key, worker: _Worker) -> tuple[float | None, str]:
         worker.began = time.monotonic()
         outcome, wait_s = "ok", None
         try:
-            wait_s = await self._round(key)
+            wait_s = await self._reconcile(key)
             if wait_s is not None and wait_s <= 0:
                 outcome = "retry"
         except ClusterError as error:

@@ -92,7 +92,7 @@ def joined(words: Sequence[str]) -> str:
 class ScaleIn:
     """Fewer consumers were asked for than may go yet. `sessions`: what they wait for; empty where that is unknown."""
 
-    wanted: int
+    desired: int
     sessions: str
 
 
@@ -130,20 +130,24 @@ class Observation:
     now_s: float = 0.0
 
 
-def conditions_of(group: GroupManifest | None, facts: Observation) -> list[Condition]:
+def conditions_of(group: GroupManifest | None, observation: Observation) -> list[Condition]:
     """`group` is None for a manifest that could not be parsed."""
-    conditions = [accepted(facts), provisioned(facts)]
+    conditions = [accepted(observation), provisioned(observation)]
     if group is not None:
-        conditions += [ready(group, facts), scaling_active(group, facts), degraded(group, facts)]
+        conditions += [
+            ready(group, observation),
+            scaling_active(group, observation),
+            degraded(group, observation),
+        ]
         if group.has_sessions and group.consumer is not None:
-            conditions.append(scaled(facts))
+            conditions.append(scaled(observation))
     return with_stalled(conditions)
 
 
-def accepted(facts: Observation) -> Condition:
-    if facts.refusal is not None:
-        return Condition(facts.refusal.reason, facts.refusal.message)
-    return taken(facts.unapplied)
+def accepted(observation: Observation) -> Condition:
+    if observation.refusal is not None:
+        return Condition(observation.refusal.reason, observation.refusal.message)
+    return taken(observation.unapplied)
 
 
 def is_ready(manifest: Mapping[str, Any]) -> bool:
@@ -162,14 +166,14 @@ def taken(unapplied: Unapplied) -> Condition:
     return Condition(Reason.ACCEPTED)
 
 
-def provisioned(facts: Observation) -> Condition:
-    if facts.refusal is not None:
+def provisioned(observation: Observation) -> Condition:
+    if observation.refusal is not None:
         return Condition(Reason.NOT_ACCEPTED)
-    if not facts.broker_ready:
+    if not observation.broker_ready:
         return Condition(Reason.BROKER_NOT_READY)
-    if facts.not_begun:
-        return Condition(Reason.NOT_BEGUN, facts.not_begun)
-    match facts.failure:
+    if observation.not_begun:
+        return Condition(Reason.NOT_BEGUN, observation.not_begun)
+    match observation.failure:
         case None:
             return Condition(Reason.PROVISIONED)
         case Denied() | Refused():
@@ -182,21 +186,21 @@ def provisioned(facts: Observation) -> Condition:
             reason = Reason.BROKER_UNREACHABLE
         case _:
             reason = Reason.PROVISIONING_FAILED
-    return Condition(reason, str(facts.failure))
+    return Condition(reason, str(observation.failure))
 
 
-def ready(group: GroupManifest, facts: Observation) -> Condition:
-    if facts.refusal is not None:
+def ready(group: GroupManifest, observation: Observation) -> Condition:
+    if observation.refusal is not None:
         return Condition(Reason.NOT_PROVISIONED)
-    if not facts.is_applied and facts.unapplied != ALL_APPLIED:
-        return Condition(Reason.NOT_APPLIED, facts.unapplied.words)
-    description = facts.description
+    if not observation.is_applied and observation.unapplied != ALL_APPLIED:
+        return Condition(Reason.NOT_APPLIED, observation.unapplied.words)
+    description = observation.description
     if description is None:
-        is_known = facts.failure is not None and provisioned(facts).reason.state == "False"
-        return Condition(Reason.NOT_PROVISIONED if is_known else Reason.NOT_OBSERVED, facts.unread)
+        is_known = observation.failure is not None and provisioned(observation).reason.state == "False"
+        return Condition(Reason.NOT_PROVISIONED if is_known else Reason.NOT_OBSERVED, observation.unread)
     if description.members is UNKNOWN:
-        return Condition(Reason.NOT_OBSERVED, facts.unread)
-    if not facts.is_applied:
+        return Condition(Reason.NOT_OBSERVED, observation.unread)
+    if not observation.is_applied:
         return Condition(Reason.NOT_APPLIED)
     missing = description.unserved
     if not missing:
@@ -215,52 +219,53 @@ def ready(group: GroupManifest, facts: Observation) -> Condition:
     )
 
 
-def scaling_active(group: GroupManifest, facts: Observation) -> Condition:
+def scaling_active(group: GroupManifest, observation: Observation) -> Condition:
     if group.scaling is None or group.consumer is None:
         return Condition(Reason.NOT_ASKED)
     if not group.scaling.has_target:
         return Condition(Reason.SCHEDULED)
-    said = {one["type"]: one for one in (facts.autoscaler or {}).get("conditions", ())}
-    active = said.get("ScalingActive")
+    by_type = {one["type"]: one for one in (observation.autoscaler or {}).get("conditions", ())}
+    active = by_type.get("ScalingActive")
     if active is None or active["status"] == "Unknown":
-        return Condition(Reason.SCALING_NOT_OBSERVED, facts.metrics)
+        return Condition(Reason.SCALING_NOT_OBSERVED, observation.metrics)
     if active.get("reason") == SCALING_DISABLED:
         return Condition(Reason.AT_ZERO)
-    if group.scaling.target_lag is not None and facts.metrics:
-        return Condition(Reason.METRICS_MISSING, facts.metrics)
+    if group.scaling.target_lag is not None and observation.metrics:
+        return Condition(Reason.METRICS_MISSING, observation.metrics)
     if active["status"] == "True":
         return Condition(Reason.SCALING)
     return Condition(Reason.METRICS_MISSING, f"{active.get('reason', '')}: {active.get('message', '')}")
 
 
-def scaled(facts: Observation) -> Condition:
+def scaled(observation: Observation) -> Condition:
     """Of mode Sessions, where a consumer goes when its session is over."""
-    waits = facts.scale_in
+    waits = observation.scale_in
     if waits is None:
         return Condition(Reason.AS_ASKED)
     if not waits.sessions:
-        return Condition(Reason.SESSIONS_UNKNOWN, facts.unread)
+        return Condition(Reason.SESSIONS_UNKNOWN, observation.unread)
     return Condition(
         Reason.SESSIONS_ENDING,
-        f"scaling in to {waits.wanted} waits for the end of these sessions: {waits.sessions}",
+        f"scaling in to {waits.desired} waits for the end of these sessions: {waits.sessions}",
     )
 
 
-def degraded(group: GroupManifest, facts: Observation) -> Condition:
+def degraded(group: GroupManifest, observation: Observation) -> Condition:
     """Problems of a group that may be served nevertheless; the first of the list counts."""
-    description = facts.description
-    if (unapplied := not_taken(facts.unapplied)) is not None:
+    description = observation.description
+    if (unapplied := not_taken(observation.unapplied)) is not None:
         return unapplied
-    if facts.lost_secret:
+    if observation.lost_secret:
         return Condition(
             Reason.SECRET_LOST,
-            f"Secret {facts.lost_secret} is gone, and the operator never saw its password: consumers that run go on "
-            "and stay as they are, pods that start wait until the broker can be used and the Secret is made again",
+            f"Secret {observation.lost_secret} is gone, and the operator never saw its password: consumers that run "
+            "go on and stay as they are, pods that start wait until the broker can be used and the Secret is made "
+            "again",
         )
-    if pods := _pods_failing(facts):
+    if pods := _pods_failing(observation):
         return Condition(Reason.PODS_FAILING, pods)
     if description is None or description.members is UNKNOWN:
-        return Condition(Reason.NOT_KNOWN, facts.unread)
+        return Condition(Reason.NOT_KNOWN, observation.unread)
     if stalled := description.stalled:
         return Condition(Reason.STALLED, f"stalled queues: {', '.join(map(str, stalled[:QUEUES_NAMED_MAX]))}")
     if poisoned := description.poisoned:
@@ -269,7 +274,7 @@ def degraded(group: GroupManifest, facts: Observation) -> Condition:
     if held_back := description.held_back:
         queues = [f"queue {one.queue}: {one.put_off} handoffs postponed in a row" for one in held_back]
         return Condition(Reason.HANDOFFS_PUT_OFF, "; ".join(queues[:QUEUES_NAMED_MAX]))
-    if stranded := stranded_of(description, facts.now_s):
+    if stranded := stranded_of(description, observation.now_s):
         return Condition(Reason.SESSIONS_STRANDED, stranded)
     if description.problems:
         return Condition(Reason.REPAIR_NEEDED, "; ".join(description.problems[:QUEUES_NAMED_MAX]))
@@ -286,14 +291,14 @@ def not_taken(unapplied: Unapplied) -> Condition | None:
     return Condition(Reason.APPLY_FAILS, joined(unapplied.faults)) if unapplied.faults else None
 
 
-def _pods_failing(facts: Observation) -> str:
+def _pods_failing(observation: Observation) -> str:
     """Reasons for pods that are not created or do not run, and the Deployment's conclusion from that
     (Kubernetes: "Deployment status")."""
-    said = {one["type"]: one for one in (facts.workload or {}).get("conditions", ())}
-    refused, progress = said.get("ReplicaFailure", {}), said.get("Progressing", {})
+    by_type = {one["type"]: one for one in (observation.workload or {}).get("conditions", ())}
+    refused, progress = by_type.get("ReplicaFailure", {}), by_type.get("Progressing", {})
     if refused.get("status") == "True":
         return f"{refused.get('reason', '')}: {refused.get('message', '')}"
-    if pods := failing(facts.pods, facts.now_s, facts.mounts) or facts.missing:
+    if pods := failing(observation.pods, observation.now_s, observation.mounts) or observation.missing:
         return pods
     if progress.get("status") == "False":
         return f"{progress.get('reason', '')}: {progress.get('message', '')}"

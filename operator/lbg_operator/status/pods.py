@@ -73,17 +73,15 @@ def changes_in_s(pods: Sequence[Mapping[str, Any]], now_s: float, mounts: Mounts
 def missing(workload: Mapping[str, Any], since_s: float, now_s: float) -> str:
     """Shortage of a StatefulSet's pods, in one line, when it has lasted. `since_s`: since when it
     has been so. `workload`: with the `replicas` that were asked for, and its status."""
-    made, wanted = workload["status"].get("replicas"), workload["replicas"]
+    existing, desired = workload["status"].get("replicas"), workload["replicas"]
     if not are_missing(workload) or now_s - since_s < MISSING_AFTER_S:
         return ""
-    return (
-        f"{made} of {wanted} pods exist: the events of the StatefulSet have the reason, for instance a quota"
-    )
+    return f"{existing} of {desired} pods exist: the events of the StatefulSet have the reason, for instance a quota"
 
 
 def are_missing(workload: Mapping[str, Any]) -> bool:
-    made, wanted = workload["status"].get("replicas"), workload["replicas"]
-    return made is not None and wanted is not None and made < wanted
+    existing, desired = workload["status"].get("replicas"), workload["replicas"]
+    return existing is not None and desired is not None and existing < desired
 
 
 def mounts_of(template: Mapping[str, Any]) -> Mounts:
@@ -156,9 +154,9 @@ def _is_failure(reason: str) -> bool:
 
 
 def _end_of(ended: Mapping[str, Any]) -> str:
-    told = f"it ended with exit code {ended.get('exitCode')} ({ended.get('reason', 'no reason')})"
+    description = f"it ended with exit code {ended.get('exitCode')} ({ended.get('reason', 'no reason')})"
     message = _cut(ended.get("message", ""))
-    return f"{told}: {message}" if message else told
+    return f"{description}: {message}" if message else description
 
 
 def _have_run(containers: Sequence[Mapping[str, Any]]) -> bool:
@@ -171,8 +169,8 @@ def _ran_s(ended: Mapping[str, Any]) -> float:
     return _moment(ended["finishedAt"]) - _moment(ended["startedAt"])
 
 
-def _moment(told: str) -> float:
-    return datetime.fromisoformat(told).timestamp()
+def _moment(timestamp: str) -> float:
+    return datetime.fromisoformat(timestamp).timestamp()
 
 
 def _cut(text: str) -> str:

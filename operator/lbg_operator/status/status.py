@@ -59,12 +59,12 @@ REASON = "ScheduledReplicas"
 
 
 def scheduled_of(floor: Floor) -> dict[str, Any]:
-    told: dict[str, Any] = {"minReplicas": floor.min_replicas, "why": str(_why(floor))}
+    scaling: dict[str, Any] = {"minReplicas": floor.min_replicas, "why": str(_why(floor))}
     if floor.entry is not None:
-        told["entry"] = floor.entry
+        scaling["entry"] = floor.entry
     if floor.until is not None:
-        told["until"] = _second_after(floor)
-    return told
+        scaling["until"] = _second_after(floor)
+    return scaling
 
 
 def scheduling_news(former: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[StatusEvent]:
@@ -111,7 +111,7 @@ _SESSION_NUMBERS = frozenset({"messages"})
 
 def status_of(
     group: GroupManifest | None,
-    facts: Observation,
+    observation: Observation,
     *,
     former: Mapping[str, Any],
     generation: int,
@@ -125,7 +125,7 @@ def status_of(
     status: dict[str, Any] = {
         "observedGeneration": generation,
         "conditions": merged(
-            former.get("conditions", ()), conditions_of(group, facts), generation=generation, now=now
+            former.get("conditions", ()), conditions_of(group, observation), generation=generation, now=now
         ),
     }
     if group is None:
@@ -133,15 +133,15 @@ def status_of(
     status["groupName"] = group.spec.name
     status["secretName"] = credentials_name(group.metadata.name)
     status["configMapName"] = attributes_name(group.metadata.name)
-    workload = facts.workload or {}
+    workload = observation.workload or {}
     if group.consumer is not None:
         status["replicas"] = workload.get("replicas", 0)
         status["readyReplicas"] = workload.get("readyReplicas", 0)
         status["selector"] = f"{GROUP_LABEL}={group.metadata.name}"
-    if facts.floor is not None:
-        status["scaling"] = scheduled_of(facts.floor)
-    if facts.description is not None:
-        status |= seen_of(facts.description)
+    if observation.floor is not None:
+        status["scaling"] = scheduled_of(observation.floor)
+    if observation.description is not None:
+        status |= seen_of(observation.description)
         if observed is not None:
             status["observedTime"] = observed
         if lag is not None:
@@ -152,42 +152,42 @@ def status_of(
 
 
 def due_in_s(
-    wanted: Mapping[str, Any], former: Mapping[str, Any], *, since_last_s: float, quiet_s: float
+    status: Mapping[str, Any], former: Mapping[str, Any], *, since_last_s: float, quiet_s: float
 ) -> float:
     """0: it is to be written now. Infinity: there is nothing to write.
 
     Numbers alone are written every `quiet_s` at most: a status that follows every message would be an event store.
     """
-    if _without_numbers(wanted) != _without_numbers(former):
+    if _without_numbers(status) != _without_numbers(former):
         return 0.0
-    if wanted == former:
+    if status == former:
         return float("inf")
     timeless = dict.fromkeys(_TIMES)
-    is_time_only = {**wanted, **timeless} == {**former, **timeless}
+    is_time_only = {**status, **timeless} == {**former, **timeless}
     return max((TIME_ALONE_S if is_time_only else quiet_s) - since_last_s, 0.0)
 
 
-def patch_of(wanted: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
+def patch_of(status: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
     """As a merge patch: what is gone is null."""
-    return {"status": _patch(wanted, former)}
+    return {"status": _patch(status, former)}
 
 
-def _patch(wanted: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
-    patch: dict[str, Any] = {**dict.fromkeys(former.keys() - wanted.keys()), **wanted}
-    for name, value in wanted.items():
+def _patch(status: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
+    patch: dict[str, Any] = {**dict.fromkeys(former.keys() - status.keys()), **status}
+    for name, value in status.items():
         if isinstance(value, Mapping):
             patch[name] = _patch(value, former.get(name, {}))
     return patch
 
 
 def _without_numbers(status: Mapping[str, Any]) -> dict[str, Any]:
-    told = {name: value for name, value in status.items() if name not in _NUMBERS}
-    told["queues"] = [
+    compared = {name: value for name, value in status.items() if name not in _NUMBERS}
+    compared["queues"] = [
         {name: value for name, value in queue.items() if name not in _QUEUE_NUMBERS}
         for queue in status.get("queues", ())
     ]
-    told["sessions"] = [
+    compared["sessions"] = [
         {name: value for name, value in session.items() if name not in _SESSION_NUMBERS}
         for session in status.get("sessions", ())
     ]
-    return told
+    return compared

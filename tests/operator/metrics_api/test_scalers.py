@@ -35,7 +35,7 @@ class Place:
             self.cluster,
             SETTINGS,
             ObjectCache(),
-            standing=lambda: self.standing,
+            serving_config=lambda: self.standing,
             wake_group=self.woken.append,
         )
 
@@ -62,31 +62,31 @@ def place() -> Place:
 
 async def test_a_provider_that_changes_is_noticed_once(place: Place) -> None:
     place.register(OURS)
-    assert await place.autoscaling.look()
+    assert await place.autoscaling.refresh()
     assert place.autoscaling.provider == Ours()
-    assert not await place.autoscaling.look()
+    assert not await place.autoscaling.refresh()
     place.register(Service("dd", "agent"))
-    assert await place.autoscaling.look()
+    assert await place.autoscaling.refresh()
     assert isinstance(place.autoscaling.provider, Other)
 
 
 async def test_a_look_that_fails_changes_nothing(place: Place) -> None:
     place.register(OURS)
-    await place.autoscaling.look()
+    await place.autoscaling.refresh()
     place.cluster.failing = {"read"}
-    assert not await place.autoscaling.try_look()
+    assert not await place.autoscaling.try_refresh()
     assert place.autoscaling.provider == Ours()
     with pytest.raises(ClusterError):
-        await place.autoscaling.look()
+        await place.autoscaling.refresh()
 
 
 async def test_keda_has_its_objects_in_place_of_the_autoscaler(place: Place) -> None:
     place.register(OURS)
-    await place.autoscaling.look()
+    await place.autoscaling.refresh()
     assert place.kinds == ["HorizontalPodAutoscaler"]
     place.cluster.served.add("keda.sh/v1alpha1")
     place.register(KEDAS)
-    await place.autoscaling.look()
+    await place.autoscaling.refresh()
     place.standing = await ensure_serving_config(place.cluster, OURS, now=datetime(2026, 3, 1, tzinfo=UTC))
     assert place.autoscaling.provider == Keda()
     assert place.kinds == ["Secret", "TriggerAuthentication", "ScaledObject"]
@@ -98,5 +98,5 @@ async def test_keda_has_its_objects_in_place_of_the_autoscaler(place: Place) -> 
 async def test_a_restarted_operator_keeps_kedas_objects_before_it_has_its_certificate(place: Place) -> None:
     place.cluster.served.add("keda.sh/v1alpha1")
     place.register(KEDAS)
-    await place.autoscaling.look()
+    await place.autoscaling.refresh()
     assert place.kinds == ["TriggerAuthentication", "ScaledObject"]

@@ -55,8 +55,8 @@ class Place:
                 OURS,
                 host="127.0.0.1",
                 port=0,
-                look_every_s=0.02,
-                again_after_s=0.02,
+                check_interval_s=0.02,
+                retry_s=0.02,
                 read_within_s=0.1,
             )
         )
@@ -65,9 +65,9 @@ class Place:
         self, api: MetricsApi, *, name: str | None = None, authority: trustme.CA | None = None
     ) -> Client:
         """With a certificate for `name`, or with none."""
-        await until(lambda: api.standing is not None)
-        assert api.standing is not None
-        tls = ssl.create_default_context(cadata=api.standing.certificate.ca_pem.decode())
+        await until(lambda: api.serving_config is not None)
+        assert api.serving_config is not None
+        tls = ssl.create_default_context(cadata=api.serving_config.certificate.ca_pem.decode())
         if name is not None:
             issued = (authority or self.front).issue_cert("front@example.org", common_name=name)
             issued.configure_cert(tls)
@@ -201,7 +201,7 @@ async def test_where_the_api_server_tells_no_authority_everybody_is_refused(plac
 
 
 def authority_known(api: MetricsApi) -> str:
-    callers = None if api.standing is None else api.standing.callers
+    callers = None if api.serving_config is None else api.serving_config.callers
     return "" if callers is None else callers.authority_pem
 
 
@@ -229,9 +229,9 @@ async def test_an_authority_may_be_one_that_another_has_signed(place: Place) -> 
 
 
 async def test_no_session_is_resumed_past_the_judgement_of_its_client(place: Place, api: MetricsApi) -> None:
-    await until(lambda: api.standing is not None)
-    assert api.standing is not None
-    tls = ssl.create_default_context(cadata=api.standing.certificate.ca_pem.decode())
+    await until(lambda: api.serving_config is not None)
+    assert api.serving_config is not None
+    tls = ssl.create_default_context(cadata=api.serving_config.certificate.ca_pem.decode())
     place.front.issue_cert("front@example.org", common_name="front-proxy-client").configure_cert(tls)
 
     def visit(session: ssl.SSLSession | None) -> ssl.SSLSession | None:
@@ -255,7 +255,7 @@ async def test_a_name_that_is_allowed_no_more_is_refused_on_its_connection(
 ) -> None:
     assert (await api_server.get("/apis"))[0] == 200
     place.trust(place.front, '["another"]')
-    await until(lambda: "another" in str(api.standing))
+    await until(lambda: "another" in str(api.serving_config))
     assert (await api_server.get("/apis"))[0] == 401
 
 
@@ -263,8 +263,8 @@ async def test_a_name_that_is_allowed_no_more_is_refused_on_its_connection(
 
 
 def token(api: MetricsApi, group: str = "orders") -> str:
-    assert api.standing is not None
-    return f"Bearer {token_for(api.standing.token_key, 'shop', group)}"
+    assert api.serving_config is not None
+    return f"Bearer {token_for(api.serving_config.token_key, 'shop', group)}"
 
 
 async def test_keda_is_told_a_lag_for_its_token(place: Place, api: MetricsApi) -> None:
@@ -301,13 +301,13 @@ async def test_keda_is_told_that_a_lag_is_unknown(place: Place, api: MetricsApi,
 async def test_a_certificate_is_renewed_without_a_restart(place: Place, api: MetricsApi) -> None:
     client = await place.client(api)
     assert (await client.get("/healthz"))[0] == 200
-    assert api.standing is not None
-    former = api.standing.certificate
+    assert api.serving_config is not None
+    former = api.serving_config.certificate
     secret = next(one for one in place.cluster.objects.values() if one["kind"] == "Secret")
     secret["data"]["tls.crt"] = base64.b64encode(b"spoilt").decode()
-    await until(lambda: api.standing is not None and api.standing.certificate != former)
+    await until(lambda: api.serving_config is not None and api.serving_config.certificate != former)
     shown = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", api.port))
-    assert shown.strip().encode() == api.standing.certificate.certificate_pem.strip()
+    assert shown.strip().encode() == api.serving_config.certificate.certificate_pem.strip()
     assert (await client.get("/healthz"))[0] == 200, "on the connection that was open"
 
 
@@ -317,7 +317,7 @@ async def test_before_there_is_a_certificate_the_door_is_closed_and_opens_by_its
     tls = ssl.create_default_context()
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await asyncio.open_connection("127.0.0.1", api.port, ssl=tls, server_hostname="lbg-operator.lbg.svc")
-    assert api.standing is None
+    assert api.serving_config is None
     place.cluster.failing = set()
     assert (await (await place.client(api)).get("/healthz"))[0] == 200
 

@@ -12,7 +12,7 @@ import pytest
 from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT
 from lbg_operator.reconcile import group as rounds
 from lbg_operator.reconcile.object_cache import Key
-from lbg_operator.reconcile.provision import LIMIT_S, MADE_AT_ONCE
+from lbg_operator.reconcile.provision import LIMIT_S, PROVISIONED_AT_ONCE
 from support.operator.operated import SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
@@ -57,15 +57,15 @@ async def test_a_broker_makes_a_few_groups_at_a_time_and_so_each_within_its_limi
                 making += 1
                 most = max(most, making)
                 try:
-                    await asyncio.sleep(making * LIMIT_S / (MADE_AT_ONCE + 2))  # one disk for all
+                    await asyncio.sleep(making * LIMIT_S / (PROVISIONED_AT_ONCE + 2))  # one disk for all
                     yield
                 finally:
                     making -= 1
 
         place.broker.lock = slow
-        names = [f"g{number}" for number in range(3 * MADE_AT_ONCE)]
+        names = [f"g{number}" for number in range(3 * PROVISIONED_AT_ONCE)]
         for name in names:
             place.apply_group(name, replicas=0)
         await asyncio.sleep(200)
         assert {place.conditions(Key("shop", name))["Provisioned"][0] for name in names} == {"True"}
-        assert most == MADE_AT_ONCE
+        assert most == PROVISIONED_AT_ONCE

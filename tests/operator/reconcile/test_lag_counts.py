@@ -14,7 +14,14 @@ from lbg_broker.admin import Unreachable
 from lbg_broker.admin.lag import Backlog
 from lbg_broker.admin.snapshot import UNKNOWN, Unknown
 from lbg_broker.group import GroupSpec
-from lbg_operator.reconcile.lag_counts import EVERY_S, FAILED_S, SELDOM_S, TOLD_PER_S, Counters, LagCounts
+from lbg_operator.reconcile.lag_counts import (
+    COUNT_INTERVAL_MAX_S,
+    COUNT_INTERVAL_S,
+    FAILED_S,
+    REPORTS_PER_S,
+    Counters,
+    LagCounts,
+)
 from lbg_operator.reconcile.object_cache import Key
 from support.operator.operated import ORDERS, Place, wall_clock
 from support.virtual_time import in_virtual_time
@@ -69,7 +76,7 @@ class Counting:
             lambda key: self.told.append((loop.time(), key)),
             now=loop.time,
             timestamp=lambda: f"{loop.time():.0f}",
-            joined_or_left=lambda key: self.changed.append((loop.time(), key)),
+            on_consumers_changed=lambda key: self.changed.append((loop.time(), key)),
         )
         self.counts.begin(MAIN, self.broker.counters)
         for group in groups:
@@ -92,12 +99,12 @@ async def test_what_comes_to_a_group_at_rest_is_counted_within_two_seconds_and_s
         await asyncio.sleep(100)
         assert place.broker.lags == []
         place.broker.waiting[A.name] = 7
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(COUNT_INTERVAL_S)
         assert (place.lag(A), [key for _, key in place.told]) == (7, [A])
         place.broker.waiting[A.name] = 0
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(COUNT_INTERVAL_S)
         assert (place.lag(A), len(place.told)) == (0, 2)
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(COUNT_INTERVAL_S)
         asked = len(place.broker.lags)
         await asyncio.sleep(100)
         assert len(place.broker.lags) == asked, "it is at rest again"
@@ -111,10 +118,10 @@ async def test_a_group_that_stays_behind_is_counted_on_and_told_only_when_it_cha
         await asyncio.sleep(100)
         assert len(place.told) == 1
         pauses = {after - before for (before, _), (after, _) in pairwise(place.broker.lags)}
-        assert pauses == {EVERY_S}
+        assert pauses == {COUNT_INTERVAL_S}
         count = place.counts.latest(A)
         assert count is not None
-        assert asyncio.get_running_loop().time() - count.at <= EVERY_S
+        assert asyncio.get_running_loop().time() - count.at <= COUNT_INTERVAL_S
 
 
 @in_virtual_time
@@ -128,14 +135,14 @@ async def test_hundreds_of_groups_at_rest_are_counted_a_hundredth_of_the_time() 
         await asyncio.sleep(100)
         asked = len(place.broker.backlogs)
         await asyncio.sleep(1000)
-        assert len(place.broker.backlogs) - asked <= 1000 / SELDOM_S + 1
+        assert len(place.broker.backlogs) - asked <= 1000 / COUNT_INTERVAL_MAX_S + 1
 
 
 @in_virtual_time
 async def test_groups_that_are_behind_are_counted_a_tenth_of_the_time() -> None:
     broker = Broker(takes_s=lambda groups: groups * 0.001, waiting={group.name: 1 for group in GROUPS})
     async with Counting(*GROUPS, broker=broker) as place:
-        await asyncio.sleep(SELDOM_S)
+        await asyncio.sleep(COUNT_INTERVAL_MAX_S)
         asked = len(place.broker.lags)
         await asyncio.sleep(1000)
         assert len(place.broker.lags) - asked <= 1000 * 0.1 / 0.5 + 1
@@ -146,16 +153,16 @@ async def test_groups_that_are_behind_are_counted_a_tenth_of_the_time() -> None:
 async def test_numbers_are_told_as_often_as_the_api_server_is_to_be_written_to(behind: int) -> None:
     groups = GROUPS[:behind]
     async with Counting(*groups) as place:
-        for number in range(1, 1 + int(120 / EVERY_S)):
+        for number in range(1, 1 + int(120 / COUNT_INTERVAL_S)):
             place.broker.waiting = {group.name: number for group in groups}
-            await asyncio.sleep(EVERY_S)
-        at_most = max(TOLD_PER_S, behind / SELDOM_S) * 120 + behind
+            await asyncio.sleep(COUNT_INTERVAL_S)
+        at_most = max(REPORTS_PER_S, behind / COUNT_INTERVAL_MAX_S) * 120 + behind
         assert len(place.told) <= at_most
         for group in groups:
-            assert sum(key == group for _, key in place.told) >= 120 / SELDOM_S - 1
+            assert sum(key == group for _, key in place.told) >= 120 / COUNT_INTERVAL_MAX_S - 1
         place.broker.waiting = {group.name: 0 for group in groups}
         last = len(place.told)
-        await asyncio.sleep(2 * SELDOM_S)
+        await asyncio.sleep(2 * COUNT_INTERVAL_MAX_S)
         assert {key for _, key in place.told[last:]} == set(groups), "the last number is not held back"
 
 
@@ -163,12 +170,12 @@ async def test_numbers_are_told_as_often_as_the_api_server_is_to_be_written_to(b
 async def test_a_queue_that_cannot_be_counted_makes_the_number_unknown() -> None:
     async with Counting(A) as place:
         place.broker.waiting[A.name] = 7
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(COUNT_INTERVAL_S)
         place.broker.waiting[A.name] = UNKNOWN
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(COUNT_INTERVAL_S)
         assert place.lag(A) is None
         place.broker.waiting[A.name] = 3
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(COUNT_INTERVAL_S)
         assert place.lag(A) == 3
 
 
@@ -180,7 +187,7 @@ async def test_a_broker_that_is_away_is_asked_seldom_and_counted_again_when_it_i
         assert len(place.broker.backlogs) <= 100 / FAILED_S + 2
         place.broker.is_down = False
         place.broker.waiting[A.name] = 7
-        await asyncio.sleep(FAILED_S + EVERY_S)
+        await asyncio.sleep(FAILED_S + COUNT_INTERVAL_S)
         assert place.lag(A) == 7
 
 
@@ -190,7 +197,7 @@ async def test_what_only_a_survey_sees_is_counted_from_then_on() -> None:
     async with Counting(A) as place:
         place.counts.surveyed(A, MAIN, 5)
         place.counts.surveyed(B, MAIN, 5)
-        await asyncio.sleep(2 * EVERY_S)
+        await asyncio.sleep(2 * COUNT_INTERVAL_S)
         assert place.broker.lags[0][1] == {A.name}, "and nothing of a group that is not looked at"
 
 
@@ -198,9 +205,9 @@ async def test_what_only_a_survey_sees_is_counted_from_then_on() -> None:
 async def test_a_group_that_is_forgotten_is_counted_no_more() -> None:
     async with Counting(A, B) as place:
         place.broker.waiting = {A.name: 7, B.name: 7}
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(COUNT_INTERVAL_S)
         place.counts.forget(A)
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(COUNT_INTERVAL_S)
         assert (place.lag(A), place.lag(B)) == (None, 7)
         assert place.broker.lags[-1][1] == {B.name}
         await place.counts.end(MAIN)
@@ -245,7 +252,7 @@ async def test_many_groups_whose_numbers_change_do_not_flood_the_api_server() ->
             for name in groups:
                 place.broker.waiting[f"lbg.shop-{name}.q.0"] = number
             await asyncio.sleep(2)
-        assert len(place.cluster.changed) - written <= 20 * TOLD_PER_S + len(groups)
+        assert len(place.cluster.changed) - written <= 20 * REPORTS_PER_S + len(groups)
         await asyncio.sleep(10)
         assert {place.status(Key("shop", name))["lag"] for name in groups} == {10}
 
@@ -274,7 +281,7 @@ async def test_a_member_that_comes_or_goes_is_noticed_once_also_of_a_group_that_
             await asyncio.sleep(10)
             ((at, group),) = counting.changed
             assert group == A
-            assert at - since <= EVERY_S + 0.1
+            assert at - since <= COUNT_INTERVAL_S + 0.1
             counting.changed.clear()
         counting.broker.consumers = UNKNOWN
         await asyncio.sleep(10)

@@ -285,7 +285,7 @@ class OutageHistories(RuleBasedStateMachine):
         await self.place.start()
         operator = self.place.operator
         assert operator is not None
-        looking = operator.world.autoscaling.keep_looking(operator.wake_groups)
+        looking = operator.world.autoscaling.refresh_regularly(operator.wake_groups)
         self.looking = asyncio.create_task(looking)
 
     async def stop(self) -> None:

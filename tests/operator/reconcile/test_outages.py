@@ -276,7 +276,7 @@ async def test_autoscalers_stay_as_they_are_while_nobody_knows_who_provides_metr
             assert history.changed() == {}
             place.cluster.fail = lambda verb, about, name: None
             assert place.operator is not None
-            await place.operator.world.autoscaling.try_look()
+            await place.operator.world.autoscaling.try_refresh()
             place.operator.wake_groups()
             await asyncio.sleep(SETTLED_S)
             assert history.changed() == {}

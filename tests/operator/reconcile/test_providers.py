@@ -18,7 +18,7 @@ from lbg_operator.kube.kinds import (
     Kind,
 )
 from lbg_operator.metrics_api import Service
-from lbg_operator.reconcile.metrics_provider import LOOK_EVERY_S
+from lbg_operator.reconcile.metrics_provider import REFRESH_INTERVAL_S
 from lbg_operator.resources.autoscaler import token_secret_of
 from support.kubernetes.manifests import consumer, group_manifest
 from support.operator.operated import SETTINGS, Place
@@ -111,9 +111,9 @@ async def test_keda_takes_over_and_hands_back_with_one_writer_of_replicas_at_a_t
         assert place.operator is not None
 
         async def looked() -> None:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(REFRESH_INTERVAL_S)
             assert place.operator is not None
-            assert await place.operator.world.autoscaling.try_look()
+            assert await place.operator.world.autoscaling.try_refresh()
             place.operator.wake_groups()
             await asyncio.sleep(5)
 
@@ -126,7 +126,7 @@ async def test_keda_takes_over_and_hands_back_with_one_writer_of_replicas_at_a_t
         )
         said = {"conditions": [{"type": "Ready", "status": "True"}]}
         place.cluster.edit(SCALED_OBJECT, "shop", "orders", {"status": said})
-        await place.operator.world.autoscaling.try_look()
+        await place.operator.world.autoscaling.try_refresh()
         await asyncio.sleep(5)
         assert place.conditions()["ScalingActive"] == ("True", "Scaling")
 
@@ -161,7 +161,7 @@ async def test_an_object_of_kedas_that_somebody_deletes_or_changes_is_back_after
             lambda: place.cluster.edit(kind, "shop", name, {"spec": {field: []}}),
         ):
             spoil()
-            await place.operator.world.autoscaling.try_look()
+            await place.operator.world.autoscaling.try_refresh()
             await asyncio.sleep(1)
             assert place.seen(kind, name)["spec"] == before["spec"]
 
@@ -177,7 +177,7 @@ async def test_the_looks_at_keda_are_lists_however_many_groups_there_are() -> No
         asked: list[str] = []
         place.cluster.fail = lambda verb, kind, name: asked.append(f"{verb} {kind.kind}")
         assert place.operator is not None
-        await place.operator.world.autoscaling.look()
+        await place.operator.world.autoscaling.refresh()
         place.operator.wake_groups()
         await asyncio.sleep(5)
         assert asked == [
@@ -204,7 +204,7 @@ async def test_keda_that_came_after_the_chart_is_named_until_its_objects_are_gra
         assert place.conditions()["Degraded"] == ("False", "AsExpected")
         place.cluster.fail = lambda verb, kind, name: None
         assert place.operator is not None
-        assert await place.operator.world.autoscaling.try_look()
+        assert await place.operator.world.autoscaling.try_refresh()
         place.operator.wake_groups()
         await asyncio.sleep(5)
         assert writers(place) == {SCALED_OBJECT}
@@ -232,7 +232,7 @@ async def test_rights_on_keda_that_are_taken_away_bring_no_second_autoscaler(
         if restarts:
             await place.restart()
         assert place.operator is not None
-        await place.operator.world.autoscaling.try_look()
+        await place.operator.world.autoscaling.try_refresh()
         place.operator.wake_groups()
         await asyncio.sleep(60)
         assert writers(place) == {SCALED_OBJECT}
@@ -244,7 +244,7 @@ async def test_rights_on_keda_that_are_taken_away_bring_no_second_autoscaler(
 
         place.cluster.fail = lambda verb, kind, name: None
         register(place, KEDAS)
-        assert await place.operator.world.autoscaling.try_look()
+        assert await place.operator.world.autoscaling.try_refresh()
         place.operator.wake_groups()
         await asyncio.sleep(10)
         assert not place.has(AUTOSCALER, "payments")
@@ -302,7 +302,7 @@ async def test_a_provider_that_cannot_be_looked_at_stays_what_it_was() -> None:
         await begun(place)
         assert place.operator is not None
         place.cluster.failing = {"read"}
-        assert not await place.operator.world.autoscaling.try_look()
+        assert not await place.operator.world.autoscaling.try_refresh()
         place.operator.wake_groups()
         await asyncio.sleep(5)
         assert writers(place) == {AUTOSCALER}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lbg_operator.kube.kinds import AUTOSCALER, DEPLOYMENT, GROUP, SCALED_OBJECT, STATEFUL_SET
-from lbg_operator.reconcile.metrics_provider import LOOK_EVERY_S
+from lbg_operator.reconcile.metrics_provider import REFRESH_INTERVAL_S
 from support.operator.operated import BEGAN, ORDERS, SETTLED_S, Place
 from support.operator.operated_sessions import sessions_place
 from support.virtual_time import in_virtual_time
@@ -174,11 +174,11 @@ async def test_kedas_object_has_it_too() -> None:
         )
         await place.ready(scaling=scaling(dated(4, 100, 200)))
         assert place.operator is not None
-        await place.operator.world.autoscaling.try_look()
+        await place.operator.world.autoscaling.try_refresh()
         assert place.seen(SCALED_OBJECT)["spec"]["minReplicaCount"] == 1
         await until(100.2)
         assert place.seen(SCALED_OBJECT)["spec"]["minReplicaCount"] == 4
-        await until(200.2 + LOOK_EVERY_S)
+        await until(200.2 + REFRESH_INTERVAL_S)
         assert place.seen(SCALED_OBJECT)["spec"]["minReplicaCount"] == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.kinds import BROKER, GROUP, SECRET, Kind
 from lbg_operator.reconcile.object_cache import Key, ObjectCache
-from lbg_operator.reconcile.secret_cache import AGAIN_MAX_S, SecretCache
+from lbg_operator.reconcile.secret_cache import RETRY_MAX_S, SecretCache
 from support.kubernetes.fake_cluster import FakeCluster
 from support.operator.operated import MAIN, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
@@ -141,7 +141,7 @@ async def test_a_secret_that_was_never_seen_is_unknown_and_not_missing() -> None
         await place.password()
     place.give("a")
     place.cluster.failing = set()
-    await asyncio.sleep(AGAIN_MAX_S)
+    await asyncio.sleep(RETRY_MAX_S)
     assert place.told == [MAIN], "who was refused is told when it is there"
     assert await place.password() == data(password="a")["password"]
     await place.cache.close()
@@ -170,7 +170,7 @@ async def test_what_was_seen_counts_while_the_api_server_is_away_and_what_change
     assert await place.password() == data(password="a")["password"]
     place.give("b")
     place.cluster.failing, place.cluster.watch = set(), watch
-    await asyncio.sleep(AGAIN_MAX_S)
+    await asyncio.sleep(RETRY_MAX_S)
     assert await place.password() == data(password="b")["password"]
     assert place.told == [MAIN]
     await place.cache.close()

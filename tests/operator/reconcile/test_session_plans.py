@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lbg_broker.admin.snapshot import AWAY, CLOSING, LIVE, STRANDED, SessionsStatus, SessionStatus
-from lbg_operator.reconcile.scale import SessionPlan, ordinal_of, plan_sessions, told
+from lbg_operator.reconcile.scale import SessionPlan, names_of_sessions, ordinal_of, plan_sessions
 
 
 def session(ordinal: int, state: str = LIVE, messages: int = 3) -> SessionStatus:
@@ -74,5 +74,7 @@ def test_sessions_of_others_are_nothing_to_wait_for(name: str) -> None:
 
 
 def test_what_is_waited_for_is_named_and_not_without_end() -> None:
-    assert told([session(1, CLOSING)]) == "o-lbg-1 (closing, 3 messages)"
-    assert told([session(n) for n in range(12)]).endswith("o-lbg-9 (live, 3 messages) and 2 more")
+    assert names_of_sessions([session(1, CLOSING)]) == "o-lbg-1 (closing, 3 messages)"
+    assert names_of_sessions([session(n) for n in range(12)]).endswith(
+        "o-lbg-9 (live, 3 messages) and 2 more"
+    )

@@ -73,7 +73,7 @@ async def test_a_group_that_went_unheard_is_forgotten_when_its_status_cannot_be_
         place.delete_group()
         await asyncio.sleep(LONG_S)
         assert place.operator.world.store.get(GROUP, ORDERS) is None
-        assert place.operator.world.looks.latest(ORDERS) is None
+        assert place.operator.world.surveys.latest(ORDERS) is None
         assert not place.has(DEPLOYMENT)
 
 

@@ -61,7 +61,7 @@ def samples(metrics: Metrics) -> dict[Any, float]:
 def metrics_of(place: Place) -> Metrics:
     assert place.operator is not None
     world = place.operator.world
-    return Metrics(world.store, world.looks, lambda kind: 0.0)
+    return Metrics(world.store, world.surveys, lambda kind: 0.0)
 
 
 def the_lag(place: Place) -> float | None:
@@ -140,7 +140,7 @@ async def test_a_group_that_is_gone_is_shown_no_more() -> None:
         assert not place.has(GROUP)
         assert not any(LABELS[0] in one for one in samples(metrics_of(place)))
         assert place.operator is not None
-        assert place.operator.world.looks.latest(ORDERS) is None
+        assert place.operator.world.surveys.latest(ORDERS) is None
 
 
 @pytest.mark.process

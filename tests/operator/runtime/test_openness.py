@@ -16,9 +16,9 @@ def test_each_kind_is_to_be_watched_everywhere_or_in_each_namespace() -> None:
 def test_it_is_ready_when_the_last_watch_is_open() -> None:
     openness = WatchReadiness((GROUPS, SECRETS))
     assert openness.unready(0.0) == f"the watch of {GROUPS} has not begun yet"
-    openness.asked(GROUPS, 0.0)
+    openness.requested(GROUPS, 0.0)
     openness.opened(GROUPS)
-    openness.asked(SECRETS, 0.0)
+    openness.requested(SECRETS, 0.0)
     assert openness.unready(PATIENCE_S + 1) == f"the watch of {SECRETS} has not begun yet"
     openness.opened(SECRETS)
     assert openness.unready(PATIENCE_S + 1) == ""
@@ -27,8 +27,8 @@ def test_it_is_ready_when_the_last_watch_is_open() -> None:
 def test_a_watch_that_is_opened_anew_is_waited_for_and_not_for_ever() -> None:
     openness = WatchReadiness((SECRETS,))
     openness.opened(SECRETS)
-    openness.asked(SECRETS, 100.0)
-    openness.asked(SECRETS, 110.0)  # and again: it has been closed since the first time
+    openness.requested(SECRETS, 100.0)
+    openness.requested(SECRETS, 110.0)  # and again: it has been closed since the first time
     assert openness.unready(100.0 + PATIENCE_S) == ""
     assert (
         openness.unready(101.0 + PATIENCE_S)
@@ -42,5 +42,5 @@ def test_an_api_server_may_be_behind_a_path_of_its_own_and_is_asked_for_more_tha
     openness = WatchReadiness((SECRETS,))
     openness.opened("/k8s/clusters/one/api/v1/pods")
     openness.opened("/k8s/clusters/one/api/v1/secrets")
-    openness.asked("/version", 0.0)
+    openness.requested("/version", 0.0)
     assert openness.unready(1000.0) == ""

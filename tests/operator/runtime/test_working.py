@@ -11,7 +11,7 @@ import pytest
 
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.reconcile.object_cache import Key
-from lbg_operator.runtime.work_queue import FIRST_RETRY_S, GATHER_S, LEAST_RETRY_S, LONGEST_RETRY_S, WorkQueue
+from lbg_operator.runtime.work_queue import BATCH_S, FIRST_RETRY_S, LEAST_RETRY_S, LONGEST_RETRY_S, WorkQueue
 from support.virtual_time import in_virtual_time
 
 A, B = Key("shop", "a"), Key("shop", "b")
@@ -51,7 +51,7 @@ async def test_events_of_one_cause_are_one_round() -> None:
     rounds = Rounds(then)
     for _ in range(50):
         rounds.workers.wake(A)
-        await asyncio.sleep(GATHER_S / 100)
+        await asyncio.sleep(BATCH_S / 100)
     await asyncio.sleep(1)
     assert len(rounds.begun) == 1
     assert rounds.done == ["ok"]
@@ -70,7 +70,7 @@ async def test_what_happens_during_a_round_has_another_one_after_it() -> None:
     for _ in range(3):
         rounds.workers.wake(A)
     await asyncio.sleep(60)
-    assert rounds.times(A) == pytest.approx([GATHER_S, 5 + 2 * GATHER_S])
+    assert rounds.times(A) == pytest.approx([BATCH_S, 5 + 2 * BATCH_S])
     await rounds.workers.close()
 
 
@@ -87,9 +87,9 @@ async def test_a_round_that_hangs_holds_up_no_other_object_and_is_seen() -> None
     await asyncio.sleep(100)
     assert len(rounds.times(A)) == 1
     assert len(rounds.times(B)) >= 9
-    assert rounds.workers.longest_round_s > 0
+    assert rounds.workers.longest_reconcile_s > 0
     await rounds.workers.close()
-    assert rounds.workers.longest_round_s == 0
+    assert rounds.workers.longest_reconcile_s == 0
 
 
 @in_virtual_time
@@ -124,9 +124,9 @@ async def test_what_fails_is_tried_again_less_and_less_often(error: Exception | 
     await asyncio.sleep(400)
     times = rounds.times(A)
     pauses = [after - before for before, after in pairwise(times)]
-    assert pauses[0] == pytest.approx(FIRST_RETRY_S + GATHER_S)
+    assert pauses[0] == pytest.approx(FIRST_RETRY_S + BATCH_S)
     assert pauses == sorted(pauses)
-    assert pauses[-1] == pytest.approx(LONGEST_RETRY_S + GATHER_S)
+    assert pauses[-1] == pytest.approx(LONGEST_RETRY_S + BATCH_S)
     assert set(rounds.done) == {outcome}
     is_mended = True
     await asyncio.sleep(LONGEST_RETRY_S + 1)

@@ -185,14 +185,14 @@ class Operator:
             settings=place.settings,
             store=self._store,
             applied=ServerSideApply(cluster, self._store),
-            looks=looks,
+            surveys=looks,
             secrets=SecretCache(cluster, self._store, changed=lambda key: self._brokers.wake(key)),
             broker_pods=BrokerPods(cluster, changed=lambda key: self._brokers.wake(key)),
             autoscaling=MetricsProviders(
                 cluster,
                 place.settings,
                 self._store,
-                standing=lambda: None,
+                serving_config=lambda: None,
                 wake_group=lambda key: self._groups.wake(key),
             ),
             announce=self._announce,
@@ -201,14 +201,16 @@ class Operator:
             wall_clock=wall_clock,
         )
         self.failures: list[str] = []
-        self._groups = WorkQueue(GroupReconciler(self.world).round, name="group", done=self._done)
+        self._groups = WorkQueue(GroupReconciler(self.world).reconcile, name="group", done=self._done)
         pool = cast(BrokerPool, OperatedPool(place.brokers))
-        self._brokers = WorkQueue(BrokerReconciler(self.world, pool).round, name="broker", done=self._done)
+        self._brokers = WorkQueue(
+            BrokerReconciler(self.world, pool).reconcile, name="broker", done=self._done
+        )
 
     async def start(self) -> None:
         self._place.cluster.watchers.append(self._told)
         await list_all(self._place.cluster, self._store, ())
-        await self.world.autoscaling.try_look()
+        await self.world.autoscaling.try_refresh()
         for key, _ in self._store.all(BROKER):
             self._brokers.wake(key)
         self.wake_groups()
@@ -217,7 +219,7 @@ class Operator:
         self._place.cluster.watchers.remove(self._told)
         await self._groups.close()
         await self._brokers.close()
-        await self.world.looks.close()
+        await self.world.surveys.close()
         await self.world.secrets.close()
         await self.world.broker_pods.close()
 
@@ -247,4 +249,4 @@ class Operator:
                 if (group.broker.namespace, group.broker.name) == Key.of(seen):
                     self._groups.wake(Key(group.metadata.namespace, group.metadata.name))
         elif kind not in (GROUP, BROKER):
-            self.world.looks.soon(owner[1])
+            self.world.surveys.soon(owner[1])
