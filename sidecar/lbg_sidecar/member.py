@@ -55,7 +55,7 @@ class ConnectionStatus:
         self.error = ""
 
     def parted(self, why: str) -> None:
-        """`why` is empty where nothing is wrong."""
+        """The member has left the group, for the reason `why`; empty when it left in order."""
         self._turn(False)
         self.error = why
 

@@ -1,4 +1,4 @@
-"""Docstrings of modules and public classes name the thing, or say what it does: they open with no question word."""
+"""Docstrings name the thing, or say what it does: none in product code opens with a question word."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -13,21 +14,35 @@ PACKAGES = ("broker", "sidecar", "operator", "pipeline", "cli")
 QUESTION = re.compile(r"(What|How|Who|Whom|Whose|Which|Where|Whether|That|When|Why|Whoever|Whatever)\b")
 
 
+def openings_of(module: ast.Module, where: str) -> Iterator[tuple[str, str]]:
+    """Place and first line of each docstring; a module's also where it has none."""
+    yield where, (ast.get_docstring(module) or "").split("\n")[0]
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{where}:{node.lineno} {node.name}", (ast.get_docstring(node) or "").split("\n")[0]
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield from _of_attributes(node.body, where)
+
+
+def _of_attributes(body: Sequence[ast.stmt], where: str) -> Iterator[tuple[str, str]]:
+    for attribute, text in pairwise(body):
+        match attribute, text:
+            case ast.Assign() | ast.AnnAssign(), ast.Expr(value=ast.Constant(value=str(docstring))):
+                yield f"{where}:{text.lineno}", docstring.split("\n")[0]
+
+
 @cache
 def openings() -> Sequence[tuple[str, str]]:
-    """Module or class, and the first line of its docstring."""
-    return list(read_openings())
+    return [
+        opening
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for opening in openings_of(ast.parse(path.read_text()), str(path.relative_to(ROOT)))
+    ]
 
 
-def read_openings() -> Iterator[tuple[str, str]]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            module = ast.parse(path.read_text())
-            where = str(path.relative_to(ROOT))
-            yield where, (ast.get_docstring(module) or "").split("\n")[0]
-            for node in ast.walk(module):
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    yield f"{where}: {node.name}", (ast.get_docstring(node) or "").split("\n")[0]
+def questions(of: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{where}: {first}" for where, first in of if QUESTION.match(first)]
 
 
 def test_every_module_has_a_docstring_of_one_short_first_line() -> None:
@@ -36,5 +51,25 @@ def test_every_module_has_a_docstring_of_one_short_first_line() -> None:
     assert [where for where, first in modules.items() if not first] == []
 
 
-def test_no_module_and_no_public_class_opens_with_a_question_word() -> None:
-    assert [f"{where}: {first}" for where, first in openings() if QUESTION.match(first)] == []
+def test_no_docstring_of_product_code_opens_with_a_question_word() -> None:
+    assert questions(openings()) == []
+
+
+def test_docstrings_of_modules_classes_functions_and_attributes_are_read() -> None:
+    module = ast.parse(
+        '"""What a module is."""\n'
+        'LIMIT = 1\n"""How many."""\n'
+        'class Queue:\n    """Which queue."""\n    name: str\n    """Whose name."""\n'
+        '    def _size(self) -> None:\n        """Where it ends."""\n        self.size = 0\n        """When read."""\n'
+        'async def read() -> None:\n    """Whether to read."""\n'
+        'def write() -> None:\n    """Writes."""\n'
+    )
+    assert {line.split(": ")[1] for line in questions(list(openings_of(module, "a.py")))} == {
+        "What a module is.",
+        "How many.",
+        "Which queue.",
+        "Whose name.",
+        "Where it ends.",
+        "When read.",
+        "Whether to read.",
+    }

@@ -88,7 +88,7 @@ class RecordUnreadable(ProvisioningError):
 
 
 class Taken(ProvisioningError):
-    """`what` holds one line for each name that is not free: the name, and by what it is taken."""
+    """Names of a new group are in use. `what`: one line for each, with the object that has the name."""
 
     def __init__(self, group: str, what: Sequence[str]) -> None:
         super().__init__(f"group {group!r} cannot be created, these are taken: {'; '.join(what)}")
@@ -97,7 +97,7 @@ class Taken(ProvisioningError):
 
 
 class NotOwned(ProvisioningError):
-    """`what` holds one line for each name that is somebody else's: the name, and by what it is taken."""
+    """Objects with the group's names are not the group's. `what`: one line for each name, with its object."""
 
     def __init__(self, group: str, what: Sequence[str]) -> None:
         super().__init__(f"these were not made for group {group!r}: {'; '.join(what)}")
@@ -134,8 +134,8 @@ def would_break(group: str, losing: Sequence[str], reordering: Sequence[str]) ->
 
 
 class StillInUse(ProvisioningError):
-    """`where` holds one line for each queue that still has messages or consumers, or user that has connections, or
-    that could not be asked about."""
+    """The group has messages, consumers or connections, or these could not be read. `where`: one line for each queue
+    and user that is in use or unknown."""
 
     def __init__(
         self,

@@ -188,7 +188,7 @@ class AckFrames:
 
     @property
     def next_room_at(self) -> float:
-        """When the oldest frame counts as applied; infinity if none is on the way."""
+        """Time at which the oldest frame counts as applied; infinity if none is on the way."""
         return self._unproven[0][1] if self._unproven else float("inf")
 
 

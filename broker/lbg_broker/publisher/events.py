@@ -74,7 +74,8 @@ class QueueSilent:
 
 @dataclass(frozen=True, slots=True)
 class ChannelRenewed:
-    """`why`: what RabbitMQ does on this channel with a queue's messages, and would not do on another."""
+    """The publisher replaces its channel, as RabbitMQ does not confirm a queue's messages there. `why`: a predicate of
+    the queue, as "has no answer after 10 s"."""
 
     queue: str
     why: str

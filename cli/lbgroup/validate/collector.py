@@ -208,7 +208,7 @@ class Collector:
             await channel.queue_delete(self._names.validation)
 
     def _notify(self, listener: Callable[[T], None], event: T) -> None:
-        """Whoever listens may be gone (a closed pipe): that ends the run, not the connection."""
+        """Calls the listener. An error of it, as of a closed pipe, ends the run and not the connection."""
         try:
             listener(event)
         except Exception as error:

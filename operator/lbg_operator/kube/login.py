@@ -119,7 +119,7 @@ def _kubeconfigs() -> list[Path]:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """What is no mapping has nothing in it. Raises OSError and ValueError."""
+    """The file's mapping; empty if it holds anything else. Raises OSError and ValueError."""
     try:
         config = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:

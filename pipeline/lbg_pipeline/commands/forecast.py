@@ -211,10 +211,10 @@ _REPLICAS = click.IntRange(1, 4096)
 )
 @output_options
 def forecast(*, out: str, master: str | None, conf: dict[str, str], as_json: bool, **asked: Any) -> None:
-    """How much will be asked of each group, and how many replicas that takes.
+    """Forecast the demand on each group, and the replicas that it needs.
 
-    Demand is taken to repeat by the hour of the week, and to grow or shrink a little. How well that holds is judged
-    on the past weeks beside a naive forecast, "as last week", and the better of the two is used. Writes patch.yaml
+    The forecast assumes that demand repeats by the hour of the week and grows or shrinks a little. It is compared on
+    the past weeks with a naive forecast, "as last week", and the better of the two is used. Writes patch.yaml
     (for kubectl patch lbg NAME --type merge --patch-file patch.yaml), forecast.json, report.html and the Parquet
     tables forecast, backtest and schedule.
     """

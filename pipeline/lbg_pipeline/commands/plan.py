@@ -110,7 +110,7 @@ def plan(
     as_json: bool,
     **wished: Any,
 ) -> None:
-    """How many hashes, queues and members a group needs.
+    """Plan the number of hashes, queues and members of a group.
 
     Simulates candidates with the assignment that members use, on the keys, rates and service times of the journals, and
     recommends the fewest members, then the fewest queues, that are not busier than --target-utilisation in the busiest

@@ -25,10 +25,10 @@ def profile(
     default_group: str,
     as_json: bool,
 ) -> None:
-    """Where the load is: rates, sizes, latencies, skew, handoffs and the use of members.
+    """Profile the load: rates, sizes, latencies, skew, handoffs and the utilisation of members.
 
-    Writes a page for people, report.html, which needs nothing but itself; report.json; and the Parquet tables rates,
-    demand, keys, latencies, skew, handoffs, utilisation and broken (docs/pipeline.md).
+    Writes report.html, a page in one file; report.json; and the Parquet tables rates, demand, keys, latencies, skew,
+    handoffs, utilisation and broken (docs/pipeline.md).
     """
     from lbg_pipeline.profile.job import Request, run
     from lbg_pipeline.spark.jobs import shown_progress

@@ -114,7 +114,7 @@ class Backtest:
         return self._pasts[origin]
 
     def _table(self, origin: int, walls_s: Ints) -> Floats:
-        """What to expect at the given times on the wall: a row for each candidate, and last the naive one."""
+        """Expected demand at the given wall times: a row for each candidate, and the naive forecast as the last row."""
         rows = rows_back(self._history, self._walls_s, origin, self.season, model.ROWS)
         columns = columns_of(walls_s, self.season, self._history.interval_s)
         here_s = int(self._walls_s[origin - 1]) + self._history.interval_s

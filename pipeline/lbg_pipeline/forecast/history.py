@@ -289,7 +289,7 @@ _DELIVERED = StructType(
         )
     ]
 )
-"""What of a delivery tells of demand, and of what a member can do."""
+"""Columns of a delivery from which demand and the capacity of a member are computed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,8 +264,7 @@ def _calmed(rows: Floats, usual: Floats) -> Floats:
 
 
 def _levels(rows: Floats, usual: Floats) -> Floats:
-    """How each row compares with what is usual: the median of the ratios of its columns, weighted by what is usual
-    there."""
+    """Ratio of each row to the usual one: the median over its columns, weighted by the usual value of the column."""
     levels = np.ones(len(rows))
     for place, row in enumerate(rows):
         chosen = (usual > 0) & ~np.isnan(row)

@@ -52,7 +52,7 @@ def blocks_of(part: Part) -> Iterator[bytes]:
 
 
 def _first_line_start(file: BinaryIO, start: int) -> int:
-    """Where the first line begins that is ours: the one that `start` is inside belongs to the part before."""
+    """Offset of the first line of the part; a line that begins before `start` belongs to the part before."""
     if start == 0:
         return 0
     file.seek(start - 1)

@@ -32,7 +32,7 @@ _WORTH_A_CHANGE = 1.1
 """Members that another number of queues has to save before publishers are made to wait for it."""
 
 _AS_GOOD = 1.05
-"""Where nothing meets the target: utilisations so close to the best are as good as it."""
+"""Ratio up to which a utilisation counts as equal to the best, when no candidate meets the target."""
 
 
 @dataclass(frozen=True, slots=True)

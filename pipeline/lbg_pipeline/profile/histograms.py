@@ -118,8 +118,8 @@ SCOPES = {
     "all": ("queue", "member", "minute"),
     "interval": ("interval",),
 }
-"""What a row is about besides its group: the value of `scope`, and the columns that are set. An interval is one of
-the pictures', and is not in the table."""
+"""Scopes of a row within its group: the value of `scope`, and the columns that are set. An interval is a point of
+the charts, and is not in the table."""
 
 OF_A_MINUTE = ("minute", "all")
 """Known as soon as all deliveries of a minute are together."""

@@ -81,7 +81,8 @@ def lorenz(loads: DataFrame) -> DataFrame:
 
 
 def _ranked(loads: DataFrame) -> DataFrame:
-    """How many bear the same (`equals`), the first of these by name, and how many bear that or less (`upto`)."""
+    """A row for each different load: the number of those that bear it (`equals`), the first of them by name, and the
+    number that bear it or less (`upto`)."""
     so_far = (
         Window.partitionBy(*_EACH).orderBy("borne").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )

@@ -89,7 +89,7 @@ class RecordColumns:
 
     @cached_property
     def began_us(self) -> IntArray:
-        """When the epoch of each publisher began."""
+        """Start of the epoch of each delivery's publisher."""
         return np.append(self._histories[1], 0)[self.publisher.codes]
 
     @cached_property

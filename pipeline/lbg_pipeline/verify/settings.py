@@ -1,4 +1,4 @@
-"""Settings of a verification, and the findings that break its verdict."""
+"""Settings of a verification: of a batch, of a stream, and the time window of one check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ValidationSettings:
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """Times are seconds of the journals' own clocks, not of the clock of who judges."""
+    """Times are seconds of the journals' own clocks, not of the clock of the verifier."""
 
     watermark_s: float = 120.0
     """Delay behind the newest record with which any other may come in: a journal file is closed when it is a minute

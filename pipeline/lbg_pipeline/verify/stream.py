@@ -147,8 +147,8 @@ class Epochs:
         return front
 
     def _left(self, epoch: int, window: Window) -> DataFrame:
-        """What the epochs before left for `epoch`: what is remembered, and what is held back and due. What was due
-        before was read before, but for what the last one has held back again."""
+        """Input of `epoch` from the epochs before: the state, and the held deliveries that are due. The rest
+        was read before, but for what the last epoch has held again."""
         every = self._spark.read.schema(
             StructType([*PIECES_TABLE, StructField("epoch", LongType())])
         ).parquet(self._stored.url)

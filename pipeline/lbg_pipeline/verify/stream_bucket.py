@@ -44,7 +44,7 @@ from lbg_pipeline.verify.stream_state import Histories, Memory, Streams, Totals
 from lbg_pipeline.verify.tables import ACKNOWLEDGED_VIEW, DELIVERED_VIEW
 
 _GRAIN_US = 1_000_000
-"""What was confirmed in the same second is remembered with one time."""
+"""Messages confirmed in the same second are stored with one time."""
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class _Epoch:
         )
 
     def held(self) -> Any:
-        """What is not past the watermark in every way in which it is judged."""
+        """Deliveries for which a check is still open, because the watermark has not passed all of their times."""
         rows, window = self.rows, self.window
         kept = np.flatnonzero(rows.done_us() > window.until_us - window.skew_us)
         table = rows.table.take(pa.array(kept))

@@ -24,14 +24,14 @@ from lbg_pipeline.verify.stream_columns import IN_SESSION, Columns
 _TEXT, _LONG = pa.string(), pa.int64()
 
 STREAMS = pa.schema([("group", _TEXT), ("publisher", _TEXT), ("hash", _LONG), ("last_us", _LONG)])
-"""What has numbers of its own: a publisher's messages of one hash. Also a session (`SESSION_HASH`, its name where the
+"""Sequences of numbers: of a publisher's messages of one hash. Also of a session (`SESSION_HASH`, its name where the
 publisher's is) and, where a bucket orders sessions, the messages in them (`shadow`)."""
 SETS = pa.schema(
     [("set", pa.int8()), ("stream", _LONG), ("first", _LONG), ("last", _LONG), ("since_us", _LONG)]
 )
 """`set`: index of the field of `checks.completeness.Completeness`."""
 HISTORIES = pa.schema([("group", _TEXT), ("history", _TEXT), ("hash", _LONG), ("forgotten_us", _LONG)])
-"""What has an order of its own for each key: a publisher's messages of one hash, in all its epochs; or a session.
+"""Sequences with an order for each key: a publisher's messages of one hash, in all its epochs; or a session.
 `forgotten_us`: the beginning of the latest epoch of which something may have been forgotten, -1 for none."""
 CHAINS = pa.schema(
     [

@@ -106,7 +106,7 @@ FINDINGS = _table(
     ("clock", _table(("latest_us", _LONG))),
     ("broken", BROKEN),
 )
-"""What workers say: each row has one of these. `missing` is lost or pending, which the latest time of all decides."""
+"""Results of workers: each row has one of these. `missing` is lost or pending, which the latest time of all decides."""
 
 
 DELIVERED_VIEW, ACKNOWLEDGED_VIEW = "delivered", "acknowledged"

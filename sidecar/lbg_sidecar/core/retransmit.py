@@ -119,5 +119,5 @@ class Retransmitter:
 
     @property
     def next_due(self) -> float | None:
-        """When what was refused may be sent again."""
+        """Time at which refused messages may be sent again; None if none were refused."""
         return self._window.resume_at if self._window.state is WindowState.HELD else None

@@ -38,7 +38,7 @@ class Completeness:
 
 
 def with_published(known: Completeness, places: Ints, confirmed_us: Ints, *, grain_us: int) -> Completeness:
-    """What is confirmed within one grain of time has one time, that of the last of it."""
+    """Adds published messages. Those confirmed within one grain of time get one time, that of the last of them."""
     order = np.lexsort((confirmed_us, places))
     places, confirmed_us = places[order], confirmed_us[order]
     # Sent again after a kill, a message has two records; the first of them counts.

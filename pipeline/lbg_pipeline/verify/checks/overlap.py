@@ -47,8 +47,8 @@ def check_overlaps(spans: Spans, skew_us: int) -> Overlaps:
 
 
 def _suspects(key: Ints, started_us: Ints, finished_us: Ints) -> Ints:
-    """Where the spans of keys stand of which one reaches beyond the start of the next. If none does, none reaches
-    beyond that of a later one."""
+    """Indices of all spans of each key that has a span reaching beyond the start of the next. If none does, none
+    reaches beyond the start of a later one."""
     reaches = (key[1:] == key[:-1]) & (finished_us[:-1] > started_us[1:])
     if not reaches.any():
         return np.zeros(0, np.int64)
