@@ -69,7 +69,7 @@ Argument = str | int | bool
 
 DISCONNECTED_MS = 1000
 """Milliseconds that a group's queue waits for a consumer whose node is gone; RabbitMQ's own default is a minute. Not 0:
-nodes that lose sight of each other for a moment disturb nobody (docs/adr/0050-what-rabbitmq-4-3-asks-of-a-group.md)."""
+nodes that lose sight of each other for a moment disturb nobody (docs/adr/0050-requirements-of-rabbitmq-4-3.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ def permissions_of(names: Names, engine: Engine, *, is_one_queue: bool) -> Permi
 
     A mailbox is declared (configure), bound (write on it, read on the exchange) and consumed from (read). RabbitMQ from
     4.3.1 on counts a queue for those alone who have any permission on it. For dead letters and unrouted messages it is
-    write, which lets in nothing that the group's exchanges do not (docs/adr/0050-what-rabbitmq-4-3-asks-of-a-group.md).
+    write, which lets in nothing that the group's exchanges do not (docs/adr/0050-requirements-of-rabbitmq-4-3.md).
     """
     mailboxes = re.escape(names.mailbox(0)[:-1]) + "[0-9]+"
     queues = re.escape(names.parent) if is_one_queue else re.escape(names.queue(0)[:-1]) + "[0-9]+"
