@@ -35,8 +35,8 @@ class JournalNotFound(PipelineError):
 class NewerSchema(PipelineError):
     def __init__(self, file: str, version: int, newest: int) -> None:
         super().__init__(
-            f"{file} was written by a newer LBG: its records have version {version}, the newest that this one reads "
-            f"is {newest}: upgrade it"
+            f"{file} was written by a newer LBG: its records have version {version}, and this version reads "
+            f"up to {newest}: upgrade LBG"
         )
         self.file = file
         self.version = version

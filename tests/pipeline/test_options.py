@@ -26,4 +26,4 @@ def test_settings_of_spark_are_given_by_name() -> None:
 def test_what_is_no_setting_of_spark_is_refused(wrong: str) -> None:
     said = CliRunner().invoke(job, ["--out", "o", "--conf", wrong])
     assert said.exit_code == 2
-    assert "is no setting of Spark's: say it as spark.driver.memory=8g" in said.output
+    assert "is not a setting of Spark: give it as spark.driver.memory=8g" in said.output

@@ -39,21 +39,21 @@ def source_of(
     from lbg_pipeline.forecast.history import FromJournals, FromProfiles, FromTable
 
     if bool(journals) + bool(demand) + (table is not None) != 1:
-        raise click.UsageError("say where the history is with one of --journal, --demand and --history")
+        raise click.UsageError("give the history with exactly one of --journal, --demand and --history")
     if journals and rates:
         raise click.UsageError(
-            "--rates goes with --demand and --history: journals tell what members do themselves"
+            "--rates is for --demand and --history: journals contain the capacity of members themselves"
         )
     if table is None and (time_column or count_column):
-        raise click.UsageError("--time and --messages go with --history")
+        raise click.UsageError("--time and --messages are for --history")
     if journals:
         return FromJournals(journals, default_group)
     if table is None:
         return FromProfiles(demand)
     if time_column is None:
-        raise click.UsageError("--history needs --time COLUMN: which of its columns says when a row happened")
+        raise click.UsageError("--history needs --time COLUMN: the column with the time of each row")
     if len(groups) != 1:
-        raise click.UsageError("--history needs one --group NAME: whose demand it is")
+        raise click.UsageError("--history needs one --group NAME: the group that the rows belong to")
     return FromTable(table, groups[0], time_column, count_column)
 
 
@@ -71,11 +71,13 @@ def settings_of(
     from lbg_pipeline.forecast.model import HOUR_S, WEEK_S, ForecastSettings
 
     if interval < 60 or HOUR_S % interval:
-        raise click.UsageError(f"--interval is {interval} s: say 1m to 1h, a whole part of an hour")
+        raise click.UsageError(f"--interval is {interval} s: give 1m to 1h, a whole part of an hour")
     if not interval <= horizon <= 8 * WEEK_S:
-        raise click.UsageError(f"--horizon is {horizon} s: say at least one interval, and at most 56d")
+        raise click.UsageError(f"--horizon is {horizon} s: give at least one interval, and at most 56d")
     if is_weekly and horizon < WEEK_S:
-        raise click.UsageError("--weekly needs a --horizon of at least 7d, so that every day is known")
+        raise click.UsageError(
+            "--weekly needs a --horizon of at least 7d, so that every day of the week is forecast"
+        )
     return ForecastSettings(
         now_us=int((time.time() if now is None else now.timestamp()) * 1_000_000),
         interval_s=interval,
@@ -99,7 +101,7 @@ def check_limits(
             f"--max-replicas is {max_replicas} and must be at least --min-replicas, which is {min_replicas}"
         )
     if namespace and not is_applied:
-        raise click.UsageError("--namespace goes with --apply")
+        raise click.UsageError("--namespace is for --apply")
 
 
 _EXAMPLE = (
@@ -113,35 +115,37 @@ _REPLICAS = click.IntRange(1, 4096)
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @journal_option(required=False)
-@click.option("--demand", multiple=True, metavar="PARQUET", help="Tables demand that profiles have kept.")
-@click.option("--history", "table", metavar="TABLE", help="A CSV file or Parquet with a row for each event.")
+@click.option(
+    "--demand", multiple=True, metavar="PARQUET", help="Tables demand of `lbg pipeline profile`. Repeatable."
+)
+@click.option(
+    "--history", "table", metavar="TABLE", help="A CSV file or Parquet with rows of events or counts."
+)
 @click.option(
     "--time",
     "time_column",
     metavar="COLUMN",
-    help="When a row of --history happened; in UTC where it has no offset.",
+    help="Column of --history with the time of a row; UTC if it has no offset.",
 )
 @click.option(
     "--messages",
     "count_column",
     metavar="COLUMN",
-    help="How many messages a row of --history stands for; by default one.",
+    help="Column of --history with the number of messages of a row; by default one message per row.",
 )
-@groups_option("With --history, whose demand it is.")
+@groups_option("With --history: the group that the rows belong to.")
 @default_group_option()
-@click.option(
-    "--now", type=moment, metavar="TIME", help="By default the present. What came later is left out."
-)
+@click.option("--now", type=moment, metavar="TIME", help="By default the present. Later records are ignored.")
 @click.option(
     "--interval",
     type=seconds,
     metavar="SPAN",
     default="1h",
     show_default=True,
-    help="From 1m to 1h, a whole part of an hour.",
+    help="Length of an interval: 1m to 1h, a whole part of an hour.",
 )
 @click.option(
-    "--horizon", type=seconds, metavar="SPAN", default="7d", show_default=True, help="How far to look ahead."
+    "--horizon", type=seconds, metavar="SPAN", default="7d", show_default=True, help="Length of the forecast."
 )
 @click.option(
     "--time-zone",
@@ -149,14 +153,14 @@ _REPLICAS = click.IntRange(1, 4096)
     metavar="ZONE",
     default="UTC",
     show_default=True,
-    help="By whose clocks demand repeats.",
+    help="Time zone of the hours by which demand repeats.",
 )
 @click.option(
     "--quantile",
     type=click.FloatRange(0.5, 0.999),
     default=0.9,
     show_default=True,
-    help="Of demand, to plan for.",
+    help="Quantile of demand to plan for.",
 )
 @click.option(
     "--backtest",
@@ -164,35 +168,37 @@ _REPLICAS = click.IntRange(1, 4096)
     type=click.IntRange(1, 200),
     default=8,
     show_default=True,
-    help="Weeks to judge by.",
+    help="Number of past weeks on which the forecast is tested.",
 )
 @click.option(
     "--capacity",
     type=click.FloatRange(0, min_open=True),
     metavar="MESSAGES/S",
-    help="Of one member; by default as measured.",
+    help="Capacity of one member; by default as measured.",
 )
 @click.option(
     "--rates",
     multiple=True,
     metavar="PARQUET",
-    help="Tables rates that profiles have kept, to measure by with --demand.",
+    help="Tables rates of `lbg pipeline profile`, from which capacity is measured. Repeatable.",
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 65535),
-    help="Calls of the application at once in a member; by default as measured.",
+    help="Concurrent calls of the application per member; by default as measured.",
 )
 @click.option(
     "--target-utilisation",
     type=click.FloatRange(0, 1, min_open=True),
     default=0.7,
     show_default=True,
-    help="How busy a member may be, where its capacity is measured.",
+    help="Utilisation of a member to plan for, if its capacity is measured.",
 )
-@click.option("--min-replicas", type=_REPLICAS, default=1, show_default=True, help="No fewer than these.")
 @click.option(
-    "--max-replicas", type=_REPLICAS, help="No more than these; with --apply by default the group's."
+    "--min-replicas", type=_REPLICAS, default=1, show_default=True, help="Least number of replicas."
+)
+@click.option(
+    "--max-replicas", type=_REPLICAS, help="Greatest number of replicas; with --apply by default the group's."
 )
 @click.option(
     "--lead-time",
@@ -200,14 +206,16 @@ _REPLICAS = click.IntRange(1, 4096)
     metavar="SPAN",
     default="300s",
     show_default=True,
-    help="So much earlier replicas are asked for.",
+    help="Time before the demand at which replicas are requested.",
 )
 @click.option(
-    "--weekly", "is_weekly", is_flag=True, help="Entries that come again every week, by --time-zone."
+    "--weekly", "is_weekly", is_flag=True, help="Write entries that repeat every week, in --time-zone."
 )
 @click.option("--apply", "is_applied", is_flag=True, help="Set scaling.schedule of the LoadBalancedGroup.")
 @click.option(
-    "--namespace", metavar="NAME", help="Of the LoadBalancedGroup; by default the pod's, or KUBECONFIG's."
+    "--namespace",
+    metavar="NAME",
+    help="Namespace of the LoadBalancedGroup; by default the pod's, or KUBECONFIG's.",
 )
 @output_options
 def forecast(*, out: str, master: str | None, conf: dict[str, str], as_json: bool, **asked: Any) -> None:

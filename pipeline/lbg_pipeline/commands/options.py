@@ -18,7 +18,7 @@ def seconds(told: str) -> int:
     """A span, as 300, 300s, 5m, 1h or 7d."""
     match = _SPAN.fullmatch(told)
     if match is None:
-        raise click.BadParameter(f"{told!r} is no span of time: say it as 300s, 5m, 1h or 7d")
+        raise click.BadParameter(f"{told!r} is not a duration: give it as 300s, 5m, 1h or 7d")
     return int(match[1]) * _SECONDS[match[2]]
 
 
@@ -27,7 +27,7 @@ def moment(told: str) -> datetime:
     try:
         at = datetime.fromisoformat(told)
     except ValueError:
-        raise click.BadParameter(f"{told!r} is no time: say it as 2026-11-27T16:55:00Z") from None
+        raise click.BadParameter(f"{told!r} is not a time: give it as 2026-11-27T16:55:00Z") from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
@@ -40,9 +40,7 @@ def zone(told: str) -> str:
         ValueError,
         OSError,
     ):  # the last two for names of folders, and outside of the database
-        raise click.BadParameter(
-            f"{told!r} is no time zone that is known here: say it as Europe/Berlin"
-        ) from None
+        raise click.BadParameter(f"{told!r} is not a known time zone: give it as Europe/Berlin") from None
     return told
 
 
@@ -59,19 +57,18 @@ def journal_option(*, required: bool = True) -> Decorator:
         multiple=True,
         required=required,
         metavar="PATH",
-        help="Where journals are: a file, a directory, a glob or any URL that Spark reads. May be given more "
-        "than once.",
+        help="Journals: a file, a directory, a glob or any URL that Spark reads. Repeatable.",
     )
 
 
 def groups_option(more: str = "") -> Decorator:
-    """`more`: what else a group is named for."""
+    """`more`: further use of the option."""
     return click.option(
         "--group",
         "groups",
         multiple=True,
         metavar="NAME",
-        help=f"Only this group. May be given more than once. By default all. {more}".rstrip(),
+        help=f"Only this group. Repeatable. By default all groups. {more}".rstrip(),
     )
 
 
@@ -81,7 +78,7 @@ def default_group_option(default: str | None = DEFAULT_GROUP, more: str = "") ->
         default=default,
         show_default=default is not None,
         metavar="NAME",
-        help=f"The group of records that name none: journals did not always say it. {more}".rstrip(),
+        help=f"Group of the records of old journals, which name no group. {more}".rstrip(),
     )
 
 
@@ -93,32 +90,31 @@ def journal_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _settings(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
     for one in given:
         if not re.fullmatch(r"spark\.[^=\s]+=.*", one, re.DOTALL):
-            raise click.BadParameter(f"{one!r} is no setting of Spark's: say it as spark.driver.memory=8g")
+            raise click.BadParameter(f"{one!r} is not a setting of Spark: give it as spark.driver.memory=8g")
     return dict(one.split("=", 1) for one in given)
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--out, --master, --conf and --json."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="The report as JSON on standard output."),
+        click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
         click.option(
             "--conf",
             multiple=True,
             callback=_settings,
             metavar="KEY=VALUE",
-            help="A setting of Spark's, as spark.driver.memory=8g (by default 4g on this machine). May be given more "
-            "than once.",
+            help="A setting of Spark, as spark.driver.memory=8g (by default 4g on this machine). Repeatable.",
         ),
         click.option(
             "--master",
             metavar="URL",
-            help="The Spark to run on. By default spark-submit's, else local[*]: all cores of this machine.",
+            help="Spark master. By default spark-submit's, else local[*]: all cores of this machine.",
         ),
         click.option(
             "--out",
             required=True,
             metavar="DIR",
-            help="Where results go: a new directory, or one of an earlier run, which is replaced. Any URL that "
+            help="Directory of the results: a new one, or that of an earlier run, which is replaced. Any URL that "
             "Spark writes.",
         ),
     ):

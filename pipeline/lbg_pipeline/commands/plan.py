@@ -27,7 +27,7 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
             first = int(match[1]) if match else 0
             last = int(match[2] or match[1]) if match else 0
             if not 1 <= first <= last <= most:
-                told = f"{word!r} is no number and no range from 1 to {most}: say 4,8,16 or 4-16"
+                told = f"{word!r} is neither a number nor a range from 1 to {most}: give 4,8,16 or 4-16"
                 raise click.BadParameter(told, ctx, param)
             found.update(range(first, last + 1))
         return tuple(sorted(found)) or None
@@ -41,21 +41,23 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
 )
 @journal_option()
 @click.option(
-    "--group", metavar="NAME", help="The group, on the broker; needed where the journals have several."
+    "--group",
+    metavar="NAME",
+    help="Name of the group on the broker; required if the journals have several groups.",
 )
-@default_group_option(None, "By default the manifest's.")
+@default_group_option(None, "By default the manifest's group.")
 @click.option(
     "--manifest",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The LoadBalancedGroup as it is (kubectl get lbg NAME -o yaml): to compare with, and to make a patch for.",
+    help="The current LoadBalancedGroup (kubectl get lbg NAME -o yaml), to compare with and to patch.",
 )
 @click.option(
     "--growth",
     type=click.FloatRange(0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Times today's demand.",
+    help="Factor by which to multiply the demand of the journals.",
 )
 @click.option(
     "--target-utilisation",
@@ -63,30 +65,30 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
     type=click.FloatRange(0, 1, min_open=True),
     default=0.7,
     show_default=True,
-    help="How busy a member may be at the peak.",
+    help="Greatest utilisation of a member at the peak.",
 )
 @click.option(
     "--hash-counts",
     callback=_counts(HASH_COUNT_MAX),
     metavar="N,N-M",
-    help="Candidates; by default 128 to 2048 and the group's own.",
+    help="Hash counts to try; by default 128 to 2048 and the group's own.",
 )
 @click.option(
     "--queue-counts",
     callback=_counts(QUEUE_COUNT_MAX),
     metavar="N,N-M",
-    help="Candidates; by default 1, 2, 3, 4, 6, 8, 12 …",
+    help="Queue counts to try; by default 1, 2, 3, 4, 6, 8, 12 …",
 )
-@click.option("--max-replicas", type=click.IntRange(1, 4096), help="No more members than these.")
+@click.option("--max-replicas", type=click.IntRange(1, 4096), help="Greatest number of members.")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 65535),
-    help="Calls of the application at once in a member; by default the manifest's, or 16.",
+    help="Concurrent calls of the application per member; by default the manifest's, or 16.",
 )
 @click.option(
     "--function",
     type=click.Choice(list(HASH_FUNCTIONS)),
-    help="The hash function; by default the group's own.",
+    help="Hash function; by default the group's own.",
 )
 @click.option(
     "--assignment", type=click.Choice(["Balanced", "Static"]), help="By default the manifest's, or Balanced."
@@ -95,7 +97,7 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
     "--service-time",
     type=click.FloatRange(0, min_open=True),
     metavar="MS",
-    help="What a message takes the application, instead of what the journals say.",
+    help="Time that the application needs for a message, instead of the journals' mean.",
 )
 @output_options
 def plan(

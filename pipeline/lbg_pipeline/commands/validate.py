@@ -33,7 +33,7 @@ def stream_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=3600.0,
             show_default=True,
             metavar="SECONDS",
-            help="With --stream: keys and publishers of which nothing came for so long are forgotten.",
+            help="With --stream: idle time after which the state of a key or publisher is dropped.",
         ),
         click.option(
             "--lost-after",
@@ -42,8 +42,8 @@ def stream_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=300.0,
             show_default=True,
             metavar="SECONDS",
-            help="With --stream: a message without an end is lost so long after its confirm, and pending until then. "
-            "At the end of a stream, what --settle is without it.",
+            help="With --stream: time after its confirm at which an unacknowledged message counts as lost; until then "
+            "it is pending. It also replaces --settle at the end of a stream.",
         ),
         click.option(
             "--watermark",
@@ -52,21 +52,23 @@ def stream_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=120.0,
             show_default=True,
             metavar="SECONDS",
-            help="With --stream: how much later than the newest record others may come. What is later still is kept "
-            "aside as late.",
+            help="With --stream: delay behind the newest record within which others are accepted. Later ones go to "
+            "table late.",
         ),
         click.option(
             "--trigger",
             "trigger_s",
             type=click.FloatRange(min=0, min_open=True),
             metavar="SECONDS",
-            help=f"With --stream: how often it looks for new files. By default {TRIGGER_S:g}.",
+            help=f"With --stream: interval between searches for new files. By default {TRIGGER_S:g}.",
         ),
-        click.option("--available-now", is_flag=True, help="With --stream: judge what is there, and end."),
+        click.option(
+            "--available-now", is_flag=True, help="With --stream: validate the existing files, and end."
+        ),
         click.option(
             "--checkpoint",
             metavar="DIR",
-            help="With --stream: where it keeps what it remembers, to go on after a stop or a kill. Any URL that Spark "
+            help="With --stream: directory of the state from which a stopped or killed run resumes. Any URL that Spark "
             "writes.",
         ),
         click.option(
@@ -93,13 +95,11 @@ class StreamOptions:
                 raise click.UsageError("--checkpoint, --available-now and --trigger are for --stream")
             return
         if self.checkpoint is None:
-            raise click.UsageError(
-                "--stream needs --checkpoint: the directory where it keeps what it remembers"
-            )
+            raise click.UsageError("--stream needs --checkpoint: the directory of its state")
         if settle_s:
-            raise click.UsageError("with --stream give --lost-after instead of --settle")
+            raise click.UsageError("--settle is for runs without --stream: give --lost-after instead")
         if self.available_now and self.trigger_s:
-            raise click.UsageError("give --available-now or --trigger: the one ends, the other goes on")
+            raise click.UsageError("give either --available-now, which ends, or --trigger, which does not")
 
 
 class Progress:
@@ -117,7 +117,7 @@ class Progress:
         found = ", ".join(f"{count} {name}" for name, count in sorted(front.found.items())) or "nothing"
         click.echo(
             f"epoch {epoch}: {size_bytes / 1e6:.1f} MB in {took_s:.1f} s; published {counts['published']}, judged "
-            f"{counts['delivered']}, held back {front.held_rows}, late {counts['late']}; watermark {until}; remembers "
+            f"{counts['delivered']}, held {front.held_rows}, late {counts['late']}; watermark {until}; state "
             f"{front.state_bytes / 1e6:.1f} MB; found {found}",
             err=True,
         )
@@ -145,8 +145,8 @@ def _time(at_us: int) -> str:
     default=0.0,
     show_default=True,
     metavar="SECONDS",
-    help="What was confirmed less than so long before the end of the journals is pending, not lost: it may still be "
-    "on its way.",
+    help="A message confirmed later than this before the end of the journals is pending and not lost: its delivery may "
+    "not be recorded yet.",
 )
 @click.option(
     "--clock-skew",
@@ -155,13 +155,11 @@ def _time(at_us: int) -> str:
     default=0.0,
     show_default=True,
     metavar="SECONDS",
-    help="By how much the clocks of two members may differ. Inversions and overlaps that this explains are told as "
-    "uncertain and break no verdict.",
+    help="Largest difference between the clocks of two members. Inversions and overlaps within this skew are reported "
+    "as uncertain and break no verdict.",
 )
-@click.option(
-    "--exactly-once", is_flag=True, help="A message that was acknowledged twice breaks the verdict."
-)
-@click.option("--strict", is_flag=True, help="Exit with status 1 if any line is no record.")
+@click.option("--exactly-once", is_flag=True, help="A message acknowledged twice breaks the verdict.")
+@click.option("--strict", is_flag=True, help="Exit with status 1 if any line is not a record.")
 @stream_options
 def validate(
     journals: tuple[str, ...],
@@ -180,9 +178,9 @@ def validate(
 ) -> int:
     """Prove from journals that nothing was lost or out of order.
 
-    Per publisher and hash what was lost; per key what was repeated, rewound or inverted, as delivered and as
-    acknowledged, and when two members had it at once; which shards moved and how long that took. A verdict for each
-    group, and the exact list of the messages that it rests on, as Parquet in --out.
+    Reports lost messages per publisher and hash; repeated, rewound and inverted messages per key, as delivered and as
+    acknowledged; overlaps, in which two members had a key at once; and moves of hashes with their pauses. Writes a
+    verdict for each group, and the list of all violations, as Parquet to --out.
 
     The exit status is 1 if the verdict of any group is broken.
     """

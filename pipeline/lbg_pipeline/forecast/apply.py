@@ -80,7 +80,7 @@ class Cluster:
             name, spec = named[group]["metadata"]["name"], named[group]["spec"]
             if "scaling" not in spec:
                 unfit[group] = (
-                    f"LoadBalancedGroup {self.namespace}/{name} has no spec.scaling, and so no floor to raise"
+                    f"LoadBalancedGroup {self.namespace}/{name} has no spec.scaling, so there is no minimum to raise"
                 )
                 continue
             targets[group] = Target(self.namespace, name, int(spec["scaling"]["maxReplicas"]))

@@ -218,7 +218,7 @@ def arrived_of_table(
         if messages
         else F.lit("").alias("count_text"),
     )
-    _require_known(told, where, "at_us", "time_text", time, "a time: say it as 2026-11-27T16:55:00Z")
+    _require_known(told, where, "at_us", "time_text", time, "a time, as 2026-11-27T16:55:00Z")
     if messages is not None:
         _require_known(told, where, "messages", "count_text", messages, "a whole number of at least 0")
     return told.select("group", "at_us", "messages")
@@ -234,7 +234,7 @@ def _times(table: DataFrame, where: str, name: str) -> Column:
     if isinstance(kind, StringType):
         return F.unix_micros(F.try_to_timestamp(column))
     raise HistoryRefused(
-        f"{where}: column {name} is {kind.simpleString()} and no time: name one with text or timestamps with --time"
+        f"{where}: column {name} is {kind.simpleString()}: name a column of text or timestamps with --time"
     )
 
 
@@ -242,7 +242,7 @@ def _counts(table: DataFrame, where: str, name: str) -> Column:
     kind = _type_of(table, where, name)
     if not isinstance(kind, (IntegralType, StringType)):
         raise HistoryRefused(
-            f"{where}: column {name} is {kind.simpleString()}: name one with whole numbers with --messages"
+            f"{where}: column {name} is {kind.simpleString()}: name a column of whole numbers with --messages"
         )
     count = F.expr(f"try_cast({_quoted(name)} AS BIGINT)")
     return F.when(count >= 0, count)
@@ -357,8 +357,8 @@ def sourced(
             minutes = read_kept(spark, paths, columns, "tables `demand` with --demand")
             if minutes.isEmpty():
                 raise HistoryRefused(
-                    f"{', '.join(paths)} has no rows: its profile had no journal of a publisher. Name tables `rates` "
-                    "with --demand, for what members were done with"
+                    f"{', '.join(paths)} has no rows: its profile had no journal of a publisher. Give its table "
+                    "`rates` with --demand, for a forecast by the messages that members processed"
                 )
             arrived = arrived_of_minutes(minutes)
         case FromTable(path, group, time, messages):

@@ -55,7 +55,7 @@ class Capacity:
             return None, "unknown"
         capacity = measured.capacity(utilisation=self.utilisation, concurrency=self.concurrency)
         told = (
-            f"{self.concurrency or measured.concurrency} at once of {measured.service_us / 1000:.3g} ms each, "
+            f"{self.concurrency or measured.concurrency} calls at once of {measured.service_us / 1000:.3g} ms each, "
             f"{self.utilisation:.0%} of the time".replace("%", " %")
         )
         return Sizing(capacity, self.least, most), told
@@ -63,7 +63,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Of one run, cached: ask for them as often as need be."""
+    """Cached tables of one run."""
 
     demand: DataFrame
     scores: DataFrame
@@ -72,7 +72,7 @@ class Tables:
 
 
 def tables(arrived: DataFrame, settings: ForecastSettings) -> Tables:
-    """Raises ForecastRefused for a history of which nothing can be said."""
+    """Raises ForecastRefused for a history from which no forecast can be made."""
     came = counted(arrived, settings).cache()
     known = demand(came, settings).cache()
     _require_history(came, known, settings)
@@ -201,15 +201,15 @@ def _require_history(came: DataFrame, known: DataFrame, settings: ForecastSettin
     if end is None or end[0] is None:
         rows = came.count()
         raise ForecastRefused(
-            "there is no history before now: correct --now, or the paths"
+            "the history has no records before now: correct --now, or the paths"
             if rows == 0
             else "the history has no whole interval before now: use a shorter --interval, or wait"
         )
     age_s = (settings.now_us - end[0]) / SECOND_US
     if age_s > OLDEST_S:
         raise ForecastRefused(
-            f"the history ends {age_s / DAY_S:,.0f} days before now, and tells nothing of now: add what came since, "
-            "or say --now TIME for a forecast from then"
+            f"the history ends {age_s / DAY_S:,.0f} days before now, too long ago for a forecast: add newer "
+            "records, or give --now TIME for a forecast from then"
         )
 
 
@@ -343,7 +343,7 @@ def _require_groups(request: Request, group_names: Sequence[str]) -> None:
     missing = [name for name in request.groups if name not in group_names]
     if missing:
         raise ForecastRefused(
-            f"there is no history of group {missing[0]}: there is of {', '.join(group_names[:10])}: correct --group"
+            f"the history has no group {missing[0]}, but {', '.join(group_names[:10])}: correct --group"
         )
 
 
@@ -352,7 +352,7 @@ def _require_schedules(planned: Sequence[Planned], targets: Mapping[str, Target]
     unknown = [one.group for one in planned if one.sizing is None and one.group in targets]
     if unknown:
         raise ForecastRefused(
-            f"nobody knows what a member of group {unknown[0]} can do, so there is nothing to apply: say --capacity"
+            f"the capacity of a member of group {unknown[0]} is unknown, so it has no schedule: give --capacity"
         )
 
 

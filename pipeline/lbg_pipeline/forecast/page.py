@@ -39,7 +39,7 @@ def history_figure(group: Planned, drawable: Drawable, settings: ForecastSetting
             [_place(start) for start, _ in came],
             [value for _, value in came],
             color=CAME,
-            label="came",
+            label="actual",
             lw=1.2,
         )
         axes.fill_between(
@@ -62,7 +62,7 @@ def history_figure(group: Planned, drawable: Drawable, settings: ForecastSetting
     return drawn(
         draw,
         title="History and forecast",
-        caption="The end of the history, what is expected next, and the band that eight of ten should lie in.",
+        caption="The end of the history, the forecast, and the band for 8 of 10 intervals.",
     )
 
 
@@ -77,7 +77,7 @@ def floor_figure(group: Planned) -> Figure:
         axes.stairs([one.replicas for one in group.floor], edges, color=OURS, lw=1.8, baseline=None)
         height = max(1.15 * top, top + 1)
         if group.sizing is not None and group.sizing.most <= 2 * top:
-            axes.axhline(group.sizing.most, color=NAIVE, lw=1.2, ls="--", label="most that there may be")
+            axes.axhline(group.sizing.most, color=NAIVE, lw=1.2, ls="--", label="most that are allowed")
             height = max(height, 1.05 * group.sizing.most)
         time_axis(canvas, axes, group.floor[0].from_s * SECOND_US, group.floor[-1].until_s * SECOND_US)
         axes.set_ylim(0, height)
@@ -98,7 +98,7 @@ def backtest_figure(drawable: Drawable, settings: ForecastSettings) -> Figure:
         axes = canvas.sheet.subplots()
         told = drawable.backtest[len(drawable.backtest) // 2 :] if canvas.is_narrow else drawable.backtest
         starts = [_place(one[0]) for one in told]
-        axes.plot(starts, [one[1] for one in told], color=CAME, lw=3.2, label="came")
+        axes.plot(starts, [one[1] for one in told], color=CAME, lw=3.2, label="actual")
         axes.plot(starts, [one[3] for one in told], color=NAIVE, lw=1.1, label="naive")
         axes.plot(starts, [one[2] for one in told], color=OURS, lw=1.3, label="seasonal")
         time_axis(canvas, axes, told[0][0], told[-1][0] + settings.interval_us)
@@ -110,7 +110,7 @@ def backtest_figure(drawable: Drawable, settings: ForecastSettings) -> Figure:
     return drawn(
         draw,
         title="Backtest",
-        caption="The end of the backtest: each week or day was forecast from what was known at its beginning.",
+        caption="The end of the backtest: each week or day was forecast from the records before it.",
         height_px=260,
     )
 

@@ -22,7 +22,7 @@ def lines(groups: Sequence[Planned], settings: ForecastSettings, *, broken: int 
     """Of one to three groups all there is to know; of more a line each, as the tables have the rest. `broken`: lines of
     the journals that are no records."""
     if broken:
-        yield f"{broken:,} lines are no records, and count for nothing: table broken has them with the reason"
+        yield f"{broken:,} lines are not records and are ignored: table broken has them with the reason"
     if len(groups) > TOLD_GROUPS:
         yield from _overview(groups, settings)
         return
@@ -115,7 +115,7 @@ def _overview(groups: Sequence[Planned], settings: ForecastSettings) -> Iterator
     noted = [(group.group, note) for group in groups for note in group.notes]
     yield from (f"- {name}: {note}" for name, note in noted[:20])
     if len(noted) > 20:
-        yield f"- and {len(noted) - 20} notes more: forecast.json"
+        yield f"- and {len(noted) - 20} more notes in forecast.json"
 
 
 def _overview_row(group: Planned, settings: ForecastSettings) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ def planned(
     entries: list[Entry] = []
     floor: list[Need] = []
     if sizing is None:
-        notes.append("no schedule: nobody knows what a member can do: say --capacity")
+        notes.append("no schedule, as the capacity of a member is unknown: give --capacity")
     else:
         intervals = [_sized(one, sizing, settings) for one in intervals]
         notes += _of_limits(intervals, sizing)
@@ -124,7 +124,7 @@ def planned(
             entries = [dated_entry(one) for one in schedule(needs, lead_s=scheduling.lead_s)]
         if len(said(floor)) > MOST_ENTRIES:
             notes.append(
-                f"{len(said(floor))} changes of the floor were merged up to {len(entries)}: use a longer --interval"
+                f"{len(said(floor))} changes of the minimum were merged into {len(entries)}: use a longer --interval"
             )
     return Planned(
         group,
@@ -171,11 +171,12 @@ def _of_method(season: Season, method: str, history: History, scores: Sequence[S
     told = []
     if season is Season.DAY:
         told.append(
-            f"{history.days:.1f} days of history are less than two weeks: by the hour of the day, all days alike"
+            f"{history.days:.1f} days of history are less than two weeks: all days are forecast alike"
         )
     if season is Season.FLAT:
         told.append(
-            f"{history.days * 24:.0f} h of history are less than two days: the same for every hour, and no backtest"
+            f"{history.days * 24:.0f} h of history are less than two days: all hours are forecast alike, and no "
+            "backtest"
         )
     if method == "naive":
         used = {one.method: one.wmape for one in scores}
@@ -188,7 +189,7 @@ def _of_age(history: History, settings: ForecastSettings) -> list[str]:
     age_s = (settings.now_us - history.until_us) / SECOND_US
     if age_s < DAY_S:
         return []
-    return [f"the history ends {age_s / DAY_S:.1f} days before now: what came since is not in the forecast"]
+    return [f"the history ends {age_s / DAY_S:.1f} days before now: the forecast has no newer records"]
 
 
 def _of_limits(intervals: Sequence[Interval], sizing: Sizing) -> list[str]:
@@ -198,7 +199,7 @@ def _of_limits(intervals: Sequence[Interval], sizing: Sizing) -> list[str]:
     if not wanting:
         return []
     return [
-        f"{len(wanting)} intervals need more than the {sizing.most} replicas that there may be, up to {max(wanting)}"
+        f"{len(wanting)} intervals need more than the {sizing.most} replicas that are allowed, up to {max(wanting)}"
     ]
 
 

@@ -223,8 +223,8 @@ def _files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
         raise JournalNotFound(f"{told}: {_reason(error)}") from error
     if not files:
         raise JournalNotFound(
-            f"{told}: no journal there; closed journals are called *.jsonl, and names that begin with a dot or an "
-            "underscore are passed over"
+            f"{told}: no journal found; closed journals are named *.jsonl, and names that begin with a dot or an "
+            "underscore are ignored"
         )
     return list(files)
 
@@ -232,5 +232,5 @@ def _files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
 def _reason(error: AnalysisException) -> str:
     condition = error.getCondition()
     if condition == "PATH_NOT_FOUND":
-        return "there is no such file or directory"
+        return "no such file or directory"
     return str(error).splitlines()[0]

@@ -306,8 +306,8 @@ def observe(
     if service_time_us is None and told["timed"] == 0:
         found.unpersist()
         raise PlanRefused(
-            "the journals do not say how long the application takes: add those of the members with --journal, or say "
-            "it with --service-time MILLISECONDS"
+            "the journals have no service times: add those of members with --journal, or give "
+            "--service-time MILLISECONDS"
         )
     mean_us = float(service_time_us if service_time_us is not None else told["busy_us"] / told["timed"])
     worked = work(found.where(F.col("group") == told["group"]), mean_us)
@@ -341,7 +341,7 @@ def _only(groups: Sequence[Row], group: str | None, kept: CachedJournals) -> Row
         raise PlanRefused(
             f"the journals have no messages of group {group}, but of {_listed(others)}: correct --group"
         )
-    raise PlanRefused("the journals have no messages to plan with: name others with --journal")
+    raise PlanRefused("the journals have no messages to plan with: give others with --journal")
 
 
 def _listed(groups: Sequence[Row]) -> str:
@@ -366,8 +366,8 @@ def demands(
     lost = (hashes < 0) & (columns["is_keyless"] == 0)
     if lost.any():
         raise PlanRefused(
-            f"--function {function} cannot take some of the keys: it is for whole numbers. Leave it out to "
-            "plan with the group's own"
+            f"--function {function} is for whole numbers, and some of the keys are not: omit it to "
+            "plan with the group's own function"
         )
     rows = 1 + len(observed.minutes)
     spans_us = np.full((rows, 1), float(observed.peak_span_us))

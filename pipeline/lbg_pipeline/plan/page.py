@@ -33,7 +33,7 @@ def plan_page(plan: Plan, observed: Observed) -> str:
         sections,
         subtitle=(
             f"mode {subject.mode}; {count(observed.messages)} messages in {duration(observed.span_us)}, "
-            f"{duration(observed.service_time_us)} of work each; busiest minute {peak_text(observed)}"
+            f"{duration(observed.service_time_us)} of service time each; busiest minute {peak_text(observed)}"
             + (f"; {plan.growth:g} times the demand" if plan.growth != 1 else "")
         ),
         made_by="made by lbg pipeline plan",
@@ -54,10 +54,12 @@ def _facts(plan: Plan) -> Facts:
             *facts,
             Fact("members", f"{choice.members_min} to {best.members}", "for the mean, and for the peak"),
             Fact(
-                "calls at once", f"{plan.calls_peak:.3g}", f"at the peak; {plan.calls_mean:.3g} in the mean"
+                "concurrent calls",
+                f"{plan.calls_peak:.3g}",
+                f"at the peak; {plan.calls_mean:.3g} in the mean",
             ),
             Fact("busiest member", percent(best.utilisation_peak), f"at the peak; target {rules.target:.0%}"),
-            Fact("with one away", percent(best.away_utilisation), "at the peak, the worst one to lose"),
+            Fact("with one away", percent(best.away_utilisation), "at the peak, in the worst case"),
         ]
     )
 
@@ -85,7 +87,7 @@ def _against_queues(plan: Plan) -> Figure:
         peak, mean, even = SERIES[0].light, SERIES[2].light, MUTED.light
         axes.plot(queues, [max(one.member_calls_peak) for one in candidates], "o-", color=peak, label="peak")
         axes.plot(queues, [max(one.member_calls_mean) for one in candidates], "o-", color=mean, label="mean")
-        axes.axhline(plan.calls_peak / best.members, color=even, linestyle=":", label="peak, all the same")
+        axes.axhline(plan.calls_peak / best.members, color=even, linestyle=":", label="peak, evenly shared")
         axes.axhline(
             plan.rules.target * plan.rules.concurrency, color=ALARM.light, linestyle="--", label="target"
         )
@@ -94,14 +96,14 @@ def _against_queues(plan: Plan) -> Figure:
         _ticks(axes, queues, best.queue_count)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("queues")
-        axes.set_ylabel("calls at once of the busiest member")
+        axes.set_ylabel("concurrent calls of the busiest member")
         formatted(axes.yaxis, lambda value: f"{value:.3g}")
         legend(canvas, axes, 2)
 
     return drawn(
         draw,
         title=f"Busiest of {best.members} members, by the number of queues",
-        caption="More queues split the keys more finely; the dotted line is what no split can be below.",
+        caption="More queues split the keys more finely; the dotted line is the least that any split can have.",
         is_half=True,
     )
 
@@ -121,7 +123,7 @@ def _of_queues(plan: Plan) -> Figure:
             label="mean of all queues",
         )
         axes.set_xlabel("queue")
-        axes.set_ylabel("calls at once")
+        axes.set_ylabel("concurrent calls")
         axes.xaxis.set_major_locator(ticker.MaxNLocator(8, integer=True))
         formatted(axes.yaxis, lambda value: f"{value:.3g}")
         legend(canvas, axes, 3)
@@ -129,7 +131,7 @@ def _of_queues(plan: Plan) -> Figure:
     return drawn(
         draw,
         title=f"Load of each of {best.queue_count} queues",
-        caption="What is recommended, each queue's mean and its own busiest minute.",
+        caption="With the recommended counts: the mean of each queue, and its busiest minute.",
         is_half=True,
     )
 
@@ -149,7 +151,9 @@ def _against_members(plan: Plan) -> Figure:
         legend(canvas, axes)
 
     return drawn(
-        draw, title="How busy members are, by their number", caption="All share evenly in this mode."
+        draw,
+        title="Utilisation of members, by their number",
+        caption="In this mode all members have equal loads.",
     )
 
 
@@ -177,8 +181,8 @@ def _candidates(plan: Plan) -> Table:
     return Table(
         [Column(""), *(Column(title, numeric=True) for title in titles)],
         [_row(label, one) for label, one in told_candidates(plan)],
-        title="Loads in calls at once",
-        left_out="All candidates, with the load of each queue and member: table candidates.",
+        title="Loads in concurrent calls",
+        left_out="Table candidates has all of them, with the load of each queue and member.",
     )
 
 
@@ -201,7 +205,9 @@ def _row(label: str, one: Candidate) -> list[str | Bar]:
 
 def _hot_keys(plan: Plan) -> Iterator[Table | Note]:
     if not plan.hottest:
-        yield Note("No key comes near to what one call at a time can do, and none has most of a busy queue.")
+        yield Note(
+            "No key is near the limit of one call at a time, and none has most of the load of a busy queue."
+        )
         return
     yield Table(
         [
@@ -220,6 +226,6 @@ def _hot_keys(plan: Plan) -> Iterator[Table | Note]:
             ]
             for row in plan.hottest[:_TOLD_KEYS]
         ],
-        title="Of the one call at a time that a key can have",
-        left_out="" if len(plan.hottest) <= _TOLD_KEYS else "The others: table hot_keys.",
+        title="Utilisation of the one call at a time that a key allows",
+        left_out="" if len(plan.hottest) <= _TOLD_KEYS else "Table hot_keys has the others.",
     )

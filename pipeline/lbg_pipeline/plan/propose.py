@@ -81,36 +81,36 @@ def _advice(choice: Choice, subject: Subject, rules: Rules, *, has_patch: bool) 
     if not best.meets:
         yield (
             f"no candidate keeps below {rules.target:.0%}: the busiest is {best.utilisation_peak:.0%} busy at "
-            "the peak with what is recommended; the hot keys, --max-replicas or a faster application decide"
+            "the peak with the recommended counts; the limit is a hot key, --max-replicas or the application's speed"
         )
     if not subject.has_queues_to_count:
-        yield f"mode {subject.mode} has no queues to count: only replicas are planned, and shared evenly"
+        yield f"mode {subject.mode} has no number of queues: only replicas are planned, with equal loads"
     elif not subject.is_known:
         yield from _of_a_new_group(choice, subject)
     elif best.queue_count != subject.queue_count:
         yield _repartitioning(choice, subject, rules)
     if has_patch and declared is None:
         yield (
-            "the patch was made without --manifest: it sets a targetLag for a group that has no target; take "
-            "that line out where there is one"
+            "the patch was made without --manifest and sets a targetLag; remove that line if the group has "
+            "another target"
         )
     if declared is not None and declared.members_min is None:
         yield (
-            f"the manifest has no scaling, so replicas are those of the peak: {choice.members_min} do for the "
-            "mean, and scaling: "
-            f"{{minReplicas: {choice.members_min}, maxReplicas: {best.members}, targetLag: …}} goes between"
+            f"the manifest has no scaling, so the replicas are those of the peak; {choice.members_min} are enough "
+            "for the mean, and the group scales between the two with scaling: "
+            f"{{minReplicas: {choice.members_min}, maxReplicas: {best.members}, targetLag: …}}"
         )
     if has_patch and rules.assignment == STATIC and declared is not None and declared.members != best.members:
-        yield "with assignment Static another number of members restarts all of them, and nearly all queues move"
+        yield "with assignment Static another number of members restarts all of them and moves nearly all queues"
     if choice.members_spared is not None and choice.members_spared > best.members:
-        yield f"to have one member away at the peak without falling behind takes {choice.members_spared} members"
+        yield f"with {choice.members_spared} members one may be away at the peak without growing lag"
     if subject.has_queues_to_count:
         yield from _of_the_spread(choice)
     if choice.new_group is not None:
         other = choice.new_group
         yield (
             f"hash.count cannot be changed; a new group with hash.count {other.hash_count} and "
-            f"{other.queue_count} queues would do with {other.members} members, at most "
+            f"{other.queue_count} queues would need {other.members} members, at most "
             f"{other.utilisation_peak:.0%} busy"
         )
 
@@ -124,11 +124,11 @@ def _of_the_spread(choice: Choice) -> Iterator[str]:
     others = [one for one in choice.candidates if (one.hash_count, one.members) == same]
     evener = [one for one in others if one.spread <= _EVEN] or [min(others, key=lambda one: one.spread)]
     other = min(evener, key=lambda one: one.queue_count)
-    told = f"the busiest of {best.members} members has {best.spread:.2f} times what they have in the mean"
+    told = f"the busiest of {best.members} members has {best.spread:.2f} times the mean load"
     if other.spread > _EVEN:
-        yield f"{told}, and no number of queues that was tried makes that less than {other.spread:.2f}"
+        yield f"{told}, and no number of queues that was tried has a ratio below {other.spread:.2f}"
     else:
-        yield f"{told}; {other.queue_count} queues would make that {other.spread:.2f}"
+        yield f"{told}; with {other.queue_count} queues it would have {other.spread:.2f}"
 
 
 def _of_a_new_group(choice: Choice, subject: Subject) -> Iterator[str]:
@@ -142,7 +142,7 @@ def _of_a_new_group(choice: Choice, subject: Subject) -> Iterator[str]:
         yield f"there is no patch, as the group has another hash function than {subject.hash_function}: {new}"
     else:
         yield (
-            "there is no patch, as the journals have too few keys to tell the counts that the group has: "
+            "there is no patch, as the journals have too few keys to infer the group's counts: "
             f"name its manifest with --manifest, or {new}"
         )
 

@@ -81,12 +81,12 @@ def plan_for(
         most = existing.hash_count or hash_counts[-1]
         if wishes.queue_counts is not None and wishes.queue_counts[0] > most:
             raise PlanRefused(
-                f"--queue-counts has no number of at most {most}, which is the hash count, and each queue "
-                "takes at least one hash: name a lower one"
+                f"--queue-counts has only numbers above the hash count, {most}, and each queue needs a hash: "
+                "give a lower number"
             )
     else:
         hash_counts = [subject.hash_count or 1]
-    says("adding up the loads of hashes")
+    says("summing the loads of hashes")
     all_of_it = demands(
         observed,
         hash_counts,
@@ -99,7 +99,7 @@ def plan_for(
         choice = choose(all_of_it, wishes.queue_counts, rules, existing)
     else:
         choice = choose_freely(all_of_it[0], rules, existing)
-    says("looking for hot keys")
+    says("searching for hot keys")
     hot = hot_keys(
         observed.keys,
         hash_count=choice.recommended.hash_count,
@@ -127,8 +127,8 @@ def _require_same(declared: Declared, stamps: Collection[Stamp]) -> None:
     stranger = first_stranger(stamps, declared.hash_count, declared.hash_function)
     if stranger is not None:
         raise PlanRefused(
-            f"the manifest is not that of the group in the journals: key {stranger.key!r:.60} has hash "
-            f"{stranger.hash} there, and another with hash.count {declared.hash_count} and "
+            f"the manifest is not of the group in the journals: there key {stranger.key!r:.60} has hash "
+            f"{stranger.hash}, and another with hash.count {declared.hash_count} and "
             f"{declared.hash_function}: correct --manifest or --group"
         )
 
@@ -163,7 +163,7 @@ def _mode(observed: Observed, declared: Declared | None) -> str:
         return declared.mode
     if len(observed.modes) > 1:
         raise PlanRefused(
-            f"the journals have the group in modes {' and '.join(observed.modes)}: name those of one of them "
+            f"the journals have the group in modes {' and '.join(observed.modes)}: give those of one mode "
             "with --journal"
         )
     return observed.modes[0] if observed.modes else EXCLUSIVE

@@ -37,19 +37,19 @@ def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[s
     subject, rules, choice = plan.subject, plan.rules, plan.choice
     yield (
         f"group {subject.group}, mode {subject.mode}: {observed.messages:,} messages in "
-        f"{duration(observed.span_us)}, {observed.service_time_us / 1000:,.3g} ms of work each"
+        f"{duration(observed.span_us)}, {observed.service_time_us / 1000:,.3g} ms of service time each"
     )
     growth = f", with {plan.growth:g} times the demand" if plan.growth != 1 else ""
     yield (
-        f"calls at once: {plan.calls_mean:.3g} in the mean, {plan.calls_peak:.3g} at the peak "
+        f"concurrent calls: {plan.calls_mean:.3g} in the mean, {plan.calls_peak:.3g} at the peak "
         f"({peak_text(observed)}){growth}"
     )
     yield (
-        f"a member makes {rules.concurrency} at once and should be at most {rules.target:.0%} busy at the "
+        f"a member makes {rules.concurrency} concurrent calls and should be at most {rules.target:.0%} busy at the "
         f"peak; assignment {rules.assignment}, hash function {subject.hash_function}"
     )
     if broken:
-        yield f"{broken:,} lines are no records, and count for nothing: table broken has them with the reason"
+        yield f"{broken:,} lines are not records and are ignored: table broken has them with the reason"
     yield ""
     yield from text_table(_HEADER, [_cells(label, one) for label, one in told_candidates(plan)], names=1)
     yield ""
@@ -66,8 +66,8 @@ def members_text(choice: Choice) -> str:
 
 
 def told_candidates(plan: Plan) -> Iterator[tuple[str, Candidate]]:
-    """Report on all candidates: what there is, what is recommended, and what the same members have of other
-    numbers of queues."""
+    """Candidates of the report, with their labels: the existing counts, the recommended ones, and the same members
+    with other numbers of queues."""
     choice = plan.choice
     best = choice.recommended
     if choice.existing is not None:
@@ -91,7 +91,7 @@ def same_members(plan: Plan) -> list[Candidate]:
 
 
 def plan_json(plan: Plan, observed: Observed, *, broken: int = 0) -> dict[str, Any]:
-    """For programs: names as in the tables; loads are calls at once."""
+    """For programs: names as in the tables; loads are concurrent calls."""
     subject, rules, choice = plan.subject, plan.rules, plan.choice
     return {
         "group": subject.group,
@@ -188,11 +188,11 @@ def _counts(plan: Plan) -> str:
 def _hot_lines(plan: Plan) -> Iterator[str]:
     for row in plan.hottest[:_TOLD_KEYS]:
         yield (
-            f"key {row['key']!r:.60}: {key_word(row)}; {row['peak_load']:.2f} of the one call that it can "
-            f"have, in its busiest minute ({row['mean_load']:.2f} in the mean), {row['share_of_queue']:.0%} "
+            f"key {row['key']!r:.60}: {key_word(row)}; {row['peak_load']:.2f} of the one call at a time that "
+            f"it allows, in its busiest minute ({row['mean_load']:.2f} in the mean), {row['share_of_queue']:.0%} "
             f"of queue {row['queue']}"
         )
     if any(row["is_too_hot"] for row in plan.hottest):
-        yield "keys that are too hot count as the one call that they can have: they fall behind with any counts"
+        yield "a key that is too hot is planned as one call: its lag grows with any number of queues and members"
     if len(plan.hottest) > _TOLD_KEYS:
-        yield f"and {len(plan.hottest) - _TOLD_KEYS} keys more, in table hot_keys"
+        yield f"and {len(plan.hottest) - _TOLD_KEYS} more keys in table hot_keys"

@@ -169,5 +169,5 @@ def _interval(totals: Sequence[Row]) -> int:
 def _said(drawn: Sequence[Digest], broken: int, out: str) -> list[str]:
     said = [line for digest in drawn for line in lines(digest)] or ["no records"]
     if broken:
-        said.append(f"broken lines: {broken:,}, set aside in {out}/broken with the reasons")
+        said.append(f"broken lines: {broken:,}, in {out}/broken with the reasons")
     return [*said, f"the report: {out}/report.html"]

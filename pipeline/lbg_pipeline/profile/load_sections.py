@@ -128,7 +128,7 @@ def _figures(digest: Digest) -> Iterator[Figure]:
     yield drawn(
         lambda canvas: _rates(canvas, digest),
         title="Messages per second, done by each member and published",
-        caption=f"Mean over each {each}. Between the line and the coloured area is what has to wait.",
+        caption=f"Mean over each {each}. The gap between the line and the coloured area is growing lag.",
     )
     if not digest.queues:
         return
@@ -278,7 +278,7 @@ def latency(digest: Digest) -> Section:
     return Section(
         "Latency and size",
         parts,
-        intro="Of all deliveries, also those that were given back. Percentiles are at most 0.4 % off.",
+        intro="Of all deliveries, also those released to the broker. Percentiles are at most 0.4 % off.",
     )
 
 

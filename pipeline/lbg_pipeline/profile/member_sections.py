@@ -173,8 +173,8 @@ def members(digest: Digest) -> Section | None:
     if not digest.runs:
         return None
     intro = (
-        "A run of a member is told of from its first delivery to the last thing that it did. Busy is the service time "
-        "of all its messages over that: it exceeds 1 where lanes work side by side. Occupied is the share of the time "
+        "A run of a member lasts from its first delivery to the end of its last one. Busy is the service time of all "
+        "its messages over that time: it exceeds 1 if lanes run at the same time. Occupied is the share of the time "
         "in which its application had at least one message."
     )
     return Section("Members", list(_member_parts(digest)), intro)
@@ -217,7 +217,7 @@ def _member_table(digest: Digest) -> Table:
         *(Column("member", numeric=True), Column("name"), Column("from (UTC)"), Column("for", numeric=True)),
         *(Column("done", numeric=True), Column("busy", numeric=True), Column("occupied", numeric=True)),
         *(Column("queues", numeric=True), Column("dead", numeric=True), Column("repeats", numeric=True)),
-        Column("given back", numeric=True),
+        Column("released", numeric=True),
     )
     runs = sorted(digest.runs, key=lambda row: (row.member, row.first_us))
     rows = [
@@ -289,13 +289,13 @@ def _skew_table(told: Sequence[Row]) -> Table:
         for row in told
     ]
     left_out = "Gini: 0 where all bear the same, near 1 where one bears everything. Only those that had messages count."
-    return Table(columns, rows, "How the load is spread", left_out)
+    return Table(columns, rows, "Distribution of the load", left_out)
 
 
 def _lorenz(digest: Digest, units: Sequence[str]) -> Figure:
     return drawn(
         lambda canvas: _curves(canvas, digest, units),
-        title="How few bring how much",
+        title="Concentration of the load",
         caption="Share of the messages that the least loaded bring together. The further below the straight line, the "
         "more uneven.",
         height_px=310,

@@ -21,23 +21,21 @@ def facts(digest: Digest) -> Facts:
 
 def notes(digest: Digest) -> Iterator[Note]:
     if digest.delivered is None:
-        yield Note("No member's journal tells of this group: only what was published is known.", warns=True)
+        yield Note("The journals have no deliveries of this group, only published messages.", warns=True)
         return
     if digest.published is None:
-        yield Note(
-            "No publisher's journal tells of this group: only what was delivered is known.", warns=True
-        )
+        yield Note("The journals have no published messages of this group, only deliveries.", warns=True)
     if digest.delivered.early:
         yield Note(
             f"{whole(digest.delivered.early)} messages were delivered before they were published: the clocks of "
-            "publishers and members differ, and ages at delivery are off by as much.",
+            "publishers and members differ, and ages at delivery have the same error.",
             warns=True,
         )
 
 
 def _volume(digest: Digest) -> Iterator[Fact]:
     yield Fact(
-        "time told of",
+        "time covered",
         duration(digest.last_us - digest.first_us),
         f"{moment(digest.first_us)} to {moment(digest.last_us)} UTC",
     )
@@ -59,7 +57,7 @@ def _volume(digest: Digest) -> Iterator[Fact]:
         yield Fact(
             "redelivered",
             count(delivered.redelivered),
-            f"{whole(delivered.released)} given back, {whole(delivered.repeat)} dropped as repeats",
+            f"{whole(delivered.released)} released, {whole(delivered.repeat)} dropped as repeats",
         )
 
 
@@ -126,7 +124,7 @@ def report(
     names = sorted({*published, *delivered})
     sections = [_group(digest) for digest in digests]
     if not names:
-        told.append(Note("There is no record in these journals.", warns=True))
+        told.append(Note("These journals have no records.", warns=True))
     if len(names) > 1 or told:
         sections.insert(
             0, Section("All groups", [*told, *([_groups(names, published, delivered)] if names else [])])
@@ -137,8 +135,10 @@ def report(
 
 def _broken(broken: int) -> str:
     if broken == 1:
-        return "1 line is no record: it is in the table broken with the reason, and missing here."
-    return f"{whole(broken)} lines are no records: they are in the table broken with the reason, and missing here."
+        return "1 line is not a record and is ignored: the table broken has it with the reason."
+    return (
+        f"{whole(broken)} lines are not records and are ignored: the table broken has them with the reason."
+    )
 
 
 def _groups(names: Sequence[str], published: Mapping[str, Row], delivered: Mapping[str, Row]) -> Table:

@@ -82,7 +82,9 @@ class Output:
             self._stored.leave_out_checksums()
             if not self._stored.exists(_OURS):
                 if not self._stored.is_free():
-                    raise OutputRefused(f"{out} has other things in it: name a new directory with --out")
+                    raise OutputRefused(
+                        f"{out} contains files that are not of a run: name a new directory with --out"
+                    )
                 self._stored.write(_OURS, b"")
 
     def table(self, name: str, table: DataFrame) -> None:
@@ -120,7 +122,7 @@ class Output:
         self._stored.delete(name)
         if not self._stored.rename(f"_{name}", name):
             raise OutputRefused(
-                f"{self._stored.path(name)} cannot be written: its file system does not rename to it"
+                f"{self._stored.path(name)} cannot be written: its file system cannot rename to it"
             )
 
 

@@ -86,10 +86,11 @@ def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
     if home:
         if not os.access(Path(home, "bin", "java"), os.X_OK):
-            raise SparkUnusable(f"JAVA_HOME is {home}, and there is no bin/java in it: correct or unset it")
+            raise SparkUnusable(f"JAVA_HOME is {home}, which has no bin/java: correct or unset it")
     elif shutil.which("java") is None:
         raise SparkUnusable(
-            "Spark needs Java 17 or 21, and there is none: install a JRE (Debian: apt-get install default-jre-headless)"
+            "Spark needs Java 17 or 21, and none is installed: install a JRE (Debian: "
+            "apt-get install default-jre-headless)"
         )
 
 
@@ -106,7 +107,7 @@ def spark_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterato
     try:
         yield spark
     except PySparkException as error:
-        raise told_by(error) or JobFailed(f"Spark gave up: {_reason(error)}") from error
+        raise told_by(error) or JobFailed(f"the Spark job failed: {_reason(error)}") from error
     finally:
         spark.stop()
 

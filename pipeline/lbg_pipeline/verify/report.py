@@ -9,7 +9,7 @@ from typing import Any
 from lbg_broker.text_table import text_table
 
 SHOWN = 20
-"""Offences and lost ranges in a report; the tables have all."""
+"""Violations and lost ranges in a report; the tables have all."""
 
 _COLUMNS = (
     "group",
@@ -55,7 +55,7 @@ def report_lines(report: Report) -> Iterator[str]:
     for row in rows:
         yield from _notes(row)
     if report.broken_lines:
-        yield f"{report.broken_lines} LINES ARE NO RECORDS and were judged by nobody: table broken"
+        yield f"{report.broken_lines} LINES ARE NOT RECORDS and were not checked: table broken has them"
         for broken in report.first_broken_lines:
             yield f"  {broken['file']}: {broken['reason']}"
     for offence in report.first_offences:
@@ -76,17 +76,17 @@ def _both(row: dict[str, Any], kind: str) -> str:
 def _notes(row: dict[str, Any]) -> Iterator[str]:
     group = row["group"]
     if row["pending"]:
-        yield f"group {group}: {row['pending']} messages were confirmed too late to be judged as lost"
+        yield f"group {group}: {row['pending']} messages are pending: they were confirmed too late to count as lost"
     if row["unpublished"]:
         yield f"group {group}: {row['unpublished']} messages have no record of their publisher"
     if row["misplaced"]:
-        yield f"group {group}: {row['misplaced']} messages were not where a session should have them"
+        yield f"group {group}: {row['misplaced']} messages were misplaced: out of their place in a session"
     if row["uncertain"]:
-        yield f"group {group}: {row['uncertain']} offences may be of the clocks alone"
+        yield f"group {group}: {row['uncertain']} violations are uncertain: the clock skew may explain them"
     if row["redelivered"]:
         yield f"group {group}: {row['redelivered']} deliveries were marked redelivered by the broker"
     if row["longest_pause_us"] is not None:
-        yield f"group {group}: the longest pause of a shard that moved was {row['longest_pause_us'] / 1000:.1f} ms"
+        yield f"group {group}: the longest pause of a hash that moved was {row['longest_pause_us'] / 1000:.1f} ms"
 
 
 def _offence(one: dict[str, Any]) -> str:

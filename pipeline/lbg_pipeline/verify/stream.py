@@ -279,7 +279,7 @@ _BREAKING = ("lost", "inverted_delivered", "inverted_acknowledged", "overlaps", 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """`late`: records that came after the watermark had passed them. `found`: messages told as lost that came after
+    """`late`: records that came after the watermark had passed them. `found`: messages reported as lost that came after
     all; they are not among the lost of the verdicts."""
 
     report: Report
@@ -292,11 +292,11 @@ class StreamReport:
     def lines(self) -> Iterator[str]:
         yield from report_lines(self.report)
         if self.found:
-            yield f"{self.found} messages that were told as lost came after all: table found"
+            yield f"{self.found} messages that were reported as lost came after all: table found has them"
         if self.late:
             yield (
-                f"{self.late} RECORDS CAME AFTER THE WATERMARK and have no part in the order (table late): judge the "
-                "journals without --stream, and give --watermark more seconds"
+                f"{self.late} RECORDS CAME AFTER THE WATERMARK and were not checked for order (table late): validate "
+                "the journals without --stream, and raise --watermark"
             )
 
 

@@ -63,8 +63,8 @@ def memory_of(tables: Mapping[str, Sequence[Any]]) -> Memory:
         return Memory(**given)
     if layout != _BEFORE:
         raise CheckpointRefused(
-            "the checkpoint was written by another version of LBG, and this one does not know its layout: go on with "
-            "that version, or name new directories with --checkpoint and --out, and what is there is judged anew"
+            "the checkpoint was written by another version of LBG, which has another layout: continue with that "
+            "version, or give new directories with --checkpoint and --out to validate the journals again"
         )
     histories, chains = _joined(given["streams"], given["chains"])
     return Memory(

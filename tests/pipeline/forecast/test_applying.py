@@ -97,7 +97,7 @@ async def test_groups_are_found_by_their_name_on_the_broker_and_by_their_own(ser
     mails = Target("shop", "mails", 10)
     assert targets == {"shop-orders": ORDERS, "orders": ORDERS, "letters": mails, "mails": mails}
     assert unfit == {
-        "fixed": "LoadBalancedGroup shop/fixed has no spec.scaling, and so no floor to raise",
+        "fixed": "LoadBalancedGroup shop/fixed has no spec.scaling, so there is no minimum to raise",
         "shop-elsewhere": "there is no LoadBalancedGroup for group shop-elsewhere in namespace shop",
     }
 

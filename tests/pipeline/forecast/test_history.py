@@ -68,7 +68,7 @@ def test_parquet_has_timestamps_and_columns_with_any_name(spark: SparkSession, t
         (
             ["when,n", "1970-01-01,1", "yesterday,1", "1700000000,1", ",1"],
             {},
-            "t: column when: 3 of 4 values are not a time: say it as 2026-11-27T16:55:00Z; the first is 'yesterday'",
+            "t: column when: 3 of 4 values are not a time, as 2026-11-27T16:55:00Z; the first is 'yesterday'",
         ),
         (
             ["when,n", "1970-01-01,-1", "1970-01-01,2", "1970-01-01,1.5"],

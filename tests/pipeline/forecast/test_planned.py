@@ -69,8 +69,8 @@ def test_an_hour_of_the_week_is_answered_on_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("told", "note"),
     [
-        ({"season": Season.DAY}, "70.0 days of history are less than two weeks: by the hour of the day"),
-        ({"season": Season.FLAT, "method": "flat"}, "the same for every hour, and no backtest"),
+        ({"season": Season.DAY}, "70.0 days of history are less than two weeks: all days are forecast alike"),
+        ({"season": Season.FLAT, "method": "flat"}, "all hours are forecast alike, and no backtest"),
         (
             {
                 "method": "naive",
@@ -83,12 +83,12 @@ def test_an_hour_of_the_week_is_answered_on_the_terminal() -> None:
         ),
         (
             {"sizing": Sizing(0.01, 1, 3)},
-            "15 intervals need more than the 3 replicas that there may be, up to 4",
+            "15 intervals need more than the 3 replicas that are allowed, up to 4",
         ),
-        ({"sizing": None}, "no schedule: nobody knows what a member can do: say --capacity"),
+        ({"sizing": None}, "no schedule, as the capacity of a member is unknown: give --capacity"),
         (
             {"history": History(5, NOW_US - 90 * 24 * HOUR_US, NOW_US - 36 * HOUR_US)},
-            "the history ends 1.5 days before now: what came since is not in the forecast",
+            "the history ends 1.5 days before now: the forecast has no newer records",
         ),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_schedule_of_minutes_is_shortened_and_says_so() -> None:
     ]
     found = plan(settings=minutes, intervals=intervals, scheduling=Scheduling(0, is_weekly=False))
     assert 400 < len(found.schedule) <= 512
-    assert any("changes of the floor were merged up to" in note for note in found.notes)
+    assert any("changes of the minimum were merged into" in note for note in found.notes)
 
 
 def test_many_groups_are_a_line_each() -> None:

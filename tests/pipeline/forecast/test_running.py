@@ -133,7 +133,7 @@ def test_journals_tell_demand_and_what_a_member_can_do_and_the_schedule_is_appli
     reply = answer(spark, request, str(out))
     found = reply.told
     assert found["broken_lines"] == spark.read.parquet(str(out / "broken")).count() == 1
-    assert reply.lines[0].startswith("1 lines are no records")
+    assert reply.lines[0].startswith("1 lines are not records")
     told = {one["group"]: one for one in found["groups"]}
     assert told["orders"]["capacity_messages_per_second"] == pytest.approx(0.5 / 1800)
     assert told["orders"]["season"] == "hour of day"
@@ -158,7 +158,7 @@ def test_journals_tell_demand_and_what_a_member_can_do_and_the_schedule_is_appli
             datetime(2026, 6, 1),
             "the history ends 70 days before now, and tells nothing of now: .* or say --now TIME",
         ),
-        (datetime(2026, 3, 1), "there is no history before now: correct --now, or the paths"),
+        (datetime(2026, 3, 1), "the history has no records before now: correct --now, or the paths"),
         (datetime(2026, 3, 2, 7, 30), "the history has no whole interval before now"),
     ],
 )

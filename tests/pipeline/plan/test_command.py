@@ -23,9 +23,12 @@ COMMAND = ("--journal", "nowhere", "--out", "out")
 @pytest.mark.parametrize(
     ("told", "line"),
     [
-        (("--queue-counts", "4,x"), "'x' is no number and no range from 1 to 4096: say 4,8,16 or 4-16"),
-        (("--queue-counts", "8-4"), "'8-4' is no number and no range"),
-        (("--hash-counts", "70000"), "'70000' is no number and no range from 1 to 65536"),
+        (
+            ("--queue-counts", "4,x"),
+            "'x' is neither a number nor a range from 1 to 4096: give 4,8,16 or 4-16",
+        ),
+        (("--queue-counts", "8-4"), "'8-4' is neither a number nor a range"),
+        (("--hash-counts", "70000"), "'70000' is neither a number nor a range from 1 to 65536"),
         (("--growth", "0"), "--growth"),
         (("--target-utilisation", "70"), "--target-utilisation"),
         (("--function", "md5"), "--function"),

@@ -123,7 +123,7 @@ def page(*digests: Digest, broken: int = 0) -> str:
 
 
 def test_no_record_makes_a_page_that_says_so() -> None:
-    assert "There is no record in these journals." in Read(page()).text
+    assert "These journals have no records." in Read(page()).text
 
 
 def test_one_record_makes_every_section_but_handoffs() -> None:
@@ -153,7 +153,7 @@ def test_without_a_journal_of_members_there_is_what_was_published() -> None:
     ):
         rows.clear()
     text = Read(page(told)).text
-    assert "No member's journal tells of this group" in text
+    assert "The journals have no deliveries of this group" in text
     assert "Handoffs" not in text
     assert "Members" not in text
 
@@ -174,7 +174,7 @@ def test_whatever_things_are_called_they_stay_text_and_nothing_is_loaded() -> No
     read = Read(text)
     assert "script" not in read.tags()
     assert read.text.count("<script>alert(") > 5
-    assert "2 lines are no records" in read.text
+    assert "2 lines are not records" in read.text
     assert all(value.startswith("#") for value in read.values("href", "src"))
     assert "\x00" not in text
 

@@ -74,7 +74,7 @@ def test_a_message_that_is_lost_or_repeated(command: Command, tmp_path: Path) ->
 
 def test_what_goes_wrong_is_one_line(command: Command, tmp_path: Path) -> None:
     absent = command()
-    assert str(absent.exception) == f"{tmp_path / 'journal'}: there is no such file or directory"
+    assert str(absent.exception) == f"{tmp_path / 'journal'}: no such file or directory"
     newer = encode(published(0)).replace('"v":1', '"v":7')
     file = write_lines(tmp_path / "journal" / "a.jsonl", [published(0), newer])
     refused = command()
