@@ -123,6 +123,34 @@ def test_a_broken_frame_ends_its_connection_and_no_other(engine: Engine, sent: b
         bystander.channel().queue_declare("", exclusive=True)
 
 
+@pytest.mark.parametrize(
+    ("sent", "reply_text"),
+    [
+        (
+            frame(1, 7, b"\x00\x32\x00\x0a\x00\x00\x00\x00\x00\x00\x00\x00"),
+            "CHANNEL_ERROR - expected 'channel.open'",
+        ),
+        (
+            frame(3, 1, b"body without a publish"),
+            "UNEXPECTED_FRAME - expected method frame, got non method frame instead",
+        ),
+        (frame(1, 1, b"\x00\x14\x00\x0a\x00"), "CHANNEL_ERROR - second 'channel.open' seen"),
+        (
+            frame(1, 1, b"\x00\x3c\x00\x28\x00\x00\x00\x01x\x00") + frame(3, 1, b"no header"),
+            "UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead",
+        ),
+    ],
+    ids=range(4),
+)
+def test_a_frame_out_of_place_has_the_same_reply_text(engine: Engine, sent: bytes, reply_text: str) -> None:
+    connection = pika.BlockingConnection(engine.parameters())
+    connection.channel(1)
+    connection._impl._transport.write(sent)
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+        connection.sleep(5)
+    assert caught.value.reply_text == reply_text
+
+
 def test_a_frame_without_its_end_is_a_framing_error(engine: Engine) -> None:
     connection = pika.BlockingConnection(engine.parameters())
     connection._impl._transport.write(frame(8, 0, b"", end=b"\x00"))

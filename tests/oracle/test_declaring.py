@@ -8,6 +8,7 @@ from typing import Any
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
 
 from support.broker.engines import Engine, Inbox, cut, drain, eventually, refusal
 
@@ -50,6 +51,43 @@ def test_a_queue_declared_differently_is_refused(
     channel.queue_declare(unique, **same)
     channel.queue_declare(unique, **same)
     assert refusal(lambda: channel.queue_declare(unique, **{**same, **change})) == DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (
+            {"durable": True, "arguments": {"x-single-active-consumer": False}},
+            "inequivalent arg 'x-single-active-consumer' for {queue}: received 'false' but current is 'true'",
+        ),
+        (
+            {"durable": True},
+            "inequivalent arg 'x-single-active-consumer' for {queue}: received none but current is the value 'true' "
+            "of type 'bool'",
+        ),
+        (
+            {"durable": False, "arguments": {"x-single-active-consumer": True}},
+            "inequivalent arg 'durable' for {queue}: received 'false' but current is 'true'",
+        ),
+    ],
+)
+def test_a_different_declaration_has_the_same_reply_text(
+    channel: BlockingChannel, unique: str, settings: dict[str, Any], reason: str
+) -> None:
+    channel.queue_declare(unique, durable=True, arguments={"x-single-active-consumer": True})
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        channel.queue_declare(unique, **settings)
+    assert refused.value.reply_text == "PRECONDITION_FAILED - " + reason.format(
+        queue=f"queue '{unique}' in vhost '/'"
+    )
+
+
+def test_an_exclusive_quorum_queue_has_the_same_reply_text(channel: BlockingChannel, unique: str) -> None:
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        channel.queue_declare(unique, durable=True, exclusive=True, arguments={"x-queue-type": "quorum"})
+    assert refused.value.reply_text == (
+        f"PRECONDITION_FAILED - invalid property 'exclusive-owner' for queue '{unique}' in vhost '/'"
+    )
 
 
 @pytest.mark.parametrize(

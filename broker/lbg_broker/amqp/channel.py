@@ -46,6 +46,16 @@ class Channel:
     def awaits_content(self) -> bool:
         return self._method is not None
 
+    @property
+    def expected_content(self) -> str:
+        """Reply text for any other frame than the next one, as RabbitMQ words it."""
+        if self._method is None:
+            return "expected method frame, got non method frame instead"
+        if self._header is None:
+            class_id = self._method.class_id
+            return f"expected content header for class {class_id}, got non content header frame instead"
+        return "expected content body, got non content body frame instead"
+
     def enter(self, state: ChannelState) -> None:
         """Take a new state. A message half received is forgotten with the channel's close."""
         self.state = state
@@ -61,12 +71,15 @@ class Channel:
         if self.state is ChannelState.CLOSING:
             return
         if self._method is None or self._header is not None:
-            raise PeerError(ReplyCode.UNEXPECTED_FRAME, "a content header came where none was expected")
+            raise PeerError(ReplyCode.UNEXPECTED_FRAME, self.expected_content)
         if len(payload) < _HEAD.size + 2:
             raise DecodeError("a content header is too short")
         class_id, weight, size = _HEAD.unpack_from(payload)
         if class_id != self._method.class_id or weight:
-            text = f"a content header of class {class_id}, weight {weight} follows {self._method.NAME}"
+            wanted = self._method.class_id
+            text = (
+                f"expected content header for class {wanted}, got one for class {class_id}, weight {weight}"
+            )
             raise PeerError(ReplyCode.FRAME_ERROR, text)
         header = payload[_HEAD.size :]
         if self._checks_headers:
@@ -84,7 +97,7 @@ class Channel:
         if self.state is ChannelState.CLOSING:
             return
         if self._header is None:
-            raise PeerError(ReplyCode.UNEXPECTED_FRAME, "a content body came where none was expected")
+            raise PeerError(ReplyCode.UNEXPECTED_FRAME, self.expected_content)
         self._left_bytes -= len(payload)
         if self._left_bytes < 0:
             raise PeerError(ReplyCode.FRAME_ERROR, "a content body is larger than its header announced")

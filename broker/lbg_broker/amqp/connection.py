@@ -64,9 +64,15 @@ def check_limits(answer: ConnectionTuneOk, tune: ConnectionTune) -> None:
         ("channel_max", answer.channel_max, tune.channel_max, 0),
     ):
         if offered and not 0 < asked <= offered:
-            raise PeerError(ReplyCode.NOT_ALLOWED, f"negotiated {name} {asked} is higher than {offered}")
+            raise PeerError(
+                ReplyCode.NOT_ALLOWED,
+                f"negotiated {name} = {asked} is higher than the maximum allowed value ({offered})",
+            )
         if asked and asked < least:
-            raise PeerError(ReplyCode.NOT_ALLOWED, f"negotiated {name} {asked} is lower than {least}")
+            raise PeerError(
+                ReplyCode.NOT_ALLOWED,
+                f"negotiated {name} = {asked} is lower than the minimum allowed value ({least})",
+            )
 
 
 def _smaller(one: int, other: int) -> int:
@@ -337,7 +343,7 @@ class Connection:
             elif kind == BODY:
                 self._content_of(channel).on_body(payload, events)
             elif channel or payload:
-                raise PeerError(ReplyCode.FRAME_ERROR, "a heartbeat frame is empty and on channel 0")
+                raise PeerError(ReplyCode.FRAME_ERROR, "a heartbeat frame must be empty and on channel 0")
         except PeerError as error:
             if events:
                 return False  # nothing has changed yet, and the next time it is the same
@@ -380,7 +386,7 @@ class Connection:
         else:
             found = CONNECTION.get((self.state, kind))
             if found is None:
-                text = f"{kind.NAME} is not expected while {self.state.name.lower()}"
+                text = f"{kind.NAME} is not expected in connection state {self.state.name.lower()}"
                 raise PeerError(ReplyCode.COMMAND_INVALID, text)
             after = found
         if isinstance(method, ConnectionTuneOk):
@@ -391,13 +397,13 @@ class Connection:
 
     def _receive_on_channel(self, number: int, method: Method, events: list[Event]) -> None:
         if self.state is not ConnectionState.OPEN:
-            text = f"{method.NAME} is not expected while {self.state.name.lower()}"
+            text = f"{method.NAME} is not expected in connection state {self.state.name.lower()}"
             raise PeerError(ReplyCode.COMMAND_INVALID, text)
         if not number:
             raise PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} does not belong on channel 0")
         channel = self._channels.get(number)
         if channel is not None and channel.awaits_content and channel.state is not ChannelState.CLOSING:
-            text = f"{method.NAME} came where content was expected"
+            text = channel.expected_content
             raise PeerError(ReplyCode.UNEXPECTED_FRAME, text)
         before = channel.state if channel else ChannelState.CLOSED
         if before is ChannelState.CLOSING and type(method) is ChannelClose:
@@ -405,11 +411,10 @@ class Connection:
             return
         after = CHANNEL_RECEIVED[self.role].get((before, input_of(type(method))))
         if number > self.channel_max:
-            text = f"channel {number} is beyond the negotiated channel_max ({self.channel_max})"
+            text = f"channel number {number} is higher than the negotiated channel_max ({self.channel_max})"
             raise PeerError(ReplyCode.NOT_ALLOWED, text)
         if after is None:
-            text = f"{method.NAME} on channel {number}, which is {before.name.lower()}"
-            raise PeerError(ReplyCode.CHANNEL_ERROR, text)
+            raise PeerError(ReplyCode.CHANNEL_ERROR, self._out_of_place(number, method, before))
         if after is not before:
             self._step(number, after)
         if method.CARRIES_CONTENT:
@@ -420,6 +425,14 @@ class Connection:
             events.append(_ack_event(number, method))
         else:
             events.append(MethodEvent(number, method))
+
+    def _out_of_place(self, number: int, method: Method, state: ChannelState) -> str:
+        """Reply text for a method that the channel cannot receive in this state; a server words it as RabbitMQ."""
+        if self.role is Role.SERVER and state is ChannelState.CLOSED:
+            return "expected 'channel.open'"
+        if isinstance(method, ChannelOpen) and state is ChannelState.OPEN:
+            return "second 'channel.open' seen"
+        return f"{method.NAME} on channel {number}, which is {state.name.lower()}"
 
     def _content_of(self, number: int) -> Channel:
         channel = self._channels.get(number)

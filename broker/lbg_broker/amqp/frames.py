@@ -127,7 +127,7 @@ class FrameReader(ABC):
             self._needed_bytes = size + OVERHEAD_BYTES
             return -1
         if data[stop] != FRAME_END:
-            raise PeerError(ReplyCode.FRAME_ERROR, "a frame does not end in the octet 0xCE", in_step=False)
+            raise PeerError(ReplyCode.FRAME_ERROR, "a frame does not end with the octet 0xCE", in_step=False)
         if not self._on_frame(kind, channel, data[start:stop], events):
             self._halted = True
             self._needed_bytes = 0

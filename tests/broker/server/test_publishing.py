@@ -254,11 +254,11 @@ def test_any_other_queue_to_reply_to_is_the_applications_own_affair(properties: 
         ),
         (
             BasicProperties(headers={"CC": "no list"}),
-            "PRECONDITION_FAILED - header 'CC' is no list of routing keys",
+            "PRECONDITION_FAILED - header 'CC' is not a list of routing keys",
         ),
         (
             BasicProperties(headers={"BCC": ["x" * 256]}),
-            "PRECONDITION_FAILED - header 'BCC' is no list of routing keys",
+            "PRECONDITION_FAILED - header 'BCC' is not a list of routing keys",
         ),
         (
             BasicProperties(reply_to="amq.rabbitmq.reply-to", correlation_id="1"),

@@ -45,7 +45,7 @@ class ArgumentReader:
         value = self._get(name)
         if value is None or isinstance(value, str):
             return value
-        raise self.invalid(name, f"{described(value)} is no string")
+        raise self.invalid(name, f"{described(value)} is not a string")
 
     def number(self, name: str, *, least: int = 0, most: int | None = None) -> int | None:
         """An integer of at least `least` and at most `most`, or None."""
@@ -53,7 +53,7 @@ class ArgumentReader:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.invalid(name, f"{described(value)} is no number")
+            raise self.invalid(name, f"{described(value)} is not a number")
         if value < least:
             raise self.invalid(name, f"{value} is less than {least}")
         if most is not None and value > most:
@@ -68,7 +68,7 @@ class ArgumentReader:
         if not isinstance(value, list) or not all(
             isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value
         ):
-            raise self.invalid(name, f"{described(value)} is no list of numbers")
+            raise self.invalid(name, f"{described(value)} is not a list of numbers")
         return value
 
     def flag(self, name: str) -> bool:
@@ -76,13 +76,13 @@ class ArgumentReader:
         value = self._get(name)
         if value is None or isinstance(value, bool):
             return bool(value)
-        raise self.invalid(name, f"{described(value)} is no boolean")
+        raise self.invalid(name, f"{described(value)} is not a boolean")
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
         """One of `choices`, or None."""
         value = self.text(name)
         if value is not None and value not in choices:
-            raise self.unsupported(name, f"the values supported are {', '.join(choices)}; received '{value}'")
+            raise self.unsupported(name, f"'{value}' is not one of {', '.join(choices)}")
         return value
 
     def finish(self) -> None:
@@ -154,27 +154,27 @@ def read_grouped(reader: ArgumentReader, _queue_type: str) -> MessageGroupsArgum
     shared = reader.value(QPID_SHARED)
     if ours is None and theirs is None:
         if shared is not None:
-            raise reader.refused(f"{QPID_SHARED} without {QPID_HEADER}, the header that holds the group")
+            raise reader.refused(f"{QPID_SHARED} needs {QPID_HEADER}, the header that holds the group")
         return None
     name, header = (HEADER, ours) if ours is not None else (QPID_HEADER, theirs)
     assert header is not None
     if ours is not None and theirs is not None and ours != theirs:
-        raise reader.refused(f"{HEADER} is '{ours}' and {QPID_HEADER} '{theirs}': give one of them")
+        raise reader.refused(f"{HEADER} is '{ours}' and {QPID_HEADER} is '{theirs}': give only one of them")
     if not 0 < len(header.encode()) <= NAME_MAX_BYTES:
-        raise reader.invalid(name, f"a header's name has 1 to {NAME_MAX_BYTES} bytes")
+        raise reader.invalid(name, f"the name of a header must have 1 to {NAME_MAX_BYTES} bytes")
     if shared not in (None, 1):  # True is 1
-        raise reader.unsupported(
-            QPID_SHARED, f"only 1 is, groups shared among consumers; received '{shared}'"
-        )
+        raise reader.unsupported(QPID_SHARED, f"'{shared}' is not 1, which shares groups among consumers")
     if shared is None and ours is None:
-        raise reader.refused(f"{QPID_HEADER} needs {QPID_SHARED} 1: other groups are not supported")
+        raise reader.refused(
+            f"{QPID_HEADER} needs {QPID_SHARED} 1: groups that are not shared are not supported"
+        )
     for names, what in (
         (LAST_VALUE, "keeps only the last message of a key"),
         (PRIORITY, "orders by priority"),
     ):
         for other in names:
             if reader.value(other) not in (None, False):
-                raise reader.refused(f"message groups keep their order, and a queue with {other} {what}")
+                raise reader.refused(f"message groups must keep their order, but a queue with {other} {what}")
     return MessageGroupsArguments(header)
 
 
@@ -260,13 +260,18 @@ def read_asked(reader: ArgumentReader, *, where: str) -> SessionRequest:
     name = reader.text(SESSION)
     if name is None:
         raise ChannelRefusal(
-            ReplyCode.PRECONDITION_FAILED, f"a consumer of {where} needs the argument {SESSION}: its name"
+            ReplyCode.PRECONDITION_FAILED,
+            f"a consumer of {where} needs argument {SESSION}, the name of its session",
         )
     if not 1 <= len(name) <= NAME_MAX:
-        raise reader.invalid(SESSION, f"a name has 1 to {NAME_MAX} characters, this one {len(name)}")
+        raise reader.invalid(
+            SESSION, f"a name must have 1 to {NAME_MAX} characters, and this one has {len(name)}"
+        )
     epoch = reader.text(EPOCH)
     if epoch is not None and len(epoch) > NAME_MAX:
-        raise reader.invalid(EPOCH, f"an epoch has at most {NAME_MAX} characters, this one {len(epoch)}")
+        raise reader.invalid(
+            EPOCH, f"an epoch must have at most {NAME_MAX} characters, and this one has {len(epoch)}"
+        )
     return SessionRequest(name, reader.number(COMMITTED), epoch)
 
 
@@ -291,7 +296,7 @@ def read_queue_type(reader: ArgumentReader, queue_type: str) -> QueueTypeArgumen
     asked = [rules for read in READERS if (rules := read(reader, queue_type)) is not None]
     if len(asked) > 1:
         names = " and ".join(rules.kind for rules in asked)
-        raise reader.refused(f"a queue cannot be {names} at once")
+        raise reader.refused(f"a queue has one type, and these arguments are of {names}")
     return asked[0] if asked else None
 
 
@@ -342,11 +347,11 @@ class QueueArguments:
             expires_s=_seconds(reader.number("x-expires", least=1, most=TIMER_MAX_MS)),
         )
         if reader.number("x-delivery-limit", least=-1) not in (None, -1):
-            raise reader.unsupported("x-delivery-limit", "only -1, no limit, is")
+            raise reader.unsupported("x-delivery-limit", "only -1, which is no limit, is supported")
         reader.choice("x-dead-letter-strategy", ("at-most-once",))
         reader.finish()
         if parsed.dead_letter_routing_key is not None and parsed.dead_letter_exchange is None:
-            raise reader.invalid("x-dead-letter-routing-key", "there is no x-dead-letter-exchange")
+            raise reader.invalid("x-dead-letter-routing-key", "the queue has no x-dead-letter-exchange")
         if parsed.kind is not None:
             _check_special(reader, parsed, parsed.kind.kind)
         return parsed
@@ -361,15 +366,13 @@ def _check_special(reader: ArgumentReader, parsed: QueueArguments, kind: str) ->
     """A queue of several lines has no one head to drop from, and no one active consumer."""
     if parsed.limited and parsed.overflow == "drop-head":
         raise reader.invalid(
-            "x-overflow", f"a {kind} queue with a limit drops nothing: declare it with reject-publish"
+            "x-overflow", f"a {kind} queue with a limit cannot drop messages: declare it with reject-publish"
         )
     if parsed.single_active_consumer:
         raise reader.invalid("x-single-active-consumer", f"a {kind} queue chooses its consumers itself")
     for name, value in (("x-message-ttl", parsed.message_ttl_s), ("x-expires", parsed.expires_s)):
         if value is not None:
-            raise reader.unsupported(
-                name, f"a {kind} queue and its messages stay until somebody deletes them"
-            )
+            raise reader.unsupported(name, f"a {kind} queue and its messages do not expire")
 
 
 def _seconds(milliseconds: int | None) -> float | None:
@@ -389,6 +392,8 @@ def same_arguments(
     """Raise 406 when one of the arguments of these names differs, as RabbitMQ words it."""
     for name in names:
         if asked.get(name) != current.get(name):
+            if name in asked and name in current:
+                raise inequivalent(name, where, asked[name], current[name])
             received = _received(asked[name]) if name in asked else "none"
             is_now = _received(current[name]) if name in current else "none"
             raise ChannelRefusal(
@@ -398,7 +403,7 @@ def same_arguments(
 
 
 def inequivalent(name: str, where: str, received: object, current: object) -> ChannelRefusal:
-    """A declaration whose property differs from what is there."""
+    """A declaration whose property or argument differs from the existing one."""
     return ChannelRefusal(
         ReplyCode.PRECONDITION_FAILED,
         f"inequivalent arg '{name}' for {where}: received {described(received)} but current is {described(current)}",

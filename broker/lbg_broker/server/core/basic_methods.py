@@ -87,9 +87,7 @@ def cancel(state: State, channel: Channel, method: BasicCancel) -> None:
 def capacity(state: State, channel: Channel, method: BasicCapacity) -> None:
     """basic.capacity: how many groups a consumer works on at a time. One that is gone meanwhile is none's."""
     if method.groups < 1:
-        raise ChannelRefusal(
-            ReplyCode.PRECONDITION_FAILED, "basic.capacity of 0 groups: at least 1 is worked on"
-        )
+        raise ChannelRefusal(ReplyCode.PRECONDITION_FAILED, "basic.capacity must be of at least 1 group")
     consumer = channel.consumers.get(method.consumer_tag)
     if consumer is not None:
         consumer.queue.policy.resize(consumer, method.groups)
@@ -286,7 +284,9 @@ def _with_copies(channel: Channel, route: Route, event: PublishEvent) -> tuple[R
     for name in ("CC", "BCC"):
         keys = headers.get(name, [])
         if not isinstance(keys, list) or not all(isinstance(key, str) and _fits(key) for key in keys):
-            raise ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"header '{name}' is no list of routing keys")
+            raise ChannelRefusal(
+                ReplyCode.PRECONDITION_FAILED, f"header '{name}' is not a list of routing keys"
+            )
         hidden = tuple(keys)
         for key in keys:
             queues.update(dict.fromkeys(channel.vhost.route(exchange, key).queues))

@@ -69,9 +69,7 @@ class DispatchPolicy:
 
     def perform(self, action: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Carry out an action of the management API and give its answer as JSON. Raises `Refusal`."""
-        raise ChannelRefusal(
-            ReplyCode.PRECONDITION_FAILED, f"there is no action '{action}' for this kind of queue"
-        )
+        raise ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"this type of queue has no action '{action}'")
 
     def describe(self) -> Mapping[str, Any]:
         """Fields of the queue type in the queue's JSON of the management API."""

@@ -47,8 +47,8 @@ COMPARED = (
 """Arguments in which a second declaration must agree with the first; queue-type has a default on top."""
 
 PROPERTIES_REFUSED = {
-    "quorum": ("non-durable", "exclusive", "auto-delete"),
-    "sessions": ("exclusive", "auto-delete"),  # it waits for its sessions when nobody consumes from it
+    "quorum": ("non-durable", "exclusive-owner", "auto-delete"),
+    "sessions": ("exclusive-owner", "auto-delete"),  # it waits for its sessions when nobody consumes from it
 }
 """By queue type."""
 
@@ -132,7 +132,7 @@ def _create(state: State, actor: Principal, name: str, method: QueueDeclare) -> 
     rules = QueueArguments.parse(method.arguments, where=where)
     for asked, property_name in (
         (not method.durable, "non-durable"),
-        (method.exclusive, "exclusive"),
+        (method.exclusive, "exclusive-owner"),
         (method.auto_delete, "auto-delete"),
     ):
         if asked and property_name in PROPERTIES_REFUSED.get(rules.queue_type, ()):

@@ -14,6 +14,9 @@ from lbg_broker.server.core.state import State
 from lbg_broker.server.core.vhost import Vhost
 
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
+
+DEFAULT_EXCHANGE: Final = "amq.default"
+"""Name of the default exchange in reply texts, as in RabbitMQ's; on the wire it is empty."""
 """The queue that none is: RabbitMQ sends what is published with it as reply-to straight to the channel that consumes it
 («Direct Reply-to»)."""
 
@@ -40,7 +43,8 @@ def check_permission(
     if not state.authority.can(actor.user, actor.vhost.name, permission, name):
         raise ChannelRefusal(
             ReplyCode.ACCESS_REFUSED,
-            f"access to {kind} '{name}' in vhost '{actor.vhost.name}' refused for user '{actor.user}'",
+            f"access to {kind} '{name or DEFAULT_EXCHANGE}' in vhost '{actor.vhost.name}' refused for user "
+            f"'{actor.user}'",
         )
 
 

@@ -189,7 +189,7 @@ async def put_vhost(request: web.Request) -> web.Response:
     asked = Request(request)
     asked.need_administrator()
     if asked.name("vhost") not in asked.broker.state.vhosts:
-        raise BadRequest("the embedded broker has one virtual host, '/': more need RabbitMQ")
+        raise BadRequest("the embedded broker has only virtual host '/': use RabbitMQ for others")
     return web.Response(status=204)
 
 
@@ -215,7 +215,7 @@ async def no_policy(request: web.Request) -> web.Response:
 @ROUTES.put("/api/operator-policies/{vhost}/{name}")
 async def put_policy(request: web.Request) -> web.Response:
     _ = Request(request).vhost
-    raise BadRequest("the embedded broker has no policies: give a queue its arguments when you declare it")
+    raise BadRequest("the embedded broker has no policies: set the arguments of a queue when you declare it")
 
 
 @ROUTES.get("/api/health/checks/alarms")

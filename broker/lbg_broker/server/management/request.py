@@ -200,9 +200,9 @@ class Request:
         try:
             decoded = json.loads(text or b"{}")
         except ValueError as error:
-            raise BadRequest(f"the request body is no JSON: {error}") from error
+            raise BadRequest(f"the request body is not JSON: {error}") from error
         if not isinstance(decoded, dict):
-            raise BadRequest(f"the request body is to be a JSON object, not {_described(decoded)}")
+            raise BadRequest(f"the request body must be a JSON object, not {_described(decoded)}")
         return decoded
 
 
@@ -216,7 +216,7 @@ class Field:
         value = self._body.get(name, default)
         if isinstance(value, str):
             return value
-        raise BadRequest(f"{name} is to be a string, not {_described(value)}")
+        raise BadRequest(f"{name} must be a string, not {_described(value)}")
 
     def boolean(self, name: str) -> bool:
         value = self._body.get(name, False)
@@ -225,7 +225,7 @@ class Field:
             return True
         if value in (False, "false"):
             return False
-        raise BadRequest(f"{name} is to be true or false, not {_described(value)}")
+        raise BadRequest(f"{name} must be true or false, not {_described(value)}")
 
     def table(self, name: str) -> dict[str, Any]:
         value = self._body.get(name, {})
@@ -233,7 +233,7 @@ class Field:
             return {}
         if isinstance(value, dict):
             return value
-        raise BadRequest(f"{name} is to be an object, not {_described(value)}")
+        raise BadRequest(f"{name} must be an object, not {_described(value)}")
 
 
 def _described(value: object) -> str:
@@ -322,7 +322,8 @@ def _shown(
         wanted.sort(key=name)
     pages = math.ceil(len(wanted) / size)
     if page > max(1, pages):
-        raise BadRequest(f"page {page} is beyond the last, {pages}", error="page_out_of_range")
+        reason = f"Page out of range, page: {page} page size: {size}, len: {len(wanted)}"
+        raise BadRequest(reason, error="page_out_of_range")
     shown = wanted[(page - 1) * size : page * size]
     return web.json_response(
         {
@@ -371,10 +372,10 @@ def _filter(request: web.Request) -> Callable[[str], object]:
     try:
         return re.compile(wanted).search
     except re.error as error:
-        raise BadRequest(f"name: {wanted!r} is no regular expression: {error}") from error
+        raise BadRequest(f"name: {wanted!r} is not a regular expression: {error}") from error
 
 
 def _number(text: str | None, name: str, *, most: int | None) -> int:
     if text is None or not text.isdecimal() or not int(text) or (most is not None and int(text) > most):
-        raise BadRequest(f"{name} is to be a number from 1{f' to {most}' if most else ''}, not {text!r}")
+        raise BadRequest(f"{name} must be a number from 1{f' to {most}' if most else ''}, not {text!r}")
     return int(text)

@@ -101,7 +101,7 @@ async def put_permission(request: web.Request) -> web.Response:
         raise BadRequest("vhost_or_user_not_found")
     missing = [name for name in PERMISSIONS if not isinstance(body.get(name), str)]
     if missing:
-        raise BadRequest(f"{', '.join(missing)}: a pattern is to be a string, and there are to be all three")
+        raise BadRequest(f"{', '.join(missing)}: each of the three patterns must be a string")
     existing = users.grant_of(user, vhost)
     try:
         grant = Grant(user, vhost, *(body[name] for name in PERMISSIONS))
@@ -142,7 +142,7 @@ def _password_hash(body: Mapping[str, Any]) -> str:
     if "password" in body:
         password = body["password"]
         if not isinstance(password, str):
-            raise BadRequest("password is to be a string")
+            raise BadRequest("password must be a string")
         return hash_password(password) if password else ""
     given = body.get("password_hash", "")
     if not isinstance(given, str) or (given and hash_algorithm(given) is None):
@@ -158,5 +158,5 @@ def _tags(body: Mapping[str, Any]) -> tuple[str, ...]:
     if isinstance(tags, str):
         tags = tags.split(",")
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise BadRequest("tags are to be a list of strings")
+        raise BadRequest("tags must be a list of strings")
     return tuple(stripped for tag in tags if (stripped := tag.strip()))

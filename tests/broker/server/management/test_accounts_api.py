@@ -53,11 +53,11 @@ async def test_deleting_a_user_deletes_its_permissions_and_ends_its_connections(
     ("body", "reason"),
     [
         ({"password": "x"}, "tags_not_present"),
-        ({"password": 5, "tags": ""}, "password is to be a string"),
+        ({"password": 5, "tags": ""}, "password must be a string"),
         ({"password_hash": "zzz", "tags": ""}, "password_hash is neither"),
-        ({"password": "x", "tags": [1]}, "tags are to be a list"),
+        ({"password": "x", "tags": [1]}, "tags must be a list"),
         ([], "not []"),
-        ("{", "no JSON"),
+        ("{", "not JSON"),
     ],
 )
 async def test_a_body_that_makes_no_user_is_refused(

@@ -46,8 +46,8 @@ async def test_a_queue_is_made_read_and_deleted(ask: Ask, broker: FakeManagedBro
     ("body", "reason"),
     [
         ({"durable": False}, "inequivalent arg 'durable' for queue 'q' in vhost '/'"),
-        ({"durable": "yes"}, 'durable is to be true or false, not "yes"'),
-        ({"durable": True, "arguments": 5}, "arguments is to be an object"),
+        ({"durable": "yes"}, 'durable must be true or false, not "yes"'),
+        ({"durable": True, "arguments": 5}, "arguments must be an object"),
         ({"durable": True, "arguments": {"x-max-length": -1}}, "x-max-length"),
         ({"durable": True, "arguments": {"x-max-length": 2**70}}, ""),
     ],

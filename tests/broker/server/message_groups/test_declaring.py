@@ -17,7 +17,9 @@ from support.broker_core.world import World
 QPID = {"qpid.group_header_key": "cart", "qpid.shared_msg_group": 1}
 OURS = {"x-group-header": "cart"}
 
-NAME = "invalid arg 'x-group-header' for queue 'q' in vhost '/': a header's name has 1 to 128 bytes"
+NAME = (
+    "invalid arg 'x-group-header' for queue 'q' in vhost '/': the name of a header must have 1 to 128 bytes"
+)
 LAST_VALUE = "keeps only the last message of a key"
 PRIORITY = "orders by priority"
 
@@ -66,22 +68,22 @@ def test_these_make_a_queue_of_message_groups(arguments: dict[str, Any]) -> None
         (
             OURS | {"qpid.group_header_key": "basket"},
             "invalid arguments for queue 'q' in vhost '/': x-group-header is 'cart' and qpid.group_header_key "
-            "'basket': give one of them",
+            "is 'basket': give only one of them",
         ),
         (
             {"qpid.group_header_key": "cart"},
             "invalid arguments for queue 'q' in vhost '/': qpid.group_header_key needs qpid.shared_msg_group 1: "
-            "other groups are not supported",
+            "groups that are not shared are not supported",
         ),
         (
             {"qpid.shared_msg_group": 1},
-            "invalid arguments for queue 'q' in vhost '/': qpid.shared_msg_group without qpid.group_header_key, "
+            "invalid arguments for queue 'q' in vhost '/': qpid.shared_msg_group needs qpid.group_header_key, "
             "the header that holds the group",
         ),
         (
             {"qpid.group_header_key": "cart", "qpid.shared_msg_group": 0},
-            "arg 'qpid.shared_msg_group' for queue 'q' in vhost '/' is not supported: only 1 is, groups shared "
-            "among consumers; received '0'",
+            "arg 'qpid.shared_msg_group' for queue 'q' in vhost '/' is not supported: '0' is not 1, which "
+            "shares groups among consumers",
         ),
         (
             {"x-group-header": ""},
@@ -91,7 +93,10 @@ def test_these_make_a_queue_of_message_groups(arguments: dict[str, Any]) -> None
             {"x-group-header": "é" * 65},
             NAME,
         ),
-        ({"x-group-header": 5}, "invalid arg 'x-group-header' for queue 'q' in vhost '/': '5' is no string"),
+        (
+            {"x-group-header": 5},
+            "invalid arg 'x-group-header' for queue 'q' in vhost '/': '5' is not a string",
+        ),
         (
             OURS | {"x-single-active-consumer": True},
             "invalid arg 'x-single-active-consumer' for queue 'q' in vhost '/': a message group queue chooses its "
@@ -99,17 +104,18 @@ def test_these_make_a_queue_of_message_groups(arguments: dict[str, Any]) -> None
         ),
         (
             OURS | {"x-max-length": 5},
-            "invalid arg 'x-overflow' for queue 'q' in vhost '/': a message group queue with a limit drops nothing: "
-            "declare it with reject-publish",
+            "invalid arg 'x-overflow' for queue 'q' in vhost '/': a message group queue with a limit cannot drop "
+            "messages: declare it with reject-publish",
         ),
         (
             OURS | {"x-queue-type": "partitioned", "x-partition-count": 4},
-            "invalid arguments for queue 'q' in vhost '/': a queue cannot be message group and partitioned at once",
+            "invalid arguments for queue 'q' in vhost '/': a queue has one type, and these arguments are of "
+            "message group and partitioned",
         ),
         *(
             (
                 QPID | {name: value},
-                f"invalid arguments for queue 'q' in vhost '/': message groups keep their order, and a queue with "
+                f"invalid arguments for queue 'q' in vhost '/': message groups must keep their order, but a queue with "
                 f"{name} {what}",
             )
             for names, value, what in (

@@ -93,7 +93,7 @@ class TestScaling:
         assert world.queue().arguments["x-max-length-bytes"] == 400
         world.act("repartition", count=3)
         assert world.queue().rules.max_length_bytes == 400
-        with pytest.raises(ChannelRefusal, match="max_length_bytes is to be a number from 0 up"):
+        with pytest.raises(ChannelRefusal, match="max_length_bytes must be a number of at least 0"):
             world.act("repartition", count=3, max_length_bytes=-1)
         world.crash()
         assert (len(world.queue().lines), world.queue().rules.max_length_bytes) == (3, 400)
@@ -143,14 +143,14 @@ class TestScaling:
     @pytest.mark.parametrize(
         ("action", "arguments", "reason"),
         [
-            ("ingress", {}, "open is to be true or false"),
-            ("ingress", {"open": "no"}, "open is to be true or false"),
-            ("repartition", {}, "count is to be a number from 1 to 4096, not None"),
+            ("ingress", {}, "open must be true or false"),
+            ("ingress", {"open": "no"}, "open must be true or false"),
+            ("repartition", {}, "count must be a number from 1 to 4096, not None"),
             ("repartition", {"count": 0}, "not 0"),
             ("repartition", {"count": 4097}, "not 4097"),
             ("repartition", {"count": True}, "not True"),
-            ("repartition", {"count": 2, "discard": 1}, "discard is to be true or false"),
-            ("explode", {}, "there is no action 'explode'"),
+            ("repartition", {"count": 2, "discard": 1}, "discard must be true or false"),
+            ("explode", {}, "no action 'explode'"),
         ],
     )
     def test_says_what_is_wrong_with_a_request(

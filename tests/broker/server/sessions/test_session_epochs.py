@@ -117,7 +117,7 @@ def test_a_number_that_this_life_of_the_broker_has_not_given_is_refused() -> Non
     refused = consumer.attach()
     assert refused.refusal is not None
     code, why = refused.refusal
-    assert (code, "it has been given 2" in why) == (ReplyCode.PRECONDITION_FAILED, True)
+    assert (code, "the session's last number is 2" in why) == (ReplyCode.PRECONDITION_FAILED, True)
 
 
 def test_a_consumer_that_comes_back_before_what_it_acknowledged_in_an_earlier_life_is_refused() -> None:
@@ -137,7 +137,7 @@ def test_a_consumer_that_comes_back_before_what_it_acknowledged_in_an_earlier_li
     refused = consumer.attach()
     assert refused.refusal is not None
     code, why = refused.refusal
-    assert (code, "it has acknowledged 6, which are gone" in why) == (ReplyCode.PRECONDITION_FAILED, True)
+    assert (code, "the session has acknowledged up to 6" in why) == (ReplyCode.PRECONDITION_FAILED, True)
 
 
 def test_an_epoch_that_is_not_known_repeats_what_was_not_acknowledged_and_loses_nothing() -> None:

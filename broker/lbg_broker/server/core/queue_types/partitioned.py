@@ -141,19 +141,15 @@ def perform(policy: PartitionedDispatch, action: str, arguments: Mapping[str, An
     if action == "repartition":
         count = arguments.get("count")
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= PARTITIONS_MAX:
-            raise _refused(policy, f"count is to be a number from 1 to {PARTITIONS_MAX}, not {count!r}")
+            raise _refused(policy, f"count must be a number from 1 to {PARTITIONS_MAX}, not {count!r}")
         limit = arguments.get("max_length_bytes")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-            raise _refused(policy, f"max_length_bytes is to be a number from 0 up, not {limit!r}")
+            raise _refused(policy, f"max_length_bytes must be a number of at least 0, not {limit!r}")
         if limit is not None and policy.queue.rules.overflow == "drop-head":
-            raise _refused(
-                policy, "max_length_bytes is for a queue that was declared with x-overflow reject-publish"
-            )
+            raise _refused(policy, "max_length_bytes needs a queue declared with x-overflow reject-publish")
         discard = _flag(policy, arguments, "discard", False)
         return _repartition(policy, count, discard=discard, max_length_bytes=limit)
-    raise _refused(
-        policy, f"there is no action '{action}' for a partitioned queue: it has ingress and repartition"
-    )
+    raise _refused(policy, f"a partitioned queue has no action '{action}', only ingress and repartition")
 
 
 def _set_ingress(policy: PartitionedDispatch, is_open: bool) -> Mapping[str, Any]:
@@ -170,15 +166,13 @@ def _repartition(
     Keys change their partitions with this, so what is still there would be overtaken: hence the closed ingress."""
     queue, state, lines = policy.queue, policy.state, policy.lines
     if not queue.shut:
-        raise _refused(
-            policy, "its ingress is open: close it, and let its messages drain, before it is repartitioned"
-        )
+        raise _refused(policy, "its ingress is open: close it and drain the messages before a repartition")
     removed = lines[count:]
     held = sum([line.ready + line.outstanding for line in removed])
     if held and not discard:
         raise _refused(
             policy,
-            f"partitions {count} to {len(lines) - 1} hold {held} messages: let them drain, or discard them",
+            f"partitions {count} to {len(lines) - 1} hold {held} messages: drain or discard them",
         )
     for line in reversed(removed):
         policy.take_back(line)
@@ -205,7 +199,7 @@ def _flag(policy: PartitionedDispatch, arguments: Mapping[str, Any], name: str, 
     value = arguments.get(name, default)
     if isinstance(value, bool):
         return value
-    raise _refused(policy, f"{name} is to be true or false, not {value!r}")
+    raise _refused(policy, f"{name} must be true or false, not {value!r}")
 
 
 def _refused(policy: PartitionedDispatch, reason: str) -> ChannelRefusal:

@@ -103,7 +103,7 @@ class SessionRouter(DispatchPolicy):
         if consumer.no_ack:
             raise ChannelRefusal(
                 ReplyCode.PRECONDITION_FAILED,
-                f"{self._queue.where} keeps what a session has not acknowledged: consume without no-ack",
+                f"{self._queue.where} needs acknowledgements of its sessions: consume without no-ack",
             )
         self._book.check(asked, self._state.life)
 

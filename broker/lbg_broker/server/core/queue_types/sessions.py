@@ -355,7 +355,7 @@ class SessionRegistry:
         """Raise `ChannelRefusal` unless a consumer may have its session, from where it wants to go on."""
         session = self._sessions.get(asked.name)
         if session is not None and session.is_held:
-            holds = "is consumed by another" if session.consumer else "has unacknowledged messages elsewhere"
+            holds = "has a consumer" if session.consumer else "has messages unacknowledged on another channel"
             raise ChannelRefusal(
                 ReplyCode.RESOURCE_LOCKED, f"session '{asked.name}' of {self._where} {holds}"
             )
@@ -365,10 +365,14 @@ class SessionRegistry:
         given = session.line.next_position if session is not None else 0
         done = session.line.acknowledged if session is not None else 0
         if committed > given:
-            what = "has been given" if session is not None else "is not known and so has been given"
-            raise self._no_position(asked, f"it {what} {given}")
+            what = (
+                "the session's last number is"
+                if session is not None
+                else "the session is new and its last number is"
+            )
+            raise self._no_position(asked, f"{what} {given}")
         if committed < done:
-            raise self._no_position(asked, f"it has acknowledged {done}, which are gone")
+            raise self._no_position(asked, f"the session has acknowledged up to {done}")
 
     def position(self, asked: SessionRequest, life: str) -> int | None:
         """The number after which a consumer goes on that may have its session; None: after what was acknowledged.
@@ -384,5 +388,6 @@ class SessionRegistry:
     def _no_position(self, asked: SessionRequest, reason: str) -> ChannelRefusal:
         return ChannelRefusal(
             ReplyCode.PRECONDITION_FAILED,
-            f"{COMMITTED} {asked.committed} cannot be right for session '{asked.name}': {reason} ({self._where})",
+            f"invalid arg '{COMMITTED}' for session '{asked.name}' of {self._where}: received '{asked.committed}' but "
+            f"{reason}",
         )
