@@ -19,7 +19,7 @@ from lbg_broker.group import DeliveredRecord, PublishedRecord, encode
 
 START_US = 1_700_000_000_000_000
 HASHES, QUEUES, KEYS, MEMBERS = 256, 16, 80 * 256, 4
-_PROGRESS = re.compile(r"published (\d+), judged (\d+), held back (\d+).* remembers ([\d.]+) MB")
+_PROGRESS = re.compile(r"published (\d+), judged (\d+), held (\d+).* state ([\d.]+) MB")
 
 
 def _second(number: int, messages: int) -> Iterator[tuple[str, str]]:

@@ -31,13 +31,15 @@ def test_a_machine_without_java_is_told_what_to_install(
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SparkUnusable, match="Spark needs Java 17 or 21, and there is none: install a JRE"):
+    with pytest.raises(
+        SparkUnusable, match="Spark needs Java 17 or 21, and none is installed: install a JRE"
+    ):
         spark_session("tests")
 
 
 def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SparkUnusable, match=f"JAVA_HOME is {tmp_path}, and there is no bin/java in it"):
+    with pytest.raises(SparkUnusable, match=f"JAVA_HOME is {tmp_path}, which has no bin/java"):
         spark_session("tests")
 
 

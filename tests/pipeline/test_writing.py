@@ -35,9 +35,11 @@ def test_tables_and_texts_appear_whole_under_their_names(spark: SparkSession, tm
 
 def test_a_directory_of_others_is_refused_and_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(OutputRefused, match="has other things in it: name a new directory with --out"):
+    with pytest.raises(
+        OutputRefused, match="contains files that are not of a run: name a new directory with --out"
+    ):
         Output(spark, str(tmp_path))
-    with pytest.raises(OutputRefused, match="has other things in it"):
+    with pytest.raises(OutputRefused, match="contains files that are not of a run"):
         Output(spark, str(tmp_path / "thesis.tex"))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

@@ -234,7 +234,7 @@ def _times(table: DataFrame, where: str, name: str) -> Column:
     if isinstance(kind, StringType):
         return F.unix_micros(F.try_to_timestamp(column))
     raise HistoryRefused(
-        f"{where}: column {name} is {kind.simpleString()}: name a column of text or timestamps with --time"
+        f"{where}: column {name} is {kind.simpleString()}, not a time: name one with text or timestamps with --time"
     )
 
 

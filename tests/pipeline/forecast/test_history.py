@@ -88,7 +88,7 @@ def test_rows_that_say_no_time_or_no_count_are_counted_named_and_refused(
 def test_a_column_of_numbers_is_no_time(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "t"))
     with pytest.raises(
-        HistoryRefused, match="t: column id is bigint and no time: name one with text or timestamps"
+        HistoryRefused, match="t: column id is bigint, not a time: name one with text or timestamps"
     ):
         read(spark, tmp_path / "t", time="id")
 

@@ -156,7 +156,7 @@ def test_journals_tell_demand_and_what_a_member_can_do_and_the_schedule_is_appli
     [
         (
             datetime(2026, 6, 1),
-            "the history ends 70 days before now, and tells nothing of now: .* or say --now TIME",
+            "the history ends 70 days before now, too long ago for a forecast: .* or give --now TIME",
         ),
         (datetime(2026, 3, 1), "the history has no records before now: correct --now, or the paths"),
         (datetime(2026, 3, 2, 7, 30), "the history has no whole interval before now"),

@@ -75,7 +75,7 @@ def test_a_newer_version_ends_the_job_with_its_file(spark: SparkSession, tmp_pat
 
 
 def test_a_path_without_journals_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(JournalNotFound, match="there is no such file"):
+    with pytest.raises(JournalNotFound, match="no such file or directory"):
         read_journals(spark, [str(tmp_path / "absent")])
     with pytest.raises(JournalNotFound, match="no journal found"):
         read_journals(spark, [str(tmp_path)])

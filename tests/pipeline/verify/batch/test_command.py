@@ -54,7 +54,7 @@ def test_a_sound_journal_with_a_line_that_is_no_record(command: Command, tmp_pat
         "group  verdict  published  delivered  lost  inverted  overlaps  rewound  repeated  moves",
         "g      sound            1          1     0         0         0        0         0      0",
     ]
-    assert "1 LINES ARE NO RECORDS" in said.stdout
+    assert "1 LINES ARE NOT RECORDS" in said.stdout
     assert "reading and judging" in said.stderr
     strict = command("--strict", "--json")
     assert strict.return_value == 1

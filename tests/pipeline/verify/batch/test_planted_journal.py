@@ -115,7 +115,7 @@ def test_the_report_says_what_the_tables_do(judged: Judged) -> None:
     assert faulty["lost"] == sum(one.count for one in judged.planted.lost["faulty"])
     assert faulty["unpublished"] == judged.planted.unpublished["faulty"]
     text = "\n".join(report_lines(judged.report))
-    assert f"{len(judged.planted.broken)} LINES ARE NO RECORDS" in text
+    assert f"{len(judged.planted.broken)} LINES ARE NOT RECORDS" in text
     assert "lost: group faulty, publisher faulty-1, hash 1, 10 to 12" in text
 
 

@@ -17,10 +17,10 @@ def _large_imports() -> None:
     ("arguments", "told"),
     [
         (["--stream"], "--stream needs --checkpoint"),
-        (["--stream", "--checkpoint", "c", "--settle", "5"], "--lost-after instead of --settle"),
+        (["--stream", "--checkpoint", "c", "--settle", "5"], "--settle is for runs without --stream"),
         (
             ["--stream", "--checkpoint", "c", "--available-now", "--trigger", "5"],
-            "--available-now or --trigger",
+            "either --available-now, which ends, or --trigger",
         ),
         (["--checkpoint", "c"], "are for --stream"),
     ],
