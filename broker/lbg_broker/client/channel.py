@@ -351,15 +351,18 @@ class Channel:
 
     # Consuming
 
-    async def basic_qos(self, prefetch_count: int) -> None:
-        """Limits the unacknowledged messages of each consumer that starts from now on; 0: no limit."""
-        await self.call(BasicQos(0, prefetch_count, False), BasicQosOk)
+    async def basic_qos(self, prefetch_count: int, *, prefetch_bytes: int = 0) -> None:
+        """Limits the unacknowledged messages, and their bytes, of each consumer that starts from now on; 0: no limit.
+
+        `prefetch_bytes` only to a broker that has `lbg.prefetch_size`: any other closes the connection.
+        """
+        await self.call(BasicQos(prefetch_bytes, prefetch_count, False), BasicQosOk)
         self._prefetch_next = prefetch_count
 
-    async def limit(self, prefetch_count: int) -> None:
+    async def limit(self, prefetch_count: int, *, prefetch_bytes: int = 0) -> None:
         """Limits the unacknowledged messages of all consumers of this channel together, also of those that are there;
-        0: no limit but their own (RabbitMQ: basic.qos with global)."""
-        await self.call(BasicQos(0, prefetch_count, True), BasicQosOk)
+        0: no limit but their own (RabbitMQ: basic.qos with global). `prefetch_bytes` as of `basic_qos`."""
+        await self.call(BasicQos(prefetch_bytes, prefetch_count, True), BasicQosOk)
 
     async def consume(
         self,

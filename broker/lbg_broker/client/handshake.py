@@ -39,6 +39,8 @@ def client_properties(name: str, more: Mapping[str, FieldValue] | None = None) -
             "lbg.ordered_refusal": True,
             # The embedded broker then sends basic.revoke before it gives deliveries to another consumer.
             "lbg.revoke": True,
+            # The embedded broker then accepts a prefetch size, as AMQP has it and RabbitMQ does not.
+            "lbg.prefetch_size": True,
         },
     }
 

@@ -76,6 +76,7 @@ def server_properties() -> dict[str, Any]:
             "lbg.ordered_refusal": True,
             "lbg.revoke": True,
             "lbg.capacity": True,
+            "lbg.prefetch_size": True,
         },
     }
 

@@ -63,6 +63,7 @@ def consume(state: State, channel: Channel, method: BasicConsume) -> None:
         no_ack=method.no_ack,
         exclusive=method.exclusive,
         prefetch=channel.prefetch,
+        prefetch_bytes=channel.prefetch_bytes,
         arguments=dict(method.arguments),
     )
     arguments = ArgumentReader(method.arguments, f"consumer '{tag}' of {queue.where}")
@@ -141,15 +142,20 @@ def get(state: State, channel: Channel, method: BasicGet) -> None:
 
 
 def qos(state: State, channel: Channel, method: BasicQos) -> None:
-    """basic.qos, with RabbitMQ's meaning of global: false for each consumer made later, true for the channel."""
-    if method.prefetch_size:
+    """basic.qos, with RabbitMQ's meaning of global: false for each consumer made later, true for the channel.
+
+    A prefetch size is refused as RabbitMQ does, unless the client announced that it reckons with one.
+    """
+    if method.prefetch_size and not channel.connection.byte_credit:
         raise ConnectionRefusal(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
     if method.global_:
         channel.prefetch_total = method.prefetch_count
+        channel.prefetch_bytes_total = method.prefetch_size
         for consumer in channel.consumers.values():
             state.make_due(consumer.queue)
     else:
         channel.prefetch = method.prefetch_count
+        channel.prefetch_bytes = method.prefetch_size
     state.send(channel, BasicQosOk())
 
 

@@ -42,7 +42,10 @@ class Channel:
         "next_tag",
         "number",
         "outstanding",
+        "outstanding_bytes",
         "prefetch",
+        "prefetch_bytes",
+        "prefetch_bytes_total",
         "prefetch_total",
         "published",
         "revoked",
@@ -69,11 +72,15 @@ class Channel:
         self.next_tag = 1
         self.unsettled: dict[int, Unsettled] = {}
         self.asked: dict[int, Consumer] = {}  # asked back with basic.revoke, and not answered yet
-        self.revoked: dict[int, Consumer] = {}  # taken back for somebody else, and not yet acknowledged
+        self.revoked: dict[int, tuple[Consumer, int]] = {}
+        """Taken back for somebody else, and not yet acknowledged: of whom, and how many bytes."""
         self.emptied = 1  # what was given out with tags below has left memory, as far as it can
         self.outstanding = 0  # of consumers; what basic.get fetched does not count against a limit
+        self.outstanding_bytes = 0
         self.prefetch = 0  # basic.qos global=false: each consumer made from now on
+        self.prefetch_bytes = 0
         self.prefetch_total = 0  # basic.qos global=true: all consumers of the channel together
+        self.prefetch_bytes_total = 0
         # publishes
         self.confirms = False
         self.published = 0
@@ -83,6 +90,11 @@ class Channel:
         self.fenced: set[Queue] = set()  # queues that refused a publish (ordered refusal)
         self.routes: dict[tuple[str, str], Route] = {}
         self.routes_generation = -1
+
+    @property
+    def limits_all(self) -> bool:
+        """True if its consumers share a limit, so that room for one is room for all."""
+        return bool(self.prefetch_total or self.prefetch_bytes_total)
 
     @property
     def owner(self) -> Connection:

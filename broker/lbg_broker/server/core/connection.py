@@ -32,6 +32,7 @@ class Connection:
     while the store had no room, and is not read from until there is some."""
 
     __slots__ = (
+        "byte_credit",
         "cancel_notify",
         "channels",
         "closing",
@@ -57,6 +58,7 @@ class Connection:
         self.ordered_refusal = peer.has("lbg.ordered_refusal")
         self.cancel_notify = peer.has("consumer_cancel_notify")
         self.revocable = peer.has("lbg.revoke")
+        self.byte_credit = peer.has("lbg.prefetch_size")
         self.channels: dict[int, Channel] = {}
         self.owned: set[Queue] = set()  # exclusive queues, which die with it
         self.paused = False

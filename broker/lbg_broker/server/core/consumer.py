@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lbg_broker.server.core.spool import UNLIMITED_BYTES
+
 if TYPE_CHECKING:
     from lbg_broker.server.core.channel import Channel
     from lbg_broker.server.core.queue import Queue
@@ -13,9 +15,21 @@ class Consumer:
     """Made by basic.consume, gone with basic.cancel, its channel or its queue.
 
     `prefetch` is the most unsettled messages it may hold, 0 for no limit; `outstanding` is how many it holds.
+    `prefetch_bytes` and `outstanding_bytes` are the same of their bodies.
     """
 
-    __slots__ = ("arguments", "channel", "exclusive", "no_ack", "outstanding", "prefetch", "queue", "tag")
+    __slots__ = (
+        "arguments",
+        "channel",
+        "exclusive",
+        "no_ack",
+        "outstanding",
+        "outstanding_bytes",
+        "prefetch",
+        "prefetch_bytes",
+        "queue",
+        "tag",
+    )
 
     def __init__(
         self,
@@ -26,6 +40,7 @@ class Consumer:
         no_ack: bool,
         exclusive: bool,
         prefetch: int,
+        prefetch_bytes: int,
         arguments: dict[str, object],
     ) -> None:
         self.channel = channel
@@ -34,8 +49,10 @@ class Consumer:
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.prefetch = prefetch
+        self.prefetch_bytes = prefetch_bytes
         self.arguments = arguments
         self.outstanding = 0
+        self.outstanding_bytes = 0
 
     def credit(self) -> int:
         """Number of messages that it may still be sent now."""
@@ -47,7 +64,38 @@ class Consumer:
         credit = self.prefetch - self.outstanding if self.prefetch else UNLIMITED
         if channel.prefetch_total:
             credit = min(credit, channel.prefetch_total - channel.outstanding)
+        if self.limits_bytes and self.credit_bytes() <= 0:
+            return 0
         return max(credit, 0)
+
+    @property
+    def limits_bytes(self) -> bool:
+        return bool(self.prefetch_bytes or self.channel.prefetch_bytes_total)
+
+    def credit_bytes(self) -> int:
+        """Bytes below which it may still be sent messages now: the last one may exceed them. So a message that is
+        larger than the whole limit passes alone."""
+        credit = UNLIMITED_BYTES
+        if self.no_ack:
+            return credit
+        channel = self.channel
+        if self.prefetch_bytes:
+            credit = self.prefetch_bytes - self.outstanding_bytes
+        if channel.prefetch_bytes_total:
+            credit = min(credit, channel.prefetch_bytes_total - channel.outstanding_bytes)
+        return credit
+
+    def hold(self, count: int, size_bytes: int) -> None:
+        """It has so many more unsettled messages."""
+        channel = self.channel
+        self.outstanding += count
+        self.outstanding_bytes += size_bytes
+        channel.outstanding += count
+        channel.outstanding_bytes += size_bytes
+
+    def release(self, count: int, size_bytes: int) -> None:
+        """So many of its messages are settled, or somebody else's: they have left its window."""
+        self.hold(-count, -size_bytes)
 
 
 UNLIMITED = 1 << 30

@@ -415,8 +415,9 @@ class Broker:
         pending.letters = before.letters | pending.letters
         pending.replies = before.replies + pending.replies
         pending.notices = before.notices + pending.notices
-        for consumer, count in before.credits.items():
-            pending.credits[consumer] = pending.credits.get(consumer, 0) + count
+        for consumer, (count, size) in before.credits.items():
+            more, larger = pending.credits.get(consumer, (0, 0))
+            pending.credits[consumer] = (count + more, size + larger)
 
 
 def _promised(pending: Pending) -> Iterable[tuple[Channel, int]]:

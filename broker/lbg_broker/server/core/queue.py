@@ -95,7 +95,7 @@ class SingleActive(DispatchPolicy):
             return
         consumer, spool = self.consumers[0], self._spool
         while spool.ready and (credit := consumer.credit()):
-            messages, redelivered = spool.take(credit)
+            messages, redelivered = spool.take(credit, consumer.credit_bytes())
             if not messages:
                 return
             yield spool, consumer, messages, redelivered
@@ -122,7 +122,7 @@ class Competing(DispatchPolicy):
         if len(turn) == 1:
             consumer = turn[0]
             while spool.ready and (credit := consumer.credit()):
-                messages, redelivered = spool.take(credit)
+                messages, redelivered = spool.take(credit, consumer.credit_bytes())
                 if not messages:
                     return
                 yield spool, consumer, messages, redelivered

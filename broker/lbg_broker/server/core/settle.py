@@ -155,12 +155,12 @@ def _forget_revoked_between(state: State, channel: Channel, first: int, last: in
 def forget_revoked(state: State, channel: Channel, tags: Iterable[int]) -> None:
     """The client is done with what was taken back from it: now its consumers have room for as many more."""
     for tag in tags:
-        consumer = channel.revoked.pop(tag, None)
-        if consumer is not None:
-            consumer.outstanding -= 1
-            channel.outstanding -= 1
+        revoked = channel.revoked.pop(tag, None)
+        if revoked is not None:
+            consumer, size = revoked
+            consumer.release(1, size)
             state.make_due(consumer.queue)
-    if channel.prefetch_total:
+    if channel.limits_all:
         _free_siblings(state, channel)
 
 
@@ -180,11 +180,10 @@ def _refuse(state: State, channel: Channel, entries: list[Unsettled], requeue: b
 
 def _give_back(state: State, held: Sequence[tuple[Channel, Sequence[Unsettled]]]) -> None:
     by_line: dict[Spool, list[Message]] = {}
-    for channel, entries in held:
+    for _, entries in held:
         for line, message, consumer in entries:
             if consumer is not None:
-                consumer.outstanding -= 1
-                channel.outstanding -= 1
+                consumer.release(1, message.size)
             by_line.setdefault(line, []).append(message)
     for line, messages in by_line.items():
         line.give_back(messages)
@@ -192,7 +191,7 @@ def _give_back(state: State, held: Sequence[tuple[Channel, Sequence[Unsettled]]]
         expire_messages(state, line.queue)
         enforce_limit(state, line.queue)
     for channel, _ in held:
-        if channel.prefetch_total:
+        if channel.limits_all:
             _free_siblings(state, channel)
 
 
@@ -203,31 +202,30 @@ def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> 
     consumer's prefetch.
     """
     at_once: set[Spool] = set()
-    for line, _, consumer in entries:
+    for line, message, consumer in entries:
         if consumer is None:
             continue
         if line.durable:
             credits_ = state.pending.credits
-            credits_[consumer] = credits_.get(consumer, 0) + 1
+            count, size = credits_.get(consumer, (0, 0))
+            credits_[consumer] = (count + 1, size + message.size)
         else:
-            consumer.outstanding -= 1
-            channel.outstanding -= 1
+            consumer.release(1, message.size)
             at_once.add(line)
     for line in at_once:
         state.make_due(line.queue)
     state.counters.settled += len(entries)
-    if at_once and channel.prefetch_total:
+    if at_once and channel.limits_all:
         _free_siblings(state, channel)
 
 
-def credit_settled(state: State, credits_: Mapping[Consumer, int]) -> None:
-    """The store knows of these settled deliveries: as many more may be given out."""
-    for consumer, count in credits_.items():
+def credit_settled(state: State, credits_: Mapping[Consumer, tuple[int, int]]) -> None:
+    """The store knows of these settled deliveries, so many of so many bytes: as many more may be given out."""
+    for consumer, (count, size) in credits_.items():
         channel = consumer.channel
-        consumer.outstanding -= count
-        channel.outstanding -= count
+        consumer.release(count, size)
         state.make_due(consumer.queue)
-        if channel.prefetch_total:
+        if channel.limits_all:
             _free_siblings(state, channel)
 
 
@@ -276,7 +274,7 @@ def take_back(state: State, line: Spool, channel: Channel) -> int:
         _, message, consumer = channel.unsettled.pop(tag)
         messages.append(message)
         if consumer is not None:
-            channel.revoked[tag] = consumer
+            channel.revoked[tag] = consumer, message.size
             of_consumer.setdefault(consumer, []).append(tag)
     for consumer, tags in of_consumer.items():
         _say(state, consumer, tags, taken=True)

@@ -8,6 +8,7 @@ position, in front of everything that was not yet delivered.
 from __future__ import annotations
 
 import heapq
+import itertools
 import sys
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -54,6 +55,8 @@ ATTENDED_LINES_MAX: Final = 64
 UNSETTLED_BYTES: Final = 16 * 1024 * 1024
 """Beyond this what is given out and not settled leaves memory too, and is read again if it comes back."""
 
+UNLIMITED_BYTES: Final = 1 << 62
+
 MESSAGE_COST_BYTES: Final = 256
 """Memory of a message beside its body and header (three objects and their places)."""
 
@@ -61,6 +64,17 @@ MESSAGE_COST_BYTES: Final = 256
 def share(window: int, *, attended: bool) -> int:
     """Share of the window that a line has; `attended`: somebody consumes from it."""
     return window if attended else max(window // UNATTENDED_SHARE, 2)
+
+
+def _count_below(size_bytes: int, messages: Iterable[Message]) -> int:
+    """Number of messages until they have so many bytes."""
+    count = 0
+    for message in messages:
+        if size_bytes <= 0:
+            break
+        size_bytes -= message.size
+        count += 1
+    return count
 
 
 def cost_of(message: Message) -> int:
@@ -292,19 +306,23 @@ class Spool:
         if not self._dirty:
             self._touch()
 
-    def take(self, limit: int) -> tuple[list[Message], int]:
+    def take(self, limit: int, below_bytes: int = UNLIMITED_BYTES) -> tuple[list[Message], int]:
         """Up to `limit` messages from the front, and how many of them (the first ones) may have been delivered
-        before. They are outstanding until settled or given back.
+        before. They are outstanding until settled or given back. None is added when those before it have
+        `below_bytes` or more.
 
         Fewer than there are may come when the rest must be read first or the mark must move: the line is due
         again after the next batch.
         """
         returned, fresh = self._returned, self._fresh
         taken: list[Message] = []
-        while returned and len(taken) < limit and not returned[0][1].hollow:
+        while returned and len(taken) < limit and below_bytes > 0 and not returned[0][1].hollow:
             taken.append(heapq.heappop(returned)[1])
+            below_bytes -= taken[-1].size
         redelivered = len(taken)
         count = 0 if returned else min(limit - redelivered, len(fresh))
+        if count > 0 and below_bytes < self._head_bytes:
+            count = _count_below(below_bytes, itertools.islice(fresh, count))
         if count > 0 and fresh[count - 1].position >= self.granted:
             count = bisect_left(fresh, self.granted, key=_position_of)
             self._lead = min(self._lead * 2, LEAD_MAX)

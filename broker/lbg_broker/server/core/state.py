@@ -56,8 +56,8 @@ class Pending:
     """Stalled channels, and what to answer them; without an answer the command is tried again."""
     notices: list[tuple[Channel, Method]] = field(default_factory=list)
     """Of what the batch has ended, for channels that did not ask."""
-    credits: dict[Consumer, int] = field(default_factory=dict)
-    """For each consumer, how many deliveries it settled."""
+    credits: dict[Consumer, tuple[int, int]] = field(default_factory=dict)
+    """For each consumer, how many deliveries it settled, and their bytes."""
     marks: list[tuple[Spool, int, int]] = field(default_factory=list)
     """Lines in the batch, the mark each has then, and the position up to which it is written."""
 
@@ -243,8 +243,7 @@ class State:
                     for message in messages:
                         spool.settle(message)
                 else:
-                    consumer.outstanding += count
-                    channel.outstanding += count
+                    consumer.hold(count, sum([message.size for message in messages]))
                     unsettled = channel.unsettled
                     tag = first_tag
                     for message in messages:

@@ -16,6 +16,7 @@ from lbg_broker.server.core.message import Message, Origin
 from lbg_broker.server.core.queue_types.group_index import Group, GroupedMessage, GroupIndex, Holder
 from lbg_broker.server.core.spool import (
     LEAD_MAX,
+    UNLIMITED_BYTES,
     WINDOW_BYTES,
     WINDOW_MESSAGES,
     LetterBox,
@@ -287,15 +288,16 @@ class GroupBacklog(Spool):
         """True if more may be given out after the next batch."""
         return self._paging or self._mark > self.granted
 
-    def take(self, limit: int) -> tuple[list[Message], int]:
+    def take(self, limit: int, below_bytes: int = UNLIMITED_BYTES) -> tuple[list[Message], int]:
         """For somebody who comes once: the oldest of the groups that nobody holds. Their groups are held until they
         are settled."""
         holder = Holder()
         taken: list[Message] = []
         again = 0
-        while len(taken) < limit and (found := self.take_one(holder)) is not None:
+        while len(taken) < limit and below_bytes > 0 and (found := self.take_one(holder)) is not None:
             message, returned = found
             taken.insert(again if returned else len(taken), message)
+            below_bytes -= message.size
             again += returned
         self.look_on(self._appetite if taken else max(self._appetite, 1))
         return taken, again

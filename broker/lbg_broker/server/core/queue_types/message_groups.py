@@ -130,7 +130,17 @@ class _Server(Holder):
     what it has, so it may have more while nobody else wants them.
     """
 
-    __slots__ = ("again", "capacity", "concurrency", "consumer", "credit", "fresh", "is_revocable", "slots")
+    __slots__ = (
+        "again",
+        "capacity",
+        "concurrency",
+        "consumer",
+        "credit",
+        "credit_bytes",
+        "fresh",
+        "is_revocable",
+        "slots",
+    )
 
     def __init__(self, consumer: Consumer) -> None:
         said = None if consumer.no_ack else consumer.arguments.get(CONCURRENCY)
@@ -140,6 +150,7 @@ class _Server(Holder):
         self.capacity = self.concurrency or UNLIMITED
         self.is_revocable = consumer.channel.connection.revocable
         self.credit = 0
+        self.credit_bytes = 0
         self.slots = 0  # groups for which its window has a message at least
         self.again: list[Message] = []  # may have been delivered before
         self.fresh: list[Message] = []
@@ -148,10 +159,16 @@ class _Server(Holder):
         """Updates the consumer's credit in messages, and the most of one group at a time."""
         consumer = self.consumer
         self.credit = consumer.credit()
+        self.credit_bytes = consumer.credit_bytes()
         limits = () if consumer.no_ack else (consumer.prefetch, consumer.channel.prefetch_total)
         limit = min([limit for limit in limits if limit], default=UNLIMITED)
         self.limit = limit if self.concurrency is None else max(limit // self.concurrency, 1)
         self.slots = 0 if self.concurrency is None else min(self.concurrency, limit // 2)
+
+    def spend(self, message: Message) -> None:
+        """It gets this one: so much less credit."""
+        self.credit_bytes -= message.size
+        self.credit = self.credit - 1 if self.credit_bytes > 0 else 0
 
     @property
     def reserve(self) -> int:
@@ -234,11 +251,11 @@ class MessageGroupsDispatch(DispatchPolicy):
                     refused += 1
                     continue
                 refused = 0
-                server.credit -= 1
                 message, again = found
+                server.spend(message)
                 (server.again if again else server.fresh).append(message)
                 channel = server.consumer.channel
-                if channel.prefetch_total:  # room for one consumer is room for all of the channel
+                if channel.limits_all and len(channel.consumers) > 1:  # room for one is room for all
                     yield line, server.consumer, *server.hand_over()
                     for sibling in turn:
                         if sibling.consumer.channel is channel:

@@ -217,6 +217,12 @@ class _Turn:
     lines: list[PartitionSpool]
     served: int = 0
 
+    def rotated(self, waiting: list[PartitionSpool]) -> list[PartitionSpool]:
+        """Another one in front than before, because large messages may leave room for few of them."""
+        self.served += 1
+        start = self.served % len(waiting)
+        return waiting[start:] + waiting[:start]
+
     def next_of(self, waiting: list[PartitionSpool], count: int) -> list[PartitionSpool]:
         """Fewer than wait, as there is no room for all: each when it is its turn."""
         start = self.served % len(waiting)
@@ -300,13 +306,16 @@ class PartitionedDispatch(DispatchPolicy):
         for turn in self._turns:
             consumer = turn.consumer
             waiting = [line for line in turn.lines if line.ready]
+            if consumer.limits_bytes and waiting and consumer.credit():
+                waiting = turn.rotated(waiting)
             while waiting and (credit := consumer.credit()):
                 if credit < len(waiting):
                     waiting = turn.next_of(waiting, credit)
                 portion = credit // len(waiting)
+                portion_bytes = -(-consumer.credit_bytes() // len(waiting))
                 left = []
                 for line in waiting:
-                    messages, redelivered = line.take(portion)
+                    messages, redelivered = line.take(portion, min(portion_bytes, consumer.credit_bytes()))
                     if messages:
                         line.holder = consumer
                         yield line, consumer, messages, redelivered

@@ -172,7 +172,7 @@ class SessionRouter(DispatchPolicy):
             line, consumer = session.line, session.consumer
             assert consumer is not None
             while line.is_due and (credit := consumer.credit()):
-                messages, redelivered = line.take(credit)
+                messages, redelivered = line.take(credit, consumer.credit_bytes())
                 if not messages:
                     break
                 yield line, consumer, messages, redelivered
