@@ -58,8 +58,8 @@ demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq:
 quick: $(VENV)/.dev  ## run the tests that need no process, with few examples: the loop while you edit
 	$(PYTEST) $(AT_ONCE) -m "not process and not slow" --hypothesis-profile=quick tests --ignore=tests/oracle --ignore=tests/rabbitmq
 
-test: dev  ## run every test but the slow repetitions and those of test-cluster
-	$(PYTEST) $(AT_ONCE) -m "not slow and not cluster"
+test: dev  ## run every test but the slow repetitions and those of test-cluster, with fewer examples
+	$(PYTEST) $(AT_ONCE) -m "not slow and not cluster" --hypothesis-profile=test
 
 test-all: dev  ## run every test but those of test-cluster
 	$(PYTEST) $(AT_ONCE) -m "not cluster"

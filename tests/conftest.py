@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.rabbitmq.installation import Installation, NodeFailedError
 from support.rabbitmq.node import RabbitNode
 
 load_profile()
+gc.disable()  # no object of a collection is garbage, and there are a million: `pytest_collection_finish` enables it
 
 NODE = pytest.StashKey[RabbitNode]()
 
@@ -27,6 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in tests:
         needs.mark(item)
     needs.mark_repetitions(tests)
+
+
+def pytest_collection_finish() -> None:
+    """Leaves the tests themselves out of every later garbage collection: they live until the run ends."""
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from support.broker.engines import Engine, drain
 from support.broker.side import CHANNELS, Side
+from support.exploration import example_count
 
 Links = list[tuple[Engine, list[pika.BlockingConnection]]]
 
@@ -68,7 +69,7 @@ steps = names.flatmap(lambda name: st.tuples(st.just(name), *STEPS[name][1]))
 
 STORIES = int(os.environ.get("LBG_STORIES", "0"))
 told = settings(
-    max_examples=STORIES or 40,
+    max_examples=STORIES or example_count(40),
     derandomize=not STORIES,
     # Shortening a failure takes minutes, for each try waits until RabbitMQ has surely caught up.
     phases=tuple(Phase) if STORIES else (Phase.generate,),
@@ -192,7 +193,7 @@ PATTERN = st.lists(WORDS, max_size=5).map(".".join)
 KEY = st.lists(st.sampled_from(["a", "b", "", "ab", "*", "#"]), max_size=6).map(".".join)
 
 
-@settings(told, max_examples=STORIES or 25)
+@settings(told, max_examples=STORIES or example_count(25))
 @given(patterns=st.lists(PATTERN, min_size=4, max_size=10), keys=st.lists(KEY, min_size=10, max_size=25))
 def test_both_brokers_route_every_key_alike(links: Links, patterns: list[str], keys: list[str]) -> None:
     unique = f"r{secrets.token_hex(4)}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from support import exploration
 
@@ -65,6 +67,16 @@ def test_exploring_draws_other_examples_and_more_of_them(
     explored = drawn(tmp_path, hash_seed=1, seed=5)
     assert explored not in (same, drawn(tmp_path, hash_seed=1, seed=5))
     assert explored.count("(") > same.count("(")
+
+
+def test_targets_draw_fewer_examples_and_make_test_all_draws_all() -> None:
+    makefile = (exploration.ROOT / "Makefile").read_text()
+    chosen = dict(
+        re.findall(r"^([a-z-]+):.*\n\t\$\(PYTEST\).*--hypothesis-profile=(\w+)", makefile, re.MULTILINE)
+    )
+    assert chosen == {"quick": "quick", "test": "test"}
+    quick, test, full = (settings.get_profile(name).max_examples for name in ("quick", "test", "same"))
+    assert quick < test < full == settings.get_profile("default").max_examples
 
 
 FAILING = """

@@ -3,7 +3,7 @@
 In `make test` and `make test-all` every test has the same course in every run and on every machine. `python -m
 support.exploration` runs those with a random course (properties, and tests `over_seeds`) again and again with new seeds
 until the time is up. What fails is reported into a file each, with the way to keep it, and Hypothesis tries it first
-when that test is explored again. `make quick` gives properties few examples.
+when that test is explored again. `make quick` and `make test` give properties few examples, `make test-all` all.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FOUND = Path("out", "fuzz")
 """In the folder where it runs."""
 SEED = "LBG_TEST_SEED"
 """The variable that turns exploration on, a number from 1: the first of the seeds that tests `over_seeds` are given."""
-FEW_EXAMPLES = 10
-"""For each property in `make quick`, also where it names more."""
+FEW_EXAMPLES = {"quick": 10, "test": 25}
+"""For each property in `make quick` and `make test`, also where it names more."""
 FEW_SEEDS = 2
 """Of each test `over_seeds` in `make test`; the others are slow repetitions."""
 EXAMPLES = 500
@@ -52,7 +52,8 @@ def load_profile() -> None:
     # A machine that is slow for a moment proves nothing: no example is failed for its time.
     untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     settings.register_profile("same", untimed, derandomize=True, database=None)
-    settings.register_profile("quick", untimed, derandomize=True, database=None, max_examples=FEW_EXAMPLES)
+    for target, few in FEW_EXAMPLES.items():
+        settings.register_profile(target, untimed, derandomize=True, database=None, max_examples=few)
     found = DirectoryBasedExampleDatabase(Path(".hypothesis", "examples"))
     # Said in full: where the variable CI is set, Hypothesis' own default is to draw the same examples.
     settings.register_profile("explore", untimed, derandomize=False, max_examples=EXAMPLES, database=found)
@@ -64,8 +65,8 @@ def load_profile() -> None:
 
 
 def example_count(count: int) -> int:
-    """So many examples for a property, or the few of `make quick`: its profile is loaded before tests are collected."""
-    return min(count, FEW_EXAMPLES) if settings.get_current_profile_name() == "quick" else count
+    """So many examples for a property, or the few of a target: its profile is loaded before tests are collected."""
+    return min(count, FEW_EXAMPLES.get(settings.get_current_profile_name(), count))
 
 
 def over_seeds(count: int) -> pytest.MarkDecorator:

@@ -58,7 +58,12 @@ def mark_repetitions(items: Sequence[pytest.Function]) -> None:
 
 def repeated(values: Iterable[object]) -> list[Any]:
     """Parameters of which the first shows what the test is about; the others are slow repetitions."""
-    return [pytest.param(value, marks=(pytest.mark.slow,) if n else ()) for n, value in enumerate(values)]
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)), marks=(pytest.mark.slow,) if n else ()
+        )
+        for n, value in enumerate(values)
+    ]
 
 
 def texts(item: pytest.Function) -> list[str]:

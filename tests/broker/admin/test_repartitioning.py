@@ -11,11 +11,18 @@ from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.group import GroupSpec, recounted, topology_of
 
 
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are no members here to be listened to, and nobody who holds messages."""
+    monkeypatch.setattr("lbg_broker.admin.repartition.LISTEN_S", 0.01)
+    monkeypatch.setattr("lbg_broker.admin.repartition.TOLD_S", 0.0)
+    monkeypatch.setattr("lbg_broker.admin.repartition.SAMPLED_S", 0.0)
+
+
 @pytest.mark.parametrize("count", [7, 2])
 async def test_queues_bindings_and_record_are_those_of_a_group_made_with_that_many(
-    admin: LiveAdmin, orders: GroupSpec, count: int, monkeypatch: pytest.MonkeyPatch
+    admin: LiveAdmin, orders: GroupSpec, count: int
 ) -> None:
-    monkeypatch.setattr("lbg_broker.admin.repartition.SAMPLED_S", 0.0)  # nobody holds anything
     await create_group(admin, orders)
     done = await repartition_group(admin, "orders", count, timeout_s=20.0)
     assert (done.was, done.now) == (4, count)
@@ -29,9 +36,8 @@ async def test_queues_bindings_and_record_are_those_of_a_group_made_with_that_ma
 
 @pytest.mark.parametrize(("steps", "most"), [((6,), 4), ((4, 6), 4), ((6, 4, 6), 4)])
 async def test_a_limit_of_clients_stays_through_any_numbers_of_queues(
-    admin: LiveAdmin, orders: GroupSpec, steps: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch
+    admin: LiveAdmin, orders: GroupSpec, steps: tuple[int, ...], most: int
 ) -> None:
-    monkeypatch.setattr("lbg_broker.admin.repartition.SAMPLED_S", 0.0)
     limited = orders.altered(queue_count=4 if steps[0] != 4 else 5, max_clients=most)
     await create_group(admin, limited)
     for count in steps:
@@ -42,9 +48,8 @@ async def test_a_limit_of_clients_stays_through_any_numbers_of_queues(
 
 
 async def test_the_limit_of_clients_is_changed_with_the_number_of_queues(
-    admin: LiveAdmin, orders: GroupSpec, monkeypatch: pytest.MonkeyPatch
+    admin: LiveAdmin, orders: GroupSpec
 ) -> None:
-    monkeypatch.setattr("lbg_broker.admin.repartition.SAMPLED_S", 0.0)
     await create_group(admin, orders.altered(max_clients=4))
     await repartition_group(admin, "orders", 2, max_clients=2, timeout_s=20.0)
     await repartition_group(admin, "orders", 5, timeout_s=20.0)

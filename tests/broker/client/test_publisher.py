@@ -8,6 +8,7 @@ from lbg_broker.amqp import BasicProperties, PublishEvent
 from lbg_broker.amqp.methods import BasicAck, BasicNack
 from lbg_broker.client import ClientError, ConfirmingPublisher, Nacked
 from support.growth import growth
+from support.needs import repeated
 from support.waiting import passes
 
 
@@ -63,7 +64,8 @@ async def test_a_confirm_of_what_was_never_published_is_ignored(publishing):
     assert len(await settled(futures, 10)) == 10
 
 
-async def test_the_time_for_cumulative_confirms_grows_with_their_number_and_not_with_the_square(pair):
+@pytest.mark.parametrize("times", repeated([8, 32]))
+async def test_the_time_for_cumulative_confirms_grows_with_their_number_and_not_with_the_square(pair, times):
     connection, session = pair
     publisher = await ConfirmingPublisher.open(connection)
     last = 0
@@ -81,7 +83,7 @@ async def test_the_time_for_cumulative_confirms_grows_with_their_number_and_not_
 
         return run
 
-    assert await growth(work, 500, 32) < 32 * 2
+    assert await growth(work, 500, times) < times * 2
     assert publisher.unconfirmed_count == 0
 
 

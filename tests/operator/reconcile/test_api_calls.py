@@ -10,6 +10,7 @@ import pytest
 from lbg_operator.kube.kinds import DEPLOYMENT, Kind
 from lbg_operator.reconcile.server_side_apply import REPEAT_AFTER_S
 from lbg_operator.status.status import TIME_ALONE_S
+from support.needs import repeated
 from support.operator.operated import SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
@@ -29,7 +30,7 @@ def asked_of(place: Place) -> Counter[str]:
     return asked
 
 
-@pytest.mark.parametrize("groups", [1, 5])
+@pytest.mark.parametrize("groups", repeated([2, 1, 5]))
 @in_virtual_time
 async def test_a_group_at_rest_reads_nothing_and_writes_its_status_every_five_minutes(groups: int) -> None:
     async with Place() as place:

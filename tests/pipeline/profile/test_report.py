@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from support.journal.rows import START_US
+from support.needs import repeated
 from support.pipeline.html_page import Read
 
 
@@ -158,8 +159,10 @@ def test_without_a_journal_of_members_there_is_what_was_published() -> None:
     assert "Members" not in text
 
 
-def test_fifty_members_and_two_hundred_queues_are_one_page_of_bounded_size() -> None:
-    text = page(digest(members=50, queues=200, intervals=PICTURED))
+@pytest.mark.parametrize(("queues", "intervals"), repeated([(80, 20), (200, 120)]))
+def test_fifty_members_and_many_queues_are_one_page_of_bounded_size(queues: int, intervals: int) -> None:
+    assert intervals <= PICTURED
+    text = page(digest(members=50, queues=queues, intervals=intervals))
     read = Read(text)
     assert "other members" in read.text
     assert "The 60 hottest queues." in read.text

@@ -119,7 +119,7 @@ def test_a_server_that_has_become_quick_gets_full_batches_again() -> None:
     serial.settle(10)
     assert serial.limit.size == 1
     serial.takes_s = lambda count: count * 0.001
-    serial.settle(600)
+    serial.settle(100)
     assert serial.limit.size == MOST
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import copy
+import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +70,21 @@ def rendered(
     values: Mapping[str, Any] | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE
 ) -> list[Object]:
     """Every object that an install would send, hooks and tests too. Raises helm.HelmError."""
+    texts = _rendered_texts(json.dumps(dict(values or {})), release, namespace)
+    return [one for text in texts for one in documents(text)]
+
+
+@cache
+def _rendered_texts(values: str, release: str, namespace: str) -> list[str]:
     import helm_python as helm  # takes long to load: not when the tests are collected
 
     with helm.Chart.load(CHART) as chart:
-        texts = chart.render(copy.deepcopy(dict(values or {})), name=release, namespace=namespace)
-    return [one for path, text in sorted(texts.items()) if "NOTES" not in path for one in documents(text)]
+        texts = chart.render(json.loads(values), name=release, namespace=namespace)
+    return [text for path, text in sorted(texts.items()) if "NOTES" not in path]
 
 
 def documents(text: str) -> Iterator[Object]:
-    yield from filter(None, yaml.safe_load_all(text))
+    yield from filter(None, yaml.load_all(text, yaml.CSafeLoader))
 
 
 def of_kind(objects: list[Object], kind: str) -> list[Object]:
