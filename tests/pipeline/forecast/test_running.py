@@ -20,10 +20,9 @@ from support.pipeline.demand_series import HOUR_US, MONDAY, micros, office
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global Applying, Capacity, FromJournals, FromTable, Request, SparkSession, Target, answer, job
+    global Applying, Capacity, FromJournals, FromTable, Request, SparkSession, Target, answer
     from pyspark.sql import SparkSession
 
-    from lbg_pipeline.forecast import job
     from lbg_pipeline.forecast.apply import Target
     from lbg_pipeline.forecast.history import FromJournals, FromTable
     from lbg_pipeline.forecast.job import Applying, Capacity, Request, answer
@@ -121,7 +120,7 @@ def test_journals_tell_demand_and_what_a_member_can_do_and_the_schedule_is_appli
     ]
     out = tmp_path / "out"
     shop = Shop(out)
-    monkeypatch.setattr(job, "_connected", lambda _: shop)
+    monkeypatch.setattr("lbg_pipeline.forecast.apply.Cluster", lambda _: shop)
     journal = write_journal(tmp_path / "journal", records)
     (journal / "cut.jsonl").write_text('{"v":1,"kind":"publ\n')
     request = asked(
@@ -146,7 +145,7 @@ def test_journals_tell_demand_and_what_a_member_can_do_and_the_schedule_is_appli
         {"idle": "there is none for idle"},
     )
     assert told["idle"]["schedule"] == []
-    assert any("say --capacity" in note for note in told["idle"]["notes"])
+    assert any("give --capacity" in note for note in told["idle"]["notes"])
     assert (out / "patch-orders.yaml").exists()
     assert not (out / "patch.yaml").exists()
 
