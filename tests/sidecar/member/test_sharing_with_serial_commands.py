@@ -65,7 +65,7 @@ def now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-async def test_a_joiner_is_at_work_before_the_other_one_has_worked_for_a_second(
+async def test_a_joiner_is_at_work_long_before_the_other_one_is_done(
     embedded: EmbeddedBroker, unique: str, tmp_path: Path
 ) -> None:
     place = await place_in("MessageGroups", embedded, unique)
@@ -79,7 +79,7 @@ async def test_a_joiner_is_at_work_before_the_other_one_has_worked_for_a_second(
     calls = [*first.calls(), *second.calls()]
     began_ns = min(call.start_ns for call in second.calls())
     meanwhile = [call for call in first.calls() if joined_ns < call.start_ns < began_ns]
-    assert len(meanwhile) <= 20, "a second's work"
+    assert len(meanwhile) < len(sent) / 4
     counts = judge(sent, calls).counts
     del counts["lost"]  # it ends before all is done
     assert set(counts.values()) == {0}, counts
