@@ -166,7 +166,7 @@ def numbers_in_order(began_us: IntArray, number: IntArray) -> IntArray:
     return joined(began_us, number) if began_us.any() else number
 
 
-_ROOM = 1 << 62
+ROOM = 1 << 62
 NEVER = -(1 << 62)
 """A time that is null."""
 
@@ -179,7 +179,7 @@ def coded(*tables: Sequence[Any]) -> tuple[list[Ints], Ints]:
     count = 1
     for column in zip(*tables, strict=True):
         values, distinct = _one(column)
-        if count * distinct > _ROOM:
+        if count * distinct > ROOM:
             code, count = _dense(code)
         code = code * distinct + values
         count *= distinct
@@ -242,7 +242,7 @@ class Line:
         self._low = min((int(one.min()) for one in present), default=0)
         self._width = max((int(one.max()) for one in present), default=0) - self._low + 3
         self._ranks: Ints | None = None
-        if self._width * (streams + 1) > _ROOM:
+        if self._width * (streams + 1) > ROOM:
             # Numbers too far apart for one line, as only a damaged journal has them: their ranks have its room. With
             # each number its follower is ranked, so that neighbours stay neighbours and others do not become such.
             every = np.concatenate(present)

@@ -342,6 +342,14 @@ def test_members_that_do_not_say_when_are_counted_and_told() -> None:
 
 def test_what_is_remembered_of_a_key_is_bounded() -> None:
     overlaps = overlapping(*(spanned(seq, seq * 10, seq * 10 + 5, member=0) for seq in range(3000)))
-    assert len(overlaps._spans["a"]) <= SPANS_OF_A_KEY
-    overlaps.observe(spanned(3000, LATE_US, LATE_US + 1, member=1))
-    assert len(overlaps._spans["a"]) == 1
+    first = 3000 - SPANS_OF_A_KEY
+    assert overlaps.observe(spanned(3000, first * 10 - 10, first * 10 - 5, member=1)) == []
+    (found,) = overlaps.observe(spanned(3001, 29_990, 29_995, member=1))
+    assert found.other_member == 0
+
+
+def test_what_is_late_is_compared_with_nothing() -> None:
+    late = spanned(1, LATE_US, LATE_US + 1, member=1)
+    again = spanned(2, 0, 5, member=1)
+    assert overlapping(spanned(0, 0, 5, member=0)).observe(again) != []
+    assert overlapping(spanned(0, 0, 5, member=0), late).observe(again) == []

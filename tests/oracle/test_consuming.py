@@ -9,6 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from support.amqp.open_pika import OpenConnection, raw
 from support.broker.engines import Engine, Inbox, close_at_once, cut, drain, eventually, pump, refusal
 
 UNKNOWN_TAG = ("channel", 406, "PRECONDITION_FAILED")
@@ -251,7 +252,7 @@ class TestRequeue:
         self, engine: Engine, channel: BlockingChannel, unique: str
     ) -> None:
         fill(channel, unique, range(4), durable=True)
-        lost = pika.BlockingConnection(engine.parameters())
+        lost = OpenConnection(engine.parameters())
         Inbox(lost.channel(), unique).wait(4)
         cut(lost)
         assert eventually(lambda: counts(channel, unique) == 4)
@@ -273,7 +274,7 @@ class TestRequeue:
         fill(channel, unique, range(3))
         inbox = Inbox(channel, unique)
         inbox.wait(3)
-        channel._impl.basic_cancel(
+        raw(channel).basic_cancel(
             inbox.tag
         )  # below pika's blocking surface, which nacks what it has not handed out
         assert counts(connection.channel(), unique) == 0
@@ -316,17 +317,17 @@ class TestGet:
 class TestConsumer:
     def test_tag_is_the_clients_or_made_up(self, channel: BlockingChannel, unique: str) -> None:
         channel.queue_declare(unique, exclusive=True)
-        raw: list[Any] = []
-        channel._impl.basic_consume(unique, lambda *_: None, consumer_tag="", callback=raw.append)
-        assert pump(channel, lambda: bool(raw))
-        assert raw[0].method.consumer_tag
+        answers: list[Any] = []
+        raw(channel).basic_consume(unique, lambda *_: None, consumer_tag="", callback=answers.append)
+        assert pump(channel, lambda: bool(answers))
+        assert answers[0].method.consumer_tag
         assert channel.basic_consume(unique, print, consumer_tag="mine") == "mine"
 
     def test_tag_used_twice_on_a_channel_closes_the_connection(
         self, channel: BlockingChannel, unique: str
     ) -> None:
         channel.queue_declare(unique, exclusive=True)
-        send = channel._impl._send_method  # pika itself refuses to use a tag twice
+        send = raw(channel).send  # pika itself refuses to use a tag twice
         for _ in range(2):
             send(pika.spec.Basic.Consume(queue=unique, consumer_tag="mine"))
         assert refusal(lambda: counts(channel, unique)) == ("connection", 530, "NOT_ALLOWED")
@@ -351,7 +352,7 @@ class TestConsumer:
         assert drain(channel, unique) == numbered(0)
 
     def test_cancel_of_an_unknown_tag_is_no_error(self, channel: BlockingChannel, unique: str) -> None:
-        channel._impl._send_method(pika.spec.Basic.Cancel(consumer_tag=unique))
+        raw(channel).send(pika.spec.Basic.Cancel(consumer_tag=unique))
         channel.queue_declare(unique, exclusive=True)
 
     def test_that_wants_the_queue_alone_is_refused_beside_another(
@@ -370,7 +371,7 @@ class TestConsumer:
     def test_paused_by_channel_flow_is_not_a_thing_the_broker_grants(
         self, channel: BlockingChannel, unique: str
     ) -> None:
-        channel._impl._send_method(pika.spec.Channel.Flow(active=False))
+        raw(channel).send(pika.spec.Channel.Flow(active=False))
         assert refusal(lambda: channel.queue_declare(unique, exclusive=True)) == (
             "connection",
             540,

@@ -10,6 +10,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
+from support.amqp.open_pika import OpenConnection
 from support.broker.engines import Engine, Inbox, cut, drain, eventually, refusal
 
 NOT_FOUND = ("channel", 404, "NOT_FOUND")
@@ -251,7 +252,7 @@ class TestExclusive:
             assert eventually(lambda: claims(second, unique)) if engine.is_4_3 else claims(second, unique)
 
     def test_is_free_soon_after_its_connection_is_cut(self, engine: Engine, unique: str) -> None:
-        first = pika.BlockingConnection(engine.parameters())
+        first = OpenConnection(engine.parameters())
         first.channel().queue_declare(unique, exclusive=True)
         with engine.connected() as second:
             cut(first)

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from support.amqp.open_pika import OpenConnection
 from support.broker.engines import Engine, drain
 from support.broker.side import CHANNELS, Side
 from support.exploration import example_count
@@ -84,9 +85,7 @@ def links(
     rabbit_engine: Engine, embedded_engine: Engine
 ) -> Iterator[list[tuple[Engine, list[pika.BlockingConnection]]]]:
     engines = (rabbit_engine, embedded_engine)
-    opened = [
-        (engine, [pika.BlockingConnection(engine.parameters()) for _ in range(2)]) for engine in engines
-    ]
+    opened = [(engine, [OpenConnection(engine.parameters()) for _ in range(2)]) for engine in engines]
     yield opened
     for _, connections in opened:
         for connection in connections:

@@ -8,6 +8,8 @@ from urllib.parse import quote
 import pika
 import pytest
 
+from lbg_broker.amqp.methods import ConnectionClose
+from support.amqp.plain_client import PlainClient
 from support.broker.engines import Engine, Inbox, eventually
 
 Step = tuple[str, str, Any]
@@ -280,21 +282,28 @@ def test_a_queue_shows_what_waits_what_is_out_and_who_is_active(engine: Engine, 
 
 
 def test_an_operator_can_close_a_connection(engine: Engine) -> None:
-    with engine.connected() as connection:
-        port = connection._impl._transport._sock.getsockname()[1]
+    with PlainClient(engine.amqp_port) as client:
+        port = client.socket.getsockname()[1]
         name = f"127.0.0.1:{port} -> 127.0.0.1:{engine.amqp_port}"
-
-        def found() -> bool:
-            connection.process_data_events(0.05)
-            return any(one["name"] == name for one in engine.ask("GET", "/connections")[1])
-
-        assert eventually(found)
+        assert eventually(lambda: any(one["name"] == name for one in engine.ask("GET", "/connections")[1]))
         status, shown = engine.ask("GET", f"/connections/{quote(name, safe='')}")
         assert (status, shown["user"], shown["vhost"], shown["peer_port"]) == (200, "guest", "/", port)
-        assert shown["client_properties"]["product"] == "Pika Python Client Library"
+        assert shown["client_properties"]["capabilities"]["basic.nack"] is True
         assert engine.ask("DELETE", f"/connections/{quote(name, safe='')}")[0] == 204
-        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"320.*Closed via management"):
-            connection.sleep(5)
+        close = client.wait(ConnectionClose)
+        assert close.reply_code == 320
+        assert "Closed via management" in close.reply_text
+
+
+def test_a_connection_is_shown_with_what_its_client_says_that_it_is(engine: Engine, unique: str) -> None:
+    with engine.connected(client_properties={"connection_name": unique}) as connection:
+
+        def products() -> list[str]:
+            connection.process_data_events(0.05)
+            told = [one["client_properties"] for one in engine.ask("GET", "/connections")[1]]
+            return [one["product"] for one in told if one.get("connection_name") == unique]
+
+        assert eventually(lambda: products() == ["Pika Python Client Library"])
 
 
 def test_columns_and_pages_are_cut_alike(rabbit_engine: Engine, embedded_engine: Engine, unique: str) -> None:

@@ -12,6 +12,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from support.amqp.open_pika import raw
 from support.broker.embedded import EmbeddedBroker
 from support.broker.engines import Engine, Inbox, drain, eventually, pump, refusal
 from support.rabbitmq.message_size import messages_of_at_most
@@ -41,7 +42,7 @@ def test_without_mandatory_an_unroutable_message_is_confirmed(channel: BlockingC
 def select_confirms(channel: BlockingChannel, note: Callable[[pika.frame.Method], None]) -> None:
     """Confirm mode below pika's blocking surface, which waits for each confirm."""
     selected: list[pika.frame.Method] = []
-    channel._impl.confirm_delivery(note, callback=selected.append)
+    raw(channel).confirm_delivery(note, callback=selected.append)
     assert pump(channel, lambda: bool(selected))
 
 
@@ -55,7 +56,7 @@ def test_confirms_cover_every_publish(channel: BlockingChannel, unique: str) -> 
 
     select_confirms(channel, note)
     for number in range(500):
-        channel._impl.basic_publish("", unique, b"%d" % number, PERSISTENT)
+        raw(channel).basic_publish("", unique, b"%d" % number, PERSISTENT)
     assert pump(channel, lambda: len(confirmed) == 500)
     assert confirmed == set(range(1, 501))
     assert drain(channel, unique) == [b"%d" % number for number in range(500)]
@@ -68,7 +69,7 @@ def test_confirm_select_may_be_said_again_and_the_numbers_go_on(
     tags: list[int] = []
     for expected in (1, 2):
         select_confirms(channel, lambda frame: tags.append(frame.method.delivery_tag))
-        channel._impl.basic_publish("amq.topic", unique, b"")
+        raw(channel).basic_publish("amq.topic", unique, b"")
         assert pump(channel, lambda expected=expected: expected in tags)
 
 
@@ -194,10 +195,10 @@ def test_nothing_published_after_the_failed_one_on_that_channel_arrives(
 ) -> None:
     channel = connection.channel()
     channel.queue_declare(unique, exclusive=True)
-    raw = channel._impl
-    raw.basic_publish("", unique, b"before")
-    raw.basic_publish(unique + ".none", unique, b"fails")
-    raw.basic_publish("", unique, b"after")
+    below = raw(channel)
+    below.basic_publish("", unique, b"before")
+    below.basic_publish(unique + ".none", unique, b"fails")
+    below.basic_publish("", unique, b"after")
     assert pump(channel, lambda: channel.is_closed)
     other = connection.channel()
     time.sleep(0.05)

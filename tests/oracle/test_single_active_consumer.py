@@ -9,6 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from support.amqp.open_pika import OpenConnection, raw
 from support.broker.engines import Engine, Inbox, close_at_once, cut, drain, eventually, pump, refusal
 
 SINGLE: dict[str, Any] = {"x-single-active-consumer": True}
@@ -114,7 +115,7 @@ def test_cancelling_the_active_one_starts_the_next_past_what_is_unacknowledged(
     first, second = consumer(connection, queue), consumer(connection, queue)
     publish(connection.channel(), queue, 0, 2)
     first.wait(2)
-    first.channel._impl.basic_cancel(first.tag)
+    raw(first.channel).basic_cancel(first.tag)
     publish(connection.channel(), queue, 2, 4)
     assert second.wait(2) == numbered(2, 4)
     close_at_once(first.channel)
@@ -124,7 +125,7 @@ def test_cancelling_the_active_one_starts_the_next_past_what_is_unacknowledged(
 def test_a_cut_connection_hands_over_too(
     engine: Engine, connection: pika.BlockingConnection, queue: str
 ) -> None:
-    lost = pika.BlockingConnection(engine.parameters())
+    lost = OpenConnection(engine.parameters())
     first = consumer(lost, queue)
     second = consumer(connection, queue)
     publish(connection.channel(), queue, 0, 20)

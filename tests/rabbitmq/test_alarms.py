@@ -21,13 +21,14 @@ from support.member.balance import active
 from support.member.group_load import Judge, Load
 from support.member.place import Place
 from support.rabbitmq.alarm import ALARMS, alarm
+from support.rabbitmq.driven_member import DrivenMember
 from support.rabbitmq.node import RabbitNode
 from support.waiting import GUARD_S, until
 
 
-def talk_is_blocked(member: Member) -> bool:
-    driver = member._driver
-    return driver is not None and driver.link is not None and driver.link.talk.is_blocked
+def talk_is_blocked(member: DrivenMember) -> bool:
+    link = member.driver.link
+    return link is not None and link.talk.is_blocked
 
 
 async def ready(place: Place) -> int:
@@ -48,8 +49,8 @@ async def test_members_go_on_consuming_during_an_alarm_and_their_beats_resume_af
         )  # the last of its key: nothing waits behind it
 
     async with (
-        Member(place.settings("a", prefetch=8), judge.handler("a", slow)) as a,
-        Member(place.settings("b", prefetch=8), judge.handler("b", slow)) as b,
+        DrivenMember(place.settings("a", prefetch=8), judge.handler("a", slow)) as a,
+        DrivenMember(place.settings("b", prefetch=8), judge.handler("b", slow)) as b,
     ):
         await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1])
         await load.publish(400)
@@ -73,10 +74,8 @@ async def test_members_go_on_consuming_during_an_alarm_and_their_beats_resume_af
     assert not judge.repeats
 
 
-def peer_told_at(member: Member) -> float:
-    driver = member._driver
-    assert driver is not None
-    (peer,) = driver.machine.roster.peers.values()
+def peer_told_at(member: DrivenMember) -> float:
+    (peer,) = member.driver.machine.roster.peers.values()
     return peer.reported_at
 
 
@@ -90,7 +89,7 @@ async def test_a_member_that_starts_during_an_alarm_joins_and_takes_over(
     async def slow(message: Message) -> None:
         await may_go_on.wait()
 
-    async with Member(place.settings("a", prefetch=8), judge.handler("a", slow)) as a:
+    async with DrivenMember(place.settings("a", prefetch=8), judge.handler("a", slow)) as a:
         await load.publish(400)
         await load.publisher.flush()
         async with alarm(rabbitmq, "memory"):

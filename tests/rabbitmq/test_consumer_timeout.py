@@ -18,6 +18,7 @@ from lbg_sidecar import Member, Message, Verdict, retry
 from lbg_sidecar.io.consumers import consumer_timeout_in
 from support.member.group_load import Judge, Load
 from support.member.place import Place
+from support.rabbitmq.driven_member import DrivenMember
 from support.rabbitmq.node import RabbitNode
 from support.rabbitmq.tried_queue import of_a_group, queue_on
 from support.waiting import GUARD_S, until
@@ -157,7 +158,7 @@ async def test_a_member_that_reckons_with_another_timeout_recovers_and_says_what
     cancelled: list[str] = []
 
     settings = place.settings("a", shutdown_grace_s=1)
-    async with Member(settings, judge.handler("a", hanging_once(cancelled))) as member:
+    async with DrivenMember(settings, judge.handler("a", hanging_once(cancelled))) as member:
         if impatient.version >= BY_THE_QUEUE_SINCE:
             await load.publish(200)
             await until(lambda: len(judge.times) == 196, what="all but what waits behind the call that hangs")
@@ -179,7 +180,5 @@ async def test_a_member_that_reckons_with_another_timeout_recovers_and_says_what
         told = [record.getMessage() for record in caplog.records if "consumer timeout" in record.getMessage()]
         assert len(told) == 1
         assert "this member uses 1800 s: set consumer_timeout_s to 12" in told[0]
-        driver = member._driver
-        assert driver is not None
-        assert driver.machine.bindings.consumer_timeout_s == TIMEOUT_S, "it knows better from now on"
+        assert member.driver.machine.bindings.consumer_timeout_s == TIMEOUT_S, "it knows better from now on"
     assert not judge.inversions

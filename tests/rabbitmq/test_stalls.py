@@ -32,20 +32,6 @@ def active(member: Member, queue: int = QUEUE) -> bool:
     return bool(member.state()["queues"][queue]["active"])
 
 
-def swallow(proxy: SwallowingProxy, member: Member) -> None:
-    """From now on nothing that the broker delivers of the queue reaches the member."""
-    driver = member._driver
-    assert driver is not None
-    link = driver.link
-    assert link is not None
-    (channel,) = (
-        channel for attachment, channel in link.consumers._channels.items() if attachment.queue == QUEUE
-    )
-    transport = link.work._outlet._transport
-    assert transport is not None
-    proxy.swallow.add((transport.get_extra_info("sockname")[1], channel.number))
-
-
 def keys_of_queue(place: Place) -> list[str]:
     return [
         key
@@ -68,7 +54,7 @@ async def test_a_channel_that_swallows_deliveries_is_replaced_and_everything_com
             await load.publish(600, rate_hz=300)
             await load.all_seen(judge)
         assert active(a) == had_deliveries
-        swallow(proxy, a)
+        proxy.swallow.add(proxy.consumers[place.names.queue(QUEUE)])
         await load.publish(400)
         await load.publisher.flush()
         await until(lambda: proxy.swallowed >= 8, what="a window of deliveries to vanish")

@@ -23,6 +23,7 @@ from bench.full_disk import connect, play, release
 
 from lbg_broker.server.store import DiskFullError
 from lbg_broker.server.store.reserve import Reserve, Size
+from support.amqp.open_pika import OpenConnection
 from support.broker.embedded import EmbeddedBroker
 from support.broker.small_disk import SmallDisk
 from support.command_line import clean_environment
@@ -66,9 +67,12 @@ class Filling:
     def __init__(self, broker: EmbeddedBroker, *, size: int, limit: int | None = None) -> None:
         self.confirmed: list[int] = []
         self.blocked = threading.Event()
-        self._connection = connect(broker.port)
-        self._connection._impl.add_on_connection_blocked_callback(lambda *_: self.blocked.set())
-        self._connection._impl.add_on_connection_unblocked_callback(lambda *_: self.blocked.clear())
+        login = pika.PlainCredentials("guest", "guest")
+        self._connection = OpenConnection(
+            pika.ConnectionParameters("127.0.0.1", broker.port, heartbeat=0, credentials=login)
+        )
+        self._connection.raw.add_on_connection_blocked_callback(lambda *_: self.blocked.set())
+        self._connection.raw.add_on_connection_unblocked_callback(lambda *_: self.blocked.clear())
         self._size = size
         self._limit = limit
         self._thread = threading.Thread(target=self._run, daemon=True)

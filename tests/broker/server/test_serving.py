@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import ssl
 import time
@@ -26,6 +27,7 @@ from lbg_broker.amqp.methods import (
     QueueDeclareOk,
 )
 from lbg_broker.server import Address, ServerSettings, StartError, TlsSettings, running
+from lbg_broker.server.commit import BackPressure
 from lbg_broker.server.core.effects import Page, StoreBatch
 from lbg_broker.server.store import DiskFullError, Store, StoreError
 from support.amqp.plain_client import ClosedError, PlainClient
@@ -50,7 +52,7 @@ def test_sigterm_closes_connections_with_a_reason_and_keeps_what_they_held(tmp_p
         client.send(BasicConsume("q", "c"))
         client.deliveries(3)
         client.send(BasicAck(1))
-        broker._process.send_signal(signal.SIGTERM)
+        os.kill(broker.pid, signal.SIGTERM)
         close = client.wait(ConnectionClose)
         assert (close.reply_code, close.reply_text) == (
             320,
@@ -198,14 +200,23 @@ async def test_a_publisher_faster_than_the_disk_is_slowed_down_and_loses_nothing
                 confirmed = client.wait(BasicAck).delivery_tag
             return client.ask(QueueDeclare("q", True), QueueDeclareOk).message_count
 
+    pacing: list[BackPressure] = []
+
+    class Recorded(BackPressure):
+        def __init__(self, limit_bytes: int) -> None:
+            super().__init__(limit_bytes)
+            pacing.append(self)
+
+    monkeypatch.setattr("lbg_broker.server.server.BackPressure", Recorded)
     async with in_process(tmp_path / "data", unwritten_max_bytes=50_000) as server:
+        (back_pressure,) = pacing
         monkeypatch.setattr(Store, "carry_out", slowly)
         most = 0
 
         async def watch() -> None:
             nonlocal most
             while True:
-                most = max(most, server._back_pressure.waiting_bytes)
+                most = max(most, back_pressure.waiting_bytes)
                 await asyncio.sleep(0.001)
 
         watching = asyncio.ensure_future(watch())

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -20,6 +21,21 @@ from lbg_broker.server.store.errors import DamagedStoreError, StoreError
 from lbg_broker.server.store.schema import SCHEMA_VERSION, DirectoryLock
 from support.broker_core.world import MemoryStore
 from support.exploration import example_count
+
+
+@pytest.fixture
+def databases(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """What has been opened since: a store is the only one that may read its database."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def recorded(*arguments: Any, **settings: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **settings))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", recorded)
+    return opened
+
 
 ORIGIN = Origin.of("exchange", "some.key")
 
@@ -169,14 +185,17 @@ def test_a_batch_that_fails_leaves_nothing_behind(path: Path) -> None:
     store.close()
 
 
-def test_a_full_disk_is_told_apart_and_the_same_batch_goes_through_once_there_is_room(path: Path) -> None:
+def test_a_full_disk_is_told_apart_and_the_same_batch_goes_through_once_there_is_room(
+    path: Path, databases: list[sqlite3.Connection]
+) -> None:
     store = Store(path)
-    store._database.execute("PRAGMA max_page_count = 40")
+    (database,) = databases
+    database.execute("PRAGMA max_page_count = 40")
     large = batch(change(range(100), size=4000))
     with pytest.raises(DiskFullError, match="no space left"):
         store.carry_out(large)
     assert positions_in(store) == []
-    store._database.execute("PRAGMA max_page_count = 100000")
+    database.execute("PRAGMA max_page_count = 100000")
     store.carry_out(large)
     assert positions_in(store) == list(range(100))
     store.close()
@@ -216,18 +235,21 @@ def test_a_dropped_line_loses_its_messages_and_its_record(path: Path) -> None:
     store.close()
 
 
-def test_room_is_given_back_and_the_log_does_not_grow(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_is_given_back_and_the_log_does_not_grow(
+    path: Path, databases: list[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store_module, "FREE_PAGES_MIN", 50)
     store = Store(path)
+    (database,) = databases
     for start in range(0, 20_000, 1000):
         store.carry_out(batch(change(range(start, start + 1000), size=1000)))
-    store._database.execute("PRAGMA wal_checkpoint").fetchall()
+    database.execute("PRAGMA wal_checkpoint").fetchall()
     full = path.stat().st_size
     for start in range(0, 20_000, 1000):
         store.carry_out(batch(change(deletes=[(start, start + 999)])))
     store.untidy = True
     tidy_all(store)
-    store._database.execute("PRAGMA wal_checkpoint").fetchall()
+    database.execute("PRAGMA wal_checkpoint").fetchall()
     assert path.stat().st_size < full / 10
     assert path.with_name(path.name + "-wal").stat().st_size < 64 << 20
     store.close()

@@ -21,7 +21,7 @@ from support.journal.rows import delivered, published
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global PUBLISHED, Parsed, STRETCH_BYTES, TEXT_MAX_BYTES, _Parser, arrow_schema, parse, schemas, uniform
+    global PUBLISHED, Parsed, STRETCH_BYTES, TEXT_MAX_BYTES, arrow_schema, parse, schemas, uniform
     global uniform_batches
     from lbg_pipeline import schemas
     from lbg_pipeline.journal import parse as uniform
@@ -29,7 +29,6 @@ def _large_imports() -> None:
         STRETCH_BYTES,
         TEXT_MAX_BYTES,
         Parsed,
-        _Parser,
         parse,
         uniform_batches,
     )
@@ -39,6 +38,7 @@ def _large_imports() -> None:
 
 
 Record = PublishedRecord | DeliveredRecord
+NO_RECORD = b'{"no": "record"}'
 
 
 def block_of(records: Iterable[Record]) -> bytes:
@@ -64,8 +64,12 @@ def all_rows(parsed: Parsed) -> list[str]:
 
 
 def one_by_one(block: bytes) -> list[str]:
-    lines = block.removesuffix(b"\n").split(b"\n")
-    return all_rows(_Parser("unnamed")._one_by_one(lines, "file:{}".format))
+    """Each line beside one that is no record, so that they are not read together."""
+    parsed = Parsed([], [], [])
+    for number, line in enumerate(block.removesuffix(b"\n").split(b"\n")):
+        pair = b"%s\n%s\n" % (line, NO_RECORD)
+        parsed += parse(pair, file_of=lambda _, n=number: f"file:{n}", default_group="unnamed")
+    return [row for row in all_rows(parsed) if repr(NO_RECORD.decode()) not in row]
 
 
 def together(block: bytes) -> list[str]:

@@ -127,6 +127,31 @@ async def a_stream(unix_socket: Path | None = None, **settings: Any) -> AsyncIte
 HELLO = {"hello": {"credit": 10}}
 
 
+UPGRADE = "\r\n".join(
+    (
+        "GET /v1/stream HTTP/1.1",
+        "Host: x",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        f"Sec-WebSocket-Protocol: {SUBPROTOCOL}",
+        "\r\n",
+    )
+).encode()
+
+
+async def by_hand(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection of which a test writes every byte."""
+    host, port = url.split("/")[2].split(":")
+    return await asyncio.open_connection(host, int(port), limit=1024)
+
+
+def text_frame(text: bytes) -> bytes:
+    """RFC 6455 section 5.2: FIN and opcode 1, a mask of zeros."""
+    return bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text
+
+
 async def frame(socket: aiohttp.ClientWebSocketResponse) -> dict[str, Any]:
     """The next one that is not the welcome."""
     while "welcome" in (fields := json.loads(await socket.receive_str(timeout=GUARD_S))):
@@ -335,21 +360,9 @@ async def test_who_reads_nothing_is_not_buried_in_messages_and_loses_its_stream_
     None
 ):
     async with a_stream(heartbeat_s=0.6) as stream:
-        host, port = stream.url.split("/")[2].split(":")
-        reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        reader, writer = await by_hand(stream.url)
         writer.transport.pause_reading()
-        lines = (
-            "GET /v1/stream HTTP/1.1",
-            "Host: x",
-            "Connection: Upgrade",
-            "Upgrade: websocket",
-            "Sec-WebSocket-Version: 13",
-            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-            f"Sec-WebSocket-Protocol: {SUBPROTOCOL}",
-            "\r\n",
-        )
-        text = b'{"hello":{"credit":5000}}'
-        writer.write("\r\n".join(lines).encode() + bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text)
+        writer.write(UPGRADE + text_frame(b'{"hello":{"credit":5000}}'))
         everything = [message(seq, b"x" * 300_000) for seq in range(100)]
         stream.offer(*everything)
         await until(lambda: stream.channel.describe()["running"])
@@ -363,12 +376,14 @@ async def test_who_reads_nothing_is_not_buried_in_messages_and_loses_its_stream_
 
 
 async def test_half_a_frame_and_then_nothing_is_a_lost_connection() -> None:
-    async with a_stream() as stream, stream.connected(HELLO) as socket:
+    async with a_stream() as stream:
         stream.offer(message(0))
-        await frame(socket)
-        transport = socket._response.connection.transport
-        transport.write(bytes([0x81, 0x80 | 20, 0, 0, 0, 0]) + b'{"ack"')
-        transport.abort()
+        reader, writer = await by_hand(stream.url)
+        writer.write(UPGRADE + text_frame(json.dumps(HELLO).encode()))
+        async with asyncio.timeout(GUARD_S):
+            await reader.readuntil(b'"messages"')
+        writer.write(text_frame(b'{"ack":' + b" " * 13)[:-13])
+        writer.transport.abort()
         await until(lambda: stream.calls.ended == [(0, INTERRUPTED)])
 
 

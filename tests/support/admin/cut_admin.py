@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lbg_broker.admin.actions import Action
 from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.management import ManagementApi
 from support.admin.place import Place
 
 
@@ -16,8 +17,7 @@ class CutAdmin(LiveAdmin):
     what would take changes back after it comes to nothing."""
 
     def __init__(self, place: Place, *, changes: int, half: bool) -> None:
-        admin = place.admin()
-        self.__dict__.update(admin.__dict__)
+        super().__init__(place.settings, ManagementApi(place.management))
         self.left = changes
         self.half = half
         self.performed: list[Action] = []

@@ -10,8 +10,10 @@ from typing import Self
 from urllib.parse import urlsplit
 
 _HEADER = struct.Struct(">BHI")  # AMQP 0-9-1 section 2.3.5: frame type, channel, size of the payload
+_GREETING_BYTES = 8
 _METHOD, _CONTENT = 1, (2, 3)
 _VANISHING = {struct.pack(">HH", 60, 60), struct.pack(">HH", 60, 80)}  # basic.deliver, basic.ack
+_CONSUME = struct.pack(">HH", 60, 20)
 _CHANNEL_CLOSE_OK = struct.pack(">HH", 20, 41)
 
 
@@ -24,6 +26,8 @@ class SwallowingProxy:
         self._parts = urlsplit(broker_url)
         self.swallow: set[tuple[int, int]] = set()
         self.swallowed = 0
+        self.consumers: dict[str, tuple[int, int]] = {}
+        """By queue: the connection and channel that asked last to consume from it."""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -49,16 +53,22 @@ class SwallowingProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = writer.get_extra_info("peername")[1]
         from_broker, to_broker = await asyncio.open_connection(self._parts.hostname, self._parts.port)
-        for pumping in (self._upwards(reader, to_broker), self._downwards(port, from_broker, writer)):
+        for pumping in (self._upwards(port, reader, to_broker), self._downwards(port, from_broker, writer)):
             task = asyncio.create_task(pumping)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _upwards(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _upwards(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while data := await reader.read(65536):
-                writer.write(data)
-        except ConnectionError:
+            writer.write(await reader.readexactly(_GREETING_BYTES))
+            while True:
+                header = await reader.readexactly(_HEADER.size)
+                kind, channel, size = _HEADER.unpack(header)
+                rest = await reader.readexactly(size + 1)
+                if kind == _METHOD and rest[:4] == _CONSUME:
+                    self.consumers[rest[7 : 7 + rest[6]].decode()] = (port, channel)
+                writer.write(header + rest)
+        except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()

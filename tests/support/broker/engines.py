@@ -15,8 +15,9 @@ from urllib.parse import quote
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPError, ChannelClosedByBroker, ChannelClosedByClient, ConnectionClosedByBroker
+from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
 
+from support.amqp.open_pika import OpenConnection, raw
 from support.waiting import GUARD_S
 
 GUEST = ("guest", "guest")
@@ -49,8 +50,8 @@ class Engine:
         return pika.ConnectionParameters("127.0.0.1", self.amqp_port, vhost, credentials, **settings)
 
     @contextmanager
-    def connected(self, login: tuple[str, str] = GUEST, **settings: Any) -> Iterator[pika.BlockingConnection]:
-        connection = pika.BlockingConnection(self.parameters(login, **settings))
+    def connected(self, login: tuple[str, str] = GUEST, **settings: Any) -> Iterator[OpenConnection]:
+        connection = OpenConnection(self.parameters(login, **settings))
         try:
             yield connection
         finally:
@@ -100,9 +101,9 @@ def refusal(action: Callable[[], Any]) -> tuple[str, int, str] | None:
     return None
 
 
-def cut(connection: pika.BlockingConnection) -> None:
+def cut(connection: OpenConnection) -> None:
     """End the connection's socket without a word of AMQP, as a killed process does."""
-    connection._impl._transport._sock.shutdown(socket.SHUT_RDWR)
+    connection.raw.abort()
     with suppress(AMQPError):
         connection.close()
 
@@ -118,10 +119,7 @@ def read_all(peer: socket.socket) -> bytes:
 
 def close_at_once(channel: BlockingChannel) -> None:
     """Channel.close and nothing else: pika's own close cancels the consumers first."""
-    raw = channel._impl
-    raw._set_state(raw.CLOSING)
-    raw._closing_reason = ChannelClosedByClient(0, "closed at once")
-    raw._rpc(pika.spec.Channel.Close(0, "closed at once", 0, 0), raw._on_closeok, [pika.spec.Channel.CloseOk])
+    raw(channel).close_at_once()
     assert pump(channel, lambda: channel.is_closed)
 
 

@@ -9,6 +9,7 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
+from support.amqp.open_pika import raw
 from support.broker.engines import Engine, close_at_once
 
 Outcome = object
@@ -131,7 +132,7 @@ class Side:
 
     def cancel(self, index: int, tag: str) -> Outcome:
         self.consumers[index].pop(tag, None)
-        self._channels[index]._impl.basic_cancel(tag)  # pika's own would nack what it has not handed out yet
+        raw(self._channels[index]).basic_cancel(tag)  # pika's own would nack what it has not handed out yet
         return None
 
     def settle(self, index: int, body: bytes, how: str, multiple: bool) -> Outcome:

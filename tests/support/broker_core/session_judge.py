@@ -108,7 +108,7 @@ class SessionJudge:
 
     @property
     def book(self) -> SessionRegistry:
-        return self.policy._book
+        return self.policy.sessions
 
     # --- what is heard -----------------------------------------------------------------------------------------
 

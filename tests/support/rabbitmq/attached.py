@@ -29,7 +29,7 @@ class Attached:
         attached = cls(await connection.open_channel())
         await attached.channel.consume(
             queue,
-            attached._take,
+            attached.take,
             prefetch_count=prefetch,
             arguments=arguments,
             on_cancelled=attached.cancelled.set,
@@ -69,6 +69,7 @@ class Attached:
         """Close the channel at once, with whatever it holds."""
         await self.channel.close()
 
-    def _take(self, deliveries: list[Delivery]) -> None:
+    def take(self, deliveries: list[Delivery]) -> None:
+        """Note what it is handed."""
         self.got += deliveries
         self._news.set()

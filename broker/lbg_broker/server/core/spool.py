@@ -271,8 +271,8 @@ class Spool:
 
     @property
     def resident(self) -> int:
-        """Undelivered messages in memory."""
-        return len(self._fresh) + len(self._returned) + len(self._arrivals or ())
+        """Undelivered messages in memory, but for those that came back."""
+        return len(self._fresh) + len(self._arrivals or ())
 
     @property
     def awaits_store(self) -> bool:

@@ -23,6 +23,7 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
+from support.amqp.open_pika import OpenConnection
 from support.broker.embedded import EmbeddedBroker
 from support.broker.engines import Inbox, cut, eventually, pump, refusal
 from support.exploration import over_seeds
@@ -83,7 +84,7 @@ class Consumer:
     """A pika consumer that settles what it has when it is told to."""
 
     def __init__(self, broker: EmbeddedBroker, judge: Judge, prefetch: int) -> None:
-        self.connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        self.connection = OpenConnection(pika.URLParameters(broker.url))
         self.channel = self.connection.channel()
         self.channel.basic_qos(prefetch_count=prefetch)
         self.judge = judge

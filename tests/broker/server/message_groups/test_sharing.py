@@ -16,6 +16,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lbg_broker.amqp.methods import BasicCapacity, BasicRevoke, BasicRevokeOk
+from lbg_broker.server.core.queue_types.group_index import Holder
 from support.broker_core.grouped_queue import declare, properties
 from support.broker_core.world import Client, World
 from support.exploration import example_count
@@ -440,7 +441,8 @@ class Sharing(RuleBasedStateMachine):
         ]
         if not idle:
             return
-        assert not line.ready or not line.groups._waiting(), "a key waits for nobody, and a member is idle"
+        free = line.groups.choose(Holder(), own=False)
+        assert not line.ready or free is None, "a key waits for nobody, and a member is idle"
         for member in group.members:
             if member.client.number in {consumer.channel.connection.id for consumer in idle}:
                 continue

@@ -251,7 +251,7 @@ class SessionHistories(SessionJudge, RuleBasedStateMachine):
 
     @invariant()
     def whoever_has_room_takes_its_turn_once(self) -> None:
-        turn = sorted(session.name for session in self.policy._turn)
+        turn = sorted(session.name for session in self.policy.turn)
         assert turn == sorted(session.name for session in self.book if session.has_room)
 
 

@@ -66,7 +66,7 @@ def test_what_nobody_published_is_counted_and_not_missing() -> None:
 
 @pytest.mark.parametrize("room", [1 << 62, 8])
 def test_numbers_of_any_size_have_a_line_long_enough(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    monkeypatch.setattr(columns, "_ROOM", room)
+    monkeypatch.setattr(columns, "ROOM", room)
     far = 2**60
     checked = Checked(
         [(0, far, far + 9), (1, 0, 1), (2, far, far), (2, 3, 6)],

@@ -83,9 +83,9 @@ class SessionRouter(DispatchPolicy):
         self._queue = queue
         self._pool = queue.spool
         self._pool.emptied = partial(state.make_due, queue)
-        self._book = book
+        self.sessions = book
         self._live: dict[Consumer, Session] = {}
-        self._turn: deque[Session] = deque()  # with room, the next one first
+        self.turn: deque[Session] = deque()  # with room, the next one first
         self._over: dict[Session, None] = {}
         self._last = Origin.of("", queue.name)
         self.closed = queue.shut = closed
@@ -105,7 +105,7 @@ class SessionRouter(DispatchPolicy):
                 ReplyCode.PRECONDITION_FAILED,
                 f"{self._queue.where} needs acknowledgements of its sessions: consume without no-ack",
             )
-        self._book.check(asked, self._state.life)
+        self.sessions.check(asked, self._state.life)
 
     def add(self, consumer: Consumer) -> None:
         super().add(consumer)
@@ -114,8 +114,8 @@ class SessionRouter(DispatchPolicy):
         assert isinstance(name, str)
         assert isinstance(committed, int | None)
         assert isinstance(epoch, str | None)
-        committed = self._book.position(SessionRequest(name, committed, epoch), self._state.life)
-        session = self._book.get(name) or self._begin(name)
+        committed = self.sessions.position(SessionRequest(name, committed, epoch), self._state.life)
+        session = self.sessions.get(name) or self._begin(name)
         session.attach(consumer)
         self._live[consumer] = session
         if committed is not None and committed > session.line.acknowledged:
@@ -126,8 +126,8 @@ class SessionRouter(DispatchPolicy):
     def remove(self, consumer: Consumer) -> None:
         super().remove(consumer)
         session = self._live.pop(consumer)
-        if session in self._turn:
-            self._turn.remove(session)
+        if session in self.turn:
+            self.turn.remove(session)
         session.detach(self._state.now)
         if not session.ending:
             session.line.on_settled = None
@@ -136,13 +136,13 @@ class SessionRouter(DispatchPolicy):
     def _begin(self, name: str) -> Session:
         line = self._state.new_line(SessionSpool, durable=self._queue.durable)
         self._state.add_line(self._queue, line)
-        return self._book.begin(name, line)
+        return self.sessions.begin(name, line)
 
     # --- messages ----------------------------------------------------------------------------------------------
 
     def append(self, origin: Origin, header: bytes, body: bytes) -> None:
         """Put a message at the end: of the next session's line, or of the pool."""
-        turn = self._turn
+        turn = self.turn
         # What a session's line has is written on a full disk too, so then a publish is not to get there.
         if turn and not self._pool.ready and self._state.blocked_reason is None:
             session = turn[0]
@@ -166,7 +166,7 @@ class SessionRouter(DispatchPolicy):
         if self._pool.ready:
             self._distribute()
         if self.closed and not self._pool.ready:
-            for session in self._book:
+            for session in self.sessions:
                 self._conclude(session)
         for session in self._live.values():
             line, consumer = session.line, session.consumer
@@ -179,7 +179,7 @@ class SessionRouter(DispatchPolicy):
 
     def _distribute(self) -> None:
         """Move messages from the pool to those in turn."""
-        turn = self._turn
+        turn = self.turn
         while turn and self._pool.ready:
             round_ = [(session, session.line) for session in turn]
             room = min([session.room - line.ready - line.outstanding for session, line in round_])
@@ -217,7 +217,7 @@ class SessionRouter(DispatchPolicy):
         """Let a session take its turn, or know when it may, or when it is over."""
         if session.has_room:
             session.line.on_settled = None
-            self._turn.append(session)
+            self.turn.append(session)
         else:
             session.line.on_settled = partial(self._settled, session)
             self._settled(session)
@@ -240,8 +240,8 @@ class SessionRouter(DispatchPolicy):
         if session.ending:
             return
         session.ending = True
-        if session in self._turn:
-            self._turn.remove(session)
+        if session in self.turn:
+            self.turn.remove(session)
         line = session.line
         self._enter(session)
         line.append(self._last, end_of_session(line.next_position + 1, self._epoch), b"")
@@ -257,7 +257,7 @@ class SessionRouter(DispatchPolicy):
             self.remove(consumer)
             if channel.connection.cancel_notify:
                 self._state.notify(channel, BasicCancel(consumer.tag, True))
-        self._book.end(session)
+        self.sessions.end(session)
         self._state.drop_line(self._queue, session.line)
         self._queue.attend()
 
@@ -267,7 +267,7 @@ class SessionRouter(DispatchPolicy):
             self._state.redefine(self._queue)
         elif action == "close-session":
             name = arguments.get("session")
-            session = self._book.get(name) if isinstance(name, str) else None
+            session = self.sessions.get(name) if isinstance(name, str) else None
             if session is None:
                 raise ChannelRefusal(ReplyCode.NOT_FOUND, f"no session '{name}' in {self._queue.where}")
             self._conclude(session)
@@ -279,16 +279,16 @@ class SessionRouter(DispatchPolicy):
 
     def ring(self) -> None:
         """The broker started: whoever had a consumer then is away from now on."""
-        for session in self._book:
+        for session in self.sessions:
             if session.away_since is None and session.consumer is None:
                 session.away_since = self._state.now
         self._state.redefine(self._queue)
 
     def describe(self) -> Mapping[str, Any]:
-        return described(self._book, closed=self.closed, pool=self._pool.ready)
+        return described(self.sessions, closed=self.closed, pool=self._pool.ready)
 
     def kept(self) -> Mapping[str, Any]:
-        return {"closed": self.closed, "sessions": [session.kept() for session in self._book]}
+        return {"closed": self.closed, "sessions": [session.kept() for session in self.sessions]}
 
 
 class SessionsType:
