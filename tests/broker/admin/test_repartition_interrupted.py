@@ -63,6 +63,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are no members here to be listened to."""
     monkeypatch.setattr("lbg_broker.admin.repartition.LISTEN_S", 0.01)
     monkeypatch.setattr("lbg_broker.admin.repartition.TOLD_S", 0.0)
+    monkeypatch.setattr("lbg_broker.admin.repartition.DRAIN_LOOK_S", 0.02)
 
 
 def group_of(mode: str) -> GroupSpec:
