@@ -265,7 +265,7 @@ def test_a_wrong_password_ends_a_handshake_in_one_read_with_its_reason(broker: B
 
 
 def is_whole(said: bytes) -> bool:
-    """Whether it ends with a frame: the broker waits for the rest of one that it does not have."""
+    """True if it ends with a frame: the broker waits for the rest of one that it does not have."""
     at = len(PROTOCOL_HEADER)
     while at < len(said):
         at += 8 + int.from_bytes(said[at + 3 : at + 7], "big")

@@ -25,7 +25,7 @@ from support.exploration import example_count
 
 @pytest.fixture
 def databases(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
-    """What has been opened since: a store is the only one that may read its database."""
+    """The stores that were opened since: each is the only one that may read its database."""
     opened: list[sqlite3.Connection] = []
     connect = sqlite3.connect
 
