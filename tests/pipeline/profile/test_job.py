@@ -51,5 +51,5 @@ def test_a_journal_becomes_tables_and_pages_and_its_broken_line_is_told(
     read = Read((out / "report.html").read_text())
     assert name in read.text
     assert "script" not in read.tags()
-    assert "1 line is no record" in read.text
+    assert "1 line is not a record" in read.text
     assert any("broken lines: 1, " in line for line in outcome.lines)
