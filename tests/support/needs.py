@@ -26,6 +26,8 @@ RABBITMQ_TIMEOUT_S = 300
 """Of a test on a RabbitMQ node, which may have to start it (`support.rabbitmq.node.START_S`)."""
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 """Events of the interpreter's audit with which every process begins ("Audit events table" of Python)."""
+FONT_LISTS = {"fc-list", "system_profiler"}
+"""Programs that matplotlib starts once for each user, at its first import, to fill its cache of fonts."""
 
 _unmarked: str | None = None
 """The test that runs, if it has no mark `process`."""
@@ -84,7 +86,7 @@ def watched(item: pytest.Item) -> Iterator[None]:
 
 
 def _refuse(event: str, arguments: tuple[object, ...]) -> None:
-    if _unmarked is not None and event in STARTS:
+    if _unmarked is not None and event in STARTS and arguments[0] not in FONT_LISTS:
         raise UnmarkedProcessError(f"{_unmarked} starts {arguments[:1]} and has no mark `process`")
 
 
