@@ -233,18 +233,18 @@ def full_stamp(delivery: Delivery) -> Stamp:
 class Message:
     """One message, as a handler gets it. What is read of it is decoded when it is asked for."""
 
-    __slots__ = ("_group", "held")
+    __slots__ = ("_group", "in_flight")
 
-    def __init__(self, held: InFlight, group: str) -> None:
-        self.held = held
+    def __init__(self, in_flight: InFlight, group: str) -> None:
+        self.in_flight = in_flight
         self._group = group
 
     @property
     def id(self) -> str:
         """The same for every delivery of the same message: publisher, hash and sequence."""
-        identity = self.held.identity
+        identity = self.in_flight.identity
         if identity is None:
-            return f"{self._group}-q{self.queue}-{self.held.attachment.epoch}-{self.held.tag}"
+            return f"{self._group}-q{self.queue}-{self.in_flight.attachment.epoch}-{self.in_flight.tag}"
         return f"{identity[0]}-{identity[1]}-{identity[2]}"
 
     @property
@@ -255,44 +255,44 @@ class Message:
     @property
     def queue(self) -> int:
         """Its queue's or partition's number, from 0: `hash` mod the group's queue count."""
-        return self.held.queue
+        return self.in_flight.queue
 
     @property
     def key(self) -> str | None:
         """Header `lbg-key`: within it messages are in order. None: it has no key, and no order."""
-        return self.held.key
+        return self.in_flight.key
 
     @property
     def publisher(self) -> str | None:
         """Header `lbg-publisher`: name and incarnation of who published it; None for one that is not ours."""
-        return self.held.identity[0] if self.held.identity else None
+        return self.in_flight.identity[0] if self.in_flight.identity else None
 
     @property
     def hash(self) -> int | None:
         """The key's, from the routing key; None without an identity, that is of a publisher that is not ours."""
-        return self.held.identity[1] if self.held.identity else None
+        return self.in_flight.identity[1] if self.in_flight.identity else None
 
     @property
     def seq(self) -> int | None:
         """Header `lbg-seq`: from 0, of this publisher and hash ("Achieving Exactly-Once Message Delivery Guarantees
         with Sequence Numbers"); None without an identity."""
-        return self.held.identity[2] if self.held.identity else None
+        return self.in_flight.identity[2] if self.in_flight.identity else None
 
     @property
     def session(self) -> str | None:
         """The session that it belongs to, for ever; None in other modes."""
-        return self.held.attachment.session
+        return self.in_flight.attachment.session
 
     @property
     def sequence(self) -> int | None:
         """Its number in that session, from 1 without gaps: what an application commits with its own writes."""
-        return self.held.sequence
+        return self.in_flight.sequence
 
     @property
     def session_epoch(self) -> str | None:
         """The life of the broker in which it got that number: a broker that is restored from a backup gives the number
         to another message, in another epoch. To be committed with the number."""
-        return self.held.epoch
+        return self.in_flight.epoch
 
     @property
     def topic(self) -> str:
@@ -303,7 +303,7 @@ class Message:
     @property
     def attempt(self) -> int:
         """The number of this call, from 1; over handoffs, as far as is known."""
-        return self.held.attempts
+        return self.in_flight.attempts
 
     @property
     def redelivered(self) -> bool:
@@ -323,12 +323,12 @@ class Message:
     @property
     def content_type(self) -> str | None:
         """As its publisher said it; None when it did not."""
-        return content_type_of(self.held.delivery.header)
+        return content_type_of(self.in_flight.delivery.header)
 
     @property
     def delivery(self) -> Delivery:
         """As it came from the broker."""
-        delivery: Delivery = self.held.delivery
+        delivery: Delivery = self.in_flight.delivery
         return delivery
 
     def __repr__(self) -> str:
@@ -361,7 +361,7 @@ class Message:
         return fields
 
 
-def held_of(attachment: Attachment, delivery: Delivery, prefix: str) -> InFlight:
+def in_flight_of(attachment: Attachment, delivery: Delivery, prefix: str) -> InFlight:
     """A delivery with what lanes and positions need of it. One that no publisher of ours stamped has no identity."""
     key, publisher, seq, published_at_us = stamp_of(delivery)
     identity: Identity | None = None
@@ -369,13 +369,13 @@ def held_of(attachment: Attachment, delivery: Delivery, prefix: str) -> InFlight
         hash_ = _hash_in(delivery.routing_key, prefix)
         if hash_ is not None:
             identity = (publisher, hash_, seq)
-    held = InFlight(attachment, delivery.delivery_tag, key=key, identity=identity, delivery=delivery)
-    held.published_at_us = published_at_us or 0
-    held.redelivered = delivery.redelivered
+    in_flight = InFlight(attachment, delivery.delivery_tag, key=key, identity=identity, delivery=delivery)
+    in_flight.published_at_us = published_at_us or 0
+    in_flight.redelivered = delivery.redelivered
     if attachment.session is not None:
-        held.sequence, held.ends_session = session_stamp_of(delivery)
-        held.epoch = session_epoch_of(delivery)
-    return held
+        in_flight.sequence, in_flight.ends_session = session_stamp_of(delivery)
+        in_flight.epoch = session_epoch_of(delivery)
+    return in_flight
 
 
 @lru_cache(maxsize=4096)  # a stream repeats few routing keys: a hash and a topic

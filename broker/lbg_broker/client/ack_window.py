@@ -63,11 +63,11 @@ class AckWindow(Generic[D]):
     def delivered(self, arrivals: Iterable[D]) -> None:
         self._outstanding.extend(arrivals)
 
-    def done(self, held: D) -> None:
+    def done(self, delivery: D) -> None:
         outstanding = self._outstanding
         oldest = outstanding[0]
-        if oldest is not held and oldest != held:
-            self.scattered[held] = None
+        if oldest is not delivery and oldest != delivery:
+            self.scattered[delivery] = None
             return
         self.prefix.append(outstanding.popleft())
         if self.scattered or self._singly:
@@ -75,38 +75,40 @@ class AckWindow(Generic[D]):
 
     def all_unacked(self) -> Iterator[D]:
         """Deliveries that are not acknowledged yet, in the order they were delivered."""
-        return (held for held in chain(self.prefix, self._outstanding) if held not in self._singly)
+        return (
+            delivery for delivery in chain(self.prefix, self._outstanding) if delivery not in self._singly
+        )
 
     def forget(self, gone: Collection[D]) -> None:
         """These unacknowledged deliveries are the broker's again, or settled by other means (nack, reject), and never
         acknowledged here."""
-        self.prefix = [held for held in self.prefix if held not in gone]
-        for held in gone:
-            self.scattered.pop(held, None)
-        self._singly.update(held for held in self._outstanding if held in gone)
+        self.prefix = [delivery for delivery in self.prefix if delivery not in gone]
+        for delivery in gone:
+            self.scattered.pop(delivery, None)
+        self._singly.update(delivery for delivery in self._outstanding if delivery in gone)
         self._advance()
 
     def take_these(self, wanted: Iterable[D]) -> list[D]:
         """Of these what is done, to acknowledge singly; it counts as acked from now on."""
-        taken = [] if self._in_order else [held for held in wanted if held in self.scattered]
+        taken = [] if self._in_order else [delivery for delivery in wanted if delivery in self.scattered]
         self._acked_singly(taken)
         return taken
 
     def _acked_singly(self, taken: Iterable[D]) -> None:
-        for held in taken:
-            del self.scattered[held]
-            self._singly.add(held)
+        for delivery in taken:
+            del self.scattered[delivery]
+            self._singly.add(delivery)
 
     def _advance(self) -> None:
         """Let what is done, or not to be acknowledged any more, leave the front."""
         outstanding, scattered, singly = self._outstanding, self.scattered, self._singly
         while outstanding and (scattered or singly):
-            held = outstanding[0]
-            if held in scattered:
-                del scattered[held]
-                self.prefix.append(held)
-            elif held in singly:
-                singly.remove(held)
+            delivery = outstanding[0]
+            if delivery in scattered:
+                del scattered[delivery]
+                self.prefix.append(delivery)
+            elif delivery in singly:
+                singly.remove(delivery)
             else:
                 break
             outstanding.popleft()
@@ -124,10 +126,10 @@ class AckWindow(Generic[D]):
     def take_scattered(self, limit: int, *, is_due: Callable[[D], bool] | None = None) -> list[D]:
         """Up to `limit` deliveries to acknowledge singly, those done first; they count as acked from now on."""
         taken: list[D] = []
-        for held in () if self._in_order else self.scattered:
-            if len(taken) == limit or (is_due is not None and not is_due(held)):
+        for delivery in () if self._in_order else self.scattered:
+            if len(taken) == limit or (is_due is not None and not is_due(delivery)):
                 break
-            taken.append(held)
+            taken.append(delivery)
         self._acked_singly(taken)
         return taken
 
@@ -141,9 +143,9 @@ class AckWindow(Generic[D]):
         """The delivery that has waited for its verdict longest."""
         return self._outstanding[0] if self._outstanding else None
 
-    def is_settled_early(self, held: D) -> bool:
+    def is_settled_early(self, delivery: D) -> bool:
         """It is done, acknowledged or forgotten, and an earlier one is not."""
-        return held in self.scattered or held in self._singly
+        return delivery in self.scattered or delivery in self._singly
 
     def leave(self) -> list[D]:
         """Everything that was never acked, in order of delivery: the broker delivers it again."""

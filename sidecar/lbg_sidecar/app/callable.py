@@ -86,9 +86,9 @@ class _CoroutineChannel:
 
     def abort(self, messages: Collection[Message]) -> None:
         for message in messages:
-            task = self._running.get(message.held)
-            if task is not None and message.held not in self._aborted:
-                self._aborted.add(message.held)
+            task = self._running.get(message.in_flight)
+            if task is not None and message.in_flight not in self._aborted:
+                self._aborted.add(message.in_flight)
                 task.cancel()
 
     async def stop(self, grace_s: float) -> None:
@@ -131,12 +131,12 @@ class _CoroutineChannel:
                 await asyncio.sleep(0)
 
     async def _call(self, message: Message, task: asyncio.Task[None]) -> Verdict:
-        held = message.held
-        self._running[held] = task
+        in_flight = message.in_flight
+        self._running[in_flight] = task
         try:
             return _verdict_of(await self._handler(message))
         except asyncio.CancelledError as error:
-            if held in self._aborted and not self._stopping:
+            if in_flight in self._aborted and not self._stopping:
                 task.uncancel()
                 return INTERRUPTED
             if self._stopping:
@@ -145,8 +145,8 @@ class _CoroutineChannel:
         except Exception as error:
             return _failure(error)
         finally:
-            del self._running[held]
-            self._aborted.discard(held)
+            del self._running[in_flight]
+            self._aborted.discard(in_flight)
 
 
 class _ThreadChannel:

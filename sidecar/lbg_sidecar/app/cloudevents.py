@@ -26,8 +26,8 @@ from lbg_sidecar.message import BAGGAGE, PARENT, STATE, Message, is_only_stamped
 
 def message_json(message: Message) -> str:
     """`message.as_json()` as text, without a line break."""
-    held = message.held
-    identity, delivery = held.identity, message.delivery
+    in_flight = message.in_flight
+    identity, delivery = in_flight.identity, message.delivery
     if identity is None or not is_only_stamped(delivery.header):
         return json.dumps(message.as_json(), separators=(",", ":"))
     try:
@@ -37,15 +37,15 @@ def message_json(message: Message) -> str:
     publisher, hash_, seq = identity
     who = _quoted(publisher)
     key, key_header = "null", ""
-    if held.key is not None:
-        key = _quoted(held.key)
+    if in_flight.key is not None:
+        key = _quoted(in_flight.key)
         key_header = f'"{HEADER_KEY}":{key},'
     redelivered = "true" if delivery.redelivered else "false"
     return (
         f'{{"id":{_quoted(message.id)},"group":{_quoted(message.group)},"queue":{message.queue},"hash":{hash_},'
-        f'"key":{key},"publisher":{who},"seq":{seq},"topic":{_quoted(message.topic)},"attempt":{held.attempts},'
+        f'"key":{key},"publisher":{who},"seq":{seq},"topic":{_quoted(message.topic)},"attempt":{in_flight.attempts},'
         f'"redelivered":{redelivered},"headers":{{{key_header}"{HEADER_PUBLISHER}":{who},"{HEADER_SEQ}":{seq},'
-        f'"{HEADER_TS}":{held.published_at_us}}},"data":{_quoted(data)}}}'
+        f'"{HEADER_TS}":{in_flight.published_at_us}}},"data":{_quoted(data)}}}'
     )
 
 
@@ -71,7 +71,7 @@ _WORTH_DECODING = re.compile(rb"cloudEvents[:_]|trace(?:parent|state)|baggage").
 
 def attributes(message: Message) -> dict[str, str]:
     """The context attributes, as text; `datacontenttype` is not among them."""
-    held = message.held
+    in_flight = message.in_flight
     name = message.id
     found = {
         "specversion": "1.0",
@@ -80,24 +80,24 @@ def attributes(message: Message) -> dict[str, str]:
         "type": EVENT_TYPE,
         "lbgid": name,
         "lbgqueue": str(message.queue),
-        "lbgattempt": str(held.attempts),
+        "lbgattempt": str(in_flight.attempts),
     }
-    if 0 < held.published_at_us < _TIME_ENDS_US:
-        found["time"] = _time(held.published_at_us)
+    if 0 < in_flight.published_at_us < _TIME_ENDS_US:
+        found["time"] = _time(in_flight.published_at_us)
     if topic := message.topic:
         found["subject"] = topic
-    if held.key:
-        found["partitionkey"] = held.key
-    identity = held.identity
+    if in_flight.key:
+        found["partitionkey"] = in_flight.key
+    identity = in_flight.identity
     if identity is not None:
         found["lbgpublisher"] = identity[0]
         found["lbghash"] = str(identity[1])
         found["sequence"] = str(identity[2]).zfill(SEQUENCE_DIGITS)
-    if held.sequence is not None:
+    if in_flight.sequence is not None:
         found["lbgsession"] = str(message.session)
-        found["lbgsequence"] = str(held.sequence)
-        if held.epoch is not None:
-            found["lbgepoch"] = held.epoch
+        found["lbgsequence"] = str(in_flight.sequence)
+        if in_flight.epoch is not None:
+            found["lbgepoch"] = in_flight.epoch
     if not _WORTH_DECODING(message.delivery.header):
         return found
     headers = message.delivery.headers
@@ -140,9 +140,9 @@ def batch_item(message: Message) -> str:
 def _stamped(message: Message) -> str:
     """`attributes` of a message with the stamp alone, as JSON: a third of the time of a dict that is dumped
     (tests/sidecar/app/test_cloudevents.py holds both to the same)."""
-    held = message.held
+    in_flight = message.in_flight
     name = _quoted(message.id)
-    at_us, topic, key, identity = held.published_at_us, message.topic, held.key, held.identity
+    at_us, topic, key, identity = in_flight.published_at_us, message.topic, in_flight.key, in_flight.identity
     time = f',"time":"{_time(at_us)}"' if 0 < at_us < _TIME_ENDS_US else ""
     subject = f',"subject":{_quoted(topic)}' if topic else ""
     partition = f',"partitionkey":{_quoted(key)}' if key else ""
@@ -152,13 +152,13 @@ def _stamped(message: Message) -> str:
         sequence = str(seq).zfill(SEQUENCE_DIGITS)
         stream = f',"lbgpublisher":{_quoted(publisher)},"lbghash":"{hash_}","sequence":"{sequence}"'
     session = ""
-    if held.sequence is not None:
-        session = f',"lbgsession":{_quoted(str(message.session))},"lbgsequence":"{held.sequence}"'
-        if held.epoch is not None:
-            session += f',"lbgepoch":{_quoted(held.epoch)}'
+    if in_flight.sequence is not None:
+        session = f',"lbgsession":{_quoted(str(message.session))},"lbgsequence":"{in_flight.sequence}"'
+        if in_flight.epoch is not None:
+            session += f',"lbgepoch":{_quoted(in_flight.epoch)}'
     return (
         f'"specversion":"1.0","id":{name},"source":{_quoted(_source(message.group))},"type":"{EVENT_TYPE}",'
-        f'"lbgid":{name},"lbgqueue":"{message.queue}","lbgattempt":"{held.attempts}"'
+        f'"lbgid":{name},"lbgqueue":"{message.queue}","lbgattempt":"{in_flight.attempts}"'
         f"{time}{subject}{partition}{stream}{session}"
     )
 

@@ -214,8 +214,8 @@ class CommandChannel:
                 self._draining = asyncio.get_running_loop().create_task(self._drain(stdin))
 
     def abort(self, messages: Collection[Message]) -> None:
-        running = {message.held for message in self._running.values()}
-        if any(message.held in running for message in messages):
+        running = {message.in_flight for message in self._running.values()}
+        if any(message.in_flight in running for message in messages):
             self._kill()
 
     def withdraw(self, messages: Collection[Message], *, taken: bool) -> None:

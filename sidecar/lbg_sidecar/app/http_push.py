@@ -177,10 +177,10 @@ class BatchBuffer:
         messages, self._messages, self._bytes = self._messages, [], 0
         return messages
 
-    def remove(self, held: InFlight) -> Message | None:
+    def remove(self, in_flight: InFlight) -> Message | None:
         """It is not to be sent after all; None if it is not here."""
         for message in self._messages:
-            if message.held is held:
+            if message.in_flight is in_flight:
                 self._messages.remove(message)
                 self._bytes -= len(message.delivery.body)
                 return message
@@ -248,11 +248,11 @@ class BatchChannel:
         loop = asyncio.get_running_loop()
         touched = set()
         for message in messages:
-            request = self._request_of.get(message.held)
+            request = self._request_of.get(message.in_flight)
             if request is not None:
-                request.aborted.add(message.held)
+                request.aborted.add(message.in_flight)
                 touched.add(request)
-            elif (gathered := self._batch.remove(message.held)) is not None:
+            elif (gathered := self._batch.remove(message.in_flight)) is not None:
                 loop.call_soon(self._end_interrupted, gathered)
         for request in touched:
             assert request.task is not None
@@ -265,12 +265,12 @@ class BatchChannel:
         """Gives back what is gathered for a request and has not begun. A request that holds others' messages is not
         closed: they would be processed twice for it."""
         for message in messages:
-            request = self._request_of.get(message.held)
+            request = self._request_of.get(message.in_flight)
             if request is None:
-                if self._batch.remove(message.held) is not None:
+                if self._batch.remove(message.in_flight) is not None:
                     self._end_interrupted(message)
             elif taken:
-                request.aborted.add(message.held)
+                request.aborted.add(message.in_flight)
                 if len(request.aborted) == len(request.messages) and request.task is not None:
                     request.task.cancel()
 
@@ -342,7 +342,7 @@ class BatchChannel:
         request = _Request(messages)
         self._requests.add(request)
         for message in messages:
-            self._request_of[message.held] = request
+            self._request_of[message.in_flight] = request
         request.task = asyncio.get_running_loop().create_task(self._ask(messages))
         request.task.add_done_callback(lambda task: self._over(request, task))
 
@@ -357,7 +357,7 @@ class BatchChannel:
         except Unreachable as error:
             health.unreachable(str(error))
             return BatchVerdicts(retry(f"the application cannot be reached: {error}"))
-        except Exception as error:  # a bug: its messages must not be held for ever
+        except Exception as error:  # a bug: its messages must not stay in flight for ever
             log.exception("a batch could not be sent")
             return BatchVerdicts(retry(f"the sidecar could not send it: {type(error).__name__}: {error}"))
         health.answered()
@@ -371,7 +371,7 @@ class BatchChannel:
         if request.limit is not None:
             request.limit.cancel()
         for message in request.messages:
-            del self._request_of[message.held]
+            del self._request_of[message.in_flight]
         calls = self._calls
         if calls is None:
             return
@@ -379,7 +379,7 @@ class BatchChannel:
         verdicts = closed if task.cancelled() else task.result()
         names = _names(request.messages, verdicts) if verdicts.named else itertools.repeat("")
         for message, name in zip(request.messages, names, strict=False):
-            calls.end(message, INTERRUPTED if message.held in request.aborted else verdicts.of(name))
+            calls.end(message, INTERRUPTED if message.in_flight in request.aborted else verdicts.of(name))
         self.wake()
 
 

@@ -83,8 +83,8 @@ class StreamConnection:
 
     def cancel(self, messages: Collection[Message], *, must_confirm: bool = True) -> None:
         """Ask the application to stop these; if it `must_confirm`, the connection ends when it does not in time."""
-        meant = {message.held for message in messages}
-        numbers = self.conversation.cancel(lambda message: message.held in meant)
+        meant = {message.in_flight for message in messages}
+        numbers = self.conversation.cancel(lambda message: message.in_flight in meant)
         if numbers:
             self._to_cancel += numbers
             if must_confirm:

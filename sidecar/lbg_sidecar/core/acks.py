@@ -130,13 +130,13 @@ class AckScheduler:
             self._effects.append(Ack(attachment, done[-1].tag))
         done_before = now - SINGLE_ACK_AFTER_S
         singly = ack_window.take_scattered(
-            singly_max, is_due=lambda held: (held.finished_at or 0.0) <= done_before
+            singly_max, is_due=lambda in_flight: (in_flight.finished_at or 0.0) <= done_before
         )
         self._sent(attachment, done, singly, now)
 
     def _sent(self, attachment: Attachment, done: list[InFlight], singly: list[InFlight], now: float) -> None:
-        for held in singly:
-            self._effects.append(Ack(attachment, held.tag, multiple=False))
+        for in_flight in singly:
+            self._effects.append(Ack(attachment, in_flight.tag, multiple=False))
         if not done and not singly:
             return
         attachment.acked_at = now

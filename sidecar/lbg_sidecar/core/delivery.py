@@ -122,7 +122,7 @@ class InFlight:
         return self.is_taken or self.attachment.closed
 
     def __repr__(self) -> str:
-        return f"Held(q{self.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"
+        return f"InFlight(q{self.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"
 
 
 class Attachment:
@@ -365,22 +365,22 @@ class SessionPosition:
         """True if a number of this epoch can be compared with ours. Numbers without an epoch are all of one."""
         return epoch is None or self.epoch is None or epoch == self.epoch
 
-    def covers(self, held: InFlight) -> bool:
+    def covers(self, in_flight: InFlight) -> bool:
         return (
-            held.sequence is not None
-            and not held.ends_session
+            in_flight.sequence is not None
+            and not in_flight.ends_session
             and self.committed is not None
-            and self._is_of(held.epoch)
-            and held.sequence <= self.committed
+            and self._is_of(in_flight.epoch)
+            and in_flight.sequence <= self.committed
         )
 
-    def done(self, held: InFlight) -> None:
+    def done(self, in_flight: InFlight) -> None:
         """This one and all before it are processed."""
-        sequence = held.sequence
-        if sequence is None or (self._is_of(held.epoch) and sequence <= (self.committed or 0)):
+        sequence = in_flight.sequence
+        if sequence is None or (self._is_of(in_flight.epoch) and sequence <= (self.committed or 0)):
             return
-        self.committed, self.epoch = sequence, held.epoch
-        self.is_over = held.ends_session
+        self.committed, self.epoch = sequence, in_flight.epoch
+        self.is_over = in_flight.ends_session
         if self.write is not None and not self._is_set_by_app:
             self.write(sequence, epoch=self.epoch, is_over=self.is_over)
 

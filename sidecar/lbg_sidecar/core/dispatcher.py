@@ -46,13 +46,13 @@ def poisoned_messages(attachment: Attachment, now: float) -> list[PoisonedMessag
     """Those that this attachment holds, the oldest first, at most `LISTED_MAX` of them."""
     return [
         PoisonedMessage(
-            key=held.key,
-            id="-".join(map(str, held.identity)) if held.identity is not None else None,
-            attempts=held.attempts,
+            key=in_flight.key,
+            id="-".join(map(str, in_flight.identity)) if in_flight.identity is not None else None,
+            attempts=in_flight.attempts,
             since_s=now - since,
-            reason=held.reason[:REASON_MAX_CHARS],
+            reason=in_flight.reason[:REASON_MAX_CHARS],
         )
-        for held, since in itertools.islice(attachment.poisoned.items(), LISTED_MAX)
+        for in_flight, since in itertools.islice(attachment.poisoned.items(), LISTED_MAX)
     ]
 
 
@@ -147,12 +147,14 @@ class Dispatcher:
             return
         by_key = self.rules.order is Order.KEY
         number = self._deliveries
-        for held in arrivals:
-            held.received_at = now
-            held.number = number
+        for in_flight in arrivals:
+            in_flight.received_at = now
+            in_flight.number = number
             number += 1
             # A message without a key is its own lane, so that its duplicate waits for it.
-            held.lane = (held.key if held.key is not None else held.identity) if by_key else ""
+            in_flight.lane = (
+                (in_flight.key if in_flight.key is not None else in_flight.identity) if by_key else ""
+            )
         self._deliveries = number
         attachment.delivered += len(arrivals)
         self.counts.delivered += len(arrivals)
@@ -163,25 +165,25 @@ class Dispatcher:
         """The next call to make. What was processed before is dropped here, on its turn."""
         lanes = self.lanes
         while not self.fenced:
-            held = lanes.take()
-            if held is None:
+            in_flight = lanes.take()
+            if in_flight is None:
                 return None
-            identity = held.identity
-            if (without_call := self._outcome_without_call(held)) is not None:
-                self._settle(held, without_call)
-                lanes.finish(held)
-                self.repeats_in.append(held.attachment)
+            identity = in_flight.identity
+            if (without_call := self._outcome_without_call(in_flight)) is not None:
+                self._settle(in_flight, without_call)
+                lanes.finish(in_flight)
+                self.repeats_in.append(in_flight.attachment)
                 continue
-            if not held.calls and identity is not None:
-                held.earlier = self.processed.attempts(identity)
-            held.calls += 1
-            held.started_at = now
-            if held.first_started_at is None:
-                held.first_started_at = now
-            self.running[held] = None
+            if not in_flight.calls and identity is not None:
+                in_flight.earlier = self.processed.attempts(identity)
+            in_flight.calls += 1
+            in_flight.started_at = now
+            if in_flight.first_started_at is None:
+                in_flight.first_started_at = now
+            self.running[in_flight] = None
             if self.limit is not None:
-                self.limit.began(held)
-            return held
+                self.limit.began(in_flight)
+            return in_flight
         return None
 
     def expect_move(self, is_expected: bool) -> None:
@@ -190,94 +192,98 @@ class Dispatcher:
             self.limit.expects_move = is_expected
             self.lanes.concurrency = self.limit.size
 
-    def _outcome_without_call(self, held: InFlight) -> Outcome | None:
+    def _outcome_without_call(self, in_flight: InFlight) -> Outcome | None:
         """Of what the application is not to be given."""
-        identity, session = held.identity, self.session
+        identity, session = in_flight.identity, self.session
         if (identity is not None and (identity in self.processed or identity in self._awaiting)) or (
-            session is not None and session.covers(held)
+            session is not None and session.covers(in_flight)
         ):
             self.counts.repeats_dropped += 1
             return Outcome.REPEAT
-        return Outcome.END if held.ends_session else None
+        return Outcome.END if in_flight.ends_session else None
 
-    def end(self, held: InFlight, verdict: Verdict, now: float) -> NextCall:
+    def end(self, in_flight: InFlight, verdict: Verdict, now: float) -> NextCall:
         """A call that was taken has ended; report each exactly once, aborted ones too."""
-        del self.running[held]
-        held.finished_at = now
-        self._durations.append(now - held.started_at)
+        del self.running[in_flight]
+        in_flight.finished_at = now
+        self._durations.append(now - in_flight.started_at)
         kind = verdict.kind
         limit = self.limit
         if limit is not None:
             if kind is Kind.INTERRUPTED:
-                limit.dropped(held)
+                limit.dropped(in_flight)
             else:
-                limit.ended(held, now - held.started_at, now)
+                limit.ended(in_flight, now - in_flight.started_at, now)
             self.lanes.concurrency = limit.size
         if kind is Kind.ACK:
-            return self._acked(held)
-        if held.is_over:
+            return self._acked(in_flight)
+        if in_flight.is_over:
             self.counts.aborted += 1
-            self.lanes.finish(held)
+            self.lanes.finish(in_flight)
             return NextCall.NOTHING
         if kind is Kind.DROP:
-            return self._refused(held, verdict.reason)
+            return self._refused(in_flight, verdict.reason)
         reason, after_s = verdict.reason, verdict.after_s
         if kind is Kind.INTERRUPTED:
-            if held.abort_reason is None:  # it fell with another's abort: not this message's failure
-                held.calls -= 1
-                if held.is_recalled:
-                    return self._given_back(held)
-                self.lanes.delay(held, now)
+            if in_flight.abort_reason is None:  # it fell with another's abort: not this message's failure
+                in_flight.calls -= 1
+                if in_flight.is_recalled:
+                    return self._given_back(in_flight)
+                self.lanes.delay(in_flight, now)
                 self.lanes.wake(now)
                 return NextCall.NOTHING
-            reason, held.abort_reason = held.abort_reason, None
+            reason, in_flight.abort_reason = in_flight.abort_reason, None
         self.counts.retried += 1
-        if held.identity is not None:
+        if in_flight.identity is not None:
             # The former consumer's report of its attempts may arrive after our first attempt.
-            held.earlier = max(held.earlier, self.processed.take_reported_attempts(held.identity))
-        is_exhausted = held.attempts >= self.rules.max_attempts
+            in_flight.earlier = max(
+                in_flight.earlier, self.processed.take_reported_attempts(in_flight.identity)
+            )
+        is_exhausted = in_flight.attempts >= self.rules.max_attempts
         if is_exhausted and self.rules.when_exhausted is WhenExhausted.DEAD_LETTER:
             return self._refused(
-                held, f"gave up after {held.attempts} attempts: {reason or 'no reason given'}"
+                in_flight, f"gave up after {in_flight.attempts} attempts: {reason or 'no reason given'}"
             )
-        held.reason = reason
-        if held.identity is not None:
-            self.processed.failed(held.identity, held.attempts)
-        if held.is_recalled:
-            return self._given_back(held)
-        self.lanes.delay(held, now + self._wait_s(held, after_s, is_exhausted=is_exhausted))
-        poisoned = held.attachment.poisoned
-        if not is_exhausted or held in poisoned:
+        in_flight.reason = reason
+        if in_flight.identity is not None:
+            self.processed.failed(in_flight.identity, in_flight.attempts)
+        if in_flight.is_recalled:
+            return self._given_back(in_flight)
+        self.lanes.delay(in_flight, now + self._wait_s(in_flight, after_s, is_exhausted=is_exhausted))
+        poisoned = in_flight.attachment.poisoned
+        if not is_exhausted or in_flight in poisoned:
             return NextCall.NOTHING
-        poisoned[held] = now
+        poisoned[in_flight] = now
         self.counts.poisoned += 1
         return NextCall.WARN
 
-    def _given_back(self, held: InFlight) -> NextCall:
+    def _given_back(self, in_flight: InFlight) -> NextCall:
         """A call that has ended and is to be made again is another member's to make."""
-        self.lanes.finish(held)
-        self._release(held.attachment, [held])
+        self.lanes.finish(in_flight)
+        self._release(in_flight.attachment, [in_flight])
         return NextCall.GIVE_BACK
 
     def _release(self, attachment: Attachment, released: list[InFlight]) -> None:
         """They are the broker's again; this member has counted no verdict of them."""
         attachment.ack_window.forget(frozenset(released))
-        for held in released:
-            if held.outcome is None:
-                held.outcome = Outcome.RELEASED
-            attachment.poisoned.pop(held, None)
+        for in_flight in released:
+            if in_flight.outcome is None:
+                in_flight.outcome = Outcome.RELEASED
+            attachment.poisoned.pop(in_flight, None)
 
     def recall(self, attachment: Attachment, tags: Collection[int]) -> tuple[list[InFlight], list[InFlight]]:
         """The broker wants these deliveries back. Returns those that were not begun, which are forgotten here, and
         those that are at work or done, which are to be settled as soon as they can be."""
         idle: list[InFlight] = []
         others: list[InFlight] = []
-        for held in _of_tags(attachment, tags):
-            (others if self._is_at_work(held) or held.outcome is not None else idle).append(held)
+        for in_flight in _of_tags(attachment, tags):
+            (others if self._is_at_work(in_flight) or in_flight.outcome is not None else idle).append(
+                in_flight
+            )
         self.lanes.withdraw(attachment, frozenset(idle))
         self._release(attachment, idle)
-        for held in others:
-            held.is_recalled = True
+        for in_flight in others:
+            in_flight.is_recalled = True
         self.counts.given_back += len(idle)
         return idle, others
 
@@ -287,86 +293,92 @@ class Dispatcher:
         """The broker has given these deliveries to another consumer. Returns all that were not acknowledged, and those
         of them that are at work."""
         gone = _of_tags(attachment, tags)
-        at_work = [held for held in gone if self._is_at_work(held)]
-        idle = frozenset(held for held in gone if held not in at_work and held.outcome is None)
+        at_work = [in_flight for in_flight in gone if self._is_at_work(in_flight)]
+        idle = frozenset(
+            in_flight for in_flight in gone if in_flight not in at_work and in_flight.outcome is None
+        )
         self.lanes.withdraw(attachment, idle)
         self._release(attachment, gone)
-        for held in gone:
-            held.is_taken = True
-            if held in attachment.parked:
-                self.lanes.unpark(held)
-            if held in attachment.unconfirmed:
-                del attachment.unconfirmed[held]
-                if held.identity is not None:
-                    del self._awaiting[held.identity]
+        for in_flight in gone:
+            in_flight.is_taken = True
+            if in_flight in attachment.parked:
+                self.lanes.unpark(in_flight)
+            if in_flight in attachment.unconfirmed:
+                del attachment.unconfirmed[in_flight]
+                if in_flight.identity is not None:
+                    del self._awaiting[in_flight.identity]
         self.counts.taken += len(at_work)
         return gone, at_work
 
-    def _is_at_work(self, held: InFlight) -> bool:
+    def _is_at_work(self, in_flight: InFlight) -> bool:
         """Inside the application, or on its way to a confirm."""
-        attachment = held.attachment
-        return held in attachment.running or held in attachment.parked or held in attachment.unconfirmed
+        attachment = in_flight.attachment
+        return (
+            in_flight in attachment.running
+            or in_flight in attachment.parked
+            or in_flight in attachment.unconfirmed
+        )
 
-    def _wait_s(self, held: InFlight, requested_s: float | None, *, is_exhausted: bool) -> float:
+    def _wait_s(self, in_flight: InFlight, requested_s: float | None, *, is_exhausted: bool) -> float:
         """The wait that the application asks for, else one by the number of attempts. A poisoned message waits for the
         longest at least: an application that says "in a second" each time would be asked each second for ever."""
         backoff = self.rules.backoff
         if is_exhausted:
             return max(requested_s or 0.0, backoff.longest_s(self._uniform))
-        return requested_s if requested_s is not None else backoff.delay_s(held.attempts, self._uniform)
+        return requested_s if requested_s is not None else backoff.delay_s(in_flight.attempts, self._uniform)
 
-    def _acked(self, held: InFlight) -> NextCall:
-        attachment = held.attachment
-        if held.is_over:
+    def _acked(self, in_flight: InFlight) -> NextCall:
+        attachment = in_flight.attachment
+        if in_flight.is_over:
             # It was processed, though it can no longer be acknowledged: it is dropped when it comes again.
-            if held.identity is not None and not self.rules.republish:
-                self.processed.add(held.identity)
+            if in_flight.identity is not None and not self.rules.republish:
+                self.processed.add(in_flight.identity)
                 if self.session is not None:
-                    self.session.done(held)
-            self.lanes.finish(held)
+                    self.session.done(in_flight)
+            self.lanes.finish(in_flight)
             return NextCall.NOTHING
         if not self.rules.republish:
-            self._settle(held, Outcome.ACK)
-            self.lanes.finish(held)
+            self._settle(in_flight, Outcome.ACK)
+            self.lanes.finish(in_flight)
             return NextCall.NOTHING
-        attachment.unconfirmed[held] = None
-        if held.identity is not None:
-            self._awaiting[held.identity] = None
-        self.lanes.finish(held)
+        attachment.unconfirmed[in_flight] = None
+        if in_flight.identity is not None:
+            self._awaiting[in_flight.identity] = None
+        self.lanes.finish(in_flight)
         return NextCall.REPUBLISH
 
-    def _refused(self, held: InFlight, reason: str) -> NextCall:
-        held.reason = reason
-        self.lanes.park(held)
+    def _refused(self, in_flight: InFlight, reason: str) -> NextCall:
+        in_flight.reason = reason
+        self.lanes.park(in_flight)
         return NextCall.DEAD_LETTER
 
-    def confirmed(self, held: InFlight, action: NextCall) -> None:
+    def confirmed(self, in_flight: InFlight, action: NextCall) -> None:
         """The broker has the dead letter, or the republished message: now it may be acked here."""
-        attachment = held.attachment
-        if held.is_over:
+        attachment = in_flight.attachment
+        if in_flight.is_over:
             return
         if action is NextCall.DEAD_LETTER:
-            self._settle(held, Outcome.DEAD)
-            self.lanes.unpark(held)
+            self._settle(in_flight, Outcome.DEAD)
+            self.lanes.unpark(in_flight)
         else:
-            del attachment.unconfirmed[held]
-            if held.identity is not None:
-                del self._awaiting[held.identity]
-            self._settle(held, Outcome.ACK)
+            del attachment.unconfirmed[in_flight]
+            if in_flight.identity is not None:
+                del self._awaiting[in_flight.identity]
+            self._settle(in_flight, Outcome.ACK)
 
-    def _settle(self, held: InFlight, outcome: Outcome) -> None:
-        held.outcome = outcome
+    def _settle(self, in_flight: InFlight, outcome: Outcome) -> None:
+        in_flight.outcome = outcome
         if outcome is Outcome.ACK:
             self.counts.acked += 1
         elif outcome is Outcome.DEAD:
             self.counts.dead_lettered += 1
-        if held.identity is not None and outcome is not Outcome.REPEAT:
-            self.processed.add(held.identity)
-        attachment = held.attachment
+        if in_flight.identity is not None and outcome is not Outcome.REPEAT:
+            self.processed.add(in_flight.identity)
+        attachment = in_flight.attachment
         if attachment.poisoned:
-            attachment.poisoned.pop(held, None)
+            attachment.poisoned.pop(in_flight, None)
         ack_window = attachment.ack_window
-        ack_window.done(held)
+        ack_window.done(in_flight)
         if self.session is not None and ack_window.prefix:
             self.session.done(ack_window.prefix[-1])
 
@@ -374,26 +386,26 @@ class Dispatcher:
         """Forget an attachment whose channel is going: (calls to abort, everything that was never acked)."""
         running = self.lanes.close(attachment)
         attachment.poisoned.clear()
-        for held in attachment.unconfirmed:
-            if held.identity is not None:
-                del self._awaiting[held.identity]
+        for in_flight in attachment.unconfirmed:
+            if in_flight.identity is not None:
+                del self._awaiting[in_flight.identity]
         rest = attachment.ack_window.leave()
-        for held in rest:
-            if held.outcome is None:
-                held.outcome = Outcome.RELEASED
+        for in_flight in rest:
+            if in_flight.outcome is None:
+                in_flight.outcome = Outcome.RELEASED
         return running, rest
 
     def overdue(self, now: float) -> list[InFlight]:
         """Calls that have run longer than the limit and are not being aborted yet; they are marked as timed out."""
         late = []
         started_before = now - self.rules.call_timeout_s
-        for held in self.running:  # in order of start
-            if held.started_at > started_before:
+        for in_flight in self.running:  # in order of start
+            if in_flight.started_at > started_before:
                 break
-            if held.abort_reason is None and not held.is_over:
-                held.abort_reason = f"no verdict within {self.rules.call_timeout_s:g} s"
+            if in_flight.abort_reason is None and not in_flight.is_over:
+                in_flight.abort_reason = f"no verdict within {self.rules.call_timeout_s:g} s"
                 self.counts.timed_out += 1
-                late.append(held)
+                late.append(in_flight)
         return late
 
     def service_time_s(self) -> float | None:
@@ -405,4 +417,4 @@ class Dispatcher:
 
 def _of_tags(attachment: Attachment, tags: Collection[int]) -> list[InFlight]:
     tag_set = frozenset(tags)
-    return [held for held in attachment.ack_window.all_unacked() if held.tag in tag_set]
+    return [in_flight for in_flight in attachment.ack_window.all_unacked() if in_flight.tag in tag_set]

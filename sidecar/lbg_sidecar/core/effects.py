@@ -94,14 +94,14 @@ class CountReady:
 class DeadLetter:
     """Publish it to the dead letters, and report `confirmed` when the broker has it."""
 
-    held: InFlight
+    in_flight: InFlight
 
 
 @dataclass(frozen=True, slots=True)
 class Republish:
     """Publish it for the validator, in the order of these effects, and report `confirmed` when the broker has it."""
 
-    held: InFlight
+    in_flight: InFlight
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ class Reconnect:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Nothing is held any more: close the connections and end."""
+    """Nothing is in flight any more: close the connections and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoodDown:
-    """Nothing is held any more: close the connections, and join again when the application is ready."""
+    """Nothing is in flight any more: close the connections, and join again when the application is ready."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class MessageHandler:
             return
         if message.done:
             if message.queues != count:
-                # Nothing is held or on its way now, so that coming back to other queues costs nothing.
+                # Nothing is in flight now, so joining again with other queues repeats nothing.
                 self._effects.append(Reconnect(f"the group has {message.queues} queues, and had {count}"))
             return
         for queue in range(count):

@@ -26,24 +26,24 @@ class Lanes:
         self._lingering: dict[tuple[int, Hashable], list[InFlight]] = {}
 
     def admit(self, attachment: Attachment, arrivals: Iterable[InFlight]) -> None:
-        """Queue deliveries in the order they came. `held.lane` None runs free of any order."""
+        """Queue deliveries in the order they came. A delivery with lane None is in no order."""
         if attachment.closed:
             return
         lanes = attachment.lanes
         ready = attachment.shelved if attachment.paused else attachment.ready
-        for held in arrivals:
-            lane = held.lane
+        for in_flight in arrivals:
+            lane = in_flight.lane
             if lane is None:
-                ready.append(held)
+                ready.append(in_flight)
             elif lane not in lanes:
                 lanes[lane] = None
-                ready.append(held)
+                ready.append(in_flight)
             else:
                 waiting = lanes[lane]
                 if waiting is None:
-                    lanes[lane] = deque((held,))
+                    lanes[lane] = deque((in_flight,))
                 else:
-                    waiting.append(held)
+                    waiting.append(in_flight)
         self._list(attachment)
 
     def take(self) -> InFlight | None:
@@ -57,17 +57,17 @@ class Lanes:
                 attachment.listed = False
                 continue
             rota.rotate(-1)
-            held = ready.popleft()
-            if self._lingering and held.lane is not None:
-                shelf = self._lingering.get((attachment.queue, held.lane))
+            in_flight = ready.popleft()
+            if self._lingering and in_flight.lane is not None:
+                shelf = self._lingering.get((attachment.queue, in_flight.lane))
                 if shelf is not None:
-                    shelf.append(held)
+                    shelf.append(in_flight)
                     continue
-            attachment.running[held] = None
-            if held.tag > attachment.highest:
-                attachment.highest = held.tag
+            attachment.running[in_flight] = None
+            if in_flight.tag > attachment.highest:
+                attachment.highest = in_flight.tag
             self.running += 1
-            return held
+            return in_flight
         return None
 
     @property
@@ -75,28 +75,28 @@ class Lanes:
         """True if `take` would probably give something."""
         return bool(self._rota) and self.running < self.concurrency
 
-    def finish(self, held: InFlight) -> None:
+    def finish(self, in_flight: InFlight) -> None:
         """The call ended and the message is done with: its lane goes on."""
-        self._leave(held)
-        self._advance(held)
+        self._leave(in_flight)
+        self._advance(in_flight)
 
-    def delay(self, held: InFlight, due: float) -> None:
+    def delay(self, in_flight: InFlight, due: float) -> None:
         """The call ended and is to be made again at `due`; the lane waits until then."""
-        self._leave(held)
-        if not held.attachment.closed:
+        self._leave(in_flight)
+        if not in_flight.attachment.closed:
             self._delays += 1
-            heapq.heappush(self._delayed, (due, self._delays, held))
+            heapq.heappush(self._delayed, (due, self._delays, in_flight))
 
-    def park(self, held: InFlight) -> None:
+    def park(self, in_flight: InFlight) -> None:
         """The call ended; the lane waits until `unpark`. Frees the slot."""
-        self._leave(held)
-        if not held.attachment.closed:
-            held.attachment.parked[held] = None
+        self._leave(in_flight)
+        if not in_flight.attachment.closed:
+            in_flight.attachment.parked[in_flight] = None
 
-    def unpark(self, held: InFlight) -> None:
-        if not held.attachment.closed:
-            del held.attachment.parked[held]
-            self._advance(held)
+    def unpark(self, in_flight: InFlight) -> None:
+        if not in_flight.attachment.closed:
+            del in_flight.attachment.parked[in_flight]
+            self._advance(in_flight)
 
     def pause(self, attachment: Attachment) -> None:
         """Start nothing newer than what was started already; what is older may still start.
@@ -107,8 +107,8 @@ class Lanes:
         attachment.paused = True
         attachment.limit = attachment.highest
         ready, attachment.ready = attachment.ready, deque()
-        for held in ready:
-            self._make_ready(held)
+        for in_flight in ready:
+            self._make_ready(in_flight)
 
     def hold(self, attachment: Attachment) -> None:
         """Start nothing until `resume`."""
@@ -131,9 +131,9 @@ class Lanes:
         """Forget what this attachment holds. Returns the calls that still run: abort them, then report their end."""
         attachment.closed = True
         running = list(attachment.running)
-        for held in running:
-            if held.lane is not None:
-                self._lingering.setdefault((attachment.queue, held.lane), [])
+        for in_flight in running:
+            if in_flight.lane is not None:
+                self._lingering.setdefault((attachment.queue, in_flight.lane), [])
         attachment.ready.clear()
         attachment.shelved.clear()
         attachment.lanes.clear()
@@ -142,28 +142,28 @@ class Lanes:
     def withdraw(self, attachment: Attachment, gone: Collection[InFlight]) -> None:
         """Forget messages of an open attachment of which no call runs and nothing is parked. What waited behind them,
         and is not among them, goes on."""
-        heads = [held for held in (*attachment.ready, *attachment.shelved) if held in gone]
-        attachment.ready = deque(held for held in attachment.ready if held not in gone)
-        attachment.shelved = deque(held for held in attachment.shelved if held not in gone)
-        heads += [held for _, _, held in self._delayed if held in gone]
+        heads = [in_flight for in_flight in (*attachment.ready, *attachment.shelved) if in_flight in gone]
+        attachment.ready = deque(in_flight for in_flight in attachment.ready if in_flight not in gone)
+        attachment.shelved = deque(in_flight for in_flight in attachment.shelved if in_flight not in gone)
+        heads += [in_flight for _, _, in_flight in self._delayed if in_flight in gone]
         self._delayed = [entry for entry in self._delayed if entry[2] not in gone]
         heapq.heapify(self._delayed)
         for shelf in self._lingering.values():
-            heads += [held for held in shelf if held in gone]
-            shelf[:] = [held for held in shelf if held not in gone]
+            heads += [in_flight for in_flight in shelf if in_flight in gone]
+            shelf[:] = [in_flight for in_flight in shelf if in_flight not in gone]
         for lane, waiting in attachment.lanes.items():
             if waiting is not None:
-                attachment.lanes[lane] = deque(held for held in waiting if held not in gone)
-        for held in heads:
-            self._advance(held)
+                attachment.lanes[lane] = deque(in_flight for in_flight in waiting if in_flight not in gone)
+        for in_flight in heads:
+            self._advance(in_flight)
 
     def wake(self, now: float) -> None:
         """Make ready what was delayed until `now`."""
         delayed = self._delayed
         while delayed and delayed[0][0] <= now:
-            held = heapq.heappop(delayed)[2]
-            if not held.attachment.closed:
-                self._make_ready(held)
+            in_flight = heapq.heappop(delayed)[2]
+            if not in_flight.attachment.closed:
+                self._make_ready(in_flight)
 
     def next_due(self) -> float | None:
         while self._delayed and self._delayed[0][2].attachment.closed:
@@ -173,19 +173,19 @@ class Lanes:
     @property
     def blocked(self) -> int:
         """Lanes that wait for a retry."""
-        return sum(not held.attachment.closed for _, _, held in self._delayed)
+        return sum(not in_flight.attachment.closed for _, _, in_flight in self._delayed)
 
-    def _leave(self, held: InFlight) -> None:
+    def _leave(self, in_flight: InFlight) -> None:
         self.running -= 1
-        attachment = held.attachment
-        del attachment.running[held]
-        if attachment.closed and held.lane is not None:
-            for waiting in self._lingering.pop((attachment.queue, held.lane), ()):
+        attachment = in_flight.attachment
+        del attachment.running[in_flight]
+        if attachment.closed and in_flight.lane is not None:
+            for waiting in self._lingering.pop((attachment.queue, in_flight.lane), ()):
                 if not waiting.attachment.closed:
                     self._make_ready(waiting)
 
-    def _advance(self, held: InFlight) -> None:
-        attachment, lane = held.attachment, held.lane
+    def _advance(self, in_flight: InFlight) -> None:
+        attachment, lane = in_flight.attachment, in_flight.lane
         if lane is None or attachment.closed:
             return
         waiting = attachment.lanes[lane]
@@ -194,12 +194,12 @@ class Lanes:
         else:
             del attachment.lanes[lane]
 
-    def _make_ready(self, held: InFlight) -> None:
-        attachment = held.attachment
-        if attachment.paused and held.tag > attachment.limit:
-            attachment.shelved.append(held)
+    def _make_ready(self, in_flight: InFlight) -> None:
+        attachment = in_flight.attachment
+        if attachment.paused and in_flight.tag > attachment.limit:
+            attachment.shelved.append(in_flight)
             return
-        attachment.ready.append(held)
+        attachment.ready.append(in_flight)
         self._list(attachment)
 
     def _list(self, attachment: Attachment) -> None:

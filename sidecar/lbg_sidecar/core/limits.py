@@ -55,9 +55,9 @@ class CallLimit(Protocol):
 
     @property
     def size(self) -> int: ...
-    def began(self, held: InFlight) -> None: ...
-    def dropped(self, held: InFlight) -> None: ...
-    def ended(self, held: InFlight, took_s: float, now: float) -> None: ...
+    def began(self, in_flight: InFlight) -> None: ...
+    def dropped(self, in_flight: InFlight) -> None: ...
+    def ended(self, in_flight: InFlight, took_s: float, now: float) -> None: ...
 
 
 class ConcurrencyLimit:
@@ -91,17 +91,17 @@ class ConcurrencyLimit:
         swift = int(self._swift_s / self._gap_s)
         return min(self._most, max(swift, slow, 1))
 
-    def began(self, held: InFlight) -> None:
-        self._out[held] = len(self._out) + 1
+    def began(self, in_flight: InFlight) -> None:
+        self._out[in_flight] = len(self._out) + 1
 
-    def dropped(self, held: InFlight) -> None:
+    def dropped(self, in_flight: InFlight) -> None:
         """The call ended without an answer of the application."""
-        self._out.pop(held, None)
+        self._out.pop(in_flight, None)
 
-    def ended(self, held: InFlight, took_s: float, now: float) -> None:
+    def ended(self, in_flight: InFlight, took_s: float, now: float) -> None:
         """The application answered, so long after it was given the message."""
         out = self._out
-        at_once = out.get(held)
+        at_once = out.get(in_flight)
         if at_once is None:
             return
         gap_s = now - self._answered_at
@@ -115,8 +115,8 @@ class ConcurrencyLimit:
         if trial // 2 < at_once <= trial:
             # Swift ones, too: a mean of slow calls alone says nothing of a mixture.
             self._latencies.append(took_s)
-        together = 1 if next(iter(out)) is held else self._together(held)
-        del out[held]
+        together = 1 if next(iter(out)) is in_flight else self._together(in_flight)
+        del out[in_flight]
         is_slow = took_s > self._swift_s
         if together > 1 or is_slow:
             self._proofs.append(together)
@@ -124,11 +124,11 @@ class ConcurrencyLimit:
             self._calls += 1
             self._judge()
 
-    def _together(self, held: InFlight) -> int:
+    def _together(self, in_flight: InFlight) -> int:
         """It and the calls that began before it and are not answered, as far as that matters."""
         count, matters = 1, max(self._level, self._trial)
         for other in self._out:
-            if other is held or count == matters:
+            if other is in_flight or count == matters:
                 break
             count += 1
         return count
@@ -261,19 +261,19 @@ class BatchLimit:
             return 1
         return max(1, min(self._most, self._grown, self._fitting))
 
-    def began(self, held: InFlight) -> None:
+    def began(self, in_flight: InFlight) -> None:
         if self._given is None:
             self._given = _Batch()
-        self._out[held] = self._given
+        self._out[in_flight] = self._given
         self._given.count = len(self._out)
 
-    def dropped(self, held: InFlight) -> None:
+    def dropped(self, in_flight: InFlight) -> None:
         """The call ended without an answer of the application."""
-        self._out.pop(held, None)
+        self._out.pop(in_flight, None)
 
-    def ended(self, held: InFlight, took_s: float, now: float) -> None:
+    def ended(self, in_flight: InFlight, took_s: float, now: float) -> None:
         """The application answered, so long after it was given the message."""
-        batch = self._out.pop(held, None)
+        batch = self._out.pop(in_flight, None)
         if batch is None:
             return
         self._given = None

@@ -305,7 +305,7 @@ class MemberCore(ABC):
         """The broker ended the consumer; `closed` follows. True if nobody else needs to log it."""
 
     def timed_out(self, attachment: Attachment, timeout_s: float) -> None:
-        """The broker closed the channel because a delivery was held for longer than it allows; `closed` follows."""
+        """The broker closed the channel because a delivery was unacknowledged for too long; `closed` follows."""
         self.effects.append(TimedOut(attachment.queue, timeout_s, self.bindings.consumer_timeout_s))
         self.bindings.consumer_timeout_s = min(self.bindings.consumer_timeout_s, timeout_s)
 
@@ -326,20 +326,20 @@ class MemberCore(ABC):
     def _recalled(self, attachment: Attachment, tags: Collection[int], now: float) -> None:
         idle, others = self.dispatcher.recall(attachment, tags)
         if idle:
-            self.effects.append(GiveBack(attachment, tuple(held.tag for held in idle)))
+            self.effects.append(GiveBack(attachment, tuple(in_flight.tag for in_flight in idle)))
             self.effects.append(Done(tuple(idle), settled=False))
         self._ack_scheduler.settle_now(attachment, others, now)
-        at_work = [held for held in others if held.outcome is None]
+        at_work = [in_flight for in_flight in others if in_flight.outcome is None]
         queues = () if self.moves_keys else _queues_of((*idle, *others))
         self.effects.append(GivenBack(queues, len(idle), len(at_work)))
-        running = tuple(held for held in at_work if held in attachment.running)
+        running = tuple(in_flight for in_flight in at_work if in_flight in attachment.running)
         if running:
             self.effects.append(Withdraw(running, taken=False))
 
     def _taken(self, attachment: Attachment, tags: Collection[int]) -> None:
         gone, at_work = self.dispatcher.take_back(attachment, tags)
-        running = tuple(held for held in at_work if held in attachment.running)
-        over = tuple(held for held in gone if held not in running)
+        running = tuple(in_flight for in_flight in at_work if in_flight in attachment.running)
+        over = tuple(in_flight for in_flight in gone if in_flight not in running)
         if running:
             self.effects.append(Withdraw(running, taken=True))
         if over:
@@ -357,41 +357,45 @@ class MemberCore(ABC):
 
     def take(self, now: float) -> InFlight | None:
         """The next call to make, or None. Every call taken must be reported to `end`."""
-        held = self.dispatcher.take(now)
+        in_flight = self.dispatcher.take(now)
         if self.dispatcher.repeats_in:
             for attachment in self.dispatcher.repeats_in:
                 self._ack_scheduler.settled(attachment)
             self.dispatcher.repeats_in.clear()
-        return held
+        return in_flight
 
-    def end(self, held: InFlight, verdict: Verdict, now: float) -> None:
-        attachment = held.attachment
-        action = self.dispatcher.end(held, verdict, now)
-        if held.is_over:
-            self.effects.append(Done((held,), settled=False))
+    def end(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
+        attachment = in_flight.attachment
+        action = self.dispatcher.end(in_flight, verdict, now)
+        if in_flight.is_over:
+            self.effects.append(Done((in_flight,), settled=False))
         elif action is NextCall.GIVE_BACK:
-            self.effects += (GiveBack(attachment, (held.tag,)), Done((held,), settled=False))
+            self.effects += (GiveBack(attachment, (in_flight.tag,)), Done((in_flight,), settled=False))
         elif action is NextCall.DEAD_LETTER:
-            self.effects.append(DeadLetter(held))
+            self.effects.append(DeadLetter(in_flight))
         elif action is NextCall.REPUBLISH:
-            self.effects.append(Republish(held))
+            self.effects.append(Republish(in_flight))
         elif action is NextCall.WARN:
-            self.effects.append(Poisoned(held.queue, held.key, held.identity, held.attempts, held.reason))
-        elif held.is_recalled:
-            self._ack_scheduler.settle_now(attachment, (held,), now)
+            self.effects.append(
+                Poisoned(
+                    in_flight.queue, in_flight.key, in_flight.identity, in_flight.attempts, in_flight.reason
+                )
+            )
+        elif in_flight.is_recalled:
+            self._ack_scheduler.settle_now(attachment, (in_flight,), now)
         elif not attachment.unacked_listed:
             self._ack_scheduler.settled(attachment)
         if attachment.paused and not attachment.closed:
             self._call_ended(attachment, now)
 
-    def confirmed(self, held: InFlight, action: NextCall, now: float) -> None:
+    def confirmed(self, in_flight: InFlight, action: NextCall, now: float) -> None:
         """The broker has the dead letter or the republished message."""
-        attachment = held.attachment
+        attachment = in_flight.attachment
         if attachment.closed:
             return
-        self.dispatcher.confirmed(held, action)
-        if held.is_recalled and not held.is_taken:
-            self._ack_scheduler.settle_now(attachment, (held,), now)
+        self.dispatcher.confirmed(in_flight, action)
+        if in_flight.is_recalled and not in_flight.is_taken:
+            self._ack_scheduler.settle_now(attachment, (in_flight,), now)
         else:
             self._ack_scheduler.settled(attachment)
         if attachment.paused:
@@ -471,5 +475,5 @@ class MemberCore(ABC):
         self.effects.append(Exit() if is_gone else StoodDown())
 
 
-def _queues_of(helds: Iterable[InFlight]) -> tuple[int, ...]:
-    return tuple(sorted({held.queue for held in helds}))
+def _queues_of(deliveries: Iterable[InFlight]) -> tuple[int, ...]:
+    return tuple(sorted({in_flight.queue for in_flight in deliveries}))

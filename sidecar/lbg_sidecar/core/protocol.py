@@ -19,7 +19,7 @@ from lbg_sidecar.errors import MessageError
 
 class Status(enum.StrEnum):
     """A queue as one member has it, in the words of Solace's partition status (see "Message Distribution With
-    Partitioned Queues"): served by it; served, but held still for a handoff; waiting behind another consumer;
+    Partitioned Queues"): served by it; served, but paused for a handoff; waiting behind another consumer;
     without a consumer of this member."""
 
     READY = "Ready"
@@ -29,8 +29,8 @@ class Status(enum.StrEnum):
 
 
 class Progress(enum.StrEnum):
-    """Cause for which a queue's messages wait at a member: nothing is there; the application; the retry of a key that
-    holds up all that is held (a blocked key); the broker, which has messages and delivers none."""
+    """Cause for which a queue's messages wait at a member: nothing is there; the application; the retry of a key
+    behind which everything in flight waits (a blocked key); the broker, which has messages and delivers none."""
 
     IDLE = "Idle"
     WORKING = "Working"

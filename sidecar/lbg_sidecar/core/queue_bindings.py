@@ -101,9 +101,9 @@ class Binding:
 ATTACH_BACKOFF = Backoff(first_s=0.2, max_s=10.0, jitter=0.2)
 
 CONSUMER_TIMEOUT = "x-consumer-timeout"
-"""Of basic.consume, in ms; RabbitMQ before 4.3 ignores it. From then on a timeout takes back what was held for too long
-and leaves the rest to the consumer, while the next one goes past it: it must not strike before this member gives the
-queue back (docs/rabbitmq.md). Sent to every version, because a node may be upgraded under a member."""
+"""Of basic.consume, in ms; RabbitMQ before 4.3 ignores it. From then on a timeout returns only messages past it, and
+the next consumer starts past those that this one has: this member must release the queue before (docs/rabbitmq.md).
+Sent to every version, because a node may be upgraded under a member."""
 
 SINGLE_ACKS_AT_CLOSE = 15
 """With the cumulative one 16 frames: a closing channel of a quorum queue carries those out (docs/rabbitmq.md)."""
@@ -201,7 +201,7 @@ class Bindings:
         if running:
             self._effects.append(Abort(tuple(running)))
         self._effects.append(
-            Detach(attachment, done[-1].tag if done else None, tuple(held.tag for held in singly))
+            Detach(attachment, done[-1].tag if done else None, tuple(in_flight.tag for in_flight in singly))
         )
         if done or singly:
             self._effects.append(Done((*done, *singly), settled=True))
@@ -245,7 +245,7 @@ class Bindings:
     def _released(self, rest: list[InFlight], running: list[InFlight]) -> None:
         # A call that still runs is journalled when it has ended.
         running_set = set(running)
-        over = tuple(held for held in rest if held not in running_set)
+        over = tuple(in_flight for in_flight in rest if in_flight not in running_set)
         if over:
             self._effects.append(Done(over, settled=False))
 

@@ -92,10 +92,10 @@ def is_behind(binding: Binding, peer: Peer) -> bool:
     return attached_at is not None and binding.attached_at > attached_at
 
 
-def held_too_long(bindings: Bindings, now: float, *, share: float) -> Iterator[Binding]:
-    """Queues whose oldest delivery has waited for this share of the broker's consumer timeout.
+def unacked_too_long(bindings: Bindings, now: float, *, share: float) -> Iterator[Binding]:
+    """Queues whose oldest unacknowledged delivery has waited for this share of the broker's consumer timeout.
 
-    Closing gives it back in order before the broker closes the channel with an error.
+    Closing the channel returns it in order before the broker closes the channel with an error.
     """
     limit_s = bindings.consumer_timeout_s * share
     for binding in bindings.all:
@@ -201,10 +201,10 @@ class Balancer:
 
     def balance(self, now: float) -> None:
         """Goes through all queues once. Needs a claimed index."""
-        for binding in held_too_long(self._bindings, now, share=GIVE_BACK_AT):
+        for binding in unacked_too_long(self._bindings, now, share=GIVE_BACK_AT):
             if binding.queue not in self._handoffs.moves and now >= binding.move_due:
                 self._handoffs.start(binding, None, "held for half of the consumer timeout", now)
-        for binding in held_too_long(self._bindings, now, share=CUT_OFF_AT):
+        for binding in unacked_too_long(self._bindings, now, share=CUT_OFF_AT):
             self._handoffs.cut_off(binding, "held for three quarters of the consumer timeout", now)
         if self._rules.assignment is Assignment.STATIC:
             self._release_secondaries(now)

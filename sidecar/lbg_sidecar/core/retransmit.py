@@ -50,8 +50,8 @@ class Retransmitter:
         self._renewals = 0  # since a channel worked
         self._blocked_at = float("-inf")
 
-    def offer(self, held: InFlight) -> None:
-        self._window.pending.append(Outgoing(held))
+    def offer(self, in_flight: InFlight) -> None:
+        self._window.pending.append(Outgoing(in_flight))
 
     def next_to_send(self, now: float) -> Outgoing[InFlight] | None:
         """The message to publish now, if any. Skips what nobody can acknowledge any more."""

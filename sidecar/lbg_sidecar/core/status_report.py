@@ -69,8 +69,8 @@ def _served_by(machine: ExclusiveMember, binding: Binding) -> int | None:
 
 
 def poisoned_keys(binding: Binding) -> tuple[str, ...]:
-    held = binding.attachment.poisoned if binding.attachment is not None else ()
-    keys = dict.fromkeys(one.key[:KEY_MAX_CHARS] for one in held if one.key is not None)
+    poisoned = binding.attachment.poisoned if binding.attachment is not None else ()
+    keys = dict.fromkeys(one.key[:KEY_MAX_CHARS] for one in poisoned if one.key is not None)
     return tuple(itertools.islice(keys, KEYS_REPORTED_MAX))
 
 

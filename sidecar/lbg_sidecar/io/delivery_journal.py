@@ -69,35 +69,35 @@ class DeliveryJournal:
         us = self._clock.us
         settled_at_us = None if settled_at is None else us(settled_at)
         append = self.writer.append
-        for held in deliveries:
-            if held.identity is None or held.outcome is None:
+        for in_flight in deliveries:
+            if in_flight.identity is None or in_flight.outcome is None:
                 continue
-            publisher, hash_, seq = held.identity
-            started_at, finished_at = held.first_started_at, held.finished_at
+            publisher, hash_, seq = in_flight.identity
+            started_at, finished_at = in_flight.first_started_at, in_flight.finished_at
             # In the order of the fields: by name it takes half as long again.
             append(
                 DeliveredRecord(
                     publisher,
-                    held.key,
+                    in_flight.key,
                     hash_,
-                    held.queue,
+                    in_flight.queue,
                     seq,
-                    held.published_at_us,
+                    in_flight.published_at_us,
                     me.index,
                     me.name,
                     me.incarnation,
-                    held.number,
-                    held.delivery.redelivered,
-                    us(held.received_at),
+                    in_flight.number,
+                    in_flight.delivery.redelivered,
+                    us(in_flight.received_at),
                     None if started_at is None else us(started_at),
                     None if finished_at is None else us(finished_at),
                     settled_at_us,
-                    held.attempts,
-                    held.outcome,
-                    held.attachment.session,
-                    held.sequence,
+                    in_flight.attempts,
+                    in_flight.outcome,
+                    in_flight.attachment.session,
+                    in_flight.sequence,
                     self._group,
-                    len(held.delivery.body),
+                    len(in_flight.delivery.body),
                     self._mode,
                 )
             )

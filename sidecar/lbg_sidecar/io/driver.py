@@ -19,7 +19,7 @@ from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
 from lbg_sidecar.io.executor import EffectExecutor
 from lbg_sidecar.io.outbox import Outbox
-from lbg_sidecar.message import Kind, Message, Verdict, held_of
+from lbg_sidecar.message import Kind, Message, Verdict, in_flight_of
 
 WHY = "the session's position is requested again"
 
@@ -214,7 +214,7 @@ class Driver:
 
     def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None:
         prefix = self._prefix
-        arrivals = [held_of(attachment, delivery, prefix) for delivery in deliveries]
+        arrivals = [in_flight_of(attachment, delivery, prefix) for delivery in deliveries]
         self.machine.deliver(attachment, arrivals, self._loop.time())
         if self.machine.effects:
             self._run_effects()
@@ -249,8 +249,8 @@ class Driver:
             self.machine.ready_counted(queue, ready, self._loop.time())
             self._run_effects()
 
-    def on_confirmed(self, held: InFlight, action: NextCall) -> None:
-        self.machine.confirmed(held, action, self._loop.time())
+    def on_confirmed(self, in_flight: InFlight, action: NextCall) -> None:
+        self.machine.confirmed(in_flight, action, self._loop.time())
         self._run_effects()
 
     def _link_lost(self, link: MemberConnection, why: str) -> None:
@@ -264,11 +264,11 @@ class Driver:
         if now - self._turned_at > self._fence_after_s:
             self._fence(now)
             return None
-        held = self.machine.take(now)
-        return Message(held, self._group) if held is not None else None
+        in_flight = self.machine.take(now)
+        return Message(in_flight, self._group) if in_flight is not None else None
 
     def end(self, message: Message, verdict: Verdict) -> None:
-        self.machine.end(message.held, verdict, self._loop.time())
+        self.machine.end(message.in_flight, verdict, self._loop.time())
         if self.machine.effects:
             self._run_effects()
         else:

@@ -86,13 +86,13 @@ class EffectExecutor:
         match effect:
             case fx.Done(deliveries, settled):  # is in the journal already
                 if outgoing is not None and not settled and self._machine.dispatcher.rules.republish:
-                    for held in deliveries:
-                        if held.finished_at is not None:
-                            outgoing.released(held)
+                    for in_flight in deliveries:
+                        if in_flight.finished_at is not None:
+                            outgoing.released(in_flight)
             case fx.Abort(calls):
-                self._app.abort([Message(held, self._group) for held in calls])
+                self._app.abort([Message(in_flight, self._group) for in_flight in calls])
             case fx.Withdraw(calls, taken):
-                withdraw(self._app, [Message(held, self._group) for held in calls], taken=taken)
+                withdraw(self._app, [Message(in_flight, self._group) for in_flight in calls], taken=taken)
             case fx.Exit():
                 self._events.on_exit()
             case fx.StoodDown():
@@ -129,10 +129,10 @@ class EffectExecutor:
                 link.consumers.detach(effect)
             case fx.CountReady(queue):
                 link.count_ready(queue, self._events.on_ready_counted)
-            case fx.DeadLetter(held):
-                outgoing.dead_letter(held)
-            case fx.Republish(held):
-                outgoing.republish(held)
+            case fx.DeadLetter(in_flight):
+                outgoing.dead_letter(in_flight)
+            case fx.Republish(in_flight):
+                outgoing.republish(in_flight)
 
     @property
     def _index(self) -> int | None:

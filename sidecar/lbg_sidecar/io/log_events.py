@@ -128,8 +128,9 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
             )
         case TimedOut(queue, timeout_s, expected_s):
             log.warning(
-                "%s: queue %d: the broker closed the channel, because a message was held for longer than its consumer "
-                "timeout of %g s; this member uses %g s: set consumer_timeout_s to %g, or raise the broker's",
+                "%s: queue %d: the broker closed the channel, because a message was unacknowledged for longer "
+                "than its consumer timeout of %g s; this member uses %g s: set consumer_timeout_s to %g, or raise the "
+                "broker's",
                 *(name, queue, timeout_s, expected_s, timeout_s),
                 extra=_fields("timed_out", name, queue, {"timeout_seconds": timeout_s}),
             )

@@ -49,12 +49,12 @@ log = logging.getLogger("lbg.member")
 WallClock = Callable[[float], int]  # the loop's time -> microseconds since the epoch
 
 
-def application_time(held: InFlight, me: Identity, wall_us: WallClock) -> dict[str, str | int]:
+def application_time(in_flight: InFlight, me: Identity, wall_us: WallClock) -> dict[str, str | int]:
     """Headers that say who had a message, and when its application did."""
     headers: dict[str, str | int] = {HEADER_INCARNATION: me.incarnation}
-    if held.first_started_at is not None and held.finished_at is not None:
-        headers[HEADER_STARTED_AT] = wall_us(held.first_started_at)
-        headers[HEADER_FINISHED_AT] = wall_us(held.finished_at)
+    if in_flight.first_started_at is not None and in_flight.finished_at is not None:
+        headers[HEADER_STARTED_AT] = wall_us(in_flight.first_started_at)
+        headers[HEADER_FINISHED_AT] = wall_us(in_flight.finished_at)
     return headers
 
 
@@ -90,9 +90,9 @@ class ExchangePublisher:
         self._warned = False
         self._is_closed = False
 
-    def publish(self, held: InFlight) -> None:
+    def publish(self, in_flight: InFlight) -> None:
         """In order, and again until it is confirmed: then `on_confirmed` is called."""
-        self._retransmitter.offer(held)
+        self._retransmitter.offer(in_flight)
         self._send()
 
     def publish_once(self, routing_key: str, properties: BasicProperties) -> None:
@@ -164,15 +164,15 @@ class ExchangePublisher:
         is_gone = self._is_closed or publisher is not self._publisher
         if is_gone or not isinstance(error, Nacked | Unroutable | None):
             return
-        held = self._retransmitter.answered(
+        in_flight = self._retransmitter.answered(
             message,
             self._loop.time(),
             ok=not isinstance(error, Nacked),
             returned=isinstance(error, Unroutable),
         )
-        if held is not None:
+        if in_flight is not None:
             self._warned = False
-            self._on_confirmed(held)
+            self._on_confirmed(in_flight)
         elif not self._warned:
             self._warned = True
             log.warning(
@@ -181,11 +181,11 @@ class ExchangePublisher:
         self._send()
 
 
-def _session_of(held: InFlight) -> dict[str, str | int]:
-    session = held.attachment.session
-    if session is None or held.sequence is None:
+def _session_of(in_flight: InFlight) -> dict[str, str | int]:
+    session = in_flight.attachment.session
+    if session is None or in_flight.sequence is None:
         return {}
-    return {HEADER_SESSION: session, HEADER_SESSION_SEQ: held.sequence}
+    return {HEADER_SESSION: session, HEADER_SESSION_SEQ: in_flight.sequence}
 
 
 REASON_MAX_CHARS = 2000  # of a traceback, the first lines say most; a header must fit into a frame
@@ -227,7 +227,7 @@ class Outbox:
             link.dead,
             link,
             stamp=self._dead_letter_properties,
-            on_confirmed=lambda held: on_confirmed(held, NextCall.DEAD_LETTER),
+            on_confirmed=lambda in_flight: on_confirmed(in_flight, NextCall.DEAD_LETTER),
             refused_hint=f"is queue {names.dead} there? Dead letters wait for it",
             patience=patience,
         )
@@ -236,59 +236,59 @@ class Outbox:
             link.republished,
             link,
             stamp=self._republished_properties,
-            on_confirmed=lambda held: on_confirmed(held, NextCall.REPUBLISH),
+            on_confirmed=lambda in_flight: on_confirmed(in_flight, NextCall.REPUBLISH),
             refused_hint="is `lbg validate` running, is its queue full? Messages wait for it",
             patience=patience,
         )
 
-    def dead_letter(self, held: InFlight) -> None:
-        self._dead_letters.publish(held)
+    def dead_letter(self, in_flight: InFlight) -> None:
+        self._dead_letters.publish(in_flight)
 
-    def republish(self, held: InFlight) -> None:
-        self._validator.publish(held)
+    def republish(self, in_flight: InFlight) -> None:
+        self._validator.publish(in_flight)
 
-    def released(self, held: InFlight) -> None:
+    def released(self, in_flight: InFlight) -> None:
         """Says when the application had a message that is delivered again. The broker's answer is not waited for: it is
         no delivery, and counts for what overlapped only."""
-        properties = self._republished_properties(held)
+        properties = self._republished_properties(in_flight)
         properties.headers = {**(properties.headers or {}), HEADER_RELEASED: True}
-        self._validator.publish_once(held.delivery.routing_key, properties)
+        self._validator.publish_once(in_flight.delivery.routing_key, properties)
 
     def close(self) -> None:
         """The connection is gone, or about to be."""
         self._dead_letters.close()
         self._validator.close()
 
-    def _republished_properties(self, held: InFlight) -> BasicProperties:
-        headers = held.delivery.headers
+    def _republished_properties(self, in_flight: InFlight) -> BasicProperties:
+        headers = in_flight.delivery.headers
         known = (HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS)
         return BasicProperties(
             headers={
                 **{name: headers[name] for name in known if name in headers},
-                HEADER_HASH: held.identity[1] if held.identity else 0,
-                HEADER_QUEUE: held.queue,
+                HEADER_HASH: in_flight.identity[1] if in_flight.identity else 0,
+                HEADER_QUEUE: in_flight.queue,
                 HEADER_MEMBER: self._me.index,
                 HEADER_MEMBER_NAME: self._me.name,
-                HEADER_REDELIVERED: held.delivery.redelivered,
-                HEADER_DELIVERED_AT: self._wall_us(held.started_at),
-                **application_time(held, self._me, self._wall_us),
-                **_session_of(held),
+                HEADER_REDELIVERED: in_flight.delivery.redelivered,
+                HEADER_DELIVERED_AT: self._wall_us(in_flight.started_at),
+                **application_time(in_flight, self._me, self._wall_us),
+                **_session_of(in_flight),
             },
             delivery_mode=2,
         )
 
-    def _dead_letter_properties(self, held: InFlight) -> BasicProperties:
-        delivery: Delivery = held.delivery
+    def _dead_letter_properties(self, in_flight: InFlight) -> BasicProperties:
+        delivery: Delivery = in_flight.delivery
         properties = delivery.properties
         properties.headers = {
             **(properties.headers or {}),
-            HEADER_REASON: held.reason[:REASON_MAX_CHARS],
-            HEADER_ATTEMPTS: held.attempts,
-            HEADER_QUEUE: held.queue,
+            HEADER_REASON: in_flight.reason[:REASON_MAX_CHARS],
+            HEADER_ATTEMPTS: in_flight.attempts,
+            HEADER_QUEUE: in_flight.queue,
             HEADER_MEMBER: self._me.index,
             HEADER_MEMBER_NAME: self._me.name,
-            **application_time(held, self._me, self._wall_us),
+            **application_time(in_flight, self._me, self._wall_us),
         }
-        if (session := held.attachment.session) is not None:
+        if (session := in_flight.attachment.session) is not None:
             properties.headers[HEADER_SESSION] = session
         return properties

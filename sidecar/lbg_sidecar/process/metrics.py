@@ -90,14 +90,16 @@ class Measures:
 
     def _done(self, done: Done) -> None:
         epoch_s = self.epoch_s(0.0)
-        for held in done.deliveries:
-            if held.finished_at is None or held.outcome not in (Outcome.ACK, Outcome.DEAD):
+        for in_flight in done.deliveries:
+            if in_flight.finished_at is None or in_flight.outcome not in (Outcome.ACK, Outcome.DEAD):
                 continue
-            if held.calls:
-                self.call_s.observe(held.finished_at - held.started_at)
-            if held.published_at_us:
+            if in_flight.calls:
+                self.call_s.observe(in_flight.finished_at - in_flight.started_at)
+            if in_flight.published_at_us:
                 # Clocks of two machines: a publisher's may be ahead.
-                self.age_s.observe(max(0.0, held.finished_at + epoch_s - held.published_at_us / 1e6))
+                self.age_s.observe(
+                    max(0.0, in_flight.finished_at + epoch_s - in_flight.published_at_us / 1e6)
+                )
 
 
 class Series(NamedTuple):

@@ -20,7 +20,7 @@ from lbg_sidecar import ACK, AppChannel, CommandChannel, CommandFailed, Message,
 from lbg_sidecar.app import handler_channel
 from lbg_sidecar.app.command import parse_verdict
 from lbg_sidecar.core.delivery import Attachment
-from lbg_sidecar.message import INTERRUPTED, Kind, held_of
+from lbg_sidecar.message import INTERRUPTED, Kind, in_flight_of
 from support.waiting import GUARD_S, until
 
 
@@ -35,7 +35,7 @@ def message(seq: int = 0, *, key: str | None = "k", body: bytes = b"hello") -> M
     )
     delivery.exchange, delivery.routing_key = "lbg.g", "pre.5.a.b"
     delivery.header, delivery.body = BasicProperties(headers=headers).encode(), body
-    held = held_of(Attachment(1, 1), delivery, "pre")
+    held = in_flight_of(Attachment(1, 1), delivery, "pre")
     held.calls = 1
     return Message(held, "g")
 

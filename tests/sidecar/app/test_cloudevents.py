@@ -158,9 +158,9 @@ def test_what_is_written_by_template_is_what_the_attributes_say(
 ) -> None:
     sent = message(seq, key=key)
     sent.delivery.routing_key = f"pre.5{topic}"
-    sent.held.published_at_us = published_at_us
+    sent.in_flight.published_at_us = published_at_us
     if not is_stamped:
-        sent.held.identity = None
+        sent.in_flight.identity = None
     item = json.loads(batch_item(sent))
     assert (item.pop("data"), item.pop("datacontenttype")) == ("hello", "application/octet-stream")
     assert item == attributes(sent)

@@ -24,7 +24,7 @@ from lbg_sidecar import ACK, Member, MemberSettings, Message, Verdict, drop, ret
 from lbg_sidecar.app import StreamChannel, StreamSettings, withdraw
 from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL
 from lbg_sidecar.core.delivery import Attachment
-from lbg_sidecar.message import INTERRUPTED, held_of
+from lbg_sidecar.message import INTERRUPTED, in_flight_of
 from lbg_sidecar.stream_client import consume
 from support.admin.group_on_broker import declare_group
 from support.broker.embedded import EmbeddedBroker
@@ -38,7 +38,7 @@ def message(seq: int, body: bytes = b"hello") -> Message:
     delivery.redelivered, delivery.exchange, delivery.routing_key = False, "lbg.g", "pre.5.a"
     headers = {HEADER_PUBLISHER: "p", HEADER_SEQ: seq, HEADER_KEY: f"k{seq}"}
     delivery.header, delivery.body = BasicProperties(headers=headers).encode(), body
-    return Message(held_of(Attachment(1, 1), delivery, "pre"), "g")
+    return Message(in_flight_of(Attachment(1, 1), delivery, "pre"), "g")
 
 
 @dataclass

@@ -172,7 +172,7 @@ def test_a_dead_letter_on_its_way_is_waited_for() -> None:
     (letter,) = member.took(DeadLetter)
     member.machine.stop("SIGTERM", 1.1)
     assert not member.took(Detach)
-    member.machine.confirmed(letter.held, NextCall.DEAD_LETTER, 1.2)
+    member.machine.confirmed(letter.in_flight, NextCall.DEAD_LETTER, 1.2)
     (detach,) = member.took(Detach)
     assert detach.ack_tag == 1
 

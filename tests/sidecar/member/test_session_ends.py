@@ -104,7 +104,7 @@ def test_nothing_is_acknowledged_before_what_was_given_earlier() -> None:
         (held,) = member.take_all(0.2)
         member.machine.end(held, ACK, 0.2)
     assert not member.take_all(0.2)
-    first, second = (effect.held for effect in member.took(Republish))
+    first, second = (effect.in_flight for effect in member.took(Republish))
     member.machine.confirmed(second, NextCall.REPUBLISH, 0.3)
     for now in (0.3, 1.0, 10.0):
         member.machine.flush(now)
@@ -125,7 +125,7 @@ def test_one_that_leaves_acknowledges_nothing_beyond_what_its_file_says() -> Non
     for _ in range(3):
         (held,) = member.take_all(0.1)
         member.machine.end(held, ACK, 0.1)
-    first, _, third = (effect.held for effect in member.took(Republish))
+    first, _, third = (effect.in_flight for effect in member.took(Republish))
     member.machine.confirmed(first, NextCall.REPUBLISH, 0.2)
     member.machine.confirmed(third, NextCall.REPUBLISH, 0.2)
     member.machine.stop("SIGTERM", 0.3)
@@ -257,7 +257,7 @@ class Ending:
         """What came out of the member."""
         for attach in self.member.took(Attach):
             self.attach(attach)
-        self.unconfirmed += [effect.held for effect in self.member.took(Republish)]
+        self.unconfirmed += [effect.in_flight for effect in self.member.took(Republish)]
         self.acks += self.member.took(Ack)
         assert not self.member.took(SessionForgotten), "what happened here, one of both does not know"
         if self.member.took(Exit):

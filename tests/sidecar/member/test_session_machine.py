@@ -146,7 +146,7 @@ def test_what_is_republished_is_kept_when_it_is_confirmed() -> None:
     for _ in range(2):
         (held,) = member.take_all()
         member.machine.end(held, ACK, 1.0)
-    first, second = (effect.held for effect in member.took(Republish))
+    first, second = (effect.in_flight for effect in member.took(Republish))
     member.machine.confirmed(second, NextCall.REPUBLISH, 1.1)
     assert kept == [], "the first is not confirmed, and the position is one number"
     member.machine.confirmed(first, NextCall.REPUBLISH, 1.2)

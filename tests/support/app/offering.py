@@ -15,7 +15,7 @@ from lbg_sidecar import AppChannel, Message, Verdict
 from lbg_sidecar.app import withdraw
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed, StreamRuns
 from lbg_sidecar.core.dispatcher import Dispatcher, Rules
-from lbg_sidecar.message import Kind, held_of
+from lbg_sidecar.message import Kind, in_flight_of
 
 TICK_S = 0.01
 
@@ -38,7 +38,7 @@ def delivered(
     delivery.exchange, delivery.routing_key = "lbg.g", "pre.5.a.b"
     properties = BasicProperties(content_type=content_type, headers={**keyed, **stamp, **(headers or {})})
     delivery.header, delivery.body = properties.encode(), body
-    return held_of(attachment or Attachment(1, 1), delivery, "pre")
+    return in_flight_of(attachment or Attachment(1, 1), delivery, "pre")
 
 
 class Offering:
@@ -72,7 +72,7 @@ class Offering:
 
     def end(self, message: Message, verdict: Verdict) -> None:
         self.ended.append((message, verdict))
-        self.dispatcher.end(message.held, verdict, asyncio.get_running_loop().time())
+        self.dispatcher.end(message.in_flight, verdict, asyncio.get_running_loop().time())
 
     def more(self) -> bool:
         return self.is_ready and self.dispatcher.lanes.available
@@ -111,7 +111,7 @@ class Offering:
 
     def revoke(self, *messages: Message, taken: bool) -> None:
         """The broker wants them back, or has given them to another member."""
-        tags = [message.held.tag for message in messages]
+        tags = [message.in_flight.tag for message in messages]
         if taken:
             self.dispatcher.take_back(self.attachment, tags)
         else:

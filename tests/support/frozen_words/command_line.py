@@ -153,7 +153,7 @@ INTERNAL = {
     *(f"Group.{name}" for name in ("altered", "from_record", "from_unfinished", "parse", "limits_clients")),
     *("Group.attributes", "Group.to_record", "Group.to_unfinished", "GroupAdmin(admin)"),
     *("Publisher.failed", "Publisher.is_opened", "Publisher.publish_soon", "Publisher.require_usable"),
-    *("Message(held)", "Message(group)", "Message.held", "Message.delivery"),
+    *("Message(in_flight)", "Message(group)", "Message.in_flight", "Message.delivery"),
 }
 """Of exported classes, and for the product alone."""
 

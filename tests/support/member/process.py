@@ -176,7 +176,7 @@ async def _run(told: dict[str, Any]) -> None:
     file = os.open(told.pop("calls_file"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     async def handle(message: Message) -> None:
-        at_ns, held = time.monotonic_ns(), message.held
+        at_ns, held = time.monotonic_ns(), message.in_flight
         _, hash_, seq = held.identity or ("", 0, 0)
         published_ns = max(0, held.published_at_us * 1000 - epoch_ns)
         os.write(file, _CALL.pack(at_ns, message.queue, hash_, seq, message.redelivered, published_ns))
