@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections import Counter
@@ -112,6 +113,12 @@ def test_stopped_and_started_again_with_new_files_the_answer_is_that_of_the_whol
     assert told == sorted(set(told))
     assert len(told) > 2
     _check_whole(spark, tmp_path, front)
+
+
+def test_the_directory_of_the_state_is_its_owners_alone(spark: SparkSession, tmp_path: Path) -> None:
+    write_second(tmp_path / "journal", records_by_file(SECONDS), 0)
+    _follow(spark, tmp_path, [])
+    assert stat.S_IMODE((tmp_path / "checkpoint").stat().st_mode) == 0o700
 
 
 def test_killed_in_the_middle_of_an_epoch_it_goes_on_where_it_was(
