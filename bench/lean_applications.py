@@ -40,7 +40,7 @@ def body() -> bytes:
 
 
 class Tally:
-    """Messages of the application, with their times; with `ages` also their ages in ns."""
+    """What the application has seen, and when; with `ages` also how old each message was, in nanoseconds."""
 
     def __init__(self, messages: int, *, ages: bool = False) -> None:
         self.is_ready = asyncio.Event()

@@ -43,12 +43,11 @@ class Worker:
         return self._process.pid
 
     def last(self, kind: str) -> dict[str, Any]:
-        """Latest report of this kind; {} before the first."""
+        """What it said last of this kind; {} before it did."""
         return self._answers.get(kind, {})
 
     async def answer(self, kind: str, *, timeout_s: float = 60) -> dict[str, Any]:
-        """First report of this kind.
-        Raises TimeoutError, and RuntimeError if the worker ends instead."""
+        """What it says of this kind, once it does. Raises TimeoutError, and RuntimeError when it ends instead."""
         async with asyncio.timeout(timeout_s):
             while kind not in self._answers:
                 if self._reader.done():

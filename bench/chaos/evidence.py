@@ -1,4 +1,4 @@
-"""Files of a run's directory, for the checks and for a reader."""
+"""What a run leaves in its directory, and what the judge and a person read there."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Published messages: a function of the seed.
-A message is named by its publisher and its position in the input."""
+"""What is published: a function of the seed. A message is named by its publisher and its position in the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdict of a run."""
+"""What the judge says of a run."""
 
 from __future__ import annotations
 

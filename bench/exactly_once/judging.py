@@ -1,4 +1,4 @@
-"""Verdict of a run, from the table."""
+"""What the table says of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Victims: a sidecar, the application beside it, both, a publisher, the broker."""
+"""What is killed: a sidecar, the application beside it, both, a publisher, the broker."""
 
 from __future__ import annotations
 

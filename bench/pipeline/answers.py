@@ -1,4 +1,4 @@
-"""Results that every engine computes, in a comparable form."""
+"""What every engine has to answer, so that answers can be compared."""
 
 from __future__ import annotations
 
