@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Self
 
 from lbg_broker.group import DeliveredRecord, JournalError, PublishedRecord, decode, encode
+from lbg_broker.private_files import make_private_directory, open_private, report_wide
 
 
 class JournalingError(Exception):
@@ -221,12 +222,13 @@ class JournalWriter:
         self._opened_at_s = 0.0
         self._is_failing = False
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self.directory)
             if not os.access(self.directory, os.W_OK | os.X_OK):  # the first record would be too late
                 raise PermissionError(errno.EACCES, "it cannot be written to")
             self.recovered = recover(self.directory)
         except OSError as error:
             raise DirectoryUnusable(self.directory, error) from error
+        report_wide(self.directory)
 
     def append(self, record: PublishedRecord | DeliveredRecord) -> None:
         buffer = self._buffer
@@ -307,7 +309,7 @@ class JournalWriter:
             self._number += 1
             name = open_name(self._writer, opened_at_us=time.time_ns() // 1000, number=self._number)
             path = self.directory / name
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             # Somebody's recovery may have taken the still empty file for a leftover: then try another name.
             if lock(descriptor) and is_same_file(descriptor, path):
                 break

@@ -18,6 +18,7 @@ A write takes 1.7 us for a stream without holes and 4.9 us for one with four run
 (CPython 3.11)::
 
     python -m timeit -s 'from lbg_sidecar.commit_log import CommitLog; from lbg_broker.group import SequenceSet
+from lbg_broker.private_files import make_private_directory, open_private, report_wide
     log = CommitLog("/tmp/timed.commits"); numbers = SequenceSet([(0, 9)])' 'log.write("p", 1, numbers)'
 
 The session position:
@@ -57,6 +58,7 @@ from typing import Self
 from zlib import crc32
 
 from lbg_broker.group import SequenceSet
+from lbg_broker.private_files import make_private_directory, open_private, report_wide
 from lbg_sidecar.core.delivery import StreamRuns
 from lbg_sidecar.errors import MemberError
 
@@ -216,9 +218,9 @@ class CommitLog:
 
     def _opened(self) -> int:
         """A descriptor of a locked file with a good head."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self.path.parent)
         while True:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT)
             try:
                 self._lock(descriptor)
                 if self._is_ours(descriptor) and self._has_head(descriptor):
@@ -374,8 +376,8 @@ class PositionFile:
         self.is_over = False
         """Of the session, when the file was opened: all of it is processed, and the broker may not know."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            make_private_directory(path.parent)
+            self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise self._unusable(error) from error
         try:
@@ -461,7 +463,8 @@ class PositionFile:
             for number in itertools.count(1)
             if not (path := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists()
         )
-        aside.write_bytes(found)
+        with os.fdopen(open_private(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(found)
         log.warning(
             "position file %s is damaged, or another session's: what was in it is in %s; the broker goes on after what "
             "was acknowledged to it, and may repeat what was processed since",
@@ -484,12 +487,13 @@ def _version_of(found: bytes) -> int | None:
 
 
 def require_directory(path: Path) -> None:
-    """Make it if it is missing. Raises CommitsError unless a file can be made there."""
+    """Make it if it is missing, and report who else has access. Raises CommitsError unless a file can be made there."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
         raise CommitsError(
             f"the commits directory {path} cannot be used: {error.strerror or error}; name another directory, or none"
         ) from error
+    report_wide(path)

@@ -26,6 +26,7 @@ from typing import Any, Self
 from zlib import crc32
 
 from lbg_broker.group import IDENTITY_BYTES, GroupSpec
+from lbg_broker.private_files import open_private, report_wide
 from lbg_broker.publisher import resume as layout
 from lbg_broker.publisher.errors import InputChanged, StateError
 from lbg_broker.publisher.resume import EndedEpoch, EndedEpochs, Identity, Slot, Totals, group_facts
@@ -95,6 +96,7 @@ class StateFile:
                     break
         except OSError as error:
             raise StateError(f"state file {path} cannot be used: {error.strerror or error}") from error
+        report_wide(path)
         try:
             _require_same_reading(path, state.identity, identity)
         except BaseException:
@@ -271,7 +273,7 @@ def _draft(path: Path, identity: Identity, spec: GroupSpec, slot: Slot, mark: la
     marked = layout.packed_mark(mark).ljust(layout.SLOTS_AT - layout.MARK_AT, b"\0")
     draft = path.with_name(f".{path.name}.{secrets.token_hex(IDENTITY_BYTES)}.new")
     try:
-        with draft.open("xb") as file:
+        with os.fdopen(open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(layout.packed_head(identity.to_json(spec)) + marked + b"".join(slots))
             file.flush()
             os.fsync(file.fileno())

@@ -17,6 +17,7 @@ from typing import Any
 
 from lbg_broker.amqp import Event
 from lbg_broker.amqp.methods import Method
+from lbg_broker.private_files import report_wide
 from lbg_broker.server.commit import BackPressure, GroupCommit
 from lbg_broker.server.core.commands import CloseConnection, Command, Received, Ticked
 from lbg_broker.server.core.effects import Definition
@@ -101,6 +102,7 @@ class Server:
             self._lock = DirectoryLock(settings.data_dir)
         except StoreError as error:
             raise StartError(str(error)) from error
+        report_wide(settings.data_dir)
         try:
             await self._open(administrator)
             self._listener = await self.loop.create_server(

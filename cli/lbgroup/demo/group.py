@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.client import BrokerAddress
 from lbg_broker.group import Engine, GroupSpec
+from lbg_broker.private_files import open_private
 from lbgroup.child_processes import ProcessGroup
 from lbgroup.commands import CliError
 from lbgroup.options import management_of
@@ -78,7 +80,9 @@ async def demo_group(
         if password is None:
             login, warning = {}, f"no user of its own for the group: {'; '.join(observed.why.values())}"
         else:
-            (file := directory / "password").write_text(password)
+            file = directory / "password"
+            with os.fdopen(open_private(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as secret:
+                secret.write(password)
             login = {"LBG_USERNAME": spec.client_username, "LBG_PASSWORD_FILE": str(file)}
             warning = ""
         await create_group(admin, spec, password=password, with_user=password is not None)

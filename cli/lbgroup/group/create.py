@@ -21,6 +21,7 @@ from lbg_broker.group import (
     UNCOUNTED_MODES,
     GroupSpec,
 )
+from lbg_broker.private_files import open_private
 from lbgroup.commands import CliError
 from lbgroup.options import FILE, broker_options, management_of
 
@@ -88,7 +89,7 @@ def given_password(file: Path | None) -> str | None:
 def kept_secret(file: Path | None) -> Iterator[Path | None]:
     """Make the file first: a password that cannot be kept must not be set. It is removed if nothing is written."""
     if file is not None:
-        file.touch(mode=0o600, exist_ok=False)
+        os.close(open_private(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     try:
         yield file
     finally:

@@ -8,6 +8,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from lbg_broker.private_files import DIRECTORY_MODE
 from lbg_pipeline.errors import OutputRefused
 
 
@@ -39,6 +40,11 @@ class Stored:
         if not self._files.exists(root):
             return True
         return not self._files.getFileStatus(root).isFile() and not self._files.listStatus(root)
+
+    def create_private(self) -> None:
+        """Creates the directory for this user alone (mode 0700); one that exists stays as it is."""
+        owner_only = self._hadoop.permission.FsPermission(DIRECTORY_MODE)
+        self._files.mkdirs(self._path(), owner_only)
 
     def delete(self, *names: str) -> None:
         self._files.delete(self._path(*names), True)

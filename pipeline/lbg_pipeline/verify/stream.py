@@ -221,6 +221,7 @@ def follow(
     # Rows are few and large here: a reader's or worker's batch of thousands would be gigabytes.
     spark.conf.set("spark.sql.parquet.enableVectorizedReader", "false")
     spark.conf.set("spark.sql.shuffle.partitions", min(BUCKETS, 2 * spark.sparkContext.defaultParallelism))
+    Stored(spark, checkpoint).create_private()
     epochs = Epochs(spark, checkpoint, out, settings)
     commits = Stored(spark, f"{checkpoint.rstrip('/')}/spark")
     last = _last_committed(commits)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import quote
 
+from lbg_broker.private_files import FILE_MODE, open_private
 from lbg_broker.server.store.errors import DamagedStoreError, DiskFullError, StoreError, store_error
 from lbg_broker.server.store.reserve import Reserve
 from lbg_broker.server.store.schema import (
@@ -105,8 +106,8 @@ def _sole(part: Path) -> Iterator[None]:
 def _private(path: Path) -> BinaryIO:
     """For us alone: a copy has the hashes of passwords in it. Raises `StoreError`."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.fchmod(descriptor, 0o600)
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+        os.fchmod(descriptor, FILE_MODE)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
     return os.fdopen(descriptor, "r+b")

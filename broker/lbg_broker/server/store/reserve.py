@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lbg_broker.private_files import open_private
 from lbg_broker.server.store.errors import DiskFullError, StoreError
 
 PAGE_BYTES: Final = 4096
@@ -178,7 +179,7 @@ class Reserve:
 
     def _open(self, path: Path) -> int:
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return open_private(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             kind = DiskFullError if error.errno in NO_ROOM else StoreError
             raise kind(f"{path}: {error.strerror}") from error

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from lbg_broker.private_files import make_private_directory, open_private
 from lbg_broker.server.store.errors import DirectoryLockedError, NewerStoreError, StoreError, store_error
 
 HOLDER_CHARS: Final = 20
@@ -28,8 +29,8 @@ class DirectoryLock:
         """Raises `DirectoryLockedError` when another process has it, `StoreError` when it cannot be made."""
         path = directory / "lock"
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_private_directory(directory)
+            file = open_private(path, os.O_RDWR | os.O_CREAT)
             self._file = os.fdopen(file, "r+")  # held open for as long as we run
         except OSError as error:
             raise StoreError(f"cannot use the data directory {directory}: {error.strerror}") from error
