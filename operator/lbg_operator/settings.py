@@ -23,6 +23,7 @@ PREFETCH_MAX = 65_535
 """AMQP 0-9-1, basic.qos: a short."""
 START_MAX_S = 3600
 METRICS = ("auto", "external", "keda", "none")
+BOOLEANS = ("true", "false")
 LOG_FORMATS = ("json", "text")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -34,6 +35,8 @@ class OperatorSettings:
     - `sidecar_start_s`: the time that a sidecar has to start before its liveness probe counts, in seconds; None: what
       three failures of the probe take. Another value replaces the consumers' pods.
     - `prefetch`: the window of consumers whose group says none, in messages; None: each derives its own.
+    - `sidecar_tmp`: sidecars have a volume for temporary files, an emptyDir at /tmp. Another value replaces the
+      consumers' pods.
     - `namespace`, `service`: where the operator itself is, and its Service there; empty outside a cluster, and then
       there is no metrics API.
     - `watched`: the namespaces whose objects it looks after; empty: all.
@@ -49,6 +52,7 @@ class OperatorSettings:
     broker_resources: Mapping[str, Any] = field(default_factory=lambda: BROKER_RESOURCES, hash=False)
     sidecar_start_s: int | None = None
     prefetch: int | None = None
+    sidecar_tmp: bool = False
     namespace: str = ""
     service: str = ""
     watched: tuple[str, ...] = ()
@@ -68,6 +72,7 @@ class OperatorSettings:
             broker_resources=_resources(environ, "LBG_OPERATOR_BROKER_RESOURCES", BROKER_RESOURCES),
             sidecar_start_s=_number(environ, "LBG_OPERATOR_SIDECAR_START_S", START_MAX_S),
             prefetch=_number(environ, "LBG_OPERATOR_PREFETCH", PREFETCH_MAX),
+            sidecar_tmp=_one_of(environ, "LBG_OPERATOR_SIDECAR_TMP", BOOLEANS, default="false") == "true",
             namespace=environ.get("LBG_OPERATOR_NAMESPACE", ""),
             service=environ.get("LBG_OPERATOR_SERVICE", ""),
             watched=tuple(

@@ -28,6 +28,7 @@ from lbg_sidecar.core.member_core import CONNECTIONS_S, LeavingTime
 from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.roster import IndexClaim
 from lbg_sidecar.errors import IndexTaken
+from lbg_sidecar.io.body_memory import BodyMemory, body_limit_bytes, control_group_limit_bytes
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.driver import Driver
 from lbg_sidecar.io.outbox import Outbox
@@ -302,6 +303,7 @@ class Member:
             prefix=spec.hash_prefix,
             clock=records.clock,
             journal=records.journal,
+            bodies=BodyMemory(body_limit_bytes(self.settings.body_memory_mb, control_group_limit_bytes())),
             on_lost=self._lost.set,
             on_exit=self._on_exit,
             on_stood_down=self._on_stood_down,

@@ -372,6 +372,7 @@ def in_flight_of(attachment: Attachment, delivery: Delivery, prefix: str) -> InF
     in_flight = InFlight(attachment, delivery.delivery_tag, key=key, identity=identity, delivery=delivery)
     in_flight.published_at_us = published_at_us or 0
     in_flight.redelivered = delivery.redelivered
+    in_flight.size = len(delivery.body)
     if attachment.session is not None:
         in_flight.sequence, in_flight.ends_session = session_stamp_of(delivery)
         in_flight.epoch = session_epoch_of(delivery)

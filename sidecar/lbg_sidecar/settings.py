@@ -63,6 +63,9 @@ class MemberSettings:
     - `prefetch`: unacknowledged messages a queue may give to this member; None derives it, see
       `lbg_sidecar.core.acks.derived_prefetch`. On RabbitMQ the same for all members of a group (docs/rabbitmq.md,
       "Facts").
+    - `body_memory_mb`: megabytes (1,000,000 bytes) of message bodies in memory, over all queues. None: a quarter of
+      the memory limit of the process's control group, or 64 without one. Further bodies are written to a temporary file
+      (in TMPDIR) until the application gets them.
     - `call_timeout_s`: a call without a verdict for this long is aborted and counts as a failed attempt. 30 s
       is what HTTP clients commonly use.
     - `max_attempts`: after so many failed attempts, counted over handoffs, `when_exhausted` says what becomes of a
@@ -102,6 +105,7 @@ class MemberSettings:
     concurrency: int | None = None
     order: Order | Literal["key", "queue"] | None = None
     prefetch: int | None = None
+    body_memory_mb: int | None = None
     call_timeout_s: float = 30.0
     max_attempts: int = 10
     when_exhausted: WhenExhausted | Literal["block", "dead-letter"] = WhenExhausted.BLOCK
@@ -131,7 +135,13 @@ class MemberSettings:
                 object.__setattr__(self, name, Path(getattr(self, name)))
         for name in ("moves_at_once", "max_attempts"):
             _at_least(1, name, getattr(self, name))
-        for name, least in (("clients", 1), ("index", 0), ("prefetch", 1), ("concurrency", 1)):
+        for name, least in (
+            ("clients", 1),
+            ("index", 0),
+            ("prefetch", 1),
+            ("body_memory_mb", 1),
+            ("concurrency", 1),
+        ):
             if getattr(self, name) is not None:
                 _at_least(least, name, getattr(self, name))
         if self.prefetch is not None and self.prefetch > 65_535:

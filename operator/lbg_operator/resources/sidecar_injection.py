@@ -107,6 +107,7 @@ CLOSING_S = 4
 _TEMPLATE = "spec.consumer.template"
 _CREDENTIALS_VOLUME = "lbg-credentials"
 _JOURNALS_VOLUME = "lbg-journals"
+_TMP_VOLUME = "lbg-tmp"
 STATE_VOLUME = "lbg-state"
 """In mode Sessions a claim of the pod's own, by a template of the StatefulSet."""
 
@@ -136,7 +137,7 @@ def injected(group: GroupManifest, settings: OperatorSettings, *, has_ca: bool) 
     else:
         pod["containers"].append(sidecar)
     _require_journal_volume(group, pod)
-    pod.setdefault("volumes", []).extend(_volumes(group))
+    pod.setdefault("volumes", []).extend(_volumes(group, settings))
     has_volume = group.has_sessions or group.consumer.sidecar.journal is not None
     if has_volume and not settings.assigns_users:
         security = pod.setdefault("securityContext", {})
@@ -186,6 +187,8 @@ def _sidecar(
     ]
     if keeps_state(group):
         mounts.append({"name": STATE_VOLUME, "mountPath": STATE})
+    if settings.sidecar_tmp:
+        mounts.append({"name": _TMP_VOLUME, "mountPath": "/tmp"})
     if spec.journal is not None:
         mounts.append({"name": spec.journal.volume or _JOURNALS_VOLUME, "mountPath": JOURNALS})
     liveness = {"httpGet": {"path": "/healthz", "port": OBSERVED_PORT}, "periodSeconds": 10}
@@ -223,12 +226,14 @@ def _require_journal_volume(group: GroupManifest, pod: Mapping[str, Any]) -> Non
         )
 
 
-def _volumes(group: GroupManifest) -> list[dict[str, Any]]:
+def _volumes(group: GroupManifest, settings: OperatorSettings) -> list[dict[str, Any]]:
     assert group.consumer is not None
     secret = {"secretName": credentials_name(group.metadata.name)}
     volumes: list[dict[str, Any]] = [{"name": _CREDENTIALS_VOLUME, "secret": secret}]
     if keeps_state(group) and not group.has_sessions:
         volumes.append({"name": STATE_VOLUME, "emptyDir": {}})
+    if settings.sidecar_tmp:
+        volumes.append({"name": _TMP_VOLUME, "emptyDir": {}})
     journal = group.consumer.sidecar.journal
     if journal is not None and journal.claim is not None:
         claim = {"claimName": journal.claim}

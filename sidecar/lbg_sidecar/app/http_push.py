@@ -162,7 +162,7 @@ class BatchBuffer:
         """Returns the batches that go at once because of it: one without room for it, or itself alone."""
         if message.attempt >= ALONE_FROM_ATTEMPT:
             return ([message],)
-        size = len(message.delivery.body)
+        size = message.in_flight.size
         sent: Sequence[list[Message]] = ()
         if self._messages and self._bytes + size > self._settings.max_bytes:
             sent = (self.take(),)
@@ -182,7 +182,7 @@ class BatchBuffer:
         for message in self._messages:
             if message.in_flight is in_flight:
                 self._messages.remove(message)
-                self._bytes -= len(message.delivery.body)
+                self._bytes -= in_flight.size
                 return message
         return None
 

@@ -35,8 +35,9 @@ class Outcome(enum.StrEnum):
 class InFlight:
     """One delivery, from its arrival until it is settled or forgotten.
 
-    `delivery` is the client's object and stays opaque in here. `redelivered`: the broker says that somebody had it
-    before (AMQP 0-9-1, basic.deliver). `number` counts the member's deliveries. `sequence` is its number in a session,
+    `delivery` is the client's object and stays opaque in here, `size` the length of its body in bytes; `body_lease`
+    counts that body as used while the message lives. `redelivered`: the broker says that somebody had it before (AMQP
+    0-9-1, basic.deliver). `number` counts the member's deliveries. `sequence` is its number in a session,
     from 1, where there is one; `ends_session`: it is that session's End-of-Session.
     `calls` counts those of the application through this attachment, the running one included, `earlier` those that
     were made before, as far as is known. Times are the clock that the
@@ -48,6 +49,7 @@ class InFlight:
     __slots__ = (
         "abort_reason",
         "attachment",
+        "body_lease",
         "calls",
         "delivery",
         "earlier",
@@ -67,6 +69,7 @@ class InFlight:
         "received_at",
         "redelivered",
         "sequence",
+        "size",
         "started_at",
         "tag",
     )
@@ -85,6 +88,8 @@ class InFlight:
         self.key = key
         self.identity = identity
         self.delivery = delivery
+        self.size = 0
+        self.body_lease: object = None
         self.redelivered = False
         self.sequence: int | None = None
         self.epoch: str | None = None

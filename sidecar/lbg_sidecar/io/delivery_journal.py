@@ -97,7 +97,7 @@ class DeliveryJournal:
                     in_flight.attachment.session,
                     in_flight.sequence,
                     self._group,
-                    len(in_flight.delivery.body),
+                    in_flight.size,
                     self._mode,
                 )
             )

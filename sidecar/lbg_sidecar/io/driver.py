@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from lbg_broker.client import Delivery
@@ -15,6 +16,7 @@ from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.protocol import decode
 from lbg_sidecar.errors import MessageError
+from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
 from lbg_sidecar.io.executor import EffectExecutor
@@ -72,6 +74,7 @@ class Driver:
         prefix: str,
         clock: WallClock,
         journal: DeliveryJournal | None,
+        bodies: BodyMemory,
         on_lost: Callable[[], None],
         on_exit: Callable[[], None],
         on_stood_down: Callable[[], None],
@@ -93,6 +96,7 @@ class Driver:
         self._group = group
         self._prefix = prefix
         self._clock = clock
+        self._bodies = bodies
         self._on_lost = on_lost
         self.on_exit = on_exit
         self.on_stood_down = on_stood_down
@@ -176,7 +180,7 @@ class Driver:
             self._executor.run()
 
     def describe(self) -> dict[str, Any]:
-        return self.machine.describe(self._loop.time())
+        return {**self.machine.describe(self._loop.time()), "bodies": asdict(self._bodies.use)}
 
     def stop(self, why: str) -> None:
         if self.machine.leaving is None:
@@ -215,6 +219,9 @@ class Driver:
     def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None:
         prefix = self._prefix
         arrivals = [in_flight_of(attachment, delivery, prefix) for delivery in deliveries]
+        for in_flight in arrivals:
+            if in_flight.size >= COUNTED_MIN_BYTES:
+                self._bodies.admit(in_flight)
         self.machine.deliver(attachment, arrivals, self._loop.time())
         if self.machine.effects:
             self._run_effects()

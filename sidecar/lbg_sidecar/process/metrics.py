@@ -120,6 +120,11 @@ SERIES: Mapping[str, Series] = {
     "lbg_prefetch_used_ratio": Series(
         "gauge", "Messages in flight divided by the window, of the queue with the highest ratio."
     ),
+    "lbg_body_memory_bytes": Series("gauge", "Bytes of message bodies in memory."),
+    "lbg_body_memory_limit_bytes": Series("gauge", "Limit of the bytes of message bodies in memory."),
+    "lbg_body_file_bytes": Series(
+        "gauge", "Bytes of message bodies in temporary files, because the memory limit is reached."
+    ),
     "lbg_queues_put_off": Series(
         "gauge", "Queues whose handoff is postponed, because calls did not end in time."
     ),
@@ -217,6 +222,11 @@ def _families(state: Mapping[str, Any], measures: Measures, version: str) -> Ite
         yield _gauge("lbg_calls_running", {(): lanes["running"]})
         yield _gauge("lbg_calls_limit", {(): lanes["concurrency"]})
         yield _gauge("lbg_lanes_blocked", {(): lanes["blocked"]})
+    if "bodies" in state:
+        bodies = state["bodies"]
+        yield _gauge("lbg_body_memory_bytes", {(): bodies["memory_bytes"]})
+        yield _gauge("lbg_body_memory_limit_bytes", {(): bodies["limit_bytes"]})
+        yield _gauge("lbg_body_file_bytes", {(): bodies["file_bytes"]})
     for name, field in _COUNTS.items():
         if field in state.get("counts", {}):
             yield _counter(name, {(): state["counts"][field]})

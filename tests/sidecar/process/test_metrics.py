@@ -32,6 +32,7 @@ STATE = {
             "put_off": 0,
         },
     ],
+    "bodies": {"memory_bytes": 5_000, "file_bytes": 200, "limit_bytes": 64_000_000},
     "lanes": {"running": 2, "blocked": 1, "concurrency": 16},
     "counts": {
         **dict.fromkeys(("delivered", "acked", "dead_lettered", "repeats_dropped", "retried"), 5),

@@ -28,6 +28,7 @@ LARGE: Mapping[str, Any] = {
         "brokerResources": {"limits": {"memory": "1Gi"}},
         "sidecarStartSeconds": 90,
         "prefetch": 64,
+        "sidecarTmp": False,
     },
     "broker": {
         "create": True,
