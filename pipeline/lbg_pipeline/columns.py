@@ -60,15 +60,17 @@ def holds(intervals: Intervals, points: Ints) -> Flags:
     return (at >= 0) & (points <= intervals.lasts[at])
 
 
-def minus(intervals: Intervals, taken: Intervals) -> Intervals:
+def minus(intervals: Intervals, removed: Intervals) -> Intervals:
     """Difference: the numbers of the first that are not in the second. Two of the first that touch stay two, so that
     each piece is of one of them: `piece_of`."""
-    if not len(intervals.firsts) or not len(taken.firsts):
+    if not len(intervals.firsts) or not len(removed.firsts):
         return intervals
     # Where either begins or ends, the answer may change; between two such places it is one thing throughout.
-    cuts = np.unique(np.concatenate([intervals.firsts, intervals.lasts + 1, taken.firsts, taken.lasts + 1]))
+    cuts = np.unique(
+        np.concatenate([intervals.firsts, intervals.lasts + 1, removed.firsts, removed.lasts + 1])
+    )
     begins = cuts[:-1]
-    left = holds(intervals, begins) & ~holds(taken, begins)
+    left = holds(intervals, begins) & ~holds(removed, begins)
     return Intervals(begins[left], cuts[1:][left] - 1)
 
 
@@ -92,8 +94,8 @@ def ints_of(column: pa.ChunkedArray | pa.Array) -> IntArray:
     """Without nulls."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    found: IntArray = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    return found
+    ints: IntArray = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return ints
 
 
 def dense(*columns: IntArray) -> tuple[IntArray, IntArray]:
@@ -145,12 +147,12 @@ def highest_so_far(group: IntArray, value: IntArray) -> IntArray:
 
 
 def is_again(values: IntArray) -> Flags:
-    """Mask of the items whose value came before."""
-    found = np.zeros(len(values), np.bool_)
+    """Mask of the items whose value is that of an earlier item."""
+    is_repeated = np.zeros(len(values), np.bool_)
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    found[order[1:]] = ordered[1:] == ordered[:-1]
-    return found
+    is_repeated[order[1:]] = ordered[1:] == ordered[:-1]
+    return is_repeated
 
 
 def histories_of(publishers: Iterable[str]) -> tuple[list[str], IntArray]:
@@ -229,8 +231,8 @@ def to_bytes(rows: pa.Table | pa.RecordBatch, *, compression: str | None = None)
         sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
     ) as stream:
         stream.write(rows)
-    told: bytes = sink.getvalue().to_pybytes()
-    return told
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
 
 
 class Line:

@@ -5,14 +5,14 @@
     ├── JournalNotFound    a path that holds no journal, or cannot be read
     ├── NewerSchema        a journal of a newer LBG: `file`, `version`
     ├── CheckpointRefused  a checkpoint of a stream that another LBG wrote
-    ├── JobFailed          Spark gave up a job, for what it says
+├── JobFailed          Spark failed a job, with Spark's reason
     ├── OutputRefused      the output directory holds something else, or cannot be written
     ├── PlanRefused        nothing to plan with, or a manifest that is not of the group in the journals
-    ├── HistoryRefused     a table that is no history of demand, or has rows that say no time or no count
-    ├── ForecastRefused    a history that tells nothing of now, or nothing to make a schedule with
+    ├── HistoryRefused     a table that is no history of demand, or has rows without a time or a count
+    ├── ForecastRefused    a history that ended long ago, or nothing to make a schedule with
     └── ClusterRefused     the API server does not answer or allow, or has no group for a schedule
 
-All of them need a person.
+All of them need an operator's correction.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ class ClusterRefused(PipelineError):
 
 
 class JobFailed(PipelineError):
-    """Spark gave up, with what it says of why."""
+    """Spark failed a job; the message has Spark's reason."""
 
 
-_OURS = re.compile(r"lbg_pipeline\.errors\.(?P<name>NewerSchema|CheckpointRefused): (?P<told>.+)")
+_OURS = re.compile(r"lbg_pipeline\.errors\.(?P<name>NewerSchema|CheckpointRefused): (?P<message>.+)")
 
 
-def told_by(error: Exception) -> PipelineError | None:
+def error_of(error: Exception) -> PipelineError | None:
     """Our own error that a worker raised, out of the one that Spark makes of it; None if it is something else."""
-    found = _OURS.search(str(error))
-    if found is None:
+    match = _OURS.search(str(error))
+    if match is None:
         return None
-    kind: type[PipelineError] = NewerSchema if found["name"] == "NewerSchema" else CheckpointRefused
+    kind: type[PipelineError] = NewerSchema if match["name"] == "NewerSchema" else CheckpointRefused
     refused = kind.__new__(kind)
-    Exception.__init__(refused, found["told"].strip())
+    Exception.__init__(refused, match["message"].strip())
     return refused

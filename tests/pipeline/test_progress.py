@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 def test_elsewhere_than_on_a_terminal_a_line_is_written_now_and_then() -> None:
     stream = io.StringIO()
     progress = Progress(stream, started_s=100)
-    progress.says("reading")
+    progress.begin("reading")
     for now_s in (101, 109, 111, 112, 121):
         progress.show(Tasks(3, 8), now_s=now_s)
     progress.end()
@@ -32,7 +32,7 @@ def test_elsewhere_than_on_a_terminal_a_line_is_written_now_and_then() -> None:
 def test_a_terminal_has_a_bar_that_is_gone_at_the_end() -> None:
     stream = Terminal()
     progress = Progress(stream, started_s=0)
-    progress.says("reading")
+    progress.begin("reading")
     progress.show(Tasks(1, 2), now_s=1)
     progress.end()
     shown, gone = stream.getvalue().split("\r\x1b[K")[1:]

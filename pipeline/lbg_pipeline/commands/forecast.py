@@ -218,7 +218,7 @@ _REPLICAS = click.IntRange(1, 4096)
     help="Namespace of the LoadBalancedGroup; by default the pod's, or KUBECONFIG's.",
 )
 @output_options
-def forecast(*, out: str, master: str | None, conf: dict[str, str], as_json: bool, **asked: Any) -> None:
+def forecast(*, out: str, master: str | None, conf: dict[str, str], as_json: bool, **options: Any) -> None:
     """Forecast the demand on each group, and the replicas that it needs.
 
     The forecast assumes that demand repeats by the hour of the week and grows or shrinks a little. It is compared on
@@ -226,9 +226,9 @@ def forecast(*, out: str, master: str | None, conf: dict[str, str], as_json: boo
     (for kubectl patch lbg NAME --type merge --patch-file patch.yaml), forecast.json, report.html and the Parquet
     tables forecast, backtest and schedule.
     """
-    source = source_of(**asked)
-    settings = settings_of(**asked)
-    check_limits(**asked)
+    source = source_of(**options)
+    settings = settings_of(**options)
+    check_limits(**options)
 
     from lbg_pipeline.forecast.job import Applying, Capacity, Request, answer
     from lbg_pipeline.forecast.result import Scheduling
@@ -237,22 +237,22 @@ def forecast(*, out: str, master: str | None, conf: dict[str, str], as_json: boo
 
     request = Request(
         source=source,
-        groups=asked["groups"],
-        rates=asked["rates"],
+        groups=options["groups"],
+        rates=options["rates"],
         settings=settings,
         capacity=Capacity(
-            given=asked["capacity"],
-            utilisation=asked["target_utilisation"],
-            concurrency=asked["concurrency"],
-            least=asked["min_replicas"],
-            most=asked["max_replicas"],
+            declared=options["capacity"],
+            utilisation=options["target_utilisation"],
+            concurrency=options["concurrency"],
+            least=options["min_replicas"],
+            most=options["max_replicas"],
         ),
-        scheduling=Scheduling(asked["lead_time"], asked["is_weekly"]),
-        applying=Applying(asked["namespace"]) if asked["is_applied"] else None,
+        scheduling=Scheduling(options["lead_time"], options["is_weekly"]),
+        applying=Applying(options["namespace"]) if options["is_applied"] else None,
     )
     with spark_job("forecast", master, conf) as spark, shown_progress(spark) as progress:
-        found = answer(spark, request, out, says=progress.says)
-    click.echo(json.dumps(found.told, indent=2) if as_json else "\n".join(found.lines))
+        result = answer(spark, request, out, on_phase=progress.begin)
+    click.echo(json.dumps(result.document, indent=2) if as_json else "\n".join(result.lines))
 
 
 if __name__ == "__main__":

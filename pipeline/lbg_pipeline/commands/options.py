@@ -14,34 +14,34 @@ _SPAN = re.compile(r"([0-9]{1,9})(s|m|h|d|)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def seconds(told: str) -> int:
+def seconds(text: str) -> int:
     """A span, as 300, 300s, 5m, 1h or 7d."""
-    match = _SPAN.fullmatch(told)
+    match = _SPAN.fullmatch(text)
     if match is None:
-        raise click.BadParameter(f"{told!r} is not a duration: give it as 300s, 5m, 1h or 7d")
+        raise click.BadParameter(f"{text!r} is not a duration: give it as 300s, 5m, 1h or 7d")
     return int(match[1]) * _SECONDS[match[2]]
 
 
-def moment(told: str) -> datetime:
+def moment(text: str) -> datetime:
     """RFC 3339; UTC without an offset."""
     try:
-        at = datetime.fromisoformat(told)
+        at = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{told!r} is not a time: give it as 2026-11-27T16:55:00Z") from None
+        raise click.BadParameter(f"{text!r} is not a time: give it as 2026-11-27T16:55:00Z") from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def zone(told: str) -> str:
+def zone(text: str) -> str:
     """A time zone of the IANA."""
     try:
-        ZoneInfo(told)
+        ZoneInfo(text)
     except (
         LookupError,
         ValueError,
         OSError,
     ):  # the last two for names of folders, and outside of the database
-        raise click.BadParameter(f"{told!r} is not a known time zone: give it as Europe/Berlin") from None
-    return told
+        raise click.BadParameter(f"{text!r} is not a known time zone: give it as Europe/Berlin") from None
+    return text
 
 
 DEFAULT_GROUP = "unnamed"
@@ -87,11 +87,11 @@ def journal_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return journal_option()(groups_option()(default_group_option()(command)))
 
 
-def _settings(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    for one in given:
+def _settings(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    for one in values:
         if not re.fullmatch(r"spark\.[^=\s]+=.*", one, re.DOTALL):
             raise click.BadParameter(f"{one!r} is not a setting of Spark: give it as spark.driver.memory=8g")
-    return dict(one.split("=", 1) for one in given)
+    return dict(one.split("=", 1) for one in values)
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:

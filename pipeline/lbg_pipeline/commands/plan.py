@@ -21,16 +21,16 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
     """Reads numbers and ranges with commas between them."""
 
     def read(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-        found: set[int] = set()
+        counts: set[int] = set()
         for word in [] if value is None else value.split(","):
             match = _RANGE.fullmatch(word.strip())
             first = int(match[1]) if match else 0
             last = int(match[2] or match[1]) if match else 0
             if not 1 <= first <= last <= most:
-                told = f"{word!r} is neither a number nor a range from 1 to {most}: give 4,8,16 or 4-16"
-                raise click.BadParameter(told, ctx, param)
-            found.update(range(first, last + 1))
-        return tuple(sorted(found)) or None
+                message = f"{word!r} is neither a number nor a range from 1 to {most}: give 4,8,16 or 4-16"
+                raise click.BadParameter(message, ctx, param)
+            counts.update(range(first, last + 1))
+        return tuple(sorted(counts)) or None
 
     return read
 
@@ -143,8 +143,8 @@ def plan(
         ),
     )
     with spark_job("plan", master, conf) as spark, shown_progress(spark) as progress:
-        report = answer(spark, question, out, says=progress.says)
-    click.echo(json.dumps(report.told, indent=2) if as_json else "\n".join(report.lines))
+        report = answer(spark, question, out, on_phase=progress.begin)
+    click.echo(json.dumps(report.document, indent=2) if as_json else "\n".join(report.lines))
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ def profile(
         made_by=f"Made by lbg pipeline profile at {made}",
     )
     with spark_job("profile", master, conf) as spark, shown_progress(spark) as progress:
-        outcome = run(spark, request, out, says=progress.says)
-    click.echo(json.dumps(outcome.told, indent=2) if as_json else "\n".join(outcome.lines))
+        outcome = run(spark, request, out, on_phase=progress.begin)
+    click.echo(json.dumps(outcome.document, indent=2) if as_json else "\n".join(outcome.lines))
 
 
 if __name__ == "__main__":

@@ -108,17 +108,17 @@ class Progress:
     def __init__(self) -> None:
         self._before = 0
 
-    def __call__(self, epoch: int, front: Front, size_bytes: int, took_s: float) -> None:
+    def __call__(self, epoch: int, front: Front, size_bytes: int, elapsed_s: float) -> None:
         totals = front.totals.by_group().values()
         counts = {
             name: sum(each.get(name, 0) for each in totals) for name in ("published", "delivered", "late")
         }
         until = "none yet" if front.until_us < 0 else _time(front.until_us)
-        found = ", ".join(f"{count} {name}" for name, count in sorted(front.found.items())) or "nothing"
+        findings = ", ".join(f"{count} {name}" for name, count in sorted(front.findings.items())) or "nothing"
         click.echo(
-            f"epoch {epoch}: {size_bytes / 1e6:.1f} MB in {took_s:.1f} s; published {counts['published']}, judged "
+            f"epoch {epoch}: {size_bytes / 1e6:.1f} MB in {elapsed_s:.1f} s; published {counts['published']}, checked "
             f"{counts['delivered']}, held {front.held_rows}, late {counts['late']}; watermark {until}; state "
-            f"{front.state_bytes / 1e6:.1f} MB; found {found}",
+            f"{front.state_bytes / 1e6:.1f} MB; found {findings}",
             err=True,
         )
 
@@ -187,11 +187,11 @@ def validate(
     options = StreamOptions(**of_stream)
     options.check(stream=stream, settle_s=settle_s)
     if stream:
-        told = _streamed(
+        result = _streamed(
             journals, groups, default_group, out, master, conf, clock_skew_s, exactly_once, options
         )
-        click.echo(json.dumps(told.as_json()) if as_json else "\n".join(told.lines()))
-        return _status(told.report, strict)
+        click.echo(json.dumps(result.as_json()) if as_json else "\n".join(result.lines()))
+        return _status(result.report, strict)
 
     from lbg_pipeline.spark.jobs import shown_progress
     from lbg_pipeline.spark.session import spark_job
@@ -244,7 +244,7 @@ def _streamed(
             settings=settings,
             trigger_s=None if options.available_now else options.trigger_s or TRIGGER_S,
             stopped=stopped_by_signals(),
-            tell=Progress(),
+            on_epoch=Progress(),
             exactly_once=exactly_once,
         )
 

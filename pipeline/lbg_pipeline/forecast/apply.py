@@ -1,7 +1,7 @@
 """Applies a schedule: `spec.scaling.schedule` of a LoadBalancedGroup, and nothing else.
 
 By server-side apply, so that the field is ours and every other stays its owner's (Kubernetes: "Server-Side Apply"). The
-list has one owner: forced, as a schedule that somebody wrote by hand and one that is forecast cannot both hold.
+list has one owner: forced, as a schedule written by hand and a forecast one cannot both hold.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Target:
 
 
 class Cluster:
-    """By the pod's service account, or else as KUBECONFIG says. Each method raises ClusterRefused."""
+    """LoadBalancedGroups of a cluster, by the pod's service account or KUBECONFIG. Methods raise ClusterRefused."""
 
     def __init__(self, namespace: str | None) -> None:
         settings = Configuration()
@@ -65,10 +65,10 @@ class Cluster:
     def find(self, groups: Sequence[str]) -> tuple[dict[str, Target], dict[str, str]]:
         """The LoadBalancedGroup of each group, by its name on the broker or else by its own; and why others have none
         that a schedule could be set of."""
-        what = f"list LoadBalancedGroups in namespace {self.namespace}"
-        found = self._asked(what, "list_namespaced_custom_object")["items"]
-        named = {one["metadata"]["name"]: one for one in found}
-        named |= {_broker_name(one): one for one in found}
+        action = f"list LoadBalancedGroups in namespace {self.namespace}"
+        objects = self._request(action, "list_namespaced_custom_object")["items"]
+        named = {one["metadata"]["name"]: one for one in objects}
+        named |= {_broker_name(one): one for one in objects}
         targets: dict[str, Target] = {}
         unfit: dict[str, str] = {}
         for group in groups:
@@ -93,9 +93,9 @@ class Cluster:
             "metadata": {"name": target.name, "namespace": target.namespace},
             **patch(schedule),
         }
-        what = f"apply the schedule to LoadBalancedGroup {target}"
-        applied = self._asked(
-            what,
+        action = f"apply the schedule to LoadBalancedGroup {target}"
+        applied = self._request(
+            action,
             "patch_namespaced_custom_object",
             target.name,
             body,
@@ -105,19 +105,23 @@ class Cluster:
         )
         # An API server may drop what its CRD does not know, without a word.
         if schedule and not applied["spec"]["scaling"].get("schedule"):
-            raise ClusterRefused(_too_old(what))
+            raise ClusterRefused(_too_old(action))
 
-    def _asked(self, what: str, method: str, *told: object, **how: object) -> dict[str, Any]:
+    def _request(self, action: str, method: str, *arguments: object, **options: object) -> dict[str, Any]:
         place = (*API, self.namespace, PLURAL)
-        found: dict[str, Any]
+        response: dict[str, Any]
         try:
-            found = getattr(self._api, method)(*place, *told, _request_timeout=REQUEST_TIMEOUT_S, **how)
+            response = getattr(self._api, method)(
+                *place, *arguments, _request_timeout=REQUEST_TIMEOUT_S, **options
+            )
         except ApiException as error:
-            raise ClusterRefused(_refused(what, self.namespace, error)) from None
+            raise ClusterRefused(_refused(action, self.namespace, error)) from None
         except (HTTPError, OSError) as error:
-            why = _one_line(error)
-            raise ClusterRefused(f"{what}: the API server at {self._host} does not answer: {why}") from None
-        return found
+            reason = _one_line(error)
+            raise ClusterRefused(
+                f"{action}: the API server at {self._host} does not answer: {reason}"
+            ) from None
+        return response
 
 
 def _broker_name(one: Mapping[str, Any]) -> str:
@@ -125,19 +129,21 @@ def _broker_name(one: Mapping[str, Any]) -> str:
     return str(one["spec"].get("groupName") or f"{metadata['namespace']}-{metadata['name']}")
 
 
-def _refused(what: str, namespace: str, error: ApiException) -> str:
-    why = _one_line(_message(error) or error.reason or f"HTTP {error.status}")
+def _refused(action: str, namespace: str, error: ApiException) -> str:
+    reason = _one_line(_message(error) or error.reason or f"HTTP {error.status}")
     if error.status in (401, 403):
-        return f"{what}: {why}: allow list and patch on loadbalancedgroups.lbg.dev in namespace {namespace}"
+        return (
+            f"{action}: {reason}: allow list and patch on loadbalancedgroups.lbg.dev in namespace {namespace}"
+        )
     if error.status == 404:
-        return f"{what}: {why}: if the cluster has no LoadBalancedGroups, install LBG's chart"
-    if "schedule" in why and ("not declared in schema" in why or "unknown field" in why):
-        return _too_old(what)
-    return f"{what}: {why}"
+        return f"{action}: {reason}: if the cluster has no LoadBalancedGroups, install LBG's chart"
+    if "schedule" in reason and ("not declared in schema" in reason or "unknown field" in reason):
+        return _too_old(action)
+    return f"{action}: {reason}"
 
 
-def _too_old(what: str) -> str:
-    return f"{what}: the cluster's CRD is older and has no scaling.schedule: upgrade LBG's chart"
+def _too_old(action: str) -> str:
+    return f"{action}: the cluster's CRD is older and has no scaling.schedule: upgrade LBG's chart"
 
 
 def _message(error: ApiException) -> str:

@@ -1,8 +1,8 @@
 """Backtest of one group: the method and the naive one at each origin of its past.
 
-An origin is a moment that the method is put back to: it is given what was known then, and judged by what came in the
-next week (of a short history: day). Origins lie whole periods before the end. The quantiles at an origin are from the
-misses of earlier ones alone, so their coverage is honest.
+An origin is a time in the past from which the method forecasts with the history until then; its score is by the actual
+demand of the next week (of a short history: day). Origins lie whole periods before the end. The quantiles at an origin
+are from the misses of earlier ones alone, so their coverage is honest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MISS_ORIGINS = 8
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Of consecutive intervals from `starts_us`. `quantiles` has a row for each, or is None while no misses are known;
+    """Of consecutive intervals from `starts_us`. `quantiles` has a row for each, or is None before there are misses;
     `actual` is None for the future, `candidate` for the naive method."""
 
     origin_us: int
@@ -58,7 +58,7 @@ class _Past:
 
 
 class Backtest:
-    """`levels` are the quantiles to tell. Origins are looked at once, whoever asks for their errors."""
+    """`levels` are the quantiles to forecast. Each origin is computed once."""
 
     def __init__(self, history: History, levels: Sequence[float]) -> None:
         self.season = season_of(history.length_s)
@@ -123,7 +123,7 @@ class Backtest:
         for one in np.unique(ahead):
             chosen = ahead == one
             table[:-1, chosen] = model.expected(rows, self.season, int(one))[:, columns[chosen]]
-        table[-1] = model.last_known(rows)[columns]
+        table[-1] = model.latest_values(rows)[columns]
         return table
 
     def _quantiles(self, values: Floats, walls_s: Ints, pasts: list[_Past], method: int) -> Floats | None:

@@ -53,8 +53,8 @@ def _modelling(settings: ForecastSettings) -> Callable[[pd.DataFrame], pd.DataFr
     def of_group(rows: pd.DataFrame) -> pd.DataFrame:
         backtest = Backtest(history_of(rows, settings), settings.quantiles)
         future = backtest.future(np.asarray(settings.starts_us(), dtype=np.int64))
-        told = [*backtest.past(settings.backtest_periods), *future]
-        return _frame(str(rows["group"].iloc[0]), backtest.season, told)
+        expectations = [*backtest.past(settings.backtest_periods), *future]
+        return _frame(str(rows["group"].iloc[0]), backtest.season, expectations)
 
     return of_group
 
@@ -71,8 +71,8 @@ def history_of(rows: pd.DataFrame, settings: ForecastSettings) -> History:
     return History(starts_us, values, settings.interval_s, settings.time_zone)
 
 
-def _frame(group: str, season: Season, told: Sequence[Expectation]) -> pd.DataFrame:
-    lengths = [len(one.starts_us) for one in told]
+def _frame(group: str, season: Season, expectations: Sequence[Expectation]) -> pd.DataFrame:
+    lengths = [len(one.starts_us) for one in expectations]
     unknown = [np.full(length, np.nan) for length in lengths]
 
     def repeated(values: Iterable[object]) -> list[object]:
@@ -82,23 +82,23 @@ def _frame(group: str, season: Season, told: Sequence[Expectation]) -> pd.DataFr
         {
             "group": group,
             "season": season.value,
-            "method": repeated(one.method for one in told),
+            "method": repeated(one.method for one in expectations),
             "variant": repeated(
-                None if one.candidate is None else one.candidate.told(season) for one in told
+                None if one.candidate is None else one.candidate.description(season) for one in expectations
             ),
-            "is_past": repeated(one.actual is not None for one in told),
-            "origin_us": repeated(one.origin_us for one in told),
-            "start_us": np.concatenate([one.starts_us for one in told]),
-            "expected": np.concatenate([one.values for one in told]),
+            "is_past": repeated(one.actual is not None for one in expectations),
+            "origin_us": repeated(one.origin_us for one in expectations),
+            "start_us": np.concatenate([one.starts_us for one in expectations]),
+            "expected": np.concatenate([one.values for one in expectations]),
             "quantiles": [
                 row
-                for one, length in zip(told, lengths, strict=True)
+                for one, length in zip(expectations, lengths, strict=True)
                 for row in ([None] * length if one.quantiles is None else one.quantiles)
             ],
             "actual": np.concatenate(
                 [
                     nothing if one.actual is None else one.actual
-                    for one, nothing in zip(told, unknown, strict=True)
+                    for one, nothing in zip(expectations, unknown, strict=True)
                 ]
             ),
         }
@@ -108,9 +108,9 @@ def _frame(group: str, season: Season, told: Sequence[Expectation]) -> pd.DataFr
 def scored(modelled: DataFrame, settings: ForecastSettings) -> DataFrame:
     """Of MODELLED's past, a row for each group and method.
 
-    `wmape`: the sum of the misses in parts of the sum of what came; null where nothing came. Over the intervals that
+    `wmape`: the sum of the misses divided by the sum of the actual demand; null without demand. Over the intervals that
     had quantiles: `pinball`, the mean loss of the planned quantile in messages (Koenker and Bassett 1978), `covered`,
-    how much of them came to no more than it, and `in_band`, how much lay between the first and the third of BAND.
+    the share of them that did not exceed it, and `in_band`, the share between the first and the third of BAND.
     """
     miss = F.abs(F.col("actual") - F.col("expected"))
     planned = _planned()
@@ -146,7 +146,7 @@ def chosen(modelled: DataFrame, scores: DataFrame) -> DataFrame:
 
 
 def forecast(chosen: DataFrame) -> DataFrame:
-    """The future of `chosen`, as people read it: `planned` is the quantile that replicas are planned for."""
+    """The future of `chosen`, with readable times: `planned` is the quantile that replicas are planned for."""
     quantiles = F.col("quantiles")
     return chosen.where(~F.col("is_past")).select(
         "group",

@@ -1,9 +1,9 @@
 """History of demand: from journals, from profiles, or from a table of another system.
 
 An interval without rows had none, if it lies between a group's first row and the end of the whole history; outside of
-that nothing is known. Where rows have times of their own, the first interval of a group and the last of the history
-were recorded in part, and are left out; where every time is the start of an interval, rows were counted by interval
-before, and all are whole.
+that the demand is unknown. Where rows have times of their own, the first interval of a group and the last of the
+history were recorded in part, and are left out; where every time is the start of an interval, rows were counted by
+interval before, and all are whole.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ DONE = ("ack", "dead")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of one group. `concurrency` is the most that any member had at once over a minute, at least 1: what members that
-    were never busy could do beyond that is not known."""
+    """Of one group. `concurrency` is the most that any member had at once over a minute, at least 1: the
+    capacity of members that were never busy is unknown."""
 
     service_us: float
     concurrency: int
     messages: int
 
     def capacity(self, *, utilisation: float, concurrency: int | None) -> float:
-        """Messages a second that keep a member busy for `utilisation` of its time. `concurrency`, if given, is what
-        is set and counts instead of what was seen."""
+        """Messages a second with which a member is busy for `utilisation` of its time. `concurrency`, if not None,
+        replaces the measured one."""
         return (concurrency or self.concurrency) * 1e6 / max(self.service_us, 1.0) * utilisation
 
 
 def measured_of_delivered(delivered: DataFrame) -> DataFrame:
     """For each group `messages`, `service_us` (the mean), `concurrency`. Of a call that goes on beyond its minute
-    only what is inside counts for concurrency, so that one call at a time is never taken for more."""
+    only what is inside counts for concurrency, so that one call at a time never counts as more."""
     minute_us = F.col("started_at_us") - F.pmod("started_at_us", F.lit(MINUTE_US))
     inside_us = F.least("finished_at_us", minute_us + MINUTE_US) - F.col("started_at_us")
     minutes = (
@@ -73,8 +73,8 @@ def measured_of_delivered(delivered: DataFrame) -> DataFrame:
 
 
 def measured_of_rates(rates: DataFrame) -> DataFrame:
-    """The same of `rates` as `lbg pipeline profile` keeps it. It has the work of a minute's deliveries, whenever that
-    was done, so concurrency is not in it: 1 is what is safe to say."""
+    """The same of table `rates` of `lbg pipeline profile`. It has the work of a minute's deliveries, whenever that
+    was done, so concurrency is not in it: 1 is the safe value."""
     return (
         rates.groupBy("group")
         .agg(F.sum("messages").alias("messages"), F.sum("busy_us").alias("busy_us"))
@@ -124,15 +124,15 @@ def arrived_of_delivered(delivered: DataFrame) -> DataFrame:
 
 
 def arrived_of_minutes(minutes: DataFrame) -> DataFrame:
-    """Of `demand` as `lbg pipeline profile` keeps it. Its messages came during a minute, and of the first and the last
-    only a part is recorded: the middle of it stands for them, or they would be taken for rows counted by interval."""
+    """Of table `demand` of `lbg pipeline profile`. Its messages arrived during a minute, and of the first and the last
+    only a part is recorded: the middle stands for them, or they would count as rows counted by interval."""
     middle_us = F.unix_micros("minute") + MINUTE_US // 2
     return minutes.select("group", middle_us.alias("at_us"), "messages")
 
 
 def counted(arrived: DataFrame, settings: ForecastSettings) -> DataFrame:
-    """Of ARRIVED, what came in each interval before `settings.now_us`; `furthest_us` tells whether rows have times of
-    their own: how far from the interval's start they lie at most."""
+    """Of ARRIVED, what came in each interval before `settings.now_us`; `furthest_us`: the greatest distance from the
+    interval's start, 0 if rows have no times of their own."""
     into_us = F.pmod("at_us", F.lit(settings.interval_us))
     return (
         arrived.where(F.col("at_us") < settings.now_us)
@@ -186,18 +186,20 @@ def read_table(spark: SparkSession, path: str) -> DataFrame:
         ) from None
 
 
-def read_kept(spark: SparkSession, paths: Sequence[str], columns: Sequence[str], kept_by: str) -> DataFrame:
-    """A table of `lbg pipeline profile`, kept from one day or from many. Raises HistoryRefused."""
+def read_tables(
+    spark: SparkSession, paths: Sequence[str], columns: Sequence[str], expected: str
+) -> DataFrame:
+    """A table of `lbg pipeline profile`, of one run or of many. Raises HistoryRefused."""
     try:
         table = spark.read.parquet(*paths)
     except Exception as error:  # AnalysisException of a path, py4j's of a file
         raise HistoryRefused(
-            f"{', '.join(paths)} cannot be read as Parquet: {_first_line(error)}: name {kept_by}"
+            f"{', '.join(paths)} cannot be read as Parquet: {_first_line(error)}: name {expected}"
         ) from None
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise HistoryRefused(
-            f"{', '.join(paths)} has no column {missing[0]} (it has {', '.join(table.columns)}): name {kept_by}"
+            f"{', '.join(paths)} has no column {missing[0]} (it has {', '.join(table.columns)}): name {expected}"
         )
     return table.select(*columns)
 
@@ -205,11 +207,11 @@ def read_kept(spark: SparkSession, paths: Sequence[str], columns: Sequence[str],
 def arrived_of_table(
     table: DataFrame, *, where: str, group: str, time: str, messages: str | None
 ) -> DataFrame:
-    """ARRIVED, all of one group. Times without an offset are UTC. Raises HistoryRefused, for rows too that say no
-    time or no count: a forecast without them would be too low, and nobody would know."""
+    """ARRIVED, all of one group. Times without an offset are UTC. Raises HistoryRefused, also for rows without a
+    time or a count: a forecast without them would be too low without notice."""
     at = _times(table, where, time)
     counted = F.lit(1).cast("long") if messages is None else _counts(table, where, messages)
-    told = table.select(
+    rows = table.select(
         F.lit(group).alias("group"),
         at.alias("at_us"),
         counted.alias("messages"),
@@ -218,10 +220,10 @@ def arrived_of_table(
         if messages
         else F.lit("").alias("count_text"),
     )
-    _require_known(told, where, "at_us", "time_text", time, "a time, as 2026-11-27T16:55:00Z")
+    _require_valid(rows, where, "at_us", "time_text", time, "a time, as 2026-11-27T16:55:00Z")
     if messages is not None:
-        _require_known(told, where, "messages", "count_text", messages, "a whole number of at least 0")
-    return told.select("group", "at_us", "messages")
+        _require_valid(rows, where, "messages", "count_text", messages, "a whole number of at least 0")
+    return rows.select("group", "at_us", "messages")
 
 
 def _times(table: DataFrame, where: str, name: str) -> Column:
@@ -255,15 +257,15 @@ def _type_of(table: DataFrame, where: str, name: str) -> DataType:
     raise HistoryRefused(f"{where} has no column {name}: it has {', '.join(table.columns)}")
 
 
-def _require_known(told: DataFrame, where: str, name: str, text: str, column: str, wanted: str) -> None:
-    unknown, rows, example = told.agg(
+def _require_valid(table: DataFrame, where: str, name: str, text: str, column: str, expected: str) -> None:
+    invalid, rows, example = table.agg(
         F.count_if(F.col(name).isNull()),
         F.count(F.lit(1)),
         F.first(F.when(F.col(name).isNull(), F.coalesce(text, F.lit("(empty)"))), ignorenulls=True),
     ).first() or (0, 0, "")
-    if unknown:
+    if invalid:
         raise HistoryRefused(
-            f"{where}: column {column}: {unknown:,} of {rows:,} values are not {wanted}; the first is {example!r:.60}"
+            f"{where}: column {column}: {invalid:,} of {rows:,} values are not {expected}; the first is {example!r:.60}"
         )
 
 
@@ -273,9 +275,9 @@ def _quoted(name: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """py4j's own first line says only that something was called."""
-    said = str(error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error)
-    lines = (line.strip().rstrip(".") for line in said.splitlines())
+    """First line of the message; of py4j that of the Java exception, as its own names the call alone."""
+    message = str(error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error)
+    lines = (line.strip().rstrip(".") for line in message.splitlines())
     return next((line for line in lines if line), type(error).__name__)[:300]
 
 
@@ -307,7 +309,7 @@ class FromProfiles:
 
 @dataclass(frozen=True, slots=True)
 class FromTable:
-    """A row for each event of `group`, at `time`; or for as many as column `messages` says."""
+    """A row for each event of `group`, at `time`; or for as many as column `messages` has."""
 
     path: str
     group: str
@@ -320,7 +322,7 @@ Source = FromJournals | FromProfiles | FromTable
 
 @dataclass(frozen=True, slots=True)
 class Sourced:
-    """ARRIVED, what members can do where that is known, and lines of journals that are no records."""
+    """ARRIVED, the measured capacity of members if there is one, and lines of journals that are no records."""
 
     arrived: DataFrame
     measured: DataFrame | None
@@ -333,28 +335,28 @@ def sourced(
     """Of these groups, of all if there are none. Raises PipelineError."""
     measured = broken = None
     if rates:
-        table = read_kept(spark, rates, ("group", "messages", "busy_us"), "tables `rates` with --rates")
+        table = read_tables(spark, rates, ("group", "messages", "busy_us"), "tables `rates` with --rates")
         measured = measured_of_rates(table)
     match source:
         case FromJournals(paths, default_group):
-            kept = cache_journals(
+            journals = cache_journals(
                 spark,
                 paths,
                 published=_PUBLISHED.names,
                 delivered=_DELIVERED.names,
                 default_group=default_group,
             )
-            published = kept.published(lambda rows: [rows], _PUBLISHED)
-            delivered = kept.delivered(lambda rows: [rows], _DELIVERED)
+            published = journals.published(lambda rows: [rows], _PUBLISHED)
+            delivered = journals.delivered(lambda rows: [rows], _DELIVERED)
             # Members' journals alone know of each message too, but only of what was consumed.
             arrived = (
                 arrived_of_delivered(delivered) if published.isEmpty() else arrived_of_published(published)
             )
             measured = measured_of_delivered(delivered)
-            broken = kept.broken
+            broken = journals.broken
         case FromProfiles(paths):
             columns = ("group", "minute", "messages")
-            minutes = read_kept(spark, paths, columns, "tables `demand` with --demand")
+            minutes = read_tables(spark, paths, columns, "tables `demand` with --demand")
             if minutes.isEmpty():
                 raise HistoryRefused(
                     f"{', '.join(paths)} has no rows: its profile had no journal of a publisher. Give its table "

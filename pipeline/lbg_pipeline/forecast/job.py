@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from lbg_pipeline.errors import ClusterRefused, ForecastRefused
 from lbg_pipeline.forecast import groups as scoring
-from lbg_pipeline.forecast import report as telling
+from lbg_pipeline.forecast import report as terminal
 from lbg_pipeline.forecast.groups import modelled
 from lbg_pipeline.forecast.history import Measured, Source, counted, demand, sourced
 from lbg_pipeline.forecast.model import DAY_S, SECOND_US, ForecastSettings, Season
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
 
 
 OLDEST_S = 28 * DAY_S
-"""A history that ended longer ago tells nothing of now."""
+"""A history that ended longer ago is refused."""
 MOST_REPLICAS = 4096
 """The CRD allows no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Capacity of a member: `given` messages a second, or as much as was measured times
-    `utilisation`, with `concurrency` where that is given instead of what was seen."""
+    """Capacity of a member: `declared` messages a second, or as much as was measured times
+    `utilisation`, with `concurrency`, if not None, instead of the measured one."""
 
-    given: float | None
+    declared: float | None
     utilisation: float
     concurrency: int | None
     least: int
     most: int | None
 
     def sizing(self, measured: Measured | None, limit: int) -> tuple[Sizing | None, str]:
-        """And where it is from. `limit`: the most replicas of the group, where `most` says none."""
+        """Sizing, and the origin of the capacity. `limit`: the most replicas of the group if `most` is None."""
         most = max(self.least, self.most or limit)
-        if self.given is not None:
-            return Sizing(self.given, self.least, most), "given"
+        if self.declared is not None:
+            return Sizing(self.declared, self.least, most), "given"
         if measured is None:
             return None, "unknown"
         capacity = measured.capacity(utilisation=self.utilisation, concurrency=self.concurrency)
-        told = (
+        origin = (
             f"{self.concurrency or measured.concurrency} calls at once of {measured.service_us / 1000:.3g} ms each, "
             f"{self.utilisation:.0%} of the time".replace("%", " %")
         )
-        return Sizing(capacity, self.least, most), told
+        return Sizing(capacity, self.least, most), origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +74,21 @@ class Tables:
 def tables(arrived: DataFrame, settings: ForecastSettings) -> Tables:
     """Raises ForecastRefused for a history from which no forecast can be made."""
     came = counted(arrived, settings).cache()
-    known = demand(came, settings).cache()
-    _require_history(came, known, settings)
-    told = modelled(known, settings).cache()
-    scores = scoring.scored(told, settings).cache()
-    chosen = scoring.chosen(told, scores)
-    return Tables(known, scores, scoring.forecast(chosen).cache(), scoring.backtest(told))
+    history = demand(came, settings).cache()
+    _require_history(came, history, settings)
+    expectations = modelled(history, settings).cache()
+    scores = scoring.scored(expectations, settings).cache()
+    chosen = scoring.chosen(expectations, scores)
+    return Tables(history, scores, scoring.forecast(chosen).cache(), scoring.backtest(expectations))
 
 
-def names(told: Tables) -> list[str]:
+def names(forecasts: Tables) -> list[str]:
     """Of the groups that there is a forecast of."""
-    return [row["group"] for row in told.demand.select("group").distinct().orderBy("group").collect()]
+    return [row["group"] for row in forecasts.demand.select("group").distinct().orderBy("group").collect()]
 
 
 def groups(
-    told: Tables,
+    forecasts: Tables,
     settings: ForecastSettings,
     *,
     capacity: Capacity,
@@ -96,19 +96,19 @@ def groups(
     scheduling: Scheduling,
     limits: Mapping[str, int],
 ) -> list[Planned]:
-    """Of every group, by name. `limits`: the most replicas of each, where they are known."""
-    histories = {row["group"]: row for row in _histories(told.demand).collect()}
+    """Plans of every group, by name. `limits`: the most replicas of groups, by name."""
+    histories = {row["group"]: row for row in _histories(forecasts.demand).collect()}
     scores: dict[str, list[Score]] = defaultdict(list)
-    for row in told.scores.orderBy("group", F.desc("method")).collect():
+    for row in forecasts.scores.orderBy("group", F.desc("method")).collect():
         scores[row["group"]].append(_score(row))
     intervals: dict[str, list[Row]] = defaultdict(list)
-    for row in told.forecast.orderBy("group", "start_us").collect():
+    for row in forecasts.forecast.orderBy("group", "start_us").collect():
         intervals[row["group"]].append(row)
-    found = []
+    plans = []
     for name, rows in intervals.items():
         history = histories[name]
         sizing, capacity_from = capacity.sizing(measured.get(name), limits.get(name, MOST_REPLICAS))
-        found.append(
+        plans.append(
             planned(
                 group=name,
                 season=Season(rows[0]["season"]),
@@ -126,15 +126,15 @@ def groups(
                 scheduling=scheduling,
             )
         )
-    return found
+    return plans
 
 
-def drawables(told: Tables, names: Sequence[str], settings: ForecastSettings) -> dict[str, Drawable]:
+def drawables(forecasts: Tables, names: Sequence[str], settings: ForecastSettings) -> dict[str, Drawable]:
     """Data of the figures of these groups."""
     late = F.col("known_until_us") - DRAWN_HISTORY_S * SECOND_US
-    came = told.demand.where(F.col("group").isin(*names) & (F.col("start_us") >= late)).collect()
+    came = forecasts.demand.where(F.col("group").isin(*names) & (F.col("start_us") >= late)).collect()
     recent = F.col("start_us") >= F.col("last_us") - DRAWN_BACKTEST_S * SECOND_US
-    past = told.backtest.where(F.col("group").isin(*names))
+    past = forecasts.backtest.where(F.col("group").isin(*names))
     ends = past.groupBy("group").agg(F.max("start_us").alias("last_us"))
     compared = (
         past.join(ends, "group")
@@ -167,7 +167,7 @@ def collected(measured: DataFrame) -> dict[str, Measured]:
 
 
 def with_replicas(spark: SparkSession, forecast: DataFrame, planned: Sequence[Planned]) -> DataFrame:
-    """The forecast with the replicas of each interval; null where no capacity is known."""
+    """The forecast with the replicas of each interval; null without a capacity."""
     rows = [(one.group, at.start_us, at.replicas) for one in planned for at in one.intervals]
     replicas = spark.createDataFrame(rows, "group string, start_us long, replicas int")
     return forecast.join(replicas, ["group", "start_us"]).orderBy("group", "start_us")
@@ -196,8 +196,8 @@ def schedule_table(spark: SparkSession, planned: Sequence[Planned]) -> DataFrame
     )
 
 
-def _require_history(came: DataFrame, known: DataFrame, settings: ForecastSettings) -> None:
-    end = known.agg(F.max("known_until_us")).first()
+def _require_history(came: DataFrame, history: DataFrame, settings: ForecastSettings) -> None:
+    end = history.agg(F.max("known_until_us")).first()
     if end is None or end[0] is None:
         rows = came.count()
         raise ForecastRefused(
@@ -213,8 +213,10 @@ def _require_history(came: DataFrame, known: DataFrame, settings: ForecastSettin
         )
 
 
-def _histories(known: DataFrame) -> DataFrame:
-    return known.groupBy("group", "known_from_us", "known_until_us").agg(F.sum("messages").alias("messages"))
+def _histories(history: DataFrame) -> DataFrame:
+    return history.groupBy("group", "known_from_us", "known_until_us").agg(
+        F.sum("messages").alias("messages")
+    )
 
 
 def _score(row: Row) -> Score:
@@ -251,7 +253,7 @@ class Applying:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`groups`: only these, all if there are none. `rates`: kept by profiles, to measure service times by."""
+    """`groups`: only these, all if there are none. `rates`: tables of profiles, to measure service times by."""
 
     source: Source
     groups: tuple[str, ...]
@@ -264,51 +266,55 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    told: dict[str, Any]
+    document: dict[str, Any]
     lines: Sequence[str]
 
 
 def answer(
-    spark: SparkSession, request: Request, out: str, *, says: Callable[[str], None] = lambda _: None
+    spark: SparkSession, request: Request, out: str, *, on_phase: Callable[[str], None] = lambda _: None
 ) -> Answer:
-    """`says` is told what begins. Raises PipelineError. Nothing is applied before everything is written."""
+    """`on_phase` receives the name of each phase as it begins. Raises PipelineError. Nothing is applied before
+    everything is written."""
     settings = request.settings
     # First what can fail at once.
     cluster = None if request.applying is None else _connected(request.applying)
     output = Output(spark, out)
-    says("reading history")
-    found = sourced(spark, request.source, groups=request.groups, rates=request.rates)
-    broken = _set_aside(output, found.broken)
-    group_tables = tables(found.arrived, settings)
+    on_phase("reading history")
+    source = sourced(spark, request.source, groups=request.groups, rates=request.rates)
+    broken = _set_aside(output, source.broken)
+    group_tables = tables(source.arrived, settings)
     group_names = names(group_tables)
     _require_groups(request, group_names)
     targets, unfit = ({}, {}) if cluster is None else _targets(cluster, group_names, request)
-    says("forecasting")
+    on_phase("forecasting")
     planned = groups(
         group_tables,
         settings,
         capacity=request.capacity,
-        measured={} if found.measured is None else collected(found.measured),
+        measured={} if source.measured is None else collected(source.measured),
         scheduling=request.scheduling,
         limits={name: target.max_replicas for name, target in targets.items()},
     )
     _require_schedules(planned, targets)
-    told = telling.as_json(planned, settings, broken=broken)
-    lines = list(telling.lines(planned, settings, broken=broken))
-    says("writing")
+    document = terminal.as_json(planned, settings, broken=broken)
+    lines = list(terminal.lines(planned, settings, broken=broken))
+    on_phase("writing")
     _write(spark, output, group_tables, planned, request)
-    output.text("forecast.json", json.dumps(told, indent=2) + "\n")
+    output.text("forecast.json", json.dumps(document, indent=2) + "\n")
     if cluster is not None:
-        says("applying")
+        on_phase("applying")
         for one in planned:
             if one.group in targets:
                 cluster.apply(targets[one.group], one.schedule)
                 lines.append(
                     f"applied to LoadBalancedGroup {targets[one.group]}: {len(one.schedule)} entries"
                 )
-        lines += [f"not applied: {why}" for why in unfit.values()]
-        told |= {"applied": {group: str(target) for group, target in targets.items()}, "not_applied": unfit}
-    return Answer(told, lines)
+        lines += [f"not applied: {reason}" for reason in unfit.values()]
+        document |= {
+            "applied": {group: str(target) for group, target in targets.items()},
+            "not_applied": unfit,
+        }
+    return Answer(document, lines)
 
 
 def _connected(applying: Applying) -> Cluster:
@@ -322,7 +328,7 @@ def _connected(applying: Applying) -> Cluster:
 def _targets(
     cluster: Cluster, group_names: Sequence[str], request: Request
 ) -> tuple[dict[str, Target], dict[str, str]]:
-    """Groups that were not asked for by name may be without a LoadBalancedGroup that scales; one has to be left."""
+    """Groups that --group does not name may be without a LoadBalancedGroup that scales; one group must have one."""
     targets, unfit = cluster.find(group_names)
     if unfit and (request.groups or not targets):
         raise ClusterRefused(
@@ -380,4 +386,4 @@ def _write(
         output.without(PATCH)
     for one in sized:
         name = PATCH if len(planned) == 1 else f"patch-{quote(one.group, safe='')}.yaml"
-        output.text(name, patch_yaml(one.group, one.schedule, remarks=telling.remarks(one, settings)))
+        output.text(name, patch_yaml(one.group, one.schedule, remarks=terminal.remarks(one, settings)))

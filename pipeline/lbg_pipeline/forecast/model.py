@@ -1,11 +1,11 @@
 """Model of demand: settings, seasons by the clocks of a time zone, fit, and quantiles.
 
 A cell without a value is unknown: before the history began, or the hour that daylight saving skips. The hour that it
-repeats is the mean of both. So the same column is the same hour of the week for the people who make the demand, on
+repeats is the mean of both. So the same column is the same hour of the week for the users who make the demand, on
 either side of a change.
 
-A miss is told in parts of what was expected (with a little added, so that an expectation of none has misses too).
-Misses are kept by class of hour: none expected, and quiet, middling and busy hours, on working days and weekends
+A miss is a fraction of the expected demand (with a little added, so that an expectation of none has misses too).
+Misses are stored by class of hour: none expected, and quiet, middling and busy hours, on working days and weekends
 apart: a busy hour of a timetable is more regular than its night.
 
 1. The usual value of each column is its median over the last four rows; how a row compares with what is usual is the
@@ -39,10 +39,10 @@ SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ForecastSettings:
-    """`interval_s` divides an hour, so that an interval never straddles a change of daylight saving. `time_zone` is
-    where people live who make the demand: hours of the week are of its clocks. `quantile`: the demand that replicas
-    are planned for is exceeded in one interval of 1 / (1 - quantile). `backtest_periods`: how many weeks (of a short
-    history: days) the method is judged by."""
+    """`interval_s` divides an hour, so that an interval never straddles a change of daylight saving. `time_zone` is of
+    the users who make the demand: hours of the week are of its clocks. `quantile`: the demand that replicas are planned
+    for is exceeded in one interval of 1 / (1 - quantile). `backtest_periods`: how many weeks (of a short history: days)
+    the method is scored by."""
 
     now_us: int
     interval_s: int = HOUR_S
@@ -67,7 +67,7 @@ class ForecastSettings:
 
 
 BAND = (0.1, 0.5, 0.9)
-"""The quantiles that are always told: the band of the report, and its middle."""
+"""The quantiles of every report: its band, and the middle."""
 
 
 Floats = NDArray[np.float64]
@@ -92,7 +92,7 @@ DAILY_FROM_S = 2 * DAY_S
 
 
 def season_of(length_s: float) -> Season:
-    """A week that was seen once tells nothing of weeks, and a day that was seen once nothing of days."""
+    """Two weeks make a weekly season, two days a daily one."""
     if length_s >= WEEKLY_FROM_S:
         return Season.WEEK
     return Season.DAY if length_s >= DAILY_FROM_S else Season.FLAT
@@ -140,15 +140,15 @@ def rows_back(history: History, walls_s: Ints, origin: int, season: Season, coun
     columns = columns_of(walls, season, history.interval_s)
     width = period_s // history.interval_s
     cells = back * width + columns
-    wanted = back < count
+    is_within = back < count
     size = count * width
-    sums = np.bincount(cells[wanted], weights=history.values[first:origin][wanted], minlength=size)
-    seen = np.bincount(cells[wanted], minlength=size)
+    sums = np.bincount(cells[is_within], weights=history.values[first:origin][is_within], minlength=size)
+    seen = np.bincount(cells[is_within], minlength=size)
     rows = np.full(size, np.nan)
     np.divide(sums, seen, out=rows, where=seen > 0)
     table = rows.reshape(count, width)
-    known = (seen.reshape(count, width) > 0).any(axis=1)
-    return table[: int(np.flatnonzero(known)[-1]) + 1]
+    has_values = (seen.reshape(count, width) > 0).any(axis=1)
+    return table[: int(np.flatnonzero(has_values)[-1]) + 1]
 
 
 FEWEST = 20
@@ -185,11 +185,11 @@ def quantiles_of(
     levels: Sequence[float],
 ) -> Floats:
     """One row for each of `expected`, one column for each level; never below 0. `misses` must not be empty."""
-    found = np.empty((len(expected), len(levels)))
+    upper = np.empty((len(expected), len(levels)))
     for one in np.unique(classes):
         own = misses[miss_classes == one]
-        found[classes == one] = _upper(own if len(own) >= FEWEST else misses, levels)
-    return np.maximum(expected[:, None] + found * (expected + scale)[:, None], 0.0)
+        upper[classes == one] = _upper(own if len(own) >= FEWEST else misses, levels)
+    return np.maximum(expected[:, None] + upper * (expected + scale)[:, None], 0.0)
 
 
 def _upper(misses: Floats, levels: Sequence[float]) -> Floats:
@@ -216,7 +216,7 @@ class Candidate:
     half_life: float
     damping: float
 
-    def told(self, season: Season) -> str:
+    def description(self, season: Season) -> str:
         period = "weeks" if season is Season.WEEK else "days"
         trend = "damped trend" if self.damping else "no trend"
         return f"half-life {self.half_life:.2g} {period}, {trend}"
@@ -228,34 +228,34 @@ CANDIDATES = tuple(
 """The first serves where there are no past errors yet."""
 
 
-def last_known(rows: Floats) -> Floats:
-    """The naive forecast: what was last seen in each column; 0 where nothing ever was."""
-    known = ~np.isnan(rows)
-    latest = np.argmax(known, axis=0)
-    return np.where(known.any(axis=0), rows[latest, np.arange(rows.shape[1])], 0.0)
+def latest_values(rows: Floats) -> Floats:
+    """The naive forecast: the latest value of each column; 0 for a column without values."""
+    has_value = ~np.isnan(rows)
+    latest = np.argmax(has_value, axis=0)
+    return np.where(has_value.any(axis=0), rows[latest, np.arange(rows.shape[1])], 0.0)
 
 
 def expected(rows: Floats, season: Season, ahead: int) -> Floats:
     """Of the row `ahead` (1: the next one), by each of the candidates."""
     usual = _medians(rows[:USUAL_ROWS])
     calm = _calmed(rows, usual)
-    known = ~np.isnan(calm)
-    filled = np.where(known, calm, 0.0)
+    has_value = ~np.isnan(calm)
+    filled = np.where(has_value, calm, 0.0)
     age = np.arange(len(rows), dtype=np.float64)
-    found = np.empty((len(CANDIDATES), rows.shape[1]))
+    forecasts = np.empty((len(CANDIDATES), rows.shape[1]))
     for place, candidate in enumerate(CANDIDATES):
         weights = np.power(0.5, age / candidate.half_life)
-        seen = weights @ known
+        seen = weights @ has_value
         means = np.divide(weights @ filled, seen, out=np.zeros(rows.shape[1]), where=seen > 0)
         factor = 1.0
         if candidate.damping and season is Season.WEEK:
-            factor = _trend(filled, known, means, weights, candidate.damping, ahead)
-        found[place] = means * factor
-    return found
+            factor = _trend(filled, has_value, means, weights, candidate.damping, ahead)
+        forecasts[place] = means * factor
+    return forecasts
 
 
 def _calmed(rows: Floats, usual: Floats) -> Floats:
-    """Without what a single interval had beyond its noise."""
+    """Values with outliers moved to the bound of their noise."""
     base = _levels(rows, usual)[:, None] * usual[None, :]
     relative = np.abs(np.divide(rows, base, out=np.full(rows.shape, np.nan), where=base > 0) - 1)
     noise = NORMAL * float(np.nanmedian(relative)) if not np.isnan(relative).all() else 0.0
@@ -277,13 +277,13 @@ def _levels(rows: Floats, usual: Floats) -> Floats:
 
 
 def _trend(
-    filled: Floats, known: Floats, means: Floats, weights: Floats, damping: float, ahead: int
+    filled: Floats, has_value: Floats, means: Floats, weights: Floats, damping: float, ahead: int
 ) -> float:
     """By which factor the row `ahead` differs from the weighted mean, were the slope of the totals to go on damped."""
-    whole = known.mean(axis=1) > 0.9
+    whole = has_value.mean(axis=1) > 0.9
     if whole.sum() < TREND_FROM_ROWS:
         return 1.0
-    likely = known[whole] @ means
+    likely = has_value[whole] @ means
     totals = np.divide(filled[whole].sum(axis=1), likely, out=np.ones(int(whole.sum())), where=likely > 0)
     times = -np.arange(len(filled), dtype=np.float64)[whole]
     one, other = np.triu_indices(len(totals), 1)
@@ -294,10 +294,10 @@ def _trend(
 
 
 def _medians(rows: Floats) -> Floats:
-    """By column; 0 where nothing is known."""
-    known = ~np.isnan(rows)
+    """Median of each column; 0 for a column without values."""
+    has_value = ~np.isnan(rows)
     ordered = np.sort(rows, axis=0)  # NaN comes last
-    count = known.sum(axis=0)
+    count = has_value.sum(axis=0)
     columns = np.arange(rows.shape[1])
     low, high = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, len(rows) - 1)
     middle = (ordered[low, columns] + ordered[high, columns]) / 2

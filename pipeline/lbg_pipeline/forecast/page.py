@@ -23,7 +23,7 @@ OURS, NAIVE, CAME = SERIES[0].light, SERIES[1].light, OTHERS.light
 @dataclass(frozen=True, slots=True)
 class Drawable:
     """Data of the figures beyond a group's plan, in messages by interval. `came` is the end of the history without
-    gaps; `backtest` has start, what came, and what was expected by the method and by the naive one."""
+    gaps; `backtest` has start, actual demand, and the forecasts of the method and of the naive one."""
 
     came: Sequence[tuple[int, float]]
     backtest: Sequence[tuple[int, float, float, float]]
@@ -96,12 +96,14 @@ def floor_figure(group: Planned) -> Figure:
 def backtest_figure(drawable: Drawable, settings: ForecastSettings) -> Figure:
     def draw(canvas: Canvas) -> None:
         axes = canvas.sheet.subplots()
-        told = drawable.backtest[len(drawable.backtest) // 2 :] if canvas.is_narrow else drawable.backtest
-        starts = [_place(one[0]) for one in told]
-        axes.plot(starts, [one[1] for one in told], color=CAME, lw=3.2, label="actual")
-        axes.plot(starts, [one[3] for one in told], color=NAIVE, lw=1.1, label="naive")
-        axes.plot(starts, [one[2] for one in told], color=OURS, lw=1.3, label="seasonal")
-        time_axis(canvas, axes, told[0][0], told[-1][0] + settings.interval_us)
+        intervals = (
+            drawable.backtest[len(drawable.backtest) // 2 :] if canvas.is_narrow else drawable.backtest
+        )
+        starts = [_place(one[0]) for one in intervals]
+        axes.plot(starts, [one[1] for one in intervals], color=CAME, lw=3.2, label="actual")
+        axes.plot(starts, [one[3] for one in intervals], color=NAIVE, lw=1.1, label="naive")
+        axes.plot(starts, [one[2] for one in intervals], color=OURS, lw=1.3, label="seasonal")
+        time_axis(canvas, axes, intervals[0][0], intervals[-1][0] + settings.interval_us)
         axes.set_ylim(bottom=0)
         axes.set_ylabel(f"messages in {_interval(settings)}")
         formatted(axes.yaxis, count)

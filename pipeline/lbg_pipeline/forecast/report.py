@@ -13,17 +13,17 @@ from lbg_pipeline.forecast.schedule import rfc3339
 from lbg_pipeline.html import numbers
 
 BUSIEST = 10
-TOLD_GROUPS = 3
-TOLD_DAYS = 8
+DETAILED_GROUPS = 3
+SHOWN_DAYS = 8
 _NAMES = {"seasonal": "seasonal", "naive": "naive, as last {period}"}
 
 
 def lines(groups: Sequence[Planned], settings: ForecastSettings, *, broken: int = 0) -> Iterator[str]:
-    """Of one to three groups all there is to know; of more a line each, as the tables have the rest. `broken`: lines of
+    """Of one to three groups every detail; of more a line each, as the tables have the rest. `broken`: lines of
     the journals that are no records."""
     if broken:
         yield f"{broken:,} lines are not records and are ignored: table broken has them with the reason"
-    if len(groups) > TOLD_GROUPS:
+    if len(groups) > DETAILED_GROUPS:
         yield from _overview(groups, settings)
         return
     for place, group in enumerate(groups):
@@ -101,11 +101,11 @@ def _by_hour(group: Planned, settings: ForecastSettings) -> Iterator[str]:
         place = (wall.hour, wall.date())
         most[place] = max(most.get(place, 0), one.replicas or 0)
     days = sorted({day for _, day in most})
-    told = days[:TOLD_DAYS]
-    header = ("", *(f"{day:%a %d %b}" for day in told))
-    rows = [(f"{hour:02}:00", *(str(most.get((hour, day), "")) for day in told)) for hour in range(24)]
+    shown_days = days[:SHOWN_DAYS]
+    header = ("", *(f"{day:%a %d %b}" for day in shown_days))
+    rows = [(f"{hour:02}:00", *(str(most.get((hour, day), "")) for day in shown_days)) for hour in range(24)]
     yield from text_table(header, rows, names=1)
-    if days != told:
+    if days != shown_days:
         yield f"and so on until {days[-1]:%a %d %b}: table forecast"
 
 

@@ -14,8 +14,8 @@ from lbg_pipeline.forecast.schedule import (
     Need,
     Sizing,
     dated_entry,
+    entries_of,
     floors,
-    said,
     schedule,
     weekly,
     weekly_entry,
@@ -24,7 +24,7 @@ from lbg_pipeline.forecast.schedule import (
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`messages` came in whole intervals from `from_us` until `until_us`."""
+    """`messages` arrived in whole intervals from `from_us` until `until_us`."""
 
     messages: int
     from_us: int
@@ -37,7 +37,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of a method over the backtest (`groups.scored`). None where nothing came, or no quantiles were known yet."""
+    """Of a method over the backtest (`groups.scored`). None without demand, or before there were quantiles."""
 
     method: str
     origins: int
@@ -64,7 +64,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """`lead_s`: how much earlier replicas are asked for. `is_weekly`: the same every week."""
+    """`lead_s`: how much earlier replicas start. `is_weekly`: the same every week."""
 
     lead_s: int
     is_weekly: bool
@@ -72,7 +72,7 @@ class Scheduling:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """`method` and `variant` are those that serve. `sizing` is None where nobody knows what a member can do."""
+    """`method` and `variant` are those that serve. `sizing` is None without a capacity."""
 
     group: str
     season: Season
@@ -106,7 +106,7 @@ def planned(
     settings: ForecastSettings,
     scheduling: Scheduling,
 ) -> Planned:
-    """With the schedule, and what a reader must know of how it was come by."""
+    """Forecast of a group with its schedule, and notes about its origin."""
     notes = [*_of_method(season, method, history, scores), *_of_age(history, settings)]
     entries: list[Entry] = []
     floor: list[Need] = []
@@ -122,9 +122,9 @@ def planned(
             entries = [weekly_entry(one, time_zone=settings.time_zone) for one in every_week]
         else:
             entries = [dated_entry(one) for one in schedule(needs, lead_s=scheduling.lead_s)]
-        if len(said(floor)) > MOST_ENTRIES:
+        if (changes := len(entries_of(floor))) > MOST_ENTRIES:
             notes.append(
-                f"{len(said(floor))} changes of the minimum were merged into {len(entries)}: use a longer --interval"
+                f"{changes} changes of the minimum were merged into {len(entries)}: use a longer --interval"
             )
     return Planned(
         group,
@@ -168,21 +168,21 @@ def _needs(intervals: Sequence[Interval], settings: ForecastSettings) -> list[Ne
 
 
 def _of_method(season: Season, method: str, history: History, scores: Sequence[Score]) -> list[str]:
-    told = []
+    notes = []
     if season is Season.DAY:
-        told.append(
+        notes.append(
             f"{history.days:.1f} days of history are less than two weeks: all days are forecast alike"
         )
     if season is Season.FLAT:
-        told.append(
+        notes.append(
             f"{history.days * 24:.0f} h of history are less than two days: all hours are forecast alike, and no "
             "backtest"
         )
     if method == "naive":
         used = {one.method: one.wmape for one in scores}
         errors = f"{_percent(used['naive'])}, not {_percent(used['seasonal'])}"
-        told.append(f"the naive forecast is used, as its error over the backtest is lower: {errors}")
-    return told
+        notes.append(f"the naive forecast is used, as its error over the backtest is lower: {errors}")
+    return notes
 
 
 def _of_age(history: History, settings: ForecastSettings) -> list[str]:

@@ -2,7 +2,7 @@
 
 A schedule's floor at a moment is the highest of the needs of all intervals that the moment is in, or so close before
 that their replicas have to start. Segments of one floor follow each other without overlap; a floor of one replica
-goes without saying, as a group has at least one.
+has no entry, as a group has at least one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from zoneinfo import ZoneInfo
 from lbg_pipeline.forecast.model import DAY_S, WEEK_S
 
 MOST_ENTRIES = 512
-"""The API server takes no longer list in `scaling.schedule`."""
-WITHOUT_SAYING = 1
+"""Longest list that the API server accepts in `scaling.schedule`."""
+NO_FLOOR = 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,7 +56,7 @@ def floors(needs: Iterable[Need], *, lead_s: int) -> list[Need]:
     begun = sorted(Need(need.from_s - lead_s, need.until_s, need.replicas) for need in needs)
     edges = sorted({edge for need in begun for edge in (need.from_s, need.until_s)})
     open_now: list[tuple[int, int]] = []  # a heap: the highest first, with its end
-    found: list[Need] = []
+    merged: list[Need] = []
     place = 0
     for here, there in itertools.pairwise(edges):
         while place < len(begun) and begun[place].from_s <= here:
@@ -65,23 +65,23 @@ def floors(needs: Iterable[Need], *, lead_s: int) -> list[Need]:
         while open_now and open_now[0][1] <= here:
             heapq.heappop(open_now)
         if open_now:
-            _extend(found, Need(here, there, -open_now[0][0]))
-    return found
+            _extend(merged, Need(here, there, -open_now[0][0]))
+    return merged
 
 
 def schedule(needs: Iterable[Need], *, lead_s: int, most_entries: int = MOST_ENTRIES) -> list[Need]:
-    """The floors that have to be said, at most `most_entries` of them: where there would be more, neighbours are put
+    """The floors that need an entry, at most `most_entries` of them: where there would be more, neighbours are put
     together at the higher of the two, those first that cost the fewest replica-seconds. So nothing that is needed is
     ever dropped."""
-    return said(fewer(floors(needs, lead_s=lead_s), most_entries))
+    return entries_of(fewer(floors(needs, lead_s=lead_s), most_entries))
 
 
-def said(segments: Iterable[Need]) -> list[Need]:
-    return [one for one in segments if one.replicas > WITHOUT_SAYING]
+def entries_of(segments: Iterable[Need]) -> list[Need]:
+    return [one for one in segments if one.replicas > NO_FLOOR]
 
 
 def fewer(segments: Sequence[Need], most: int) -> list[Need]:
-    """`segments` in order, merged up until at most `most` of them have to be said."""
+    """`segments` in order, merged up until at most `most` of them need an entry."""
     rest = _without_holes(segments)
     before = [place - 1 for place in range(len(rest))]
     after = [place + 1 for place in range(len(rest))]
@@ -90,25 +90,25 @@ def fewer(segments: Sequence[Need], most: int) -> list[Need]:
         (_cost(one, other), place, one, other) for place, (one, other) in enumerate(itertools.pairwise(rest))
     ]
     heapq.heapify(merges)
-    told = len(said(rest))
-    while told > most:
+    count = len(entries_of(rest))
+    while count > most:
         _, place, one, other = heapq.heappop(merges)
         follower = after[place]
         if not alive[place] or follower >= len(rest) or (rest[place], rest[follower]) != (one, other):
-            continue  # one of the two has been merged with somebody else
+            continue  # one of the two was merged with another one
         merged = Need(one.from_s, other.until_s, max(one.replicas, other.replicas))
-        told += len(said([merged])) - len(said([one, other]))
+        count += len(entries_of([merged])) - len(entries_of([one, other]))
         rest[place], alive[follower], after[place] = merged, False, after[follower]
         if after[place] < len(rest):
             before[after[place]] = place
             _offer(merges, rest, place, after[place])
         if before[place] >= 0:
             _offer(merges, rest, before[place], place)
-    kept: list[Need] = []
+    segments_left: list[Need] = []
     for segment, is_alive in zip(rest, alive, strict=True):
         if is_alive:
-            _extend(kept, segment)
-    return kept
+            _extend(segments_left, segment)
+    return segments_left
 
 
 def _offer(
@@ -127,7 +127,7 @@ def _without_holes(segments: Sequence[Need]) -> list[Need]:
     filled: list[Need] = []
     for segment in segments:
         if filled and filled[-1].until_s < segment.from_s:
-            _extend(filled, Need(filled[-1].until_s, segment.from_s, WITHOUT_SAYING))
+            _extend(filled, Need(filled[-1].until_s, segment.from_s, NO_FLOOR))
         _extend(filled, segment)
     return filled
 
@@ -178,7 +178,7 @@ def weekly(
         if one.from_s < WEEK_S and one.until_s > 0
     ]
     # Each of the seven midnights may cut one in two.
-    return _by_days(said(fewer(within, most_entries - len(DAYS))))
+    return _by_days(entries_of(fewer(within, most_entries - len(DAYS))))
 
 
 def _wall_s(at_s: int, zone: ZoneInfo) -> int:
@@ -190,7 +190,7 @@ def _wall_s(at_s: int, zone: ZoneInfo) -> int:
 
 
 def _by_days(segments: Iterable[Need]) -> list[WeeklyNeed]:
-    """Cut at midnight, and what is alike on several days said once."""
+    """Entries cut at midnight; days that are alike share an entry."""
     alike: dict[tuple[int, int, int], list[str]] = {}
     for segment in segments:
         for day in range(segment.from_s // DAY_S, -(-segment.until_s // DAY_S)):
@@ -222,8 +222,8 @@ def patch(schedule: Sequence[Entry]) -> Entry:
 
 def patch_yaml(group: str, schedule: Sequence[Entry], *, remarks: Iterable[str]) -> str:
     """With an entry a line. JSON is YAML, so each entry is written as JSON: no text of ours can break it."""
-    told = f"group {_one_line(group)}: kubectl patch lbg NAME --type merge --patch-file FILE"
-    lines = [f"# {line}" for line in (told, *remarks)]
+    usage = f"group {_one_line(group)}: kubectl patch lbg NAME --type merge --patch-file FILE"
+    lines = [f"# {line}" for line in (usage, *remarks)]
     entries = [f"    - {_flow(entry)}" for entry in schedule]
     return (
         "\n".join([*lines, "spec:", "  scaling:", "    schedule:" + ("" if entries else " []"), *entries])

@@ -1,8 +1,8 @@
-"""Pages for people: one HTML file with everything in it, from plain values. No I/O, and no Spark.
+"""HTML pages: one file with everything in it, from plain values. No I/O, and no Spark.
 
 `page(title, sections)` makes the text of the file. A section holds parts: `Facts` (the few figures that matter),
 `Table`, `Note`, `Figure` (from `drawn`, which lets matplotlib draw), `Row` (two figures side by side) and further
-sections. Every text is taken as data and escaped; `numbers` turns numbers into text with their units, and `charts`
+sections. Every text is data and is escaped; `numbers` turns numbers into text with their units, and `charts`
 does so for those of a figure.
 """
 

@@ -103,7 +103,7 @@ def _svg(
 
 
 def _inlined(document: str, width_px: int, height_px: int, title: str) -> str:
-    """The drawing out of its document: named apart from other drawings of the page, and without what nobody uses."""
+    """The drawing out of its document: named apart from other drawings of the page, and without unused parts."""
     body = document[document.index(">", document.index("<svg")) + 1 : document.rindex("</svg>")]
     body = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.S)
     mark = hashlib.sha256(f"{width_px}{title}{body}".encode(errors="surrogatepass")).hexdigest()[:8]
@@ -129,7 +129,7 @@ def at(time_us: int) -> datetime:
 
 
 def place(time_us: int) -> float:
-    """The same as matplotlib counts, for what takes numbers alone."""
+    """The same in matplotlib's days, for methods that accept numbers alone."""
     return float(dates.date2num(at(time_us)))
 
 
@@ -145,10 +145,10 @@ def time_axis(canvas: Canvas, axes: Axes, first_us: int, last_us: int) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def formatted(axis: Axis, how: Callable[[float], str], ticks: int = 5) -> None:
-    """A linear axis whose ticks are written by `how`, one of `numbers`, after steps that people count in."""
+def formatted(axis: Axis, text_of: Callable[[float], str], ticks: int = 5) -> None:
+    """A linear axis whose ticks are written by `text_of`, one of `numbers`, at round steps."""
     axis.set_major_locator(ticker.MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: how(value)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: text_of(value)))
 
 
 def duration_scale(axis: Axis) -> None:
@@ -190,6 +190,6 @@ def legend(canvas: Canvas, axes: Axes, columns: int | None = None) -> None:
     )
 
 
-def nothing(canvas: Canvas, why: str) -> None:
+def nothing(canvas: Canvas, reason: str) -> None:
     """In place of a picture: why there is none."""
-    canvas.sheet.text(0.5, 0.5, why, ha="center", va="center", wrap=True)
+    canvas.sheet.text(0.5, 0.5, reason, ha="center", va="center", wrap=True)

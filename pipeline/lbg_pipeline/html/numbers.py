@@ -57,7 +57,7 @@ def count(value: float | None) -> str:
 
 
 def whole(value: int | None) -> str:
-    """Every digit: where somebody compares or adds up."""
+    """Every digit: for numbers that are compared or added up."""
     return UNKNOWN if value is None else f"{value:,}"
 
 

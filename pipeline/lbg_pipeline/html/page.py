@@ -1,8 +1,8 @@
 """A self-contained HTML file: its parts, their rendering, escaping and colours.
 
-The series are those of Okabe and Ito ("Color Universal Design", 2008), which all kinds of colour vision tell apart; for
-a dark page they are lighter. The steps are of one hue, so that they stay in order without colour. Figures are drawn in
-the light colours, and each is then replaced by the variable of its role: so one drawing serves both.
+The series are those of Okabe and Ito ("Color Universal Design", 2008), which all kinds of colour vision distinguish;
+for a dark page they are lighter. The steps are of one hue, so that they stay in order without colour. Figures are drawn
+in the light colours, and each is then replaced by the variable of its role: so one drawing serves both.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ LONGEST = 60
 
 
 def shown(text: str, longest: int = LONGEST) -> str:
-    """The text as a person can read it: on one line, nothing invisible, not too long.
+    """The text in readable form: on one line, nothing invisible, not too long.
 
-    What does not print is written as an escape: a control character would end the page for some readers, an override
-    of direction would turn the text around it, and half a surrogate pair cannot be written as UTF-8.
+    Characters that do not print are written as escapes: a control character would end the page for some readers, an
+        override of direction would turn the text around it, and half a surrogate pair cannot be written as UTF-8.
     """
     visible = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
     if len(visible) <= longest:
@@ -86,7 +86,7 @@ def escaped(text: str, longest: int | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One of the few figures that matter: `value` with its unit, what it is, and a few words more."""
+    """One of the few figures that matter: `value` with its unit, its name, and a remark."""
 
     label: str
     value: str
@@ -116,7 +116,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`left_out` tells of rows that are not shown: where they are to be found."""
+    """`left_out`: the place of the rows that are not shown."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str | Bar]]
@@ -134,7 +134,8 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture: `title` says what is seen, `caption` how to read it. `narrow` is its drawing for a narrow screen."""
+    """A picture: `title` names its subject, `caption` explains how to read it. `narrow` is its drawing for a narrow
+    screen."""
 
     title: str
     caption: str
@@ -163,7 +164,7 @@ DEEPEST_HEADING = 4
 
 
 def part_html(part: Part, level: int, anchor: str) -> str:
-    """`level` is that of a section's heading, `anchor` what links to it are called."""
+    """`level` is that of a section's heading, `anchor` the target of links to it."""
     match part:
         case Section():
             return section_html(part, level, anchor)
@@ -239,7 +240,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 
 
 def page(title: str, sections: Sequence[Section], *, subtitle: str = "", made_by: str = "") -> str:
-    """The text of the file. `subtitle` says what was read, `made_by` which command wrote the page, and when."""
+    """The text of the file. `subtitle` names the input, `made_by` the command that wrote the page, and the time."""
     anchors = [f"s{number}" for number in range(1, len(sections) + 1)]
     body = "".join(
         section_html(section, 2, anchor) for section, anchor in zip(sections, anchors, strict=True)

@@ -1,6 +1,6 @@
-"""Journals that are read and parsed once, for a job that asks several questions of them.
+"""Journals that are read and parsed once, for a job that computes several results from them.
 
-What is kept of a block of lines is one value, packed: Spark carries it, and workers open it for each question. As rows
+The columns of a block of lines are one value, packed: Spark carries it, and workers unpack it for each result. As rows
 of Spark's own every record would pass through the JVM for each of them (ADR 42).
 """
 
@@ -77,8 +77,8 @@ def cache_journals(
 ) -> CachedJournals:
     """These columns of the records of `groups`, of all if there are none, and every broken line. Raises
     JournalNotFound."""
-    keeping = JournalCache(tuple(published), tuple(delivered), tuple(groups))
-    pieces = scan_journals(spark, paths, keeping, PIECES, default_group=default_group)
+    step = JournalCache(tuple(published), tuple(delivered), tuple(groups))
+    pieces = scan_journals(spark, paths, step, PIECES, default_group=default_group)
     fit_shuffles(spark, read_bytes=size_bytes(spark.read.text(list(paths))))
     return CachedJournals(pieces.persist())
 
@@ -86,11 +86,11 @@ def cache_journals(
 def tallied(
     rows: pa.RecordBatch, by: Sequence[str], aggregates: dict[str, tuple[str, str]], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """For each of `by` what `aggregates` tell: a name, the column that it is of, and one of Arrow's functions."""
+    """Aggregates by `by`. `aggregates`: by name, the column, and one of Arrow's functions."""
     table = pa.Table.from_batches([rows]).group_by(list(by), use_threads=False)
-    found = table.aggregate(list(aggregates.values())).combine_chunks()
-    columns = {name: found[f"{column}_{how}"] for name, (column, how) in aggregates.items()}
-    columns |= {name: found[name] for name in by}
+    totals = table.aggregate(list(aggregates.values())).combine_chunks()
+    columns = {name: totals[f"{column}_{function}"] for name, (column, function) in aggregates.items()}
+    columns |= {name: totals[name] for name in by}
     return pa.RecordBatch.from_arrays(
         [
             pa.concat_arrays(columns[field.name].chunks).cast(field.type)
@@ -128,11 +128,11 @@ class JournalCache:
             (_DELIVERED, parsed.delivered, self.delivered),
         ):
             for batch in batches:
-                asked = self._asked(batch)
-                if asked.num_rows:
-                    yield packed(kind, asked.select(list(columns)))
+                selected = self._of_groups(batch)
+                if selected.num_rows:
+                    yield packed(kind, selected.select(list(columns)))
         for batch in parsed.broken:
             yield packed(_BROKEN, batch.cast(arrow_schema(BROKEN)))
 
-    def _asked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _of_groups(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(pc.is_in(batch["group"], pa.array(self.groups))) if self.groups else batch

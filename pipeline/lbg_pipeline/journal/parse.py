@@ -1,15 +1,15 @@
 """Lines of journals as columns: by format if our writers wrote them, by a JSON parser otherwise.
 
 A writer puts the same fields in the same order on every line, without blanks. So all lines of a stretch are read side
-by side, field by field: the name has to be the first line's, then the values are taken, eight bytes of every line at
-once. Whatever is not as expected is left to a real parser: nothing here says that a line is wrong.
+by side, field by field: the name has to be the first line's, then the values are read, eight bytes of every line at
+once. Anything unexpected is left to a real parser: nothing here refuses a line.
 
-Eight bytes are a number of 64 bits, the first of them its lowest. How such a word is searched and read without looking
-at its bytes one by one: D. Lemire, "Number Parsing at a Gigabyte per Second" (2021), and "Bit Twiddling Hacks",
+Eight bytes are a number of 64 bits, the first of them its lowest. Search and conversion of such a word without a
+loop over its bytes: D. Lemire, "Number Parsing at a Gigabyte per Second" (2021), and "Bit Twiddling Hacks",
 "Determine if a word has a zero byte".
 
-A block that Arrow does not take, or in which anything is missing or of the wrong type, is halved until what is wrong
-stands in a few lines; those are decoded one by one, which gives the exact reason for each that is broken.
+A block that Arrow refuses, or in which anything is missing or of the wrong type, is halved until the error
+is in a few lines; those are decoded one by one, which gives the exact reason for each that is broken.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 
 STRETCH_BYTES = 2 << 20
-"""Of a block at once: what is made of it on the way stays near a core, and numpy's calls do not show."""
+"""Lines of a block that are parsed together: its arrays fit a core's cache, and numpy's calls cost little."""
 
 TEXT_MAX_BYTES = 64
 
 _PAD = 2 * TEXT_MAX_BYTES
-"""Zeros behind a block, for what is read beyond a line's end before that is seen."""
+"""Zeros behind a block, for words that reach beyond the last line's end."""
 
 _NEWLINE, _BLANK, _QUOTE = b"\n"[0], b" "[0], b'"'[0]
 
@@ -122,23 +122,23 @@ class _Stretch:
             schema=schema,
         )
 
-    def _pass(self, told: bytes) -> None:
-        if not self._says(told, self._at):
+    def _pass(self, literal: bytes) -> None:
+        if not self._matches(literal, self._at):
             raise _OtherwiseError
-        self._at = self._at + len(told)
+        self._at = self._at + len(literal)
 
-    def _says(self, told: bytes, places: Ints) -> bool:
-        """True if `told` stands at every place."""
-        size = len(told)
+    def _matches(self, literal: bytes, places: Ints) -> bool:
+        """True if `literal` stands at every place."""
+        size = len(literal)
         everywhere = np.ndarray((len(self._text) - size + 1,), f"V{size}", self._text, strides=(1,))
-        return everywhere[places].tobytes() == told * len(places)
+        return everywhere[places].tobytes() == literal * len(places)
 
     def _texts(self, first: Any) -> pa.Array:
-        if isinstance(first, str) and self._says(told := b'"%s"' % first.encode(), self._at):
-            self._at = self._at + len(told)
+        if isinstance(first, str) and self._matches(literal := b'"%s"' % first.encode(), self._at):
+            self._at = self._at + len(literal)
             return pa.repeat(first, len(self._at))
         begins, is_null = self._at + 1, None
-        if not self._says(b'"', self._at):
+        if not self._matches(b'"', self._at):
             is_null = self._text[self._at] != _QUOTE
             self._must_be_null(is_null)
             begins = np.where(is_null, self._at, begins)
@@ -152,8 +152,8 @@ class _Stretch:
         together = pa.StringArray.from_buffers(
             len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(self._text)
         )
-        wanted = np.arange(0, len(offsets), 2, dtype=np.int32)
-        return together.take(pa.array(wanted, mask=is_null))
+        values = np.arange(0, len(offsets), 2, dtype=np.int32)
+        return together.take(pa.array(values, mask=is_null))
 
     def _quotes(self, begins: Ints, is_null: Flags | None) -> Ints:
         """End of the text that begins there."""
@@ -171,7 +171,7 @@ class _Stretch:
 
     def _flags(self) -> pa.Array:
         is_true = self._text[self._at] == b"t"[0]
-        if not (self._says(b"true", self._at[is_true]) and self._says(b"false", self._at[~is_true])):
+        if not (self._matches(b"true", self._at[is_true]) and self._matches(b"false", self._at[~is_true])):
             raise _OtherwiseError
         self._at = self._at + np.where(is_true, len("true"), len("false"))
         return pa.array(is_true)
@@ -205,25 +205,25 @@ class _Stretch:
         return pa.array(values.view(np.int64), kind, mask=is_null)
 
     def _must_be_null(self, rows: Flags) -> None:
-        if not self._says(b"null", self._at[rows]):
+        if not self._matches(b"null", self._at[rows]):
             raise _OtherwiseError
 
 
 def _fields_of(line: bytes) -> tuple[tuple[str, Any], ...]:
     try:
-        told: Any = json.loads(line, object_pairs_hook=tuple)
+        fields: Any = json.loads(line, object_pairs_hook=tuple)
     except (ValueError, RecursionError) as error:
         raise _OtherwiseError from error
-    if not isinstance(told, tuple) or not all(isinstance(pair, tuple) for pair in told):
+    if not isinstance(fields, tuple) or not all(isinstance(pair, tuple) for pair in fields):
         raise _OtherwiseError
-    return told
+    return fields
 
 
-def _bytes_before(found: Words) -> Ints:
+def _bytes_before(flags: Words) -> Ints:
     """Number of bytes below the lowest one with an upper bit set; 8 if none has."""
-    below = (found - np.uint64(1)) & ~found  # the bits below the lowest that is set
+    below = (flags - np.uint64(1)) & ~flags  # the bits below the lowest that is set
     count = ((below & _ONES) * _ONES) >> np.uint64(56)  # and how many bytes have their first bit among these
-    count -= found != 0
+    count -= flags != 0
     return count.view(np.int64)
 
 
@@ -316,7 +316,7 @@ class _Parser:
         return parsed
 
     def _full(self, kind: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """With the defaults for what the lines leave out."""
+        """With the defaults for fields that the lines leave out."""
         schema = _SCHEMAS[kind]
         columns = {name: batch.column(name) for name in schema.names}
         columns["group"] = _filled(columns["group"], self._default_group)
@@ -360,7 +360,8 @@ def _filled(column: pa.Array, default: str) -> pa.Array:
 
 
 def _modes(modes: pa.Array, sessions: pa.Array) -> pa.Array:
-    """A member says its mode only if it is not Exclusive; before it did, only mode Sessions had sessions."""
+    """A member's record has its mode only if it is not Exclusive; older ones have none, and sessions in mode
+    Sessions."""
     if sessions.null_count == len(sessions):
         return _filled(modes, EXCLUSIVE)
     return pc.coalesce(modes, pc.if_else(pc.is_null(sessions), EXCLUSIVE, SESSIONS))
@@ -398,17 +399,17 @@ def _by_arrow(block: bytes, kind: str) -> pa.RecordBatch | None:
     if batch is None or batch.num_rows != block.count(b"\n") or not _is_whole(batch, kind):
         return None
     names = batch.schema.names
-    return batch if all(_is_said(name, batch, block) for name in _NULLABLE if name in names) else None
+    return batch if all(_has_no_missing(name, batch, block) for name in _NULLABLE if name in names) else None
 
 
-def _is_said(name: str, batch: pa.RecordBatch, block: bytes) -> bool:
-    """True if every null of `name` is one that its line says: Arrow gives null for a missing field too."""
+def _has_no_missing(name: str, batch: pa.RecordBatch, block: bytes) -> bool:
+    """True if every null of `name` is written in its line: Arrow reads a missing field as null too."""
     nulls: int = batch.column(name).null_count
     return nulls == 0 or block.count(b'"%s":null' % name.encode()) == nulls
 
 
 def _is_unicode(block: bytes) -> bool:
-    """Arrow does not look."""
+    """True if the block is UTF-8, which Arrow does not check."""
     if block.isascii():
         return True
     try:

@@ -61,7 +61,7 @@ def _first_line_start(file: BinaryIO, start: int) -> int:
 
 SMALLEST_BYTES = 4 << 20
 LARGEST_BYTES = 192 << 20
-"""A task costs some forty milliseconds however little it reads. What it holds at once is a block, not its share."""
+"""A task costs some forty milliseconds however little it reads. It holds one block at a time, not its share."""
 
 TASKS_PER_CORE = 4
 """So that a core which is slower, or began later, leaves its share to the others."""
@@ -71,7 +71,7 @@ COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz")
 
 
 def local_path(url: str) -> str | None:
-    """Local path at which a worker can open the file; None for what only Spark reads: object stores, compressed
+    """Local path at which a worker can open the file; None for files that only Spark reads: object stores, compressed
     files."""
     parsed = urlsplit(url)
     if parsed.scheme not in ("", "file") or parsed.netloc or url.endswith(COMPRESSED):
@@ -125,10 +125,10 @@ class Journals:
 def read_journals(
     spark: SparkSession, paths: Sequence[str], *, default_group: str = DEFAULT_GROUP
 ) -> Journals:
-    """The tables PUBLISHED, DELIVERED and BROKEN of the journals at `paths`: whatever Spark reads.
+    """The tables PUBLISHED, DELIVERED and BROKEN of the journals at `paths`: any URL that Spark reads.
 
-    Raises JournalNotFound. A record of a newer version ends the first action with what `errors.told_by` makes
-    NewerSchema of.
+    Raises JournalNotFound. A record of a newer version fails the first action with an error that `errors.error_of`
+    converts to NewerSchema.
     """
 
     def table(step: Step, schema: StructType) -> DataFrame:
@@ -216,14 +216,14 @@ def _always(path: str, _: int) -> str:
 
 
 def _files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
-    told = ", ".join(paths)
+    names = ", ".join(paths)
     try:
         files = spark.read.text(list(paths)).inputFiles()
     except AnalysisException as error:
-        raise JournalNotFound(f"{told}: {_reason(error)}") from error
+        raise JournalNotFound(f"{names}: {_reason(error)}") from error
     if not files:
         raise JournalNotFound(
-            f"{told}: no journal found; closed journals are named *.jsonl, and names that begin with a dot or an "
+            f"{names}: no journal found; closed journals are named *.jsonl, and names that begin with a dot or an "
             "underscore are ignored"
         )
     return list(files)

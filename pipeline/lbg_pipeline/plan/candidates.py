@@ -78,7 +78,7 @@ def candidates_table(
 
 
 def summary(one: Candidate) -> dict[str, Any]:
-    """By the names of the columns, without what is told of each queue and member."""
+    """Values by the names of the columns, without those of single queues and members."""
     return {
         "hash_count": one.hash_count,
         "queue_count": one.queue_count,
@@ -145,11 +145,11 @@ def hot_keys(
     placed = hashed.withColumn("queue", F.col("hash") % F.lit(queue_count))
     queues = placed.groupBy("queue").agg(F.sum("busy_us").alias("queue_busy_us"))
     queues = queues.withColumn("group_busy_us", F.sum("queue_busy_us").over(everything))
-    known = placed.join(F.broadcast(queues), "queue")
+    loaded = placed.join(F.broadcast(queues), "queue")
     is_heavy = F.col("queue_busy_us") * queue_count > F.col("group_busy_us")
     shared = F.col("busy_us") / F.greatest(F.col("queue_busy_us"), F.lit(1))
     peak_load = F.col("peak_minute_busy_us") * growth / peak_span_us
-    told = known.select(
+    loads = loaded.select(
         "key",
         "hash",
         F.col("queue").cast("int").alias("queue"),
@@ -161,7 +161,7 @@ def hot_keys(
         is_heavy.alias("is_heavy"),
     )
     return (
-        told.withColumn("is_too_hot", F.lit(has_order) & (F.col("peak_load") > 1))
+        loads.withColumn("is_too_hot", F.lit(has_order) & (F.col("peak_load") > 1))
         .withColumn("is_hot", F.lit(has_order) & (F.col("peak_load") > target))
         .withColumn(
             "is_dominant", F.col("is_heavy") & (F.col("share_of_queue") > _MOST) & F.lit(queue_count > 1)

@@ -1,8 +1,8 @@
 """Choice among candidates, by the load that each would carry.
 
 A member costs a pod, a queue some bindings, a hash nothing much: so of the candidates that meet the target the one with
-the fewest members, then the fewest queues, then the fewest hashes. What is there already is kept where it does as well,
-and never gets fewer queues unless these are asked for: that would save bindings and cost the room to grow.
+the fewest members, then the fewest queues, then the fewest hashes. An existing group stays as it is where that does as
+well, and gets fewer queues only on request: that would save bindings and cost the space to grow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AS_GOOD = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """The group as it is; None for what is not known. Its hash count stays what it is for ever."""
+    """The group as it is; None for unknown values. Its hash count never changes."""
 
     hash_count: int | None = None
     queue_count: int | None = None
@@ -49,7 +49,7 @@ class Choice:
     """- `recommended`: the best that the group can become as it is; of a new group the best there is.
     - `members_min`: the fewest members that meet the target in the mean.
     - `members_spared`: the fewest with which any one may be away at the peak, None when no number allows it.
-    - `existing`: what the group's own counts would carry.
+    - `existing`: the load with the group's present counts.
     - `new_group`: another hash count that does better than anything the group can become.
     """
 
@@ -62,7 +62,7 @@ class Choice:
 
 
 def queue_ladder(demand: Demand, rules: Rules, hash_count: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16 … as far as it is of use, and what the fewest members can share evenly."""
+    """1, 2, 3, 4, 6, 8, 12, 16 … as far as it is of use, and the counts that the fewest members share evenly."""
     least = _least_members(demand.total_peak, rules)
     powers = [2**power for power in range(13)]
     steps = {*powers, *(3 * power for power in powers), *(least * power for power in powers)}
@@ -80,24 +80,24 @@ def choose(
     pairs = [
         (demand, count) for demand in demands for count in _counts(demand, queue_counts, rules, existing)
     ]
-    found: list[Candidate] = []
+    tried: list[Candidate] = []
     enough: dict[int, int] = {}
     for demand, queue_count in pairs:
         one = _with_fewest_members(demand, queue_count, rules, enough=enough.get(demand.hash_count))
         if one.meets:
             enough[demand.hash_count] = min(one.members, enough.get(demand.hash_count, one.members))
-        found.append(one)
-    here = [one for one in found if existing.hash_count in (None, one.hash_count)]
+        tried.append(one)
+    here = [one for one in tried if existing.hash_count in (None, one.hash_count)]
     if existing.queue_count is not None and queue_counts is None:
         here = [one for one in here if one.queue_count >= existing.queue_count]
-    best = _kept(here, best_of(here), existing)
+    best = _least_change(here, best_of(here), existing)
     demand = next(one for one in demands if one.hash_count == best.hash_count)
-    elsewhere = best_of(found)
+    elsewhere = best_of(tried)
     is_worth_it = (elsewhere.meets and not best.meets) or elsewhere.members * _WORTH_A_CHANGE < best.members
     now = _existing(demands, rules, existing)
     others = [
         simulate(demand, one.queue_count, best.members, rules)
-        for one in found
+        for one in tried
         if one.hash_count == best.hash_count
         and best.members <= one.queue_count
         and one.members != best.members
@@ -108,7 +108,7 @@ def choose(
         members_spared=_spared(demand, best, rules),
         existing=now,
         new_group=elsewhere if is_worth_it and elsewhere.hash_count != best.hash_count else None,
-        candidates=_distinct([*found, *others, *([now] if now else [])]),
+        candidates=_distinct([*tried, *others, *([now] if now else [])]),
     )
 
 
@@ -153,7 +153,7 @@ def _cost(one: Candidate) -> tuple[int, int, bool, int]:
 def _counts(
     demand: Demand, queue_counts: Sequence[int] | None, rules: Rules, existing: Existing
 ) -> list[int]:
-    """The most first: they need the fewest members, and so tell how far to look with the others."""
+    """The most first: they need the fewest members, and so bound the search with the others."""
     if queue_counts is not None:
         counts = set(queue_counts)
     else:
@@ -166,8 +166,8 @@ def _counts(
 def _with_fewest_members(
     demand: Demand, queue_count: int, rules: Rules, *, enough: int | None = None
 ) -> Candidate:
-    """The mean of all members is no busier than the busiest, so fewer than are looked at cannot do. More than `enough`,
-    with which another number of queues does, are looked at only as far as they would be kept."""
+    """The mean of all members is no busier than the busiest, so fewer than are tried cannot suffice. More than
+    `enough`, which suffice with another number of queues, are tried only as far as a choice would have them."""
     queues = queue_loads(demand.calls, queue_count)
     floor = least_utilisation(queues, rules)
     most = min(queue_count, rules.members_max)
@@ -188,7 +188,7 @@ def _with_fewest_members(
     return simulate(demand, queue_count, best, rules)
 
 
-def _kept(candidates: Sequence[Candidate], best: Candidate, existing: Existing) -> Candidate:
+def _least_change(candidates: Sequence[Candidate], best: Candidate, existing: Existing) -> Candidate:
     """A change of the number of queues makes publishers wait: it has to be worth that."""
     for one in candidates:
         if one.queue_count == existing.queue_count and one.hash_count == best.hash_count:

@@ -28,7 +28,7 @@ _PUBLISHED = ("group", "key", "hash", "queue", "published_at_us")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """- `declared`: the group's manifest. `group`: by default the manifest's, or the only one in the journals.
-    - `default_group`: of records that name none; by default the one that is asked for.
+    - `default_group`: of records that name none; by default `group`.
     """
 
     journals: tuple[str, ...]
@@ -42,7 +42,7 @@ class Question:
 @dataclass(frozen=True, slots=True)
 class Report:
     lines: tuple[str, ...]
-    told: dict[str, Any]
+    document: dict[str, Any]
 
 
 def answer(
@@ -50,9 +50,9 @@ def answer(
     question: Question,
     out: str,
     *,
-    says: Callable[[str], None] = lambda phase: None,
+    on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Report:
-    """Raises PipelineError. `says` hears what begins."""
+    """Raises PipelineError. `on_phase` hears what begins."""
     declared = question.declared
     group = question.group or (None if declared is None else declared.group)
     default_group = question.default_group or group or DEFAULT_GROUP
@@ -64,13 +64,13 @@ def answer(
         default_group=default_group,
     )
     output = Output(spark, out)
-    with ExitStack() as kept:
-        kept.callback(journals.release)
-        says("counting the work of keys")
+    with ExitStack() as cleanup:
+        cleanup.callback(journals.release)
+        on_phase("counting the work of keys")
         observed = observe(journals, group=group, service_time_us=question.service_time_us)
-        kept.callback(observed.release)
-        plan = plan_for(observed, question.wishes, declared, says=says)
-        says("writing the plan")
+        cleanup.callback(observed.release)
+        plan = plan_for(observed, question.wishes, declared, on_phase=on_phase)
+        on_phase("writing the plan")
         choice = plan.choice
         candidates = candidates_table(
             spark, choice.candidates, recommended=choice.recommended, existing=choice.existing

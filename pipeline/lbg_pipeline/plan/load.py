@@ -28,7 +28,7 @@ LOADS = StructType(
         StructField("slice", LongType(), nullable=False),
         StructField(
             "hash", IntegerType()
-        ),  # null: messages without a key, or with one that the function cannot take
+        ),  # null: messages without a key, or with one that the function does not accept
         StructField("is_keyless", LongType(), nullable=False),
         StructField("messages", LongType(), nullable=False),
         StructField("busy_us", LongType(), nullable=False),
@@ -37,9 +37,9 @@ LOADS = StructType(
 
 
 def hashes_of(key: Column, hash_counts: Sequence[int], function: str) -> Column:
-    """An array: the hash of `key` for each count, all null for a key that `function` cannot take.
+    """An array: the hash of `key` for each count, all null for a key that `function` does not accept.
 
-    Spark's crc32 is the same function as ours (tests/pipeline/plan/test_observing.py), and spares a way to Python.
+    Spark's crc32 is the same function as ours (tests/pipeline/plan/test_observing.py), and runs without Python.
     """
     if function == "crc32":
         return F.array(*(F.pmod(F.crc32(key), F.lit(count)).cast("int") for count in hash_counts))
@@ -134,40 +134,43 @@ SLICES = StructType(
 )
 
 
-def counted_delivered(kept: CachedJournals, *, is_timed: bool = True) -> DataFrame:
-    """COUNTED, of the deliveries that an application has worked off. What a crash made it do twice was work twice.
+def counted_delivered(journals: CachedJournals, *, is_timed: bool = True) -> DataFrame:
+    """COUNTED, of the deliveries that an application has worked off. A message processed twice after a crash was work
+    twice.
 
-    A service time that the journal does not have is not known, and with `is_timed` false none is. Clocks that are set
+    A service time that the journal does not have is null, and with `is_timed` false every one is. Clocks that are set
     back make it 0, not less.
     """
 
     def count(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         done = rows.filter(pc.is_in(rows["verdict"], pa.array(["ack", "dead"])))
-        taken = pc.subtract(done["finished_at_us"], done["started_at_us"])
-        known = (
-            pc.max_element_wise(taken, 0, skip_nulls=False) if is_timed else pa.nulls(len(taken), pa.int64())
+        elapsed_us = pc.subtract(done["finished_at_us"], done["started_at_us"])
+        service_us = (
+            pc.max_element_wise(elapsed_us, 0, skip_nulls=False)
+            if is_timed
+            else pa.nulls(len(elapsed_us), pa.int64())
         )
-        yield _counted(done.append_column("service_us", known))
+        yield _counted(done.append_column("service_us", service_us))
 
-    return _together(kept.delivered(count, COUNTED))
+    return _together(journals.delivered(count, COUNTED))
 
 
-def counted_published(kept: CachedJournals) -> DataFrame:
-    """COUNTED, of what was published: nothing is known of what it costs."""
+def counted_published(journals: CachedJournals) -> DataFrame:
+    """COUNTED, of published messages, without service times."""
 
     def count(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         rows = rows.append_column("service_us", pa.nulls(rows.num_rows, pa.int64()))
         yield _counted(rows.append_column("mode", pa.nulls(rows.num_rows, pa.string())))
 
-    return _together(kept.published(count, COUNTED))
+    return _together(journals.published(count, COUNTED))
 
 
 def _counted(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """By the minute in which a message was published: what is demanded, also while members are too few and late."""
+    """By the minute in which a message was published: the demand, also while members are too few and late."""
     minute = rows["published_at_us"].to_numpy() // MINUTE_US
     rows = rows.append_column("minute", pa.array(minute))
     rows = rows.append_column("known_us", pc.fill_null(rows["service_us"], 0))
-    told = {
+    aggregates = {
         "messages": ("published_at_us", "count"),
         "timed": ("service_us", "count"),
         "busy_us": ("known_us", "sum"),
@@ -176,7 +179,7 @@ def _counted(rows: pa.RecordBatch) -> pa.RecordBatch:
         "hash": ("hash", "max"),
         "queue": ("queue", "max"),
     }
-    return tallied(rows, ("group", "key", "minute", "mode"), told, arrow_schema(COUNTED))
+    return tallied(rows, ("group", "key", "minute", "mode"), aggregates, arrow_schema(COUNTED))
 
 
 def _together(parts: DataFrame) -> DataFrame:
@@ -203,7 +206,7 @@ def totals(counted: DataFrame) -> DataFrame:
 
 
 def work(counted: DataFrame, untimed_us: float) -> DataFrame:
-    """WORK of COUNTED of one group: a message whose service time is not known took `untimed_us`."""
+    """WORK of COUNTED of one group: a message without a service time counts as `untimed_us`."""
     untimed = (F.col("messages") - F.col("timed")) * F.lit(untimed_us)
     busy_us = F.col("busy_us") + F.round(untimed).cast("long")
     return counted.select("key", "minute", "messages", busy_us.alias("busy_us"))
@@ -279,7 +282,7 @@ class Observed:
 
     @property
     def peak_span_us(self) -> int:
-        """Length of a minute of what was observed, in microseconds."""
+        """Length of an observed minute, in microseconds."""
         return min(MINUTE_US, self.span_us)
 
     def release(self) -> None:
@@ -288,40 +291,40 @@ class Observed:
 
 
 def observe(
-    kept: CachedJournals,
+    journals: CachedJournals,
     *,
     group: str | None = None,
     service_time_us: float | None = None,
 ) -> Observed:
-    """Of `group`, or of the only one there is. What was worked off says what it cost; where nothing was, or
-    `service_time_us` is given, that is what a message costs. Raises PlanRefused."""
+    """Of `group`, or of the only one there is. Processed messages have their service times; without any, or with
+    `service_time_us`, each message costs that. Raises PlanRefused."""
     is_timed = service_time_us is None
-    for counted in (counted_delivered(kept, is_timed=is_timed), counted_published(kept)):
-        found = (counted if group is None else counted.where(F.col("group") == group)).persist()
-        groups = totals(found).collect()
+    for counted in (counted_delivered(journals, is_timed=is_timed), counted_published(journals)):
+        selected = (counted if group is None else counted.where(F.col("group") == group)).persist()
+        groups = totals(selected).collect()
         if groups:
             break
-        found.unpersist()
-    told = _only(groups, group, kept)
-    if service_time_us is None and told["timed"] == 0:
-        found.unpersist()
+        selected.unpersist()
+    total = _only(groups, group, journals)
+    if service_time_us is None and total["timed"] == 0:
+        selected.unpersist()
         raise PlanRefused(
             "the journals have no service times: add those of members with --journal, or give "
             "--service-time MILLISECONDS"
         )
-    mean_us = float(service_time_us if service_time_us is not None else told["busy_us"] / told["timed"])
-    worked = work(found.where(F.col("group") == told["group"]), mean_us)
+    mean_us = float(service_time_us if service_time_us is not None else total["busy_us"] / total["timed"])
+    worked = work(selected.where(F.col("group") == total["group"]), mean_us)
     minutes = [row["minute"] for row in busiest_minutes(worked, BUSIEST_MINUTES).collect()]
-    keyed = found.where((F.col("group") == told["group"]) & F.col("key").isNotNull())
+    keyed = selected.where((F.col("group") == total["group"]) & F.col("key").isNotNull())
     rows = keyed.select("key", "hash", "queue", "mode").limit(_STAMPS).collect()
     return Observed(
-        group=told["group"],
-        counted=found,
+        group=total["group"],
+        counted=selected,
         work=worked,
         keys=keys(worked).persist(),
-        span_us=max(_SECOND_US, told["last_us"] - told["first_us"]),
-        messages=told["messages"],
-        keyless=told["keyless"],
+        span_us=max(_SECOND_US, total["last_us"] - total["first_us"]),
+        messages=total["messages"],
+        keyless=total["keyless"],
         service_time_us=mean_us,
         minutes=tuple(minutes),
         modes=tuple(sorted({row["mode"] for row in rows} - {None})),
@@ -329,13 +332,15 @@ def observe(
     )
 
 
-def _only(groups: Sequence[Row], group: str | None, kept: CachedJournals) -> Row:
+def _only(groups: Sequence[Row], group: str | None, journals: CachedJournals) -> Row:
     if len(groups) == 1:
         return groups[0]
     if groups:
         raise PlanRefused(f"the journals have the groups {_listed(groups)}: name one of them with --group")
     others = [
-        one for each in (counted_published(kept), counted_delivered(kept)) for one in totals(each).collect()
+        one
+        for each in (counted_published(journals), counted_delivered(journals))
+        for one in totals(each).collect()
     ]
     if group is not None and others:
         raise PlanRefused(
@@ -353,8 +358,8 @@ def demands(
     observed: Observed, hash_counts: Sequence[int], function: str, *, growth: float, has_order: bool = True
 ) -> list[Demand]:
     """One for each count, in one pass over the keys. Where keys have order, one that is too hot counts as the one call
-    that it can have: for the rest of it nothing can be planned. Raises PlanRefused for keys that `function` cannot
-    take."""
+    that it can have: the rest of it cannot be planned. Raises PlanRefused for keys that `function` does not
+    accept."""
     sliced = slices(observed.keys, observed.work, list(observed.minutes))
     if has_order:
         sliced = servable(

@@ -17,7 +17,7 @@ from lbg_pipeline.plan.simulate import ASSIGNMENTS, BALANCED
 
 _KIND = "LoadBalancedGroup"
 _CONCURRENCY = {"HTTP": 16, "Stream": 256}
-"""The sidecar's, where the manifest says none (docs/sidecar.md)."""
+"""The sidecar's default, for a manifest without one (docs/sidecar.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """None for what the stamps do not tell."""
+    """Counts and function of the group by its stamps; None for those that the stamps do not determine."""
 
     hash_count: int | None = None
     hash_function: str | None = None
@@ -175,7 +175,7 @@ def _queue_count(stamps: Collection[Stamp], hash_count: int) -> int | None:
 
 
 def first_stranger(stamps: Collection[Stamp], hash_count: int, function: str) -> Stamp | None:
-    """A key that would not have the hash that its record says. Queues are not compared: groups are repartitioned."""
+    """A key whose record has another hash. Queues are not compared: groups are repartitioned."""
     for stamp in stamps:
         try:
             if hash_of(stamp.key, hash_count, function) != stamp.hash:

@@ -15,10 +15,10 @@ from lbg_pipeline.html.page import ALARM, MUTED, SERIES
 from lbg_pipeline.plan.candidates import summary
 from lbg_pipeline.plan.load import Observed
 from lbg_pipeline.plan.recommend import Plan
-from lbg_pipeline.plan.report import key_word, peak_text, percent, same_members, told_candidates
+from lbg_pipeline.plan.report import key_word, peak_text, percent, same_members, shown_candidates
 from lbg_pipeline.plan.simulate import Candidate
 
-_TOLD_KEYS = 30
+_SHOWN_KEYS = 30
 
 
 def plan_page(plan: Plan, observed: Observed) -> str:
@@ -157,9 +157,9 @@ def _against_members(plan: Plan) -> Figure:
     )
 
 
-def _ticks(axes: Axes, queues: Sequence[int], kept: int) -> None:
-    """At counts that were tried, with room between them; at `kept` in any case."""
-    shown = [kept]
+def _ticks(axes: Axes, queues: Sequence[int], marked: int) -> None:
+    """At counts that were tried, with room between them; at `marked` in any case."""
+    shown = [marked]
     for one in queues:
         if all(max(one, other) >= 1.3 * min(one, other) for other in shown):
             shown.append(one)
@@ -180,22 +180,22 @@ def _candidates(plan: Plan) -> Table:
     titles += ["one away", "spread", "a join moves"]
     return Table(
         [Column(""), *(Column(title, numeric=True) for title in titles)],
-        [_row(label, one) for label, one in told_candidates(plan)],
+        [_row(label, one) for label, one in shown_candidates(plan)],
         title="Loads in concurrent calls",
         left_out="Table candidates has all of them, with the load of each queue and member.",
     )
 
 
 def _row(label: str, one: Candidate) -> list[str | Bar]:
-    told = summary(one)
+    values = summary(one)
     return [
         label,
         str(one.hash_count),
         str(one.queue_count),
         str(one.members),
-        f"{told['max_member_load_mean']:.3g}",
-        f"{told['max_member_load_peak']:.3g}",
-        f"{told['max_queue_load_peak']:.3g}",
+        f"{values['max_member_load_mean']:.3g}",
+        f"{values['max_member_load_peak']:.3g}",
+        f"{values['max_queue_load_peak']:.3g}",
         Bar(percent(one.utilisation_peak), min(1.0, one.utilisation_peak)),
         percent(one.away_utilisation),
         f"{one.spread:.2f}",
@@ -224,8 +224,8 @@ def _hot_keys(plan: Plan) -> Iterator[Table | Note]:
                 str(row["queue"]),
                 percent(row["share_of_queue"]),
             ]
-            for row in plan.hottest[:_TOLD_KEYS]
+            for row in plan.hottest[:_SHOWN_KEYS]
         ],
         title="Utilisation of the one call at a time that a key allows",
-        left_out="" if len(plan.hottest) <= _TOLD_KEYS else "Table hot_keys has the others.",
+        left_out="" if len(plan.hottest) <= _SHOWN_KEYS else "Table hot_keys has the others.",
     )

@@ -1,4 +1,5 @@
-"""Proposed change of a group: a merge patch that the API server accepts, and advice for what no patch can do."""
+"""Proposed change of a group: a merge patch that the API server accepts, and advice for changes that no patch can
+make."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ _EVEN = 1.2
 
 
 _LAG_S = 10.0
-"""The `targetLag` of a group that has no target: what a member works off in so long."""
+"""The `targetLag` of a group that has no target: the messages that a member processes in so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The group that is planned for. `hash_count` and `queue_count` are what it has, None where nobody knows;
+    """The group that is planned for. `hash_count` and `queue_count` are its own, None if unknown;
     `hash_function` is that of the plan, and `is_same_function` whether it is the group's."""
 
     group: str
@@ -38,13 +39,13 @@ class Subject:
 
     @property
     def is_known(self) -> bool:
-        """True if it can be said which changes the group takes."""
+        """True if the changes that the group accepts are known."""
         return not self.has_queues_to_count or (self.hash_count is not None and self.is_same_function)
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """No patch where it is not known what the group takes; then the advice says so."""
+    """`patch` is None if the changes that the group accepts are unknown; then the advice has the reason."""
 
     patch: dict[str, Any] | None
     advice: tuple[str, ...]
@@ -124,11 +125,11 @@ def _of_the_spread(choice: Choice) -> Iterator[str]:
     others = [one for one in choice.candidates if (one.hash_count, one.members) == same]
     evener = [one for one in others if one.spread <= _EVEN] or [min(others, key=lambda one: one.spread)]
     other = min(evener, key=lambda one: one.queue_count)
-    told = f"the busiest of {best.members} members has {best.spread:.2f} times the mean load"
+    finding = f"the busiest of {best.members} members has {best.spread:.2f} times the mean load"
     if other.spread > _EVEN:
-        yield f"{told}, and no number of queues that was tried has a ratio below {other.spread:.2f}"
+        yield f"{finding}, and no number of queues that was tried has a ratio below {other.spread:.2f}"
     else:
-        yield f"{told}; with {other.queue_count} queues it would have {other.spread:.2f}"
+        yield f"{finding}; with {other.queue_count} queues it would have {other.spread:.2f}"
 
 
 def _of_a_new_group(choice: Choice, subject: Subject) -> Iterator[str]:

@@ -18,7 +18,7 @@ from lbg_pipeline.plan.simulate import BALANCED, STATIC, Rules
 
 HASH_COUNTS = (128, 256, 512, 1024, 2048)
 HOT_KEYS_MAX = 1000
-"""Rows that are kept of them, the hottest."""
+"""Rows of the table, the hottest."""
 
 MEMBERS_MAX = 4096
 """The CRD's."""
@@ -60,9 +60,9 @@ def plan_for(
     wishes: Wishes,
     declared: Declared | None,
     *,
-    says: Callable[[str], None] = lambda phase: None,
+    on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Plan:
-    """Raises PlanRefused. `says` hears what begins."""
+    """Raises PlanRefused. `on_phase` hears what begins."""
     recognised = recognise(observed.stamps)
     if declared is not None:
         _require_same(declared, observed.stamps)
@@ -86,7 +86,7 @@ def plan_for(
             )
     else:
         hash_counts = [subject.hash_count or 1]
-    says("summing the loads of hashes")
+    on_phase("summing the loads of hashes")
     all_of_it = demands(
         observed,
         hash_counts,
@@ -94,12 +94,12 @@ def plan_for(
         growth=wishes.growth,
         has_order=subject.mode != SESSIONS,
     )
-    says("trying candidates")
+    on_phase("trying candidates")
     if subject.has_queues_to_count:
         choice = choose(all_of_it, wishes.queue_counts, rules, existing)
     else:
         choice = choose_freely(all_of_it[0], rules, existing)
-    says("searching for hot keys")
+    on_phase("searching for hot keys")
     hot = hot_keys(
         observed.keys,
         hash_count=choice.recommended.hash_count,
@@ -146,14 +146,14 @@ def _subject(
             recognised.hash_count,
             recognised.queue_count,
         )
-    wanted = wishes.hash_function or function or "crc32"
+    hash_function = wishes.hash_function or function or "crc32"
     return Subject(
         group=observed.group,
         mode=_mode(observed, declared),
         hash_count=hash_count,
         queue_count=queue_count,
-        hash_function=wanted,
-        is_same_function=function in (None, wanted),
+        hash_function=hash_function,
+        is_same_function=function in (None, hash_function),
         declared=declared,
     )
 

@@ -15,8 +15,8 @@ from lbg_pipeline.plan.load import MINUTE_US, Observed
 from lbg_pipeline.plan.recommend import Plan
 from lbg_pipeline.plan.simulate import Candidate
 
-_TOLD_KEYS = 10
-_TOLD_COUNTS = 8
+_SHOWN_KEYS = 10
+_SHOWN_COUNTS = 8
 _HEADER = (
     "",
     "hashes",
@@ -33,7 +33,7 @@ _HEADER = (
 
 
 def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[str]:
-    """For people. `broken`: lines of the journals that are no records."""
+    """The report as text. `broken`: lines of the journals that are no records."""
     subject, rules, choice = plan.subject, plan.rules, plan.choice
     yield (
         f"group {subject.group}, mode {subject.mode}: {observed.messages:,} messages in "
@@ -51,7 +51,7 @@ def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[s
     if broken:
         yield f"{broken:,} lines are not records and are ignored: table broken has them with the reason"
     yield ""
-    yield from text_table(_HEADER, [_cells(label, one) for label, one in told_candidates(plan)], names=1)
+    yield from text_table(_HEADER, [_cells(label, one) for label, one in shown_candidates(plan)], names=1)
     yield ""
     yield f"recommended: {_counts(plan)}{members_text(choice)}"
     yield from _hot_lines(plan)
@@ -65,7 +65,7 @@ def members_text(choice: Choice) -> str:
     return f"{least} to {most} members ({least} for the mean, {most} for the peak)"
 
 
-def told_candidates(plan: Plan) -> Iterator[tuple[str, Candidate]]:
+def shown_candidates(plan: Plan) -> Iterator[tuple[str, Candidate]]:
     """Candidates of the report, with their labels: the existing counts, the recommended ones, and the same members
     with other numbers of queues."""
     choice = plan.choice
@@ -76,7 +76,7 @@ def told_candidates(plan: Plan) -> Iterator[tuple[str, Candidate]]:
     if choice.new_group is not None:
         yield "new group", choice.new_group
     others = [one for one in same_members(plan) if one != best]
-    nearest = sorted(others, key=lambda one: abs(one.queue_count - best.queue_count))[:_TOLD_COUNTS]
+    nearest = sorted(others, key=lambda one: abs(one.queue_count - best.queue_count))[:_SHOWN_COUNTS]
     yield from (("", one) for one in others if one in nearest)
 
 
@@ -162,15 +162,15 @@ def key_word(row: Any) -> str:
 
 
 def _cells(label: str, one: Candidate) -> list[str]:
-    told = summary(one)
+    values = summary(one)
     return [
         label,
         str(one.hash_count),
         str(one.queue_count),
         str(one.members),
-        f"{told['max_member_load_mean']:.3g}",
-        f"{told['max_member_load_peak']:.3g}",
-        f"{told['max_queue_load_peak']:.3g}",
+        f"{values['max_member_load_mean']:.3g}",
+        f"{values['max_member_load_peak']:.3g}",
+        f"{values['max_queue_load_peak']:.3g}",
         percent(one.utilisation_peak),
         percent(one.away_utilisation),
         f"{one.spread:.2f}",
@@ -186,7 +186,7 @@ def _counts(plan: Plan) -> str:
 
 
 def _hot_lines(plan: Plan) -> Iterator[str]:
-    for row in plan.hottest[:_TOLD_KEYS]:
+    for row in plan.hottest[:_SHOWN_KEYS]:
         yield (
             f"key {row['key']!r:.60}: {key_word(row)}; {row['peak_load']:.2f} of the one call at a time that "
             f"it allows, in its busiest minute ({row['mean_load']:.2f} in the mean), {row['share_of_queue']:.0%} "
@@ -194,5 +194,5 @@ def _hot_lines(plan: Plan) -> Iterator[str]:
         )
     if any(row["is_too_hot"] for row in plan.hottest):
         yield "a key that is too hot is planned as one call: its lag grows with any number of queues and members"
-    if len(plan.hottest) > _TOLD_KEYS:
-        yield f"and {len(plan.hottest) - _TOLD_KEYS} more keys in table hot_keys"
+    if len(plan.hottest) > _SHOWN_KEYS:
+        yield f"and {len(plan.hottest) - _SHOWN_KEYS} more keys in table hot_keys"

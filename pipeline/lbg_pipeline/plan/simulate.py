@@ -1,6 +1,7 @@
 """Simulation of a choice of hashes, queues and members. Pure: loads in, a candidate out.
 
-Work is told in *calls at once*: seconds of service time for each second. A key never has more than one call at once.
+Work is measured in *calls at once*: seconds of service time for each second. A key never has more than one call at
+once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Owners = Sequence[int | None]
 
 def owners_of(assignment: str, queue_count: int, members: int, live: Collection[int]) -> Owners:
     """For each queue the index that should serve it. With Static, `members` is its client count, and a queue whose
-    primary is away is None: it wanders among the others."""
+    primary is away is None: any other member may serve it."""
     primaries: dict[int, int | None] = (
         static_primaries(queue_count, members, live)
         if assignment == STATIC
@@ -88,8 +89,8 @@ def queue_loads(loads: Table, queue_count: int) -> Table:
 
 
 def member_loads(loads: Table, owners: Owners, members: int) -> Table:
-    """From a column for each queue to a column for each member. Queues that wander all go to whoever has most: the
-    worst that can happen."""
+    """From a column for each queue to a column for each member. Queues without a primary all count for the busiest
+    member: the worst case."""
     held = np.array([-1 if owner is None else owner for owner in owners])
     served = held >= 0
     result = _summed(loads[:, served], held[served], members)
@@ -108,7 +109,7 @@ def _summed(loads: Table, places: npt.NDArray[np.int64], count: int) -> Table:
 class Rules:
     """- `concurrency`: calls of the application at once in a member.
     - `queue_is_a_lane`: the messages of a queue are processed one at a time, and not only those of a key.
-    - `target`: the share of its time that whatever is busiest may be busy at the peak.
+    - `target`: the share of its time that the busiest member or queue may be busy at the peak.
     - `members_max`: no more members than these, however many queues there are.
     """
 
@@ -123,9 +124,10 @@ class Rules:
 class Candidate:
     """Loads are in calls at once, of the mean and at the peak: each queue's and member's own busiest stretch.
 
-    - `utilisation_*`: of what is busiest, from 0 to 1 and beyond: a member, or a queue where that is a lane.
-    - `away_utilisation`: the same at the peak with one member away, the worst one to lose; None for a single member.
-    - `spread`: the busiest member's mean load, divided by that of all.
+    - `utilisation_*`: of the busiest member, or of the busiest queue where that is a lane, from 0 to 1 and beyond.
+        - `away_utilisation`: the same at the peak with one member away, the worst one to lose; None for a single
+          member.
+        - `spread`: the busiest member's mean load, divided by that of all.
     """
 
     hash_count: int
@@ -146,7 +148,7 @@ class Candidate:
 
 
 def simulate(demand: Demand, queue_count: int, members: int, rules: Rules) -> Candidate:
-    """Members 0 to `members` - 1 share the queues as their assignment tells them."""
+    """Members 0 to `members` - 1 share the queues by their assignment."""
     everybody = range(members)
     owners = owners_of(rules.assignment, queue_count, members, everybody)
     queues, messages = queue_loads(demand.calls, queue_count), queue_loads(demand.messages, queue_count)
@@ -154,7 +156,7 @@ def simulate(demand: Demand, queue_count: int, members: int, rules: Rules) -> Ca
     utilisation = _utilisation(queues, loads, rules)
     absences = [
         owners_of(rules.assignment, queue_count, members, live)
-        for live in (without(everybody, gone) for gone in everybody)
+        for live in (without(everybody, crashed) for crashed in everybody)
         if live
     ]
     away = [float(member_loads(queues, absence, members).max()) for absence in absences]
@@ -179,7 +181,8 @@ def simulate(demand: Demand, queue_count: int, members: int, rules: Rules) -> Ca
 
 
 def share_freely(demand: Demand, members: int, rules: Rules) -> Candidate:
-    """Modes without queues to count: whoever has room takes the next message, so all have the same in the end."""
+    """Modes without queues to count: the member with space in its window receives the next message, so all have the
+    same load in the end."""
     calls, messages = demand.calls.sum(axis=1), demand.messages.sum(axis=1)
     mean, peak = float(calls[0]) / members, float(calls.max()) / members
     utilisation = peak / rules.concurrency

@@ -33,7 +33,7 @@ from lbg_pipeline.schemas import arrow_schema
 from lbg_pipeline.spark.jobs import run_concurrently
 
 PICTURED = 120
-"""Intervals on the axis of time of a picture, at most: as many as can be told apart on a page."""
+"""Intervals on the axis of time of a picture, at most: as many as a page can show distinctly."""
 
 _SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 _DAY_US = 86_400_000_000
@@ -59,17 +59,19 @@ _DELIVERED = StructType(
 )
 
 
-def totals_published(kept: CachedJournals) -> DataFrame:
+def totals_published(journals: CachedJournals) -> DataFrame:
     """Of each group: messages, bytes, publishers, resends, first_us and last_us."""
     schema = arrow_schema(_PUBLISHED)
-    told = {
+    aggregates = {
         "messages": ("published_at_us", "count"),
         "bytes": ("body_bytes", "sum"),
         "resends": ("resends", "sum"),
         "first_us": ("published_at_us", "min"),
         "last_us": ("confirmed_at_us", "max"),
     }
-    parts = kept.published(lambda rows: [tallied(rows, ("group", "publisher"), told, schema)], _PUBLISHED)
+    parts = journals.published(
+        lambda rows: [tallied(rows, ("group", "publisher"), aggregates, schema)], _PUBLISHED
+    )
     return parts.groupBy("group").agg(
         *summed("messages", "bytes"),
         F.countDistinct("publisher").alias("publishers"),
@@ -79,11 +81,11 @@ def totals_published(kept: CachedJournals) -> DataFrame:
     )
 
 
-def totals_delivered(kept: CachedJournals) -> DataFrame:
+def totals_delivered(journals: CachedJournals) -> DataFrame:
     """Of each group: deliveries, those of each verdict, redelivered, early (before they were published), mode, span."""
     schema = arrow_schema(_DELIVERED)
     counts = {name: (name, "sum") for name in (*VERDICTS, "redelivered", "early")}
-    told = {
+    aggregates = {
         "deliveries": ("delivered_at_us", "count"),
         **counts,
         "first_us": ("delivered_at_us", "min"),
@@ -93,10 +95,10 @@ def totals_delivered(kept: CachedJournals) -> DataFrame:
     def count(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         early = pc.less(rows["delivered_at_us"], rows["published_at_us"])
         rows = with_verdicts(rows).append_column("early", early)
-        yield tallied(rows, ("group", "mode"), told, schema)
+        yield tallied(rows, ("group", "mode"), aggregates, schema)
 
     return (
-        kept.delivered(count, _DELIVERED)
+        journals.delivered(count, _DELIVERED)
         .groupBy("group")
         .agg(
             *summed("deliveries", *counts),
@@ -108,7 +110,7 @@ def totals_delivered(kept: CachedJournals) -> DataFrame:
 
 
 def interval_us(first_us: int, last_us: int) -> int:
-    """The shortest interval that people count in, of which at most PICTURED cover the span."""
+    """The shortest interval with a round length, of which at most PICTURED cover the span."""
     least_us = (last_us - first_us) / (PICTURED - 1)
     for seconds in _SECONDS:
         if seconds * 1_000_000 >= least_us:
@@ -156,21 +158,21 @@ class Profile:
         return (*made, tables.keys, tables.handoffs, tables.utilisation)
 
 
-def profile(kept: CachedJournals, interval_us: int) -> Profile:
+def profile(journals: CachedJournals, interval_us: int) -> Profile:
     """For pictures in intervals of `interval_us`. Nothing is computed yet."""
-    minutes = of_minutes_and_parts(kept, interval_us)
+    minutes = of_minutes_and_parts(journals, interval_us)
     percentiles = measured(minutes)
-    done = work(kept, grain_us(interval_us))
-    by_key, by_hash = keys(kept), shards(kept)
+    done = work(journals, grain_us(interval_us))
+    by_key, by_hash = keys(journals), shards(journals)
     borne = loads(by_key, by_hash, done)
     tables = Tables(
         rates=rates(done),
-        demand=demand(kept),
+        demand=demand(journals),
         keys=by_key,
         latencies=latencies(percentiles),
         skew=skew(borne),
-        handoffs=handoffs(kept),
-        utilisation=utilisation(kept),
+        handoffs=handoffs(journals),
+        utilisation=utilisation(journals),
     )
     return Profile(tables, minutes, percentiles, done, by_hash, borne)
 
@@ -211,7 +213,7 @@ def made_of(loads: DataFrame, whole: str, part: str, limit: int) -> DataFrame:
 
 
 def pauses(handoffs: DataFrame) -> DataFrame:
-    """Exact percentiles of the pauses, and of what they are without their idle part, by group and unit that moved."""
+    """Exact percentiles of the pauses, with and without their idle part, by group and unit that moved."""
     waited = handoffs.withColumn("waited_us", F.col("pause_us") - F.col("idle_us"))
     return waited.groupBy("group", "unit").agg(
         F.count(F.lit(1)).alias("count"),
@@ -272,15 +274,15 @@ def digests(
     profile: Profile, interval_us: int, published: Mapping[str, Row], delivered: Mapping[str, Row]
 ) -> list[Digest]:
     """Of the groups with the most messages, by name. `published` and `delivered` are their totals."""
-    found = {group: Digest(group, interval_us) for group in sorted(_largest(published, delivered))}
-    for digest in found.values():
+    by_group = {group: Digest(group, interval_us) for group in sorted(_largest(published, delivered))}
+    for digest in by_group.values():
         digest.published, digest.delivered = published.get(digest.group), delivered.get(digest.group)
         totals = [one for one in (digest.published, digest.delivered) if one is not None]
         digest.first_us = min(one.first_us for one in totals)
         digest.last_us = max(one.last_us for one in totals)
-    _tell_percentiles(profile, found)
+    _add_percentiles(profile, by_group)
     tables = {
-        name: table.where(F.col("group").isin(*found))
+        name: table.where(F.col("group").isin(*by_group))
         for name, table in _tables(profile, interval_us).items()
     }
     collected = run_concurrently(table.collect for table in tables.values())
@@ -288,17 +290,17 @@ def digests(
         order = _ORDERS.get(name, ())
         # Sorted here: there are few of them, and to Spark an order is a job of its own.
         for row in sorted(rows, key=lambda row: tuple(row[column] for column in order)):
-            getattr(found[row.group], name).append(row)
-    for digest in found.values():
+            getattr(by_group[row.group], name).append(row)
+    for digest in by_group.values():
         for hottest_first in (digest.queues, digest.hashes, digest.keys):
             hottest_first.sort(key=lambda row: -row.messages)
-    return list(found.values())
+    return list(by_group.values())
 
 
-def _tell_percentiles(profile: Profile, found: Mapping[str, Digest]) -> None:
-    drawn = F.col("scope").isin("group", "interval") & F.col("group").isin(*found)
+def _add_percentiles(profile: Profile, by_group: Mapping[str, Digest]) -> None:
+    drawn = F.col("scope").isin("group", "interval") & F.col("group").isin(*by_group)
     for row in profile.measured.where(drawn).collect():
-        digest = found[row.group]
+        digest = by_group[row.group]
         if row.scope == "interval":
             digest.latencies_over_time.append(row)
             if row.metric == CONFIRM:

@@ -1,8 +1,8 @@
 """Sizes and latencies in histograms, their percentiles, and the scopes of those. Arrays in, arrays out.
 
-A value is kept to eight bits that count: a percentile is at most 0.4 % (1 / 256) from the exact one, and values below
-256 are exact; least, greatest and mean are exact everywhere. Histograms of parts add up to that of the whole: one pass
-over the deliveries serves every table and picture, and needs no memory for each group of rows, as a sketch does.
+A value is rounded to eight significant bits: a percentile is at most 0.4 % (1 / 256) from the exact one, and values
+below 256 are exact; least, greatest and mean are exact everywhere. Histograms of parts add up to that of the whole: one
+pass over the deliveries serves every table and picture, and needs no memory for each group of rows, as a sketch does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONFIRM, AGE, WAIT, SERVICE, SETTLE = "confirm", "age", "wait", "service", "sett
 @dataclass(frozen=True, slots=True)
 class Histogram:
     """Count of each value at each place, in the order of places and of values: `messages`, and the sum, the
-    least and the greatest of what they were exactly."""
+    least and the greatest of the exact values."""
 
     place: Ints
     value: Ints
@@ -43,7 +43,7 @@ class Histogram:
 
 def counted(place: Ints, exact: Ints) -> Histogram:
     """Of single values."""
-    return added_up(place, kept(exact), np.ones(len(exact), np.int64), exact, exact, exact)
+    return added_up(place, rounded(exact), np.ones(len(exact), np.int64), exact, exact, exact)
 
 
 def added_up(place: Ints, value: Ints, messages: Ints, total: Ints, least: Ints, greatest: Ints) -> Histogram:
@@ -65,14 +65,14 @@ def added_up(place: Ints, value: Ints, messages: Ints, total: Ints, least: Ints,
     )
 
 
-def kept(value: Ints) -> Ints:
+def rounded(value: Ints) -> Ints:
     """The middle of all values that begin with the same bits as `value`."""
     size = np.abs(value)
     bits = np.frexp(size.astype(np.float64))[1].astype(np.int64)
     width = np.left_shift(np.int64(1), np.maximum(bits - SIGNIFICANT_BITS, 0))
     middle = size - size % width + (width - 1) // 2
-    told: Ints = np.where(value < 0, -middle, middle)
-    return told
+    middles: Ints = np.where(value < 0, -middle, middle)
+    return middles
 
 
 def percentiles(of: Histogram) -> tuple[Ints, dict[str, NDArray[np.int64] | NDArray[np.float64]]]:
@@ -87,27 +87,27 @@ def percentiles(of: Histogram) -> tuple[Ints, dict[str, NDArray[np.int64] | NDAr
     messages = np.add.reduceat(of.messages, starts)
     before = upto[starts] - of.messages[starts]
     least, greatest = np.minimum.reduceat(of.least, starts), np.maximum.reduceat(of.greatest, starts)
-    found = {
+    values = {
         name: np.clip(
             of.value[np.searchsorted(upto, before - (-messages * permille // 1000))], least, greatest
         )
         for name, permille in PERMILLES.items()
     }
     mean = np.add.reduceat(of.total, starts) / messages
-    told = {"messages": messages, "least": least, "mean": mean, **found, "greatest": greatest}
-    return of.place[starts], told
+    columns = {"messages": messages, "least": least, "mean": mean, **values, "greatest": greatest}
+    return of.place[starts], columns
 
 
 def densities(of: Histogram) -> list[Sequence[tuple[int, int]]]:
     """For each place, how many values fall between powers of ten, in twelfths: (bin, messages) each."""
     bins = np.floor(np.log10(np.maximum(of.value, 1)) * BINS_PER_DECADE).astype(np.int64)
     starts = np.flatnonzero(np.diff(of.place, prepend=-1))
-    told: list[Sequence[tuple[int, int]]] = []
+    by_place: list[Sequence[tuple[int, int]]] = []
     for first, end in zip(starts, np.append(starts[1:], len(of.place)), strict=True):
         there, at = np.unique(bins[first:end], return_inverse=True)
         sums = np.bincount(at, weights=of.messages[first:end]).astype(np.int64)
-        told.append(list(zip(there.tolist(), sums.tolist(), strict=True)))
-    return told
+        by_place.append(list(zip(there.tolist(), sums.tolist(), strict=True)))
+    return by_place
 
 
 SCOPES = {
@@ -122,7 +122,7 @@ SCOPES = {
 the charts, and is not in the table."""
 
 OF_A_MINUTE = ("minute", "all")
-"""Known as soon as all deliveries of a minute are together."""
+"""Scopes that are complete as soon as all deliveries of a minute are together."""
 
 NOBODY = -1
 """The member of a confirm: it has none."""
@@ -131,7 +131,7 @@ METRICS = (CONFIRM, AGE, WAIT, SERVICE, SETTLE, SIZE)
 
 
 def measured_sent(published: pa.RecordBatch) -> pa.RecordBatch:
-    """A row for each message: group, queue, member, at_us, and what is measured of it (µs, or bytes)."""
+    """A row for each message: group, queue, member, at_us, and its measurements (µs, or bytes)."""
     sent = published["published_at_us"]
     return _measured(published, sent, {CONFIRM: pc.subtract(published["confirmed_at_us"], sent)})
 
@@ -162,7 +162,7 @@ def _measured(rows: pa.RecordBatch, at_us: pa.Array, values: dict[str, pa.Array]
 
 
 def by_minute(measured: pa.RecordBatch, lanes: int) -> Iterator[pa.RecordBatch]:
-    """PIECES: what one minute of a group has is in one of `lanes` parts."""
+    """PIECES: all of one minute of a group is in one of `lanes` parts."""
     groups = measured["group"].dictionary_encode()
     names = np.array([zlib.crc32(name.encode()) for name in groups.dictionary.to_pylist()], np.int64)
     minutes = measured["at_us"].to_numpy() // MINUTE_US

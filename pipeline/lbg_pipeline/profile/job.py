@@ -41,10 +41,10 @@ def lines(digest: Digest) -> Iterator[str]:
         total = digest.delivered
         peak = max((row.messages for row in digest.done_over_time), default=0) * 1e6 / digest.interval_us
         yield f"  done       {whole(total.ack + total.dead)}, {whole(total.dead)} of them dead; peak {rate(peak)}"
-    told = {row.metric: row for row in digest.latencies}
+    by_metric = {row.metric: row for row in digest.latencies}
     for metric in (CONFIRM, AGE, WAIT, SERVICE):
-        if metric in told:
-            p50, p99, greatest = (duration(told[metric][name]) for name in ("p50", "p99", "greatest"))
+        if metric in by_metric:
+            p50, p99, greatest = (duration(by_metric[metric][name]) for name in ("p50", "p99", "greatest"))
             yield f"  {metric:9}  median {p50}, 99 % {p99}, greatest {greatest}"
     for row in sorted(digest.skew, key=lambda row: str(row.unit)):
         yield (
@@ -65,13 +65,13 @@ def summary(
     drawn = {digest.group: digest for digest in digests}
     groups = {}
     for name in sorted({*published, *delivered}):
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "published": _plain(published.get(name)),
             "delivered": _plain(delivered.get(name)),
         }
         if name in drawn:
-            told |= _drawn(drawn[name])
-        groups[name] = told
+            document |= _drawn(drawn[name])
+        groups[name] = document
     return {"groups": groups, "broken": broken}
 
 
@@ -109,17 +109,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`lines` are for people, `told` for programs. `broken` lines were set aside."""
+    """`lines` are text for a terminal, `document` is JSON. `broken` lines were set aside."""
 
     lines: tuple[str, ...]
-    told: dict[str, Any]
+    document: dict[str, Any]
     broken: int
 
 
 def run(
-    spark: SparkSession, request: Request, out: str, *, says: Callable[[str], None] = lambda phase: None
+    spark: SparkSession, request: Request, out: str, *, on_phase: Callable[[str], None] = lambda phase: None
 ) -> Outcome:
-    """Raises PipelineError. `says` hears what begins."""
+    """Raises PipelineError. `on_phase` hears what begins."""
     journals = cache_journals(
         spark,
         request.journals,
@@ -129,32 +129,32 @@ def run(
         default_group=request.default_group,
     )
     output = Output(spark, out)
-    with ExitStack() as kept:
-        kept.callback(journals.release)
+    with ExitStack() as cleanup:
+        cleanup.callback(journals.release)
 
-        def keep(table: DataFrame) -> DataFrame:
-            kept.callback(table.unpersist)
+        def persist(table: DataFrame) -> DataFrame:
+            cleanup.callback(table.unpersist)
             return table.persist()
 
-        says("reading")
+        on_phase("reading")
         sent, got = run_concurrently(
             partial(_by_group, total(journals)) for total in (totals_published, totals_delivered)
         )
         interval = _interval([*sent.values(), *got.values()])
         made = profile(journals, interval)
         for table in made.used_often():
-            keep(table)
-        says("writing tables")
+            persist(table)
+        on_phase("writing tables")
         written = {**made.tables.named(), "broken": journals.broken}
         run_concurrently(partial(output.table, name, table) for name, table in written.items())
         broken = journals.broken.count()
-        says("report")
+        on_phase("report")
         drawn = digests(made, interval, sent, got)
     page = report(drawn, sent, got, journals=request.journals, broken=broken, made_by=request.made_by)
     output.text("report.html", page)
-    told = summary(drawn, sent, got, broken=broken)
-    output.text("report.json", json.dumps(told, indent=2) + "\n")
-    return Outcome(tuple(_said(drawn, broken, out)), told, broken)
+    document = summary(drawn, sent, got, broken=broken)
+    output.text("report.json", json.dumps(document, indent=2) + "\n")
+    return Outcome(tuple(_outcome_lines(drawn, broken, out)), document, broken)
 
 
 def _by_group(totals: DataFrame) -> dict[str, Row]:
@@ -166,8 +166,8 @@ def _interval(totals: Sequence[Row]) -> int:
     return interval_us(first, max((row.last_us for row in totals), default=0))
 
 
-def _said(drawn: Sequence[Digest], broken: int, out: str) -> list[str]:
-    said = [line for digest in drawn for line in lines(digest)] or ["no records"]
+def _outcome_lines(drawn: Sequence[Digest], broken: int, out: str) -> list[str]:
+    text_lines = [line for digest in drawn for line in lines(digest)] or ["no records"]
     if broken:
-        said.append(f"broken lines: {broken:,}, in {out}/broken with the reasons")
-    return [*said, f"the report: {out}/report.html"]
+        text_lines.append(f"broken lines: {broken:,}, in {out}/broken with the reasons")
+    return [*text_lines, f"the report: {out}/report.html"]

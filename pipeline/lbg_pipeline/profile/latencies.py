@@ -1,7 +1,7 @@
 """Percentiles of every metric, from the whole group down to a member's minute on a queue.
 
-The deliveries of a minute come together in one task. Its histograms say all that is asked of the minute; of what is
-longer than that they are parts, which are added up in a second step.
+The deliveries of a minute come together in one task. Its histograms are complete for the minute; of longer
+scopes they are parts, which are added up in a second step.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from lbg_pipeline.profile.histograms import (
 from lbg_pipeline.profile.tables import MINUTE_US
 
 PERCENTILES = ("messages", "least", "mean", *PERMILLES, "greatest")
-FOUND = StructType(
+MEASURED = StructType(
     [
         StructField("scope", StringType()),
         StructField("group", StringType()),
@@ -59,7 +59,7 @@ FOUND = StructType(
 )
 """A row is of one place and metric, or it is a part of histograms, packed: of a scope, a group and a metric."""
 
-_FOUND = pa.schema(
+_MEASURED = pa.schema(
     [
         *((name, pa.string()) for name in ("scope", "group")),
         *((name, pa.int32()) for name in ("queue", "member")),
@@ -75,7 +75,7 @@ _VALUES = ("value", "messages", "total", "least", "greatest")
 
 
 def of_minutes(pieces: Iterable[pa.RecordBatch], interval_us: int, lanes: int) -> Iterator[pa.RecordBatch]:
-    """FOUND of the pieces of `places.by_minute`; all of a minute is there. Parts are sent to `lanes`."""
+    """MEASURED of the pieces of `histograms.by_minute`; all of a minute is there. Parts are sent to `lanes`."""
     there = [pa.Table.from_batches([rows]) for rows in unpacked(pieces)]
     if not there:
         return
@@ -96,22 +96,24 @@ def of_minutes(pieces: Iterable[pa.RecordBatch], interval_us: int, lanes: int) -
     for metric in METRICS:
         if metric not in rows.schema.names:
             continue
-        is_known = rows[metric].is_valid().to_numpy()
-        every = counted(finest[is_known], ints_of(rows[metric].drop_null()))
+        is_valid = rows[metric].is_valid().to_numpy()
+        every = counted(finest[is_valid], ints_of(rows[metric].drop_null()))
         for scope, (place, at) in scopes.items():
             # A confirm has no member: it is not part of what members did.
             is_in = columns["member"][every.place] != NOBODY if scope == "member" else slice(None)
             parts = [getattr(every, name)[is_in] for name in _VALUES]
-            found = added_up(place[every.place[is_in]], *parts)
+            histogram = added_up(place[every.place[is_in]], *parts)
             where = {name: column[at] for name, column in columns.items()}
             if scope in OF_A_MINUTE:
-                yield _told(scope, metric, [names[code] for code in where["group"]], where, found)
+                yield _measured_rows(
+                    scope, metric, [names[code] for code in where["group"]], where, histogram
+                )
             else:
-                yield from _parts(scope, metric, names, where, found, lanes)
+                yield from _parts(scope, metric, names, where, histogram, lanes)
 
 
 def of_parts(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """FOUND of parts; all of a scope, a group and a metric are there."""
+    """MEASURED of parts; all of a scope, a group and a metric are there."""
     there: dict[tuple[str, str, str], list[pa.RecordBatch]] = {}
     for rows in unpacked(pieces):
         scope, group, metric = (rows[name][0].as_py() for name in ("scope", "group", "metric"))
@@ -120,32 +122,37 @@ def of_parts(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = pa.Table.from_batches(parts)
         columns = {name: ints_of(rows[name]) for name in ("queue", "member", "interval", *_VALUES)}
         place, first = dense(*(columns[name] for name in SCOPES[scope] or ("interval",)))
-        found = added_up(place, *(columns[name] for name in _VALUES))
+        histogram = added_up(place, *(columns[name] for name in _VALUES))
         where = {name: columns[name][first] for name in ("queue", "member", "interval")}
-        yield _told(scope, metric, [group] * len(first), where, found)
+        yield _measured_rows(scope, metric, [group] * len(first), where, histogram)
 
 
 def _parts(
-    scope: str, metric: str, names: Sequence[str], where: dict[str, IntArray], found: Histogram, lanes: int
+    scope: str,
+    metric: str,
+    names: Sequence[str],
+    where: dict[str, IntArray],
+    histogram: Histogram,
+    lanes: int,
 ) -> Iterator[pa.RecordBatch]:
-    group_of = where["group"][found.place]
+    group_of = where["group"][histogram.place]
     for code in np.unique(group_of).tolist():
         mine = group_of == code
-        told = {"scope": scope, "group": names[code], "metric": metric}
-        columns = {name: pa.repeat(value, int(mine.sum())) for name, value in told.items()}
+        identity = {"scope": scope, "group": names[code], "metric": metric}
+        columns = {name: pa.repeat(value, int(mine.sum())) for name, value in identity.items()}
         for name in ("queue", "member", "interval"):
             column = where[name] if name in SCOPES[scope] else np.zeros_like(where["group"])
-            columns[name] = pa.array(column[found.place[mine]])
-        columns |= {name: pa.array(getattr(found, name)[mine]) for name in _VALUES}
-        lane = zlib.crc32(" ".join(told.values()).encode()) % lanes
+            columns[name] = pa.array(column[histogram.place[mine]])
+        columns |= {name: pa.array(getattr(histogram, name)[mine]) for name in _VALUES}
+        lane = zlib.crc32(" ".join(identity.values()).encode()) % lanes
         yield _filled(packed(lane, pa.RecordBatch.from_pydict(columns)))
 
 
-def _told(
-    scope: str, metric: str, groups: Sequence[str], where: dict[str, IntArray], found: Histogram
+def _measured_rows(
+    scope: str, metric: str, groups: Sequence[str], where: dict[str, IntArray], histogram: Histogram
 ) -> pa.RecordBatch:
     """`groups` and `where` by place."""
-    place, of_place = percentiles(found)
+    place, of_place = percentiles(histogram)
     columns = {name: pa.array(values) for name, values in of_place.items()}
     columns |= {
         name: pa.repeat(value, len(place)) for name, value in {"scope": scope, "metric": metric}.items()
@@ -158,7 +165,7 @@ def _told(
         else:
             columns[name] = pa.array(where[name][place], mask=where[name][place] == NOBODY)
     if scope == "group":
-        columns["bins"] = pa.array(densities(found), _FOUND.field("bins").type)
+        columns["bins"] = pa.array(densities(histogram), _MEASURED.field("bins").type)
     return _filled(pa.RecordBatch.from_pydict(columns))
 
 
@@ -167,32 +174,32 @@ def _filled(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [
             rows[field.name].cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
-            for field in _FOUND
+            for field in _MEASURED
         ],
-        schema=_FOUND,
+        schema=_MEASURED,
     )
 
 
-def of_minutes_and_parts(kept: CachedJournals, interval_us: int) -> DataFrame:
-    """FOUND of minutes, and the parts of everything else. Read twice: keep it."""
-    lanes = int(str(kept.pieces.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    sent = kept.published(lambda rows: by_minute(measured_sent(rows), lanes), PIECES)
-    got = kept.delivered(lambda rows: by_minute(measured_got(rows), lanes), PIECES)
+def of_minutes_and_parts(journals: CachedJournals, interval_us: int) -> DataFrame:
+    """MEASURED of minutes, and the parts of everything else. It is read twice: persist it."""
+    lanes = int(str(journals.pieces.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    sent = journals.published(lambda rows: by_minute(measured_sent(rows), lanes), PIECES)
+    got = journals.delivered(lambda rows: by_minute(measured_got(rows), lanes), PIECES)
 
     def count(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return of_minutes(pieces, interval_us, lanes)
 
-    return sent.unionAll(got).repartition(lanes, "part").mapInArrow(count, FOUND)
+    return sent.unionAll(got).repartition(lanes, "part").mapInArrow(count, MEASURED)
 
 
 def measured(minutes: DataFrame) -> DataFrame:
-    """FOUND of every scope, without its parts, and with the unit of the metric."""
+    """MEASURED of every scope, without its parts, and with the unit of the metric."""
     parts = minutes.where(F.col("rows").isNotNull()).select(*PIECES.names)
     lanes = int(str(minutes.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    together = parts.repartition(lanes, "part").mapInArrow(of_parts, FOUND)
+    together = parts.repartition(lanes, "part").mapInArrow(of_parts, MEASURED)
     unit = F.when(F.col("metric") == SIZE, "bytes").otherwise("us")
-    found = minutes.where(F.col("rows").isNull()).unionAll(together)
-    return found.drop(*PIECES.names).withColumn("unit", unit)
+    rows = minutes.where(F.col("rows").isNull()).unionAll(together)
+    return rows.drop(*PIECES.names).withColumn("unit", unit)
 
 
 def latencies(measured: DataFrame) -> DataFrame:

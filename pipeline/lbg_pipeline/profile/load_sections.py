@@ -32,8 +32,8 @@ def edges(digest: Digest) -> list[float]:
 
 def values(digest: Digest, rows: Iterable[Row], column: str) -> list[float]:
     """The column by interval, 0 where there is no row."""
-    told = {row.at_us: row[column] for row in rows}
-    return [told.get(at, 0) for at in starts(digest)]
+    by_time = {row.at_us: row[column] for row in rows}
+    return [by_time.get(at, 0) for at in starts(digest)]
 
 
 def stepped(each: Sequence[float]) -> list[float]:
@@ -261,9 +261,9 @@ SHORTEST_US = 1
 
 
 def latency(digest: Digest) -> Section:
-    told = [metric for metric in METRICS if metric in {row.metric for row in digest.latencies}]
-    timed = [metric for metric in told if metric != SIZE]
-    parts: list[Table | Figure | SideBySide] = [_table(digest.latencies, told)]
+    metrics = [metric for metric in METRICS if metric in {row.metric for row in digest.latencies}]
+    timed = [metric for metric in metrics if metric != SIZE]
+    parts: list[Table | Figure | SideBySide] = [_table(digest.latencies, metrics)]
     if timed:
         parts.append(
             drawn(
@@ -273,7 +273,7 @@ def latency(digest: Digest) -> Section:
                 height_px=70 + 62 * len(timed),
             )
         )
-    over_time = [_over_time(digest, metric) for metric in told]
+    over_time = [_over_time(digest, metric) for metric in metrics]
     parts += [SideBySide(over_time[first : first + 2]) for first in range(0, len(over_time), 2)]
     return Section(
         "Latency and size",
@@ -282,11 +282,11 @@ def latency(digest: Digest) -> Section:
     )
 
 
-def _table(latencies: Sequence[Row], told: Sequence[str]) -> Table:
+def _table(latencies: Sequence[Row], metrics: Sequence[str]) -> Table:
     by_metric = {row.metric: row for row in latencies}
     columns = [Column(""), Column("count", numeric=True)]
     rows = []
-    for metric in told:
+    for metric in metrics:
         row, written = by_metric[metric], _written(metric)
         values = (written(row[name]) for name in _COLUMNS)
         rows.append([METRICS[metric][0], numbers.whole(row.messages), *values])

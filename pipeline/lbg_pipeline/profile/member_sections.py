@@ -18,7 +18,7 @@ from lbg_pipeline.profile.tables import MINUTE_US
 
 MOVES_LISTED = 12
 HELD_QUEUES = 40
-"""Rows of the picture of who served which queue; with more of them nobody would follow one."""
+"""Most rows of the figure of queues by member; with more of them single rows are illegible."""
 
 
 def moves(digest: Digest) -> Section | None:
@@ -264,7 +264,7 @@ def _skew_parts(digest: Digest) -> Iterator[Table | SideBySide]:
         yield _keys(digest)
 
 
-def _skew_table(told: Sequence[Row]) -> Table:
+def _skew_table(skews: Sequence[Row]) -> Table:
     columns = (
         *(
             Column(""),
@@ -286,7 +286,7 @@ def _skew_table(told: Sequence[Row]) -> Table:
             ratio(row.gini_messages),
             ratio(row.gini_busy),
         ]
-        for row in told
+        for row in skews
     ]
     left_out = "Gini: 0 where all bear the same, near 1 where one bears everything. Only those that had messages count."
     return Table(columns, rows, "Distribution of the load", left_out)

@@ -70,14 +70,14 @@ def _mean_rate(messages: int, first_us: int, last_us: int) -> str:
 
 
 def _values(latencies: Iterable[Row]) -> Iterator[Fact]:
-    told = {row.metric: row for row in latencies}
+    by_metric = {row.metric: row for row in latencies}
     for metric, label, written in (
         (AGE, "age at delivery, median", duration),
         (SERVICE, "service time, median", duration),
         (SIZE, "size of a body, median", size),
     ):
-        if metric in told:
-            row = told[metric]
+        if metric in by_metric:
+            row = by_metric[metric]
             yield Fact(label, written(row.p50), f"99 % within {written(row.p99)}")
 
 
@@ -120,14 +120,14 @@ def report(
     made_by: str,
 ) -> str:
     """One HTML page: all groups in a table, and those of `digests` drawn. `broken` is the number of lines set aside."""
-    told = [Note(_broken(broken), warns=True)] if broken else []
+    parts = [Note(_broken(broken), warns=True)] if broken else []
     names = sorted({*published, *delivered})
     sections = [_group(digest) for digest in digests]
     if not names:
-        told.append(Note("These journals have no records.", warns=True))
-    if len(names) > 1 or told:
+        parts.append(Note("These journals have no records.", warns=True))
+    if len(names) > 1 or parts:
         sections.insert(
-            0, Section("All groups", [*told, *([_groups(names, published, delivered)] if names else [])])
+            0, Section("All groups", [*parts, *([_groups(names, published, delivered)] if names else [])])
         )
     title = f"Profile of {names[0]}" if len(names) == 1 else f"Profile of {whole(len(names))} groups"
     return page(title, sections, subtitle=f"From the journals in {', '.join(journals)}", made_by=made_by)
@@ -154,15 +154,15 @@ def _groups(names: Sequence[str], published: Mapping[str, Row], delivered: Mappi
 
 def _row(name: str, published: Row | None, delivered: Row | None) -> list[str]:
     spans = [one for one in (published, delivered) if one is not None]
-    told = [None] * 4 if delivered is None else [delivered.deliveries, delivered.ack + delivered.dead]
+    counts = [None] * 4 if delivered is None else [delivered.deliveries, delivered.ack + delivered.dead]
     if delivered is not None:
-        told += [delivered.dead, delivered.redelivered]
+        counts += [delivered.dead, delivered.redelivered]
     return [
         name,
         moment(min(one.first_us for one in spans)),
         moment(max(one.last_us for one in spans)),
         whole(None if published is None else published.messages),
-        *map(whole, told),
+        *map(whole, counts),
     ]
 
 

@@ -1,7 +1,7 @@
 """Skew of load over keys, hashes, queues and members.
 
 The Gini coefficient is 0 where all bear the same and nears 1 where one bears everything. Only those that bore something
-are counted: a journal does not tell of a hash that no message ever had.
+are counted: a journal has no hash without messages.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def skew(loads: DataFrame) -> DataFrame:
 
     `hottest` has the most messages, `busiest` the most service time; of equal ones, the first by name.
     """
-    judged = (
+    compared = (
         _ranked(loads)
         .groupBy(*_EACH)
         .agg(
@@ -48,7 +48,7 @@ def skew(loads: DataFrame) -> DataFrame:
         )
     )
     share = F.when(F.col("total") > 0, F.col("greatest") / F.col("total")).otherwise(0.0)
-    return judged.groupBy("group", "unit").agg(
+    return compared.groupBy("group", "unit").agg(
         _of(MESSAGES, F.col("count")).alias("count"),
         _of(MESSAGES, F.col("total")).alias("messages"),
         _of(BUSY, F.col("total")).alias("busy_us"),
@@ -100,7 +100,7 @@ def _ranked(loads: DataFrame) -> DataFrame:
 
 
 def _gini() -> Column:
-    # Equal ones have consecutive ranks, so the sum of these is known without a row for each.
+    # Equal ones have consecutive ranks, so their sum needs no row for each.
     ranks = F.col("equals") * (F.col("upto") - (F.col("equals") - 1) / 2)
     count, total = F.sum("equals"), F.sum(F.col("borne") * F.col("equals"))
     coefficient = 2 * F.sum(F.col("borne") * ranks) / (count * total) - (count + 1) / count

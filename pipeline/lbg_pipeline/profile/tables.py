@@ -28,12 +28,12 @@ def done(delivered: pa.RecordBatch) -> pa.RecordBatch:
     """The deliveries that were work, with `service_us`: 0 where the application never had the message, or where its
     clock was set back meanwhile."""
     work = delivered.filter(pc.is_in(delivered["verdict"], pa.array(DONE)))
-    took = pc.max_element_wise(pc.subtract(work["finished_at_us"], work["started_at_us"]), 0)
-    return work.append_column("service_us", took)
+    service_us = pc.max_element_wise(pc.subtract(work["finished_at_us"], work["started_at_us"]), 0)
+    return work.append_column("service_us", service_us)
 
 
 def with_verdicts(delivered: pa.RecordBatch) -> pa.RecordBatch:
-    """A column for each verdict that says whether it is that, and `last_us`, when the last thing was done about it."""
+    """A flag column for each verdict, and `last_us`, the time of the delivery's last event."""
     last = pc.max_element_wise(*(delivered[f"{name}_at_us"] for name in ("delivered", "finished", "settled")))
     delivered = delivered.append_column("last_us", last)
     for verdict in VERDICTS:
@@ -53,12 +53,12 @@ def start_of(time_us: str, every_us: int) -> Column:
 
 
 def minute_of(time_us: str) -> Column:
-    """The minute that the time is in, as people read it."""
+    """The minute of the time, as a timestamp."""
     return F.timestamp_micros(start_of(time_us, MINUTE_US))
 
 
-def bytes_known() -> Column:
-    """Size of all bodies; null where that of one is not known."""
+def total_bytes() -> Column:
+    """Size of all bodies; null if that of one is unknown."""
     return F.when(F.sum("known") == F.sum("messages"), F.sum("bytes")).alias("bytes")
 
 
@@ -90,7 +90,7 @@ _WORK = StructType(
 )
 
 
-def work(kept: CachedJournals, every_us: int) -> DataFrame:
+def work(journals: CachedJournals, every_us: int) -> DataFrame:
     """Work done in each interval of `every_us` by delivery: group, queue, member, at_us, messages, bytes, busy_us."""
     schema = arrow_schema(_WORK)
 
@@ -99,12 +99,12 @@ def work(kept: CachedJournals, every_us: int) -> DataFrame:
         worked = worked.append_column("at_us", started(worked["delivered_at_us"], every_us))
         yield tallied(worked, (*PLACE, "at_us"), {**_COUNTED, "busy_us": ("service_us", "sum")}, schema)
 
-    parts = kept.delivered(count, _WORK)
-    return parts.groupBy(*PLACE, "at_us").agg(*summed("messages"), bytes_known(), *summed("busy_us"))
+    parts = journals.delivered(count, _WORK)
+    return parts.groupBy(*PLACE, "at_us").agg(*summed("messages"), total_bytes(), *summed("busy_us"))
 
 
 def rates(work_done: DataFrame) -> DataFrame:
-    """Table `rates`: what `work` counted, by the minute."""
+    """Table `rates`: the counts of `work`, by the minute."""
     return work_done.groupBy(*PLACE, minute_of("at_us").alias("minute")).agg(
         F.sum("messages").alias("messages"),
         F.when(F.count("bytes") == F.count(F.lit(1)), F.sum("bytes")).alias("bytes"),
@@ -112,8 +112,8 @@ def rates(work_done: DataFrame) -> DataFrame:
     )
 
 
-def demand(kept: CachedJournals) -> DataFrame:
-    """Table `demand`: what was published, by the minute in which it was first sent."""
+def demand(journals: CachedJournals) -> DataFrame:
+    """Table `demand`: published messages, by the minute in which they were first sent."""
     schema = arrow_schema(_SENT)
 
     def count(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -121,7 +121,7 @@ def demand(kept: CachedJournals) -> DataFrame:
         yield tallied(sent, ("group", "at_us"), _COUNTED, schema)
 
     minute = minute_of("at_us").alias("minute")
-    return kept.published(count, _SENT).groupBy("group", minute).agg(*summed("messages"), bytes_known())
+    return journals.published(count, _SENT).groupBy("group", minute).agg(*summed("messages"), total_bytes())
 
 
 _LOADS = {"messages": ("delivered_at_us", "count"), "busy_us": ("service_us", "sum")}
@@ -145,7 +145,7 @@ _SHARDS = StructType(
 )
 
 
-def keys(kept: CachedJournals) -> DataFrame:
+def keys(journals: CachedJournals) -> DataFrame:
     """Table `keys`. The messages without a key of one hash are one row, whose key is null."""
     schema = arrow_schema(_KEYS)
     key = ("group", "key", "hash")
@@ -155,7 +155,7 @@ def keys(kept: CachedJournals) -> DataFrame:
         work = work.append_column("minute", started(work["delivered_at_us"], MINUTE_US))
         yield tallied(work, (*key, "minute"), _LOADS, schema)
 
-    by_minute = kept.delivered(count, _KEYS).groupBy(*key, "minute").agg(*summed("messages", "busy_us"))
+    by_minute = journals.delivered(count, _KEYS).groupBy(*key, "minute").agg(*summed("messages", "busy_us"))
     return by_minute.groupBy(*key).agg(
         *summed("messages", "busy_us"),
         F.max("messages").alias("peak_minute_messages"),
@@ -163,11 +163,11 @@ def keys(kept: CachedJournals) -> DataFrame:
     )
 
 
-def shards(kept: CachedJournals) -> DataFrame:
+def shards(journals: CachedJournals) -> DataFrame:
     """The load of each hash on each queue that it was on: group, queue, hash, messages, busy_us."""
     schema = arrow_schema(_SHARDS)
     shard = ("group", "queue", "hash")
-    parts = kept.delivered(lambda rows: [tallied(done(rows), shard, _LOADS, schema)], _SHARDS)
+    parts = journals.delivered(lambda rows: [tallied(done(rows), shard, _LOADS, schema)], _SHARDS)
     return parts.groupBy(*shard).agg(*summed("messages", "busy_us"))
 
 
@@ -184,13 +184,13 @@ OWNED = StructType(
 """Deliveries in a mode in which one member has a queue at a time."""
 
 
-def handoffs(kept: CachedJournals) -> DataFrame:
+def handoffs(journals: CachedJournals) -> DataFrame:
     """Table `handoffs`: a row for each hash and each queue that moved, in modes where one member has it at a time.
 
     `pause_us` is the time between the last delivery to the one member and the first to the other; `idle_us` is that
     part of it in which nothing was there to be delivered, as the message that ended it was not published yet.
     """
-    owned = kept.delivered(_owned, OWNED)
+    owned = journals.delivered(_owned, OWNED)
     return reduce(DataFrame.unionByName, (_moves(owned, unit) for unit in MOVED))
 
 

@@ -24,7 +24,7 @@ _RUN = [
     StructField("incarnation", StringType()),
 ]
 _COUNTS = ("deliveries", *VERDICTS, "redelivered", "busy_us")
-_TOLD = StructType(
+_WORKED = StructType(
     [
         *_RUN,
         StructField("queue", IntegerType()),
@@ -34,16 +34,16 @@ _TOLD = StructType(
 _SPANS = StructType([*_RUN, StructField("from_us", LongType()), StructField("until_us", LongType())])
 
 
-def utilisation(kept: CachedJournals) -> DataFrame:
+def utilisation(journals: CachedJournals) -> DataFrame:
     """Table `utilisation`: a row for each incarnation of a member.
 
-    It was present from its first delivery to the last thing that it did: what a journal shows of it. `utilisation` is
+    It was present from its first delivery to its last event in the journal. `utilisation` is
     busy time over presence, the mean number of messages that its application had at once: over 1 where lanes worked
     side by side. `occupied_us` is the time in which it had at least one, so never more than presence.
     """
     presence = F.col("last_us") - F.col("first_us")
     runs = (
-        kept.delivered(_told, _TOLD)
+        journals.delivered(_worked, _WORKED)
         .groupBy(*RUN)
         .agg(
             F.min("first_us").alias("first_us"),
@@ -53,7 +53,7 @@ def utilisation(kept: CachedJournals) -> DataFrame:
         )
     )
     return (
-        runs.join(_occupied(kept.delivered(_spans, _SPANS)), list(RUN), "left")
+        runs.join(_occupied(journals.delivered(_spans, _SPANS)), list(RUN), "left")
         .withColumn("presence_us", presence)
         .fillna(0, ["occupied_us"])
         .withColumn("utilisation", F.when(presence > 0, F.col("busy_us") / presence))
@@ -73,18 +73,18 @@ def _occupied(spans: DataFrame) -> DataFrame:
     return spans.select(*RUN, added).groupBy(*RUN).agg(*summed("occupied_us"))
 
 
-def _told(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    took = pc.max_element_wise(pc.subtract(rows["finished_at_us"], rows["started_at_us"]), 0)
+def _worked(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    service_us = pc.max_element_wise(pc.subtract(rows["finished_at_us"], rows["started_at_us"]), 0)
     rows = with_verdicts(rows)
-    busy = pc.multiply(took, pc.add(rows["ack"].cast(pa.int64()), rows["dead"].cast(pa.int64())))
+    busy = pc.multiply(service_us, pc.add(rows["ack"].cast(pa.int64()), rows["dead"].cast(pa.int64())))
     counts = {name: (name, "sum") for name in (*VERDICTS, "redelivered", "busy_us")}
-    told = {
+    aggregates = {
         "deliveries": ("delivered_at_us", "count"),
         **counts,
         "first_us": ("delivered_at_us", "min"),
         "last_us": ("last_us", "max"),
     }
-    yield tallied(rows.append_column("busy_us", busy), (*RUN, "queue"), told, arrow_schema(_TOLD))
+    yield tallied(rows.append_column("busy_us", busy), (*RUN, "queue"), aggregates, arrow_schema(_WORKED))
 
 
 def _spans(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -106,7 +106,7 @@ def _spans(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def merged(start: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
-    """The fewest spans that cover what these do, in order."""
+    """The fewest spans that cover the same time, in order."""
     order = np.argsort(start)
     start, reached = start[order], np.maximum.accumulate(end[order])
     first = np.flatnonzero(np.append(True, start[1:] > reached[:-1]))

@@ -40,14 +40,14 @@ BAR_WIDTH = 30
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Of the stages that run now. Spark plans the stages of a query one after the other, so that no more is known."""
+    """Of the stages that run now. Spark plans the stages of a query one after the other, so the total is unknown."""
 
     done: int
     of: int
 
 
 class Progress:
-    """`says` names what begins now; what is shown beside it is how many tasks of it are done."""
+    """`begin` names a phase; `show` adds how many of its tasks are done."""
 
     def __init__(self, stream: TextIO, *, started_s: float) -> None:
         self._stream = stream
@@ -61,7 +61,7 @@ class Progress:
     def every_s(self) -> float:
         return BAR_EVERY_S if self._is_terminal else LINE_EVERY_S
 
-    def says(self, phase: str) -> None:
+    def begin(self, phase: str) -> None:
         with self._lock:
             self._phase = phase
             if not self._is_terminal:
@@ -113,5 +113,5 @@ def shown_progress(spark: SparkSession, *, stream: TextIO | None = None) -> Iter
 
 def tasks_of(tracker: StatusTracker) -> Tasks:
     stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-    known = [stage for stage in stages if stage is not None]
-    return Tasks(sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known))
+    live = [stage for stage in stages if stage is not None]
+    return Tasks(sum(stage.numCompletedTasks for stage in live), sum(stage.numTasks for stage in live))

@@ -13,7 +13,7 @@ from lbg_pipeline.errors import OutputRefused
 
 
 class Stored:
-    """A directory at any URL that Hadoop knows, there or not. Everything raises Py4JJavaError."""
+    """A directory at any URL of Hadoop, which may not exist. Every method raises Py4JJavaError."""
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         self.url = url.rstrip("/") or "/"
@@ -27,9 +27,9 @@ class Stored:
 
     def matching(self, pattern: str) -> list[str]:
         """Files under the directory, as sorted relative paths."""
-        found = self._files.globStatus(self._path(pattern)) or []
+        statuses = self._files.globStatus(self._path(pattern)) or []
         depth = pattern.count("/") + 1
-        return sorted("/".join(one.getPath().toString().split("/")[-depth:]) for one in found)
+        return sorted("/".join(one.getPath().toString().split("/")[-depth:]) for one in statuses)
 
     def exists(self, *names: str) -> bool:
         return bool(self._files.exists(self._path(*names)))
@@ -54,7 +54,7 @@ class Stored:
         return bool(self._files.rename(self._path(name), self._path(other)))
 
     def write(self, name: str, data: bytes) -> None:
-        """A file, in place of what was there."""
+        """Writes a file, in place of any former one."""
         stream = self._files.create(self._path(name), True)
         try:
             stream.write(bytearray(data))
@@ -70,13 +70,13 @@ class Stored:
 
 
 _OURS = "_lbg-pipeline"
-"""An empty file that says whose directory it is. Spark passes over names that begin with an underscore."""
+"""An empty file that marks a directory of LBG's. Spark ignores names that begin with an underscore."""
 
 
 class Output:
-    """The directory `out`. What is written appears under its name when it is whole, in place of what was there.
+    """The directory `out`. A table or file appears under its name when it is whole, in place of the former one.
 
-    A context: OutputRefused says what the file system says.
+    A context: OutputRefused has the file system's reason.
     """
 
     def __init__(self, spark: SparkSession, out: str) -> None:
@@ -109,7 +109,7 @@ class Output:
             self._show(name)
 
     def without(self, name: str) -> None:
-        """Removes what an earlier run left under a name that this one does not write."""
+        """Removes the output of an earlier run under a name that this run does not write."""
         with self:
             self._stored.delete(name)
 

@@ -14,13 +14,13 @@ import click
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lbg_pipeline.errors import JobFailed, PipelineError, SparkUnusable, told_by
+from lbg_pipeline.errors import JobFailed, PipelineError, SparkUnusable, error_of
 
 DRIVER_MEMORY = "4g"
 """In local mode all the work is done in the driver; Spark's own default of 1g is for drivers that only coordinate."""
 
 SHUFFLE_PARTITION_BYTES = 64 << 20
-"""Of what is read, for each partition of a shuffle: the narrow rows that get there are a fraction of it."""
+"""Bytes read for each partition of a shuffle: the narrow rows that get there are a fraction of it."""
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -68,9 +68,9 @@ def spark_session(
 
 
 def fit_shuffles(spark: SparkSession, *, read_bytes: int = 0) -> None:
-    """On one machine, for a job that reads so much. A task costs some ten milliseconds however little it has to do, and
-    Spark's 200 for each shuffle are for clusters; too few make partitions that do not fit memory. What the user has
-    set stays."""
+    """Shuffle partitions on one machine, for a job that reads `read_bytes`. A task costs some ten milliseconds however
+    little it has to do, and Spark's 200 for each shuffle are for clusters; too few make partitions that do not fit
+    memory. The user's setting takes precedence."""
     context = spark.sparkContext
     if str(context.master).startswith("local") and not context.getConf().contains(_PARTITIONS):
         fitting = math.ceil(read_bytes / SHUFFLE_PARTITION_BYTES)
@@ -95,19 +95,21 @@ def _require_java() -> None:
 
 
 def _first_line(error: Exception) -> str:
-    told = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in told if ("Exception:" in line or "Error:" in line) and " at " not in line]
-    return (causes or told or [type(error).__name__])[0].removeprefix(": ")
+    text_lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [
+        line for line in text_lines if ("Exception:" in line or "Error:" in line) and " at " not in line
+    ]
+    return (causes or text_lines or [type(error).__name__])[0].removeprefix(": ")
 
 
 @contextmanager
 def spark_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """`conf` are settings of Spark's. Raises PipelineError for what Spark raises."""
+    """`conf` are settings of Spark's. Raises PipelineError in place of Spark's errors."""
     spark = spark_session(f"lbg {name}", master=master, settings=conf)
     try:
         yield spark
     except PySparkException as error:
-        raise told_by(error) or JobFailed(f"the Spark job failed: {_reason(error)}") from error
+        raise error_of(error) or JobFailed(f"the Spark job failed: {_reason(error)}") from error
     finally:
         spark.stop()
 

@@ -39,14 +39,14 @@ class CheckResult:
 
 
 def check_records(pieces: DataFrame, settings: ValidationSettings, *, tasks: int) -> DataFrame:
-    """FINDINGS of PIECES: in one shuffle everything of a hash comes to one worker, which answers all questions."""
+    """FINDINGS of PIECES: one shuffle brings all records of a hash to one worker, which runs all checks."""
     assert pieces.schema.names == PIECES.names
-    judge_all = LaneChecker(settings)
+    checker = LaneChecker(settings)
 
-    def judged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from judge_all(unpacked(batches))
+    def findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from checker(unpacked(batches))
 
-    return pieces.repartition(tasks, "bucket").mapInArrow(judged, FINDINGS)
+    return pieces.repartition(tasks, "bucket").mapInArrow(findings, FINDINGS)
 
 
 def check_result(findings: DataFrame, settings: ValidationSettings) -> CheckResult:
@@ -73,7 +73,7 @@ def _distinct(findings: DataFrame) -> DataFrame:
 
 
 def _settled(findings: DataFrame, settings: ValidationSettings) -> DataFrame:
-    """With `is_pending`, which says something of what is missing."""
+    """With `is_pending`, of ranges that are missing."""
     if not settings.settle_us:
         return findings.withColumn("is_pending", F.lit(False))
     latest = findings.agg(F.max("clock.latest_us").alias("latest_us"))
@@ -145,12 +145,12 @@ def _verdicts(findings: DataFrame, settings: ValidationSettings) -> DataFrame:
 
 def _is(column: str) -> Column:
     kind, view = KINDS[column]
-    told = (F.col("offence.kind") == kind) & ~F.col("offence.uncertain")
-    return told if view is None else told & (F.col("offence.view") == view)
+    is_violation = (F.col("offence.kind") == kind) & ~F.col("offence.uncertain")
+    return is_violation if view is None else is_violation & (F.col("offence.view") == view)
 
 
 BUCKETS = 64
-"""So many tasks judge: each holds its share of all deliveries, and costs some 30 ms however little that is."""
+"""Tasks that check: each holds its share of all deliveries, and costs some 30 ms however little that is."""
 
 TABLES = ("offences", "lost", "moves", "completeness", "broken")
 _WORST_FIRST = ("inverted", "overlap", "misplaced", "repeated", "rewound")
@@ -167,7 +167,7 @@ def validate_journals(
 ) -> Report:
     """Raises JournalNotFound and OutputRefused; a record of a newer version ends it before a table is written."""
     output = Output(spark, out)
-    progress.says("reading and judging")
+    progress.begin("reading and checking")
     step = PackingStep(RecordStep(settings), BUCKETS)
     pieces = scan_journals(spark, paths, step, PIECES, default_group=default_group)
     findings = check_records(pieces, settings, tasks=BUCKETS)
@@ -176,25 +176,25 @@ def validate_journals(
         findings.count()
         # Findings are few where journals are sound, and lie in as many pieces as there were tasks.
         gathered = findings.coalesce(2 * spark.sparkContext.defaultParallelism)
-        progress.says("writing")
+        progress.begin("writing")
         return _written(spark, output, check_result(gathered, settings))
     finally:
         findings.unpersist()
 
 
-def _written(spark: SparkSession, output: Output, judged: CheckResult) -> Report:
-    jobs: list[Callable[[], Any]] = [judged.verdicts.collect, judged.broken.count]
-    jobs += [partial(output.table, name, getattr(judged, name)) for name in TABLES]
-    found, broken_lines, *_ = run_concurrently(jobs)
-    verdicts = sorted((row.asDict() for row in found), key=lambda row: row["group"])
+def _written(spark: SparkSession, output: Output, result: CheckResult) -> Report:
+    jobs: list[Callable[[], Any]] = [result.verdicts.collect, result.broken.count]
+    jobs += [partial(output.table, name, getattr(result, name)) for name in TABLES]
+    verdict_rows, broken_lines, *_ = run_concurrently(jobs)
+    verdicts = sorted((row.asDict() for row in verdict_rows), key=lambda row: row["group"])
     has_offences = any(row[kind] for row in verdicts for kind in (*KINDS, "uncertain"))
     has_lost = any(row["lost"] for row in verdicts)
     # From Arrow: rows of Python's take Spark a worker to convert.
     table = spark.createDataFrame(pa.Table.from_pylist(verdicts, arrow_schema(VERDICTS)), VERDICTS)
     jobs = [
-        partial(first_rows, judged.offences if has_offences else None, severity(), "group", "at_us"),
-        partial(first_rows, judged.lost if has_lost else None, "group", "publisher", "hash", "first"),
-        partial(first_rows, judged.broken if broken_lines else None, "file", "text"),
+        partial(first_rows, result.offences if has_offences else None, severity(), "group", "at_us"),
+        partial(first_rows, result.lost if has_lost else None, "group", "publisher", "hash", "first"),
+        partial(first_rows, result.broken if broken_lines else None, "file", "text"),
         partial(output.table, "verdicts", table.coalesce(1)),
     ]
     first_offences, first_lost, first_broken_lines, _ = run_concurrently(jobs)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lbg_broker.group import SESSIONS
 from lbg_broker.group.journal_record import VERDICTS
 from lbg_pipeline.columns import NEVER, IntArray, histories_of, ints_of
-from lbg_pipeline.verify.shuffle import JUDGED_MODES
+from lbg_pipeline.verify.shuffle import CHECKED_MODES
 
 Flags = npt.NDArray[Any]
 """Of bool."""
@@ -24,16 +24,16 @@ ACK, DEAD, REPEAT, RELEASED = (VERDICTS.index(name) for name in ("ack", "dead", 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """A column of text: `codes` are places in `told`; a null has the code len(told)."""
+    """A column of text: `codes` are places in `texts`; a null has the code len(texts)."""
 
     codes: IntArray
-    told: list[str]
+    texts: list[str]
 
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> Names:
         encoded = column.combine_chunks().dictionary_encode()
-        told = encoded.dictionary.to_pylist()
-        return cls(np.asarray(pc.fill_null(encoded.indices, len(told)), np.int64), told)
+        texts = encoded.dictionary.to_pylist()
+        return cls(np.asarray(pc.fill_null(encoded.indices, len(texts)), np.int64), texts)
 
 
 class RecordColumns:
@@ -64,16 +64,16 @@ class RecordColumns:
     @cached_property
     def run(self) -> IntArray:
         """The place of each incarnation among all by name."""
-        told = self.incarnation.told
-        places = np.empty(len(told) + 1, np.int64)
-        places[sorted(range(len(told)), key=told.__getitem__)] = np.arange(len(told))
-        places[len(told)] = len(told)
+        texts = self.incarnation.texts
+        places = np.empty(len(texts) + 1, np.int64)
+        places[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
+        places[len(texts)] = len(texts)
         return places[self.incarnation.codes]
 
     @cached_property
     def _histories(self) -> tuple[list[str], IntArray]:
-        """Of each publisher in `publisher.told`."""
-        return histories_of(self.publisher.told)
+        """Of each publisher in `publisher.texts`."""
+        return histories_of(self.publisher.texts)
 
     @cached_property
     def has_epochs(self) -> bool:
@@ -94,23 +94,23 @@ class RecordColumns:
 
     @cached_property
     def has_key(self) -> Flags:
-        return self.key.codes < len(self.key.told)
+        return self.key.codes < len(self.key.texts)
 
     @cached_property
     def is_in_sessions(self) -> Flags:
-        found: Flags = self.mode == JUDGED_MODES.index(SESSIONS)
-        return found
+        flags: Flags = self.mode == CHECKED_MODES.index(SESSIONS)
+        return flags
 
     @cached_property
     def is_acknowledged(self) -> Flags:
-        found: Flags = (self.verdict == ACK) | (self.verdict == DEAD)
-        return found
+        flags: Flags = (self.verdict == ACK) | (self.verdict == DEAD)
+        return flags
 
     @cached_property
     def is_placed(self) -> Flags:
         """Has a place in a session."""
-        found: Flags = (self.session.codes < len(self.session.told)) & (self.sequence != NEVER)
-        return found
+        flags: Flags = (self.session.codes < len(self.session.texts)) & (self.sequence != NEVER)
+        return flags
 
 
 def _ints(column: pa.ChunkedArray) -> IntArray:

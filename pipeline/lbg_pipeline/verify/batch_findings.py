@@ -1,4 +1,4 @@
-"""Findings of the workers of a batch: the checks of everything that one of them is given, as rows of FINDINGS."""
+"""Findings of the workers of a batch: the checks of all records of one worker, as rows of FINDINGS."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from lbg_pipeline.verify.checks.placement import Times, elsewhere, moves
 from lbg_pipeline.verify.settings import ValidationSettings
 from lbg_pipeline.verify.shuffle import (
     BROKEN_ROLE,
+    CHECKED_MODES,
     CLOCK_ROLE,
     DELIVERED_ROLE,
-    JUDGED_MODES,
     PUBLISHED_ROLE,
     SESSION_ROLE,
 )
@@ -53,7 +53,7 @@ Finding = tuple[str, pa.Table]
 
 
 class LaneChecker:
-    """For `mapInArrow` over records in which what belongs together is in one partition."""
+    """Function for `mapInArrow` over records; those of one lane are in one partition."""
 
     def __init__(self, settings: ValidationSettings) -> None:
         self._settings = settings
@@ -63,13 +63,15 @@ class LaneChecker:
         there = [batch for batch in batches if batch.num_rows]
         if not there:
             return
-        found = [
-            _findings(name, rows) for name, rows in self._found(pa.Table.from_batches(there)) if len(rows)
+        findings = [
+            _finding_rows(name, rows)
+            for name, rows in self._findings(pa.Table.from_batches(there))
+            if len(rows)
         ]
-        if found:
-            yield from pa.concat_tables(found).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+        if findings:
+            yield from pa.concat_tables(findings).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
 
-    def _found(self, records: pa.Table) -> Iterator[Finding]:
+    def _findings(self, records: pa.Table) -> Iterator[Finding]:
         roles = records["role"].to_numpy()
         broken = records["broken"].filter(pa.array(roles == BROKEN_ROLE)).combine_chunks()
         yield "broken", pa.Table.from_arrays(broken.flatten(), names=[field.name for field in broken.type])
@@ -81,7 +83,7 @@ class LaneChecker:
             table = records if of_hashes.all() else records.filter(pa.array(of_hashes))
             yield from _HashChecks(
                 RecordColumns(table), roles[of_hashes] == DELIVERED_ROLE, self._settings
-            ).found()
+            ).findings()
         of_sessions = roles == SESSION_ROLE
         if of_sessions.any():
             yield from self._of_sessions(RecordColumns(records.filter(pa.array(of_sessions))))
@@ -90,10 +92,10 @@ class LaneChecker:
         session = dense(of.group.codes, of.session.codes)[0]
         everywhere = np.ones(of.count, bool)
         numbers = Numbers(np.zeros(of.count, np.int64), of.sequence)
-        yield from _out_of_order(of, session, numbers, everywhere, self._settings.skew_us)
+        yield from _order_findings(of, session, numbers, everywhere, self._settings.skew_us)
         place = dense(session, of.sequence)[0]
         message = dense(of.group.codes, of.publisher.codes, of.hash, of.seq)[0]
-        yield _misplaced(of, np.flatnonzero(elsewhere(place, message, _times(of), ~everywhere)))
+        yield _misplaced_finding(of, np.flatnonzero(elsewhere(place, message, _times(of), ~everywhere)))
 
 
 class _HashChecks:
@@ -111,22 +113,22 @@ class _HashChecks:
         self._shard = dense(names[0], names[2])[0][self._line]
         self._key = dense(names[0], names[3])[0][self._line]
 
-    def found(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Finding]:
         of = self._of
         has_order = self._is_delivered & of.has_key & ~of.is_in_sessions
         sub_stream = self._line
         if of.has_epochs:
             sub_stream = dense(of.group.codes, of.history, of.hash, of.key.codes)[0]
         numbers = Numbers(of.began_us, of.seq)
-        yield from _out_of_order(of, sub_stream, numbers, has_order, self._settings.skew_us)
-        yield self._overlaps()
-        yield self._moves()
-        yield from self._completeness()
+        yield from _order_findings(of, sub_stream, numbers, has_order, self._settings.skew_us)
+        yield self._overlap_findings()
+        yield self._move_findings()
+        yield from self._completeness_findings()
         yield "tally", self._tallies()
         if of.is_in_sessions.any():
-            yield self._misplaced()
+            yield self._misplaced_in_sessions()
 
-    def _overlaps(self) -> Finding:
+    def _overlap_findings(self) -> Finding:
         of = self._of
         has_span = of.has_key & ~of.is_in_sessions & (of.started_at_us != NEVER)
         rows = np.flatnonzero(has_span & (of.finished_at_us > of.started_at_us))
@@ -137,36 +139,37 @@ class _HashChecks:
             finished_us=of.finished_at_us[rows],
             incarnation=of.run[rows],
             delivery=of.delivery[rows],
-            is_judged=np.ones(len(rows), np.bool_),
+            is_checked=np.ones(len(rows), np.bool_),
         )
-        found = check_overlaps(spans, self._settings.skew_us)
-        later = rows[found.later]
+        result = check_overlaps(spans, self._settings.skew_us)
+        later = rows[result.later]
         return "offence", violations(
             of.table,
             "overlap",
             None,
             later,
             of.started_at_us[later],
-            uncertain=found.uncertain,
-            other=rows[found.other],
+            uncertain=result.uncertain,
+            other=rows[result.other],
         )
 
-    def _moves(self) -> Finding:
-        """Of queues and partitions, which have one consumer at a time; a message without a key goes anywhere."""
+    def _move_findings(self) -> Finding:
+        """Of queues and partitions, which have one consumer at a time; a message without a key may be with any
+        member."""
         of = self._of
-        is_placed = of.mode == JUDGED_MODES.index(EXCLUSIVE)
-        is_placed |= (of.mode == JUDGED_MODES.index(PARTITIONED)) & of.has_key
+        is_placed = of.mode == CHECKED_MODES.index(EXCLUSIVE)
+        is_placed |= (of.mode == CHECKED_MODES.index(PARTITIONED)) & of.has_key
         rows = np.flatnonzero(is_placed)
         was, now = (rows[chosen] for chosen in moves(self._shard[rows], of.member[rows], _times(of, rows)))
         at_us = of.delivered_at_us[now]
-        told = of.table.select(["group", "hash"]).take(pa.array(now))
-        return "move", told.append_column("was", pa.array(of.member[was])).append_column(
+        table = of.table.select(["group", "hash"]).take(pa.array(now))
+        return "move", table.append_column("was", pa.array(of.member[was])).append_column(
             "now", pa.array(of.member[now])
         ).append_column("at_us", pa.array(at_us)).append_column(
             "pause_us", pa.array(at_us - of.delivered_at_us[was])
         )
 
-    def _completeness(self) -> Iterator[Finding]:
+    def _completeness_findings(self) -> Iterator[Finding]:
         of, is_delivered = self._of, self._is_delivered
         is_published = ~is_delivered
         last = _column(of.table, "last", is_published)
@@ -174,63 +177,65 @@ class _HashChecks:
         places = line.place(self._stream, of.seq)
         if self._settings.settle_us:
             confirmed_us = _column(of.table, "confirmed_at_us", is_published)
-            known = with_published(Completeness(), places[is_published], confirmed_us, grain_us=1)
+            completeness = with_published(Completeness(), places[is_published], confirmed_us, grain_us=1)
         else:
             lasts = line.place(self._stream[is_published], last)
-            known = with_published_ranges(Completeness(), Intervals(places[is_published], lasts))
+            completeness = with_published_ranges(Completeness(), Intervals(places[is_published], lasts))
         is_final = of.verdict[is_delivered] != RELEASED
-        came = places[is_delivered]
-        distinct = set_of(came)
-        known, _ = with_delivered(known, distinct, distinct if is_final.all() else set_of(came[is_final]))
-        yield "missing", self._missing(known, line)
-        yield "stream", self._streams(known, line)
-        if of.is_acknowledged.any() and len(came) > known.distinct.total:
+        delivered = places[is_delivered]
+        distinct = set_of(delivered)
+        completeness, _ = with_delivered(
+            completeness, distinct, distinct if is_final.all() else set_of(delivered[is_final])
+        )
+        yield "missing", self._missing_ranges(completeness, line)
+        yield "stream", self._stream_counts(completeness, line)
+        if of.is_acknowledged.any() and len(delivered) > completeness.distinct.total:
             rows = np.flatnonzero(of.is_acknowledged)
             settled_us, run, delivery = of.settled_at_us[rows], of.run[rows], of.delivery[rows]
             again = rows[repeated(places[rows], settled_us, run, delivery, np.zeros(len(rows), np.bool_))]
             yield "offence", violations(of.table, "repeated", None, again, of.settled_at_us[again])
 
-    def _missing(self, known: Completeness, line: Line) -> pa.Table:
-        stream, first, last = line.ranges(known.open)
-        told = self._names(self._stream_at[stream])
-        told = told.append_column("first", pa.array(first)).append_column("last", pa.array(last))
+    def _missing_ranges(self, completeness: Completeness, line: Line) -> pa.Table:
+        stream, first, last = line.ranges(completeness.open)
+        table = self._names(self._stream_at[stream])
+        table = table.append_column("first", pa.array(first)).append_column("last", pa.array(last))
         if self._settings.settle_us:
-            told = told.append_column("confirmed_at_us", pa.array(known.open_since_us))
-        return told
+            table = table.append_column("confirmed_at_us", pa.array(completeness.open_since_us))
+        return table
 
-    def _streams(self, known: Completeness, line: Line) -> pa.Table:
-        told = self._names(self._stream_at)
+    def _stream_counts(self, completeness: Completeness, line: Line) -> pa.Table:
+        table = self._names(self._stream_at)
         for name in ("published", "distinct", "unpublished"):
-            told = told.append_column(name, pa.array(line.count_by_stream(getattr(known, name))))
-        return told
+            table = table.append_column(name, pa.array(line.count_by_stream(getattr(completeness, name))))
+        return table
 
     def _names(self, rows: IntArray) -> pa.Table:
         return self._of.table.select(["group", "publisher", "hash"]).take(pa.array(rows))
 
-    def _misplaced(self) -> Finding:
+    def _misplaced_in_sessions(self) -> Finding:
         of = self._of
         rows = np.flatnonzero(of.is_in_sessions & of.is_placed)
         message = dense(self._stream, of.seq)[0][rows]
         place = dense(of.session.codes, of.sequence)[0][rows]
         is_elsewhere = elsewhere(message, place, _times(of, rows), np.zeros(len(rows), np.bool_))
         nowhere = np.flatnonzero(of.is_in_sessions & ~of.is_placed)
-        return _misplaced(of, np.concatenate([rows[is_elsewhere], nowhere]))
+        return _misplaced_finding(of, np.concatenate([rows[is_elsewhere], nowhere]))
 
     def _tallies(self) -> pa.Table:
         """Number of records of each kind, per group."""
         of = self._of
-        groups = len(of.group.told)
+        groups = len(of.group.texts)
         is_published = ~self._is_delivered
         sizes = _column(of.table, "last", is_published) - of.seq[is_published] + 1
         published = np.zeros(groups, np.int64)
         np.add.at(published, of.group.codes[is_published], sizes)
 
-        def counted(wanted: Flags) -> IntArray:
-            return np.bincount(of.group.codes[wanted], minlength=groups)
+        def counted(chosen: Flags) -> IntArray:
+            return np.bincount(of.group.codes[chosen], minlength=groups)
 
         return pa.table(
             {
-                "group": pa.array(of.group.told, pa.string()),
+                "group": pa.array(of.group.texts, pa.string()),
                 "published": published,
                 "delivered": counted(self._is_delivered),
                 "acknowledged": counted(of.is_acknowledged),
@@ -242,10 +247,10 @@ class _HashChecks:
         )
 
 
-def _out_of_order(
-    of: RecordColumns, sub_stream: IntArray, numbers: Numbers, judged: Flags, skew_us: int
+def _order_findings(
+    of: RecordColumns, sub_stream: IntArray, numbers: Numbers, is_checked: Flags, skew_us: int
 ) -> Iterator[Finding]:
-    rows = np.flatnonzero(judged)
+    rows = np.flatnonzero(is_checked)
     rows = rows[in_order(sub_stream[rows], of.delivered_at_us[rows], of.run[rows], of.delivery[rows])]
     settled = rows[of.is_acknowledged[rows] & (of.settled_at_us[rows] != NEVER)]
     highest = np.full(int(sub_stream.max()) + 1, np.iinfo(np.int64).min)
@@ -256,9 +261,9 @@ def _out_of_order(
         deliveries = Deliveries.at_once(
             sub_stream[chosen], numbers.places[chosen], at_us[chosen], of.run[chosen], of.delivery[chosen]
         )
-        found = check_order(deliveries, highest, skew_us)
-        for kind, which, before, uncertain in found.by_kind():
-            out = chosen[which]
+        result = check_order(deliveries, highest, skew_us)
+        for kind, indices, before, uncertain in result.by_kind():
+            out = chosen[indices]
             expected = numbers.number(before) + 1
             yield (
                 "offence",
@@ -266,7 +271,7 @@ def _out_of_order(
             )
 
 
-def _misplaced(of: RecordColumns, rows: IntArray) -> Finding:
+def _misplaced_finding(of: RecordColumns, rows: IntArray) -> Finding:
     return "offence", violations(of.table, "misplaced", DELIVERED_VIEW, rows, of.delivered_at_us[rows])
 
 
@@ -274,17 +279,17 @@ def _times(of: RecordColumns, rows: Any = slice(None)) -> Times:
     return Times(of.delivered_at_us[rows], of.run[rows], of.delivery[rows])
 
 
-def _column(table: pa.Table, name: str, wanted: Flags) -> IntArray:
-    return ints_of(table[name].filter(pa.array(wanted)))
+def _column(table: pa.Table, name: str, chosen: Flags) -> IntArray:
+    return ints_of(table[name].filter(pa.array(chosen)))
 
 
-def _findings(name: str, rows: pa.Table) -> pa.Table:
-    """FINDINGS of rows of its column `name`; what they do not have is null."""
+def _finding_rows(name: str, rows: pa.Table) -> pa.Table:
+    """FINDINGS of rows of its column `name`; columns that they do not have are null."""
     fields = list(SCHEMA.field(name).type)
-    given = set(rows.column_names)
+    present = set(rows.column_names)
     columns = [
         rows[field.name].cast(field.type).combine_chunks()
-        if field.name in given
+        if field.name in present
         else pa.nulls(len(rows), field.type)
         for field in fields
     ]

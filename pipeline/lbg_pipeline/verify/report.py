@@ -50,8 +50,8 @@ def report_lines(report: Report) -> Iterator[str]:
         {**row, "inverted": _both(row, "inverted"), "rewound": _both(row, "rewound")}
         for row in report.verdicts
     ]
-    told = [[str(row[name]) for name in _COLUMNS] for row in rows]
-    yield from text_table(_COLUMNS, told, names=_NAMES)
+    cells = [[str(row[name]) for name in _COLUMNS] for row in rows]
+    yield from text_table(_COLUMNS, cells, names=_NAMES)
     for row in rows:
         yield from _notes(row)
     if report.broken_lines:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ValidationSettings:
-    """`settle_s`: what was confirmed less than so long before the end of the journals is pending and not lost.
+    """`settle_s`: messages confirmed less than so long before the end of the journals are pending and not lost.
     `clock_skew_s`: by how much the clocks of two members may differ; an inversion or overlap that this explains is
     uncertain. `exactly_once`: a repeated message breaks the verdict. `groups`: only these; None for all."""
 
@@ -30,7 +30,7 @@ class StreamSettings:
     """Times are seconds of the journals' own clocks, not of the clock of the verifier."""
 
     watermark_s: float = 120.0
-    """Delay behind the newest record with which any other may come in: a journal file is closed when it is a minute
+    """Longest delay of a record behind the newest one: a journal file is closed when it is a minute
     old, and a record is written when its delivery has ended."""
     lost_after_s: float = 300.0
     """A message without an end is lost when the watermark is so long past its confirm; until then it is pending."""

@@ -4,7 +4,7 @@ Published numbers travel as ranges: a publisher counts without gaps, so that a b
 ranges for each hash.
 
 Spark makes its own rows of Arrow's columns, shuffles those and makes columns of them again, which costs as much as all
-the rest. Of a piece it looks at the bucket only.
+the rest. Of a piece it converts the bucket only.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ PUBLISHED_ROLE, DELIVERED_ROLE, SESSION_ROLE, CLOCK_ROLE, BROKEN_ROLE = range(5)
 SESSION_LANES = 1 << 32
 """Lanes below are hashes, those from here on sessions."""
 
-JUDGED_MODES = (EXCLUSIVE, PARTITIONED, SESSIONS)
-"""All others are judged as mode MessageGroups."""
+CHECKED_MODES = (EXCLUSIVE, PARTITIONED, SESSIONS)
+"""All others are checked as mode MessageGroups."""
 
 EVIDENCE = StructType(
     [
@@ -63,10 +63,10 @@ EVIDENCE = StructType(
         StructField("broken", BROKEN),
     ]
 )
-"""`verdict` is its place in VERDICTS, `mode` its place in JUDGED_MODES. Judged together: what has one (group, lane)."""
+"""`verdict` is its place in VERDICTS, `mode` its place in CHECKED_MODES. Checked together: one (group, lane)."""
 
 _TEXT, _LONG, _INT = pa.string(), pa.int64(), pa.int32()
-_OTHER_MODE = len(JUDGED_MODES)
+_OTHER_MODE = len(CHECKED_MODES)
 SCHEMA = arrow_schema(EVIDENCE)
 _BROKEN = arrow_schema(BROKEN)
 
@@ -84,25 +84,27 @@ class RecordStep:
         for batch in parsed.published:
             if self._settings.settle_us:
                 yield _clock(batch, "published_at_us", "confirmed_at_us")
-            wanted = self._wanted(batch)
-            if wanted.num_rows:
-                yield self._published(wanted)
+            chosen = self._of_groups(batch)
+            if chosen.num_rows:
+                yield self._published(chosen)
         for batch in parsed.delivered:
             if self._settings.settle_us:
                 yield _clock(batch, *(name for name in batch.schema.names if name.endswith("_at_us")))
-            wanted = self._wanted(batch)
-            if wanted.num_rows:
-                yield from _delivered(wanted)
+            chosen = self._of_groups(batch)
+            if chosen.num_rows:
+                yield from _delivered(chosen)
 
-    def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _of_groups(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         groups = self._settings.groups
         return batch if groups is None else batch.filter(pc.is_in(batch["group"], pa.array(sorted(groups))))
 
     def _published(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._settings.settle_us:
             seqs = batch["seq"]
-            told = {name: batch[name] for name in ("group", "publisher", "hash", "seq", "confirmed_at_us")}
-            return _rows(len(seqs), {**told, "last": seqs, "lane": batch["hash"].cast(_LONG)}, PUBLISHED_ROLE)
+            columns = {name: batch[name] for name in ("group", "publisher", "hash", "seq", "confirmed_at_us")}
+            return _rows(
+                len(seqs), {**columns, "last": seqs, "lane": batch["hash"].cast(_LONG)}, PUBLISHED_ROLE
+            )
         group, publisher = batch["group"].dictionary_encode(), batch["publisher"].dictionary_encode()
         hashes, seqs = batch["hash"].to_numpy(), batch["seq"].to_numpy()
         codes = [np.asarray(one.indices, np.int64) for one in (group, publisher)]
@@ -113,7 +115,7 @@ class RecordStep:
             is_next &= np.diff(one) == 0
         first = np.flatnonzero(np.concatenate(([True], ~is_next)))
         last = np.append(first[1:], len(seqs)) - 1
-        told = {
+        columns = {
             "group": group.dictionary.take(pa.array(codes[0][first])),
             "publisher": publisher.dictionary.take(pa.array(codes[1][first])),
             "hash": pa.array(hashes[first]),
@@ -121,22 +123,22 @@ class RecordStep:
             "seq": pa.array(seqs[first]),
             "last": pa.array(seqs[last]),
         }
-        return _rows(len(first), told, PUBLISHED_ROLE)
+        return _rows(len(first), columns, PUBLISHED_ROLE)
 
 
 def _delivered(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    told = {name: batch[name] for name in SCHEMA.names if name in batch.schema.names}
-    told["lane"] = batch["hash"].cast(_LONG)
-    told["redelivered"] = batch["redelivered"].cast(_INT)
-    told["verdict"] = pc.index_in(batch["verdict"], pa.array(VERDICTS))
-    told["mode"] = pc.fill_null(pc.index_in(batch["mode"], pa.array(JUDGED_MODES)), _OTHER_MODE)
-    rows = _rows(batch.num_rows, told, DELIVERED_ROLE)
+    columns = {name: batch[name] for name in SCHEMA.names if name in batch.schema.names}
+    columns["lane"] = batch["hash"].cast(_LONG)
+    columns["redelivered"] = batch["redelivered"].cast(_INT)
+    columns["verdict"] = pc.index_in(batch["verdict"], pa.array(VERDICTS))
+    columns["mode"] = pc.fill_null(pc.index_in(batch["mode"], pa.array(CHECKED_MODES)), _OTHER_MODE)
+    rows = _rows(batch.num_rows, columns, DELIVERED_ROLE)
     yield rows
     sessions = batch["session"]
     if sessions.null_count == len(sessions):
         return
     is_placed = pc.and_(
-        pc.equal(told["mode"], JUDGED_MODES.index(SESSIONS)),
+        pc.equal(columns["mode"], CHECKED_MODES.index(SESSIONS)),
         pc.and_(pc.is_valid(sessions), pc.is_valid(batch["sequence"])),
     )
     placed = {name: rows[name].filter(is_placed) for name in rows.schema.names}
@@ -152,14 +154,14 @@ def _clock(batch: pa.RecordBatch, *names: str) -> pa.RecordBatch:
     return _rows(1, {"group": pa.array([""]), "delivered_at_us": pa.array([at_us])}, CLOCK_ROLE)
 
 
-def _rows(count: int, told: dict[str, pa.Array], role: int) -> pa.RecordBatch:
-    told = {"lane": pa.repeat(pa.scalar(0, _LONG), count), **told}
-    told["role"] = pa.repeat(pa.scalar(role, _INT), count)
-    columns = [told.get(field.name) for field in SCHEMA]
+def _rows(count: int, columns: dict[str, pa.Array], role: int) -> pa.RecordBatch:
+    columns = {"lane": pa.repeat(pa.scalar(0, _LONG), count), **columns}
+    columns["role"] = pa.repeat(pa.scalar(role, _INT), count)
+    arrays = [columns.get(field.name) for field in SCHEMA]
     return pa.RecordBatch.from_arrays(
         [
             pa.nulls(count, field.type) if column is None else column
-            for field, column in zip(SCHEMA, columns, strict=True)
+            for field, column in zip(SCHEMA, arrays, strict=True)
         ],
         schema=SCHEMA,
     )
@@ -171,7 +173,7 @@ PIECES = StructType(
         StructField("rows", BinaryType(), nullable=False),
     ]
 )
-"""Judged together: what has one bucket, in which is all that has one lane. `rows` is a stream of Arrow's."""
+"""Checked together: one bucket, which has all of its lanes. `rows` is a stream of Arrow's."""
 
 _SCHEMA = pa.schema(
     [pa.field("bucket", pa.int32(), nullable=False), pa.field("rows", pa.binary(), nullable=False)]
@@ -188,10 +190,10 @@ class PackingStep:
         self._buckets = buckets
 
     def __call__(self, parsed: Parsed) -> Iterator[pa.RecordBatch]:
-        told = list(self._step(parsed))
-        if not told:
+        batches = list(self._step(parsed))
+        if not batches:
             return
-        evidence = pa.Table.from_batches(told)
+        evidence = pa.Table.from_batches(batches)
         bucket = (evidence["lane"].to_numpy() % self._buckets).astype(np.int32)
         order = np.argsort(bucket, kind="stable")
         evidence = _narrow(evidence).take(pa.array(order)).combine_chunks()
@@ -204,8 +206,8 @@ class PackingStep:
 
 
 def _narrow(evidence: pa.Table) -> pa.Table:
-    """Without columns that are null throughout, and without those that say the same in every row, or as lanes the same
-    as `hash`: these are told in the schema."""
+    """Without columns that are null throughout, and without those that have one value in every row, or as lanes the
+    value of `hash`: the schema's metadata has these."""
     names = [name for name in evidence.schema.names if evidence[name].null_count < evidence.num_rows]
     same = {name: evidence[name][0].as_py() for name in names if _is_same(evidence[name])}
     names = [name for name in names if name not in same]

@@ -1,8 +1,8 @@
 """Verification of journals while they are written: `validate --stream`.
 
-`{checkpoint}/lbg/epoch=N` holds what is remembered and held back after epoch N, and is written as a whole before any
-table is. An epoch that is tried again, because its process was killed, reads what the epoch before it left and writes
-the same once more; tables have a directory for each epoch, which is replaced. So nothing is doubled (ADR 0036).
+`{checkpoint}/lbg/epoch=N` has the memory and the held records after epoch N, and is written as a whole before any table
+is. An epoch that is tried again, because its process was killed, reads the state of the epoch before it and writes the
+same once more; tables have a directory for each epoch, which is replaced. So nothing is doubled (ADR 0036).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from lbg_pipeline.spark.output import Output, Stored
 from lbg_pipeline.verify.batch import first_rows, severity
 from lbg_pipeline.verify.report import Report, report_lines
 from lbg_pipeline.verify.settings import StreamSettings, Window
-from lbg_pipeline.verify.stream_bucket import judging, pieces_of, unpacking
+from lbg_pipeline.verify.stream_bucket import bucket_checker, pieces_of, unpacker
 from lbg_pipeline.verify.stream_columns import BUCKETS, PIECES, unpacked
-from lbg_pipeline.verify.stream_findings import FOUND
+from lbg_pipeline.verify.stream_findings import FINDING_TABLES
 from lbg_pipeline.verify.stream_state import LONGEST_PAUSE, Totals
 from lbg_pipeline.verify.tables import LOST, OFFENCES, VERDICTS
 
 FOREVER = 1 << 61
 PIECES_TABLE: StructType = from_arrow_schema(PIECES)
 REST = "rest"
-"""Rest that was held back when the process ended, checked as if nothing more came."""
+"""Records held back when the process ended, checked as if the journals ended there."""
 
 
 @dataclass(slots=True)
@@ -52,14 +52,14 @@ class Front:
     records: int = 0
     state_bytes: int = 0
     held_rows: int = 0
-    found: dict[str, int] = field(default_factory=dict)
+    findings: dict[str, int] = field(default_factory=dict)
 
 
 OnFront = Callable[[int, Front], None]
 
 
 class Epochs:
-    """`checkpoint` and `out` are directories at any URL that Spark knows."""
+    """`checkpoint` and `out` are directories at any URL of Spark."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, out: str, settings: StreamSettings) -> None:
         self._spark = spark
@@ -70,7 +70,7 @@ class Epochs:
         self._slice_us = max(1_000_000, round(settings.watermark_s * 1e6) // 8)
 
     def run(self, files: list[str], epoch: int) -> Front:
-        """Judge epoch `epoch`, for which `files` have come."""
+        """Checks epoch `epoch`, which consists of `files`."""
         before = self.front(epoch - 1)
         window = self._window(before)
         self._forget(epoch, window)
@@ -86,7 +86,8 @@ class Epochs:
         return front
 
     def run_rest(self, last: int) -> Front:
-        """Judge what epoch `last` left, as if nothing more came. The next start takes it back: `take_back`."""
+        """Checks the held records of epoch `last`, as if the journals ended there. The next start reverts it:
+        `roll_back`."""
         if last < 0:
             return Front()
         before = self.front(last)
@@ -101,11 +102,11 @@ class Epochs:
         )
         return self._advance(None, last + 1, REST, window)
 
-    def take_back(self, last: int) -> None:
-        """Of the tables, what was written after epoch `last`: by an epoch that did not end, or of the rest."""
+    def roll_back(self, last: int) -> None:
+        """Deletes tables written after epoch `last`: by an epoch that did not end, or of the rest."""
         for path in self._out.matching("*/epoch=*"):
-            told = path.rpartition("=")[2]
-            if told == REST or int(told) > last:
+            epoch = path.rpartition("=")[2]
+            if epoch == REST or int(epoch) > last:
                 self._out.delete(path)
         self._stored.delete(REST)
 
@@ -131,16 +132,16 @@ class Epochs:
     def _advance(self, new: DataFrame | None, epoch: int, name: str, window: Window) -> Front:
         left = self._left(epoch, window) if epoch > 0 else None
         pieces = [each for each in (new, left) if each is not None]
-        given = pieces[0] if len(pieces) == 1 else pieces[0].unionByName(pieces[1])
-        judged = given.groupBy("bucket").applyInArrow(judging(window, self._slice_us), PIECES_TABLE)
+        inputs = pieces[0] if len(pieces) == 1 else pieces[0].unionByName(pieces[1])
+        outputs = inputs.groupBy("bucket").applyInArrow(bucket_checker(window, self._slice_us), PIECES_TABLE)
         path = self._stored.path(name)
-        judged.write.mode("overwrite").partitionBy("kind", "slice_us").parquet(path)
+        outputs.write.mode("overwrite").partitionBy("kind", "slice_us").parquet(path)
         front = self._front_in(path)
-        for table in front.found:
-            schema = FOUND[table]
+        for table in front.findings:
+            schema = FINDING_TABLES[table]
             blobs = self._spark.read.schema(PIECES_TABLE).parquet(path)
             blobs = blobs.where((F.col("kind") == "found") & (F.col("name") == table)).select("blob")
-            rows = blobs.mapInArrow(unpacking(schema.arrow), schema.spark)
+            rows = blobs.mapInArrow(unpacker(schema.arrow), schema.spark)
             rows.write.mode("overwrite").parquet(
                 self._out.path(table, name if name != REST else f"epoch={REST}")
             )
@@ -148,7 +149,7 @@ class Epochs:
 
     def _left(self, epoch: int, window: Window) -> DataFrame:
         """Input of `epoch` from the epochs before: the state, and the held deliveries that are due. The rest
-        was read before, but for what the last epoch has held again."""
+        was read before, but for deliveries that the last epoch has held again."""
         every = self._spark.read.schema(
             StructType([*PIECES_TABLE, StructField("epoch", LongType())])
         ).parquet(self._stored.url)
@@ -169,7 +170,7 @@ class Epochs:
         front = Front()
         for row in rows:
             if row["kind"] == "found":
-                front.found[row["name"]] = front.found.get(row["name"], 0) + row["rows"]
+                front.findings[row["name"]] = front.findings.get(row["name"], 0) + row["rows"]
                 continue
             if row["kind"] == "held":
                 front.held_rows += row["rows"]
@@ -183,26 +184,26 @@ class Epochs:
         return front
 
     def _forget(self, epoch: int, window: Window) -> None:
-        """Deletes what neither a retry of this epoch nor a later one needs."""
-        wanted = {epoch - 1}
+        """Deletes state that neither a retry of this epoch nor a later one needs."""
+        retained = {epoch - 1}
         for path in self._stored.matching("epoch=*/kind=held/slice_us=*"):
             of_epoch, _, slice_ = path.split("/")
             if int(slice_.partition("=")[2]) > window.after_us:
-                wanted.add(int(of_epoch.partition("=")[2]))
+                retained.add(int(of_epoch.partition("=")[2]))
         for name in self._stored.matching("epoch=*"):
-            if int(name.partition("=")[2]) not in wanted:
+            if int(name.partition("=")[2]) not in retained:
                 self._stored.delete(name)
 
 
-KNOWN_FILES_AGE = "30d"
-"""Files are remembered so long, by the newest one's time; what was changed before is passed over."""
+MAX_FILE_AGE = "30d"
+"""Memory of files, before the newest one's time; older files are ignored."""
 
-_LOOK_S: Any = 0.2  # pyspark says int, and takes both
+_POLL_S: Any = 0.2  # pyspark says int, and takes both
 
 _FILES = "path string, modificationTime timestamp, length long, content binary"
 
 OnEpoch = Callable[[int, Front, int, float], None]
-"""Of each epoch: its number, how far the stream is, the bytes read and the seconds taken."""
+"""Of each epoch: its number, progress of the stream, the bytes read and the seconds taken."""
 
 
 def follow(
@@ -214,10 +215,10 @@ def follow(
     settings: StreamSettings,
     trigger_s: float | None,
     stopped: Event,
-    tell: OnEpoch,
+    on_epoch: OnEpoch,
 ) -> Front:
-    """Until `stopped`, or without `trigger_s` until all that is there is judged. Returns the last word, with what was
-    held back judged as if nothing more came."""
+    """Until `stopped`, or without `trigger_s` until all files are checked. Returns the final front, with the held
+    records checked as if the journals ended there."""
     # Rows are few and large here: a reader's or worker's batch of thousands would be gigabytes.
     spark.conf.set("spark.sql.parquet.enableVectorizedReader", "false")
     spark.conf.set("spark.sql.shuffle.partitions", min(BUCKETS, 2 * spark.sparkContext.defaultParallelism))
@@ -225,18 +226,18 @@ def follow(
     epochs = Epochs(spark, checkpoint, out, settings)
     commits = Stored(spark, f"{checkpoint.rstrip('/')}/spark")
     last = _last_committed(commits)
-    epochs.take_back(last)
+    epochs.roll_back(last)
 
-    def judge(files: DataFrame, epoch: int) -> None:
+    def check_epoch(files: DataFrame, epoch: int) -> None:
         nonlocal last
         began = time.monotonic()
         rows = files.collect()
         front = epochs.run([row["path"] for row in rows], epoch)
         last = epoch
-        tell(epoch, front, sum(row["length"] for row in rows), time.monotonic() - began)
+        on_epoch(epoch, front, sum(row["length"] for row in rows), time.monotonic() - began)
 
     files = _files(spark, paths, settings)
-    writer = files.writeStream.foreachBatch(judge).option("checkpointLocation", commits.url)
+    writer = files.writeStream.foreachBatch(check_epoch).option("checkpointLocation", commits.url)
     writer = (
         writer.trigger(processingTime=f"{trigger_s} seconds")
         if trigger_s
@@ -244,14 +245,14 @@ def follow(
     )
     query = writer.start()
     _wait(query, stopped)
-    epochs.take_back(last)
+    epochs.roll_back(last)
     return epochs.run_rest(last)
 
 
 def _files(spark: SparkSession, paths: Sequence[str], settings: StreamSettings) -> DataFrame:
     """The names and sizes of new files; their content is not read here."""
     reader = spark.readStream.format("binaryFile").schema(_FILES)
-    reader = reader.option("maxBytesPerTrigger", settings.epoch_bytes).option("maxFileAge", KNOWN_FILES_AGE)
+    reader = reader.option("maxBytesPerTrigger", settings.epoch_bytes).option("maxFileAge", MAX_FILE_AGE)
     try:
         every = [reader.load(path).select("path", "length") for path in paths]
     except AnalysisException as error:
@@ -260,7 +261,7 @@ def _files(spark: SparkSession, paths: Sequence[str], settings: StreamSettings) 
 
 
 def _wait(query: StreamingQuery, stopped: Event) -> None:
-    while not query.awaitTermination(_LOOK_S):
+    while not query.awaitTermination(_POLL_S):
         if stopped.is_set():
             # Not in the middle of an epoch: it would only be done again.
             while query.isActive and query.status["isTriggerActive"]:
@@ -280,20 +281,20 @@ _BREAKING = ("lost", "inverted_delivered", "inverted_acknowledged", "overlaps", 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """`late`: records that came after the watermark had passed them. `found`: messages reported as lost that came after
-    all; they are not among the lost of the verdicts."""
+    """`late`: records that came after the watermark had passed them. `recovered`: messages reported as lost that came
+    after all; they are not among the lost of the verdicts."""
 
     report: Report
     late: int
-    found: int
+    recovered: int
 
     def as_json(self) -> dict[str, Any]:
-        return {**self.report.as_json(), "late": self.late, "found": self.found}
+        return {**self.report.as_json(), "late": self.late, "found": self.recovered}
 
     def lines(self) -> Iterator[str]:
         yield from report_lines(self.report)
-        if self.found:
-            yield f"{self.found} messages that were reported as lost came after all: table found has them"
+        if self.recovered:
+            yield f"{self.recovered} messages that were reported as lost came after all: table found has them"
         if self.late:
             yield (
                 f"{self.late} RECORDS CAME AFTER THE WATERMARK and were not checked for order (table late): validate "
@@ -310,7 +311,7 @@ def stream_journals(
     settings: StreamSettings,
     trigger_s: float | None,
     stopped: Event,
-    tell: OnEpoch,
+    on_epoch: OnEpoch,
     exactly_once: bool = False,
 ) -> StreamReport:
     """Raises JournalNotFound and OutputRefused; a record of a newer version ends it before its epoch is written."""
@@ -323,12 +324,12 @@ def stream_journals(
         settings=settings,
         trigger_s=trigger_s,
         stopped=stopped,
-        tell=tell,
+        on_epoch=on_epoch,
     )
-    told = _report(spark, Stored(spark, out), front, exactly_once)
-    output.table("verdicts", spark.createDataFrame(list(told.report.verdicts), VERDICTS).coalesce(1))
-    output.text("report.json", json.dumps(told.as_json(), indent=2) + "\n")
-    return told
+    result = _report(spark, Stored(spark, out), front, exactly_once)
+    output.table("verdicts", spark.createDataFrame(list(result.report.verdicts), VERDICTS).coalesce(1))
+    output.text("report.json", json.dumps(result.as_json(), indent=2) + "\n")
+    return result
 
 
 def _report(spark: SparkSession, out: Stored, front: Front, exactly_once: bool) -> StreamReport:
@@ -352,10 +353,10 @@ def _report(spark: SparkSession, out: Stored, front: Front, exactly_once: bool) 
         first_broken_lines=first_rows(broken, "file", "text"),
     )
 
-    def total(what: str) -> int:
-        return sum(counts.get(what, 0) for counts in by_group.values())
+    def total(name: str) -> int:
+        return sum(counts.get(name, 0) for counts in by_group.values())
 
-    return StreamReport(report, late=total("late"), found=total("found"))
+    return StreamReport(report, late=total("late"), recovered=total("found"))
 
 
 def _verdict(group: str, counts: dict[str, int], exactly_once: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One bucket in one epoch: checks what is due, remembers the totals, holds the rest back."""
+"""One bucket in one epoch: checks due records, adds up the totals, holds the rest back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lbg_pipeline.verify.checks.completeness import (
 )
 from lbg_pipeline.verify.settings import Window
 from lbg_pipeline.verify.stream_checkpoint import forgotten, memory_of
-from lbg_pipeline.verify.stream_checks import BucketChecks, hash_moves
+from lbg_pipeline.verify.stream_checks import BucketChecks, report_moves
 from lbg_pipeline.verify.stream_columns import (
     DELIVERED,
     IN_SESSION,
@@ -49,32 +49,32 @@ _GRAIN_US = 1_000_000
 
 @dataclass(slots=True)
 class Advanced:
-    """`found`: tables by name, one name more than once."""
+    """`findings`: tables by name, one name more than once."""
 
     memory: Memory
     held: Any
-    found: list[tuple[str, Any]] = field(default_factory=list)
+    findings: list[tuple[str, Any]] = field(default_factory=list)
 
 
 def advance(memory: Memory, published: Any, fresh: Any, held: Any, window: Window) -> Advanced:
-    """`published` and `fresh` have come in this epoch, `held` before it."""
+    """`published` and `fresh` are of this epoch's files, `held` of earlier ones."""
     rows = Columns(pa.concat_tables([fresh, held]).combine_chunks(), len(fresh))
     streams = Streams(memory, published, rows)
     histories = Histories(memory.histories, streams.table)
     findings = FindingsBuilder(rows, streams, Totals(memory.totals))
     epoch = _Epoch(rows, streams, findings, window)
-    known = streams.known(memory)
-    views = BucketChecks(rows, streams, epoch.late, window, findings)
-    order = views.order(known, histories, memory)
-    views.misplaced(known, epoch.on_time)
-    views.overlaps()
-    shards = hash_moves(rows, memory.shards, epoch.on_time, findings)
+    completeness = streams.completeness(memory)
+    checks = BucketChecks(rows, streams, epoch.late, window, findings)
+    order = checks.report_order(completeness, histories, memory)
+    checks.report_misplaced(completeness, epoch.on_time)
+    checks.report_overlaps()
+    shards = report_moves(rows, memory.shards, epoch.on_time, findings)
     epoch.count(published)
-    known = epoch.complete(known, published)
-    epoch.tell_late()
-    remembered, told = forgotten(memory, streams, known, order, shards, findings.totals, window)
-    found = [(name, one) for name, one in (*findings.tables, *told) if len(one)]
-    return Advanced(remembered, epoch.held(), found)
+    completeness = epoch.check_completeness(completeness, published)
+    epoch.report_late()
+    remembered, counts = forgotten(memory, streams, completeness, order, shards, findings.totals, window)
+    tables = [(name, one) for name, one in (*findings.tables, *counts) if len(one)]
+    return Advanced(remembered, epoch.held(), tables)
 
 
 class _Epoch:
@@ -102,33 +102,35 @@ class _Epoch:
             totals.add_rows(name, groups, counted & rows.equals("verdict", verdict))
         totals.add_rows("redelivered", groups, counted & rows.table["redelivered"].to_numpy())
 
-    def complete(self, known: Completeness, published: Any) -> Completeness:
+    def check_completeness(self, completeness: Completeness, published: Any) -> Completeness:
         rows, streams, window = self.rows, self.streams, self.window
         settled = rows.is_settled & within(rows.settled_us, window.after_us, window.until_us)
         settled |= rows.is_fresh & (self.late & LATE_ACKNOWLEDGED != 0)
         unsettled = self.due & rows.is_ack & ~rows.is_settled & rows.is_counted
-        self._repeated(known, unsettled | (settled & rows.is_counted))
-        known = with_published(
-            known,
+        self._repeated(completeness, unsettled | (settled & rows.is_counted))
+        completeness = with_published(
+            completeness,
             streams.line.place(streams.published, published["seq"].to_numpy()),
             published["confirmed_at_us"].to_numpy(),
             grain_us=_GRAIN_US,
         )
         final = self.due & rows.is_final & rows.is_counted
-        known, came = with_delivered(known, set_of(streams.places[self.due]), set_of(streams.places[final]))
-        self.findings.ranges("found", came)
-        in_session = self.due & (rows.role == IN_SESSION) & rows.is_in_order
-        known = replace(
-            known,
-            distinct=union(known.distinct, set_of(streams.order_places[in_session])),
-            settled=union(known.settled, set_of(streams.order_places[settled])),
-            unsettled=union(known.unsettled, set_of(streams.places[unsettled])),
+        completeness, recovered = with_delivered(
+            completeness, set_of(streams.places[self.due]), set_of(streams.places[final])
         )
-        known, lost = with_lost(known, window.lost_upto_us)
+        self.findings.ranges("found", recovered)
+        in_session = self.due & (rows.role == IN_SESSION) & rows.is_in_order
+        completeness = replace(
+            completeness,
+            distinct=union(completeness.distinct, set_of(streams.order_places[in_session])),
+            settled=union(completeness.settled, set_of(streams.order_places[settled])),
+            unsettled=union(completeness.unsettled, set_of(streams.places[unsettled])),
+        )
+        completeness, lost = with_lost(completeness, window.lost_upto_us)
         self.findings.ranges("lost", lost)
-        return known
+        return completeness
 
-    def tell_late(self) -> None:
+    def report_late(self) -> None:
         rows = self.rows
         late = np.flatnonzero(rows.is_fresh & rows.is_counted & (self.late != 0))
         table = rows.table.take(pa.array(late))
@@ -140,16 +142,16 @@ class _Epoch:
     def held(self) -> Any:
         """Deliveries for which a check is still open, because the watermark has not passed all of their times."""
         rows, window = self.rows, self.window
-        kept = np.flatnonzero(rows.done_us() > window.until_us - window.skew_us)
-        table = rows.table.take(pa.array(kept))
-        late = pa.array(self.late[kept].astype(np.int8))
+        is_open = np.flatnonzero(rows.done_us() > window.until_us - window.skew_us)
+        table = rows.table.take(pa.array(is_open))
+        late = pa.array(self.late[is_open].astype(np.int8))
         return table.set_column(table.schema.get_field_index("late"), "late", late)
 
-    def _repeated(self, known: Completeness, acked: Flags) -> None:
+    def _repeated(self, completeness: Completeness, acked: Flags) -> None:
         rows = self.rows
         here = np.flatnonzero(acked)
         places = self.streams.places[here]
-        seen = holds(known.settled, places) | holds(known.unsettled, places)
+        seen = holds(completeness.settled, places) | holds(completeness.unsettled, places)
         again = here[
             repeated(places, rows.settled_us[here], rows.incarnation[here], rows.delivery[here], seen)
         ]
@@ -181,28 +183,28 @@ def pieces_of(groups: tuple[str, ...]) -> Callable[[Parsed], Iterable[pa.RecordB
     return step
 
 
-def judging(window: Window, slice_us: int) -> Callable[[pa.Table], pa.Table]:
+def bucket_checker(window: Window, slice_us: int) -> Callable[[pa.Table], pa.Table]:
     """For `applyInArrow` on the pieces of one bucket."""
 
-    def judge(pieces: pa.Table) -> pa.Table:
-        given: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    def check(pieces: pa.Table) -> pa.Table:
+        contents: dict[tuple[str, str], list[Any]] = defaultdict(list)
         latest_us = NEVER
         for row in pieces.to_pylist():
-            given[row["kind"], row["name"]].append(unpacked(row["blob"]))
+            contents[row["kind"], row["name"]].append(unpacked(row["blob"]))
             latest_us = max(latest_us, row["latest_us"])
         advanced = advance(
-            memory_of({name: tables for (kind, name), tables in given.items() if kind == "state"}),
-            _one(given["new", "published"], PUBLISHED),
-            _one(given["new", "delivered"], DELIVERED),
-            _one(given["held", "delivered"], DELIVERED),
+            memory_of({name: tables for (kind, name), tables in contents.items() if kind == "state"}),
+            _one(contents["new", "published"], PUBLISHED),
+            _one(contents["new", "delivered"], DELIVERED),
+            _one(contents["held", "delivered"], DELIVERED),
             window,
         )
         bucket = pieces["bucket"][0].as_py()
-        found = [*advanced.found, *(("broken", one) for one in given["new", "broken"])]
-        told = {"latest_us": latest_us, "until_us": window.until_us}
-        made = [piece(bucket, "found", name, table) for name, table in found]
+        findings = [*advanced.findings, *(("broken", one) for one in contents["new", "broken"])]
+        times = {"latest_us": latest_us, "until_us": window.until_us}
+        made = [piece(bucket, "found", name, table) for name, table in findings]
         made += [
-            piece(bucket, "state", name, table, **told) for name, table in advanced.memory.tables().items()
+            piece(bucket, "state", name, table, **times) for name, table in advanced.memory.tables().items()
         ]
         made += [
             piece(bucket, "held", "delivered", part, slice_us=at)
@@ -210,10 +212,10 @@ def judging(window: Window, slice_us: int) -> Callable[[pa.Table], pa.Table]:
         ]
         return pa.Table.from_pylist(made, schema=PIECES)
 
-    return judge
+    return check
 
 
-def unpacking(schema: Any) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def unpacker(schema: Any) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For `mapInArrow` on blobs of one table."""
 
     def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -233,7 +235,7 @@ def _one(tables: list[Any], schema: Any) -> Any:
 
 
 def _slices(held: Any, window: Window, width_us: int) -> Iterator[tuple[int, Any]]:
-    """By when they are due: 0 for what is due in part already, and so wanted in every epoch until it is done."""
+    """Slices by due time: 0 for deliveries that are due in part, and so read in every epoch until they are done."""
     if not len(held):
         return
     rows = Columns(held, 0)

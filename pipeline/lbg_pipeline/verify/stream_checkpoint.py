@@ -1,6 +1,6 @@
 """Checkpoint of a bucket: its layouts, and the state that it drops.
 
-Before, chains were of streams: a publisher's epochs were judged each for itself.
+Before, chains were of streams: each of a publisher's epochs was checked separately.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ _BEFORE: Mapping[str, Any] = {
 
 
 def memory_of(tables: Mapping[str, Sequence[Any]]) -> Memory:
-    """Contents of the state's tables, by name; none is there of a new bucket. Raises CheckpointRefused for a layout
+    """Contents of the state's tables, by name; a new bucket has none. Raises CheckpointRefused for a layout
     that is neither."""
     if not tables:
         return Memory()
-    given = {
+    contents = {
         name: pa.concat_tables([several[0].schema.empty_table(), *several])
         for name, several in tables.items()
     }
-    layout = {name: table.schema for name, table in given.items()}
+    layout = {name: table.schema for name, table in contents.items()}
     if layout == SCHEMAS:
-        return Memory(**given)
+        return Memory(**contents)
     if layout != _BEFORE:
         raise CheckpointRefused(
             "the checkpoint was written by another version of LBG, which has another layout: continue with that "
             "version, or give new directories with --checkpoint and --out to validate the journals again"
         )
-    histories, chains = _joined(given["streams"], given["chains"])
+    histories, chains = _joined(contents["streams"], contents["chains"])
     return Memory(
-        **{**given, "histories": histories, "chains": chains, "forgotten": _forgotten(given["streams"])}
+        **{**contents, "histories": histories, "chains": chains, "forgotten": _forgotten(contents["streams"])}
     )
 
 
 def _joined(streams: Any, before: Any) -> tuple[Any, Any]:
-    """Histories and chains over the epochs of `before`. What epochs earlier than those that are remembered were, is
-    not known: they count as forgotten."""
+    """Histories and chains over the epochs of `before`. Epochs earlier than those that are remembered are
+    unknown: they count as forgotten."""
     histories = Histories(HISTORIES.empty_table(), streams)
     earliest_us = np.full(len(histories.table), np.iinfo(np.int64).max)
     np.minimum.at(earliest_us, histories.of_stream, histories.began_us)
@@ -99,79 +99,79 @@ def _joined(streams: Any, before: Any) -> tuple[Any, Any]:
 
 
 def _forgotten(streams: Any) -> Any:
-    """Not known either: any epoch that began before the newest record may have been."""
+    """Epochs that may be forgotten: any that began before the newest record of its group."""
     latest = streams.group_by("group").aggregate([("last_us", "max")])
     return pa.table([latest["group"], latest["last_us_max"]], schema=FORGOTTEN)
 
 
 MOST_RUNS = 1_000
-"""Of one set of a stream: how many holes between its numbers are remembered, the highest."""
+"""Most holes that are remembered of one set of a stream, the highest."""
 
 
 def forgotten(
     old: Memory,
     streams: Streams,
-    known: Completeness,
+    completeness: Completeness,
     order: Order,
     shards: Any,
     totals: Totals,
     window: Window,
 ) -> tuple[Memory, list[tuple[str, Any]]]:
-    """The memory to go on with after `old`, and what is told of the streams that are forgotten, or of all at the last
+    """The memory that follows `old`, and the counts of the streams that are forgotten, or of all at the last
     window."""
     open_in = np.zeros(streams.count, np.bool_)
-    open_in[streams.line.stream(known.open.firsts)] = True
-    gone = (streams.last_us <= window.forget_upto_us) & ~open_in
+    open_in[streams.line.stream(completeness.open.firsts)] = True
+    is_forgotten = (streams.last_us <= window.forget_upto_us) & ~open_in
     if window.is_last:
-        gone[:] = True
-    renumbered = np.where(gone, -1, np.cumsum(~gone) - 1)
-    kept = pa.array(np.flatnonzero(~gone))
-    kept_chains = (order.chains["last_us"].to_numpy() > window.forget_upto_us) & (not window.is_last)
+        is_forgotten[:] = True
+    renumbered = np.where(is_forgotten, -1, np.cumsum(~is_forgotten) - 1)
+    remaining = pa.array(np.flatnonzero(~is_forgotten))
+    remaining_chains = (order.chains["last_us"].to_numpy() > window.forget_upto_us) & (not window.is_last)
     histories, chains = order.histories.without(
-        gone, order.forgotten_us, order.chains.filter(pa.array(kept_chains))
+        is_forgotten, order.forgotten_us, order.chains.filter(pa.array(remaining_chains))
     )
-    told = _completeness(streams, known, gone)
-    for row in told.to_pylist():
+    counts = _completeness(streams, completeness, is_forgotten)
+    for row in counts.to_pylist():
         for name in ("distinct", "pending", "unpublished"):
             totals.add(row["group"], name, row[name])
     memory = Memory(
-        streams=pa.table([*streams.table.columns, pa.array(streams.last_us)], schema=STREAMS).take(kept),
-        sets=streams.sets(_bounded(streams, known), renumbered),
+        streams=pa.table([*streams.table.columns, pa.array(streams.last_us)], schema=STREAMS).take(remaining),
+        sets=streams.sets(_bounded(streams, completeness), renumbered),
         histories=histories.combine_chunks(),
         chains=chains.combine_chunks(),
-        forgotten=order.histories.forgotten_with(old.forgotten, streams.table["group"], gone),
+        forgotten=order.histories.forgotten_with(old.forgotten, streams.table["group"], is_forgotten),
         shards=shards.filter(pc.greater(shards["at_us"], window.forget_upto_us)),
         totals=totals.table(),
     )
-    return memory, [("completeness", told)] if len(told) else []
+    return memory, [("completeness", counts)] if len(counts) else []
 
 
-def _completeness(streams: Streams, known: Completeness, gone: Any) -> Any:
-    counted = pa.array(gone & (streams.table["hash"].to_numpy() >= 0))
-    told = streams.table.filter(counted)
+def _completeness(streams: Streams, completeness: Completeness, is_forgotten: Any) -> Any:
+    counted = pa.array(is_forgotten & (streams.table["hash"].to_numpy() >= 0))
+    table = streams.table.filter(counted)
     for name, places in (
-        ("published", known.published),
-        ("distinct", known.distinct),
-        ("lost", known.lost),
-        ("pending", known.open),
-        ("unpublished", known.unpublished),
+        ("published", completeness.published),
+        ("distinct", completeness.distinct),
+        ("lost", completeness.lost),
+        ("pending", completeness.open),
+        ("unpublished", completeness.unpublished),
     ):
-        told = told.append_column(name, pa.array(streams.line.count_by_stream(places)).filter(counted))
-    return told.cast(arrow_schema(COMPLETENESS))
+        table = table.append_column(name, pa.array(streams.line.count_by_stream(places)).filter(counted))
+    return table.cast(arrow_schema(COMPLETENESS))
 
 
-def _bounded(streams: Streams, known: Completeness) -> Completeness:
-    """The lowest holes of a stream with too many are taken as filled: a number in one of them that comes after all is
-    told as a rewind or a repeat where it was none. What is open is kept apart from holes, so no loss is hidden."""
-    surplus = _surplus(streams, known.lost)
-    lost = Intervals(known.lost.firsts[~surplus], known.lost.lasts[~surplus])
+def _bounded(streams: Streams, completeness: Completeness) -> Completeness:
+    """The lowest holes of a stream with too many count as filled: a number in one of them that comes later is
+    reported as a rewind or a repeat where it was none. Open ranges are separate from holes, so no loss is hidden."""
+    surplus = _surplus(streams, completeness.lost)
+    lost = Intervals(completeness.lost.firsts[~surplus], completeness.lost.lasts[~surplus])
     return replace(
-        known,
-        published=_closed(streams, known.published),
-        distinct=_closed(streams, known.distinct),
-        final=_closed(streams, known.final),
-        settled=_closed(streams, known.settled),
-        unsettled=_closed(streams, known.unsettled),
+        completeness,
+        published=_closed(streams, completeness.published),
+        distinct=_closed(streams, completeness.distinct),
+        final=_closed(streams, completeness.final),
+        settled=_closed(streams, completeness.settled),
+        unsettled=_closed(streams, completeness.unsettled),
         lost=lost,
     )
 

@@ -1,4 +1,4 @@
-"""Checks of a stream: what a bucket's deliveries and its memory give to each check, and its findings."""
+"""Checks of a stream: their input from a bucket's deliveries and memory, and their findings."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from lbg_pipeline.verify.stream_state import CHAINS, LONGEST_PAUSE, SHARDS, Hist
 from lbg_pipeline.verify.tables import ACKNOWLEDGED_VIEW, DELIVERED_VIEW, MOVES
 
 
-def hash_moves(rows: Columns, old: Any, passed: Flags, findings: FindingsBuilder) -> Any:
-    """Reports them; returns who has the shards then. `old`: who had them before."""
+def report_moves(rows: Columns, old: Any, passed: Flags, findings: FindingsBuilder) -> Any:
+    """Reports the moves of hashes; returns the holder of each shard. `old`: the holders before."""
     here = np.flatnonzero(passed & rows.is_placed & rows.is_counted)
     table = rows.table.take(pa.array(here))
     (_, shard), firsts = coded([old["group"], old["hash"]], [table["group"], table["hash"]])
@@ -45,7 +45,7 @@ def hash_moves(rows: Columns, old: Any, passed: Flags, findings: FindingsBuilder
     was, now = moves(shard, member, times)
     groups = pa.chunked_array([*old["group"].chunks, *chunks(table["group"])], pa.string())
     hashes = np.r_[old["hash"].to_numpy(), rows.hash[here]]
-    told = pa.table(
+    moved = pa.table(
         [
             groups.take(pa.array(now)),
             pa.array(hashes[now]),
@@ -56,8 +56,8 @@ def hash_moves(rows: Columns, old: Any, passed: Flags, findings: FindingsBuilder
         ],
         names=MOVES.names,
     ).cast(arrow_schema(MOVES))
-    findings.table("moves", told)
-    for row in told.group_by("group").aggregate([("pause_us", "max")]).to_pylist():
+    findings.table("moves", moved)
+    for row in moved.group_by("group").aggregate([("pause_us", "max")]).to_pylist():
         findings.totals.add(row["group"], LONGEST_PAUSE, row["pause_us_max"])
     last = times.last(shard)
     return pa.table(
@@ -76,7 +76,7 @@ _VIEWS = (DELIVERED_VIEW, ACKNOWLEDGED_VIEW)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """State of the order check between epochs. `forgotten_us`: by history, as `Histories.forgotten_us` gives it."""
+    """State of the order check between epochs. `forgotten_us`: by history, as `Histories.forgotten_us` computes it."""
 
     histories: Histories
     forgotten_us: Ints
@@ -95,8 +95,8 @@ class BucketChecks:
         self._window = window
         self._findings = findings
 
-    def order(self, known: Completeness, histories: Histories, memory: Memory) -> Order:
-        """Judges both views."""
+    def report_order(self, completeness: Completeness, histories: Histories, memory: Memory) -> Order:
+        """Checks both views, and returns the state after them."""
         rows, streams, window = self._rows, self._streams, self._window
         old = memory.chains
         ordered = np.flatnonzero(rows.is_in_order)
@@ -125,11 +125,11 @@ class BucketChecks:
             chain, rows.delivered_us[ordered], rows.incarnation[ordered], rows.delivery[ordered]
         )
         views = (
-            (DELIVERED_VIEW, rows.delivered_us, rows.is_in_order, LATE_DELIVERED, known.distinct),
-            (ACKNOWLEDGED_VIEW, rows.settled_us, rows.is_settled, LATE_ACKNOWLEDGED, known.settled),
+            (DELIVERED_VIEW, rows.delivered_us, rows.is_in_order, LATE_DELIVERED, completeness.distinct),
+            (ACKNOWLEDGED_VIEW, rows.settled_us, rows.is_settled, LATE_ACKNOWLEDGED, completeness.settled),
         )
-        for view, at_us, takes_part, late, seen in views:
-            on_time = takes_part[ordered] & (self._late[ordered] & late == 0)
+        for view, at_us, has_view, late, seen in views:
+            on_time = has_view[ordered] & (self._late[ordered] & late == 0)
             at = at_us[ordered]
             is_due = within(at, window.after_us - window.skew_us, window.until_us)
             here = by_chain[(on_time & is_due)[by_chain]]
@@ -141,15 +141,15 @@ class BucketChecks:
                 at_us=at[here],
                 incarnation=rows.incarnation[chosen],
                 delivery=rows.delivery[chosen],
-                is_judged=at[here] > window.after_us,
+                is_checked=at[here] > window.after_us,
                 is_seen=holds(seen, streams.order_places[chosen]),
                 is_remembered=is_remembered[here],
             )
-            judged = check_order(deliveries, highest[view], window.skew_us)
-            for kind, which, before, uncertain in judged.by_kind():
+            result = check_order(deliveries, highest[view], window.skew_us)
+            for kind, indices, before, uncertain in result.by_kind():
                 expected = numbers.number(before) + 1
                 self._findings.offences(
-                    kind, view, chosen[which], at[here][which], expected=expected, uncertain=uncertain
+                    kind, view, chosen[indices], at[here][indices], expected=expected, uncertain=uncertain
                 )
             past = at[here] <= window.until_us - window.skew_us
             highest[view] = highest_after(chain[here][past], number[past], highest[view])
@@ -166,18 +166,20 @@ class BucketChecks:
             histories, forgotten_us, pa.table([chains[name] for name in CHAINS.names], schema=CHAINS)
         )
 
-    def misplaced(self, known: Completeness, passed: Flags) -> None:
+    def report_misplaced(self, completeness: Completeness, passed: Flags) -> None:
         rows, streams = self._rows, self._streams
         in_session = passed & (rows.role == IN_SESSION)
         here = np.flatnonzero(in_session & rows.is_in_order)
         message, place = streams.places[here], streams.order_places[here]
         times = Times(rows.delivered_us[here], rows.incarnation[here], rows.delivery[here])
-        found = misplaced(message, place, times, holds(known.distinct, message), holds(known.distinct, place))
+        is_misplaced = misplaced(
+            message, place, times, holds(completeness.distinct, message), holds(completeness.distinct, place)
+        )
         nowhere = np.flatnonzero(in_session & ~rows.is_in_order)
-        chosen = np.concatenate([here[found], nowhere])
+        chosen = np.concatenate([here[is_misplaced], nowhere])
         self._findings.offences("misplaced", DELIVERED_VIEW, chosen, rows.delivered_us[chosen])
 
-    def overlaps(self) -> None:
+    def report_overlaps(self) -> None:
         rows, window = self._rows, self._window
         here = np.flatnonzero(
             rows.has_span
@@ -198,17 +200,17 @@ class BucketChecks:
             finished_us=rows.finished_us[here],
             incarnation=rows.incarnation[here],
             delivery=rows.delivery[here],
-            is_judged=(rows.started_us[here] > window.after_us) & ~late,
+            is_checked=(rows.started_us[here] > window.after_us) & ~late,
         )
-        found = check_overlaps(spans, window.skew_us)
-        later = here[found.later]
+        result = check_overlaps(spans, window.skew_us)
+        later = here[result.later]
         self._findings.offences(
             "overlap",
             None,
             later,
             rows.started_us[later],
-            uncertain=found.uncertain,
-            other=here[found.other],
+            uncertain=result.uncertain,
+            other=here[result.other],
         )
 
 

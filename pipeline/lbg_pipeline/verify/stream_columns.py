@@ -1,7 +1,7 @@
 """Columns of a bucket's deliveries, and rows packed for the shuffle.
 
-A bucket is a share of all hashes. What has order or completeness is in one bucket, so buckets are judged each for
-itself.
+A bucket is a share of all hashes. All records that share an order or a completeness are in one bucket, so buckets are
+checked separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbg_pipeline.columns import NEVER, Flags, Ints, ranked, to_bytes
 from lbg_pipeline.verify.settings import Window
 
 BUCKETS = 16
-"""Also how many tasks can judge at once. More would cost: a bucket takes some 10 ms an epoch whatever it holds."""
+"""Also the most tasks that check at once. More would cost: a bucket needs some 10 ms an epoch however small it is."""
 
 _TEXT, _LONG = pa.string(), pa.int64()
 
@@ -67,7 +67,7 @@ PIECES = pa.schema(
     ]
 )
 """`kind`: new (of this epoch's files), held, state, found. `name`: of the table that is packed in `blob`. `slice_us`:
-what is held is due from here on. `latest_us`: the latest time in a record so far. `until_us`: the watermark."""
+held records are due from here on. `latest_us`: the latest time in a record so far. `until_us`: the watermark."""
 
 _TIMES = (
     "published_at_us",
@@ -83,15 +83,15 @@ def unpacked(blob: bytes) -> Any:
     return pa.ipc.open_stream(blob).read_all()
 
 
-def piece(bucket: int, kind: str, name: str, table: Any, **told: int) -> dict[str, Any]:
+def piece(bucket: int, kind: str, name: str, table: Any, **times: int) -> dict[str, Any]:
     """A row of PIECES."""
     return {
         "bucket": bucket,
         "kind": kind,
         "name": name,
-        "slice_us": told.get("slice_us", 0),
-        "latest_us": told.get("latest_us", 0),
-        "until_us": told.get("until_us", NEVER),
+        "slice_us": times.get("slice_us", 0),
+        "latest_us": times.get("latest_us", 0),
+        "until_us": times.get("until_us", NEVER),
         "rows": len(table),
         "blob": to_bytes(table.combine_chunks(), compression="lz4"),
     }
@@ -107,12 +107,12 @@ def published_pieces(batch: Any) -> Iterator[dict[str, Any]]:
 
 def delivered_pieces(batch: Any) -> Iterator[dict[str, Any]]:
     """Of a batch with the schema of `lbg_pipeline.schemas.DELIVERED`."""
-    given = [batch.column(name).cast(kind) for name, kind in _named(DELIVERED)[:-2]]
+    columns = [batch.column(name).cast(kind) for name, kind in _named(DELIVERED)[:-2]]
     in_session = pc.equal(batch.column("mode"), SESSIONS).to_numpy(zero_copy_only=False)
     late = pa.array(np.zeros(len(batch), np.int8))
     latest_us = _latest_us(batch)
     narrow = pa.table(
-        [*given, pa.array(np.where(in_session, COUNTED, BOTH).astype(np.int8)), late], schema=DELIVERED
+        [*columns, pa.array(np.where(in_session, COUNTED, BOTH).astype(np.int8)), late], schema=DELIVERED
     )
     for bucket, part in _shared_out(narrow, _bucket_of(narrow, narrow["hash"].to_numpy())):
         yield piece(bucket, "new", "delivered", part, latest_us=latest_us)
@@ -239,7 +239,7 @@ class Columns:
 
     @cached_property
     def is_placed(self) -> Flags:
-        """Its member says who has its shard."""
+        """True if its member is the holder of its shard."""
         return self.equals("mode", EXCLUSIVE) | (self.equals("mode", PARTITIONED) & self.has_key)
 
     @cached_property

@@ -26,7 +26,7 @@ def _table(table: StructType) -> Table:
     return Table(arrow_schema(table), table)
 
 
-FOUND = {
+FINDING_TABLES = {
     "offences": _table(OFFENCES),
     "lost": _table(LOST),
     "found": _table(LOST),
@@ -54,10 +54,10 @@ class FindingsBuilder:
         self.totals.add_rows(name, table["group"])
         self.tables.append((name, table))
 
-    def offences(self, kind: str, view: str | None, chosen: Ints, at_us: Ints, **told: Any) -> None:
+    def offences(self, kind: str, view: str | None, chosen: Ints, at_us: Ints, **details: Any) -> None:
         if not len(chosen):
             return
-        table = violations(self.rows.table, kind, view, chosen, at_us, **told)
+        table = violations(self.rows.table, kind, view, chosen, at_us, **details)
         self.tables.append(("offences", table))
         name = _COUNTED_AS.get(kind) or f"{kind}_{view}"
         uncertain = table["uncertain"].to_numpy()
@@ -66,10 +66,10 @@ class FindingsBuilder:
 
     def ranges(self, name: str, places: Intervals) -> None:
         stream, first, last = self.streams.line.ranges(places)
-        told = self.streams.table.take(pa.array(stream))
+        table = self.streams.table.take(pa.array(stream))
         for column, numbers in (("first", first), ("last", last), ("count", last - first + 1)):
-            told = told.append_column(column, pa.array(numbers))
-        told = told.cast(FOUND[name].arrow)
-        for row in told.select(["group", "count"]).to_pylist():
+            table = table.append_column(column, pa.array(numbers))
+        table = table.cast(FINDING_TABLES[name].arrow)
+        for row in table.select(["group", "count"]).to_pylist():
             self.totals.add(row["group"], name, row["count"])
-        self.tables.append((name, told))
+        self.tables.append((name, table))

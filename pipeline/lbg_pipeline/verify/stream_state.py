@@ -87,7 +87,7 @@ class Memory:
 
 
 class Totals:
-    """Counts by group and by what is counted."""
+    """Counts by group and name."""
 
     def __init__(self, table: Any = None) -> None:
         self._counts: dict[tuple[str, str], int] = {}
@@ -95,25 +95,25 @@ class Totals:
             for row in table.to_pylist():
                 self.add(row["group"], row["what"], row["count"])
 
-    def add(self, group: str, what: str, count: int) -> None:
-        before = self._counts.get((group, what), 0)
-        self._counts[group, what] = max(before, count) if what == LONGEST_PAUSE else before + count
+    def add(self, group: str, name: str, count: int) -> None:
+        before = self._counts.get((group, name), 0)
+        self._counts[group, name] = max(before, count) if name == LONGEST_PAUSE else before + count
 
-    def add_rows(self, what: str, groups: Any, counted: Any = None) -> None:
+    def add_rows(self, name: str, groups: Any, counted: Any = None) -> None:
         """One for each row, or for each that is `counted`."""
         chosen = groups if counted is None else groups.filter(pa.array(np.asarray(counted, np.bool_)))
         for each in chosen.value_counts().to_pylist():
-            self.add(each["values"], what, each["counts"])
+            self.add(each["values"], name, each["counts"])
 
     def by_group(self) -> dict[str, dict[str, int]]:
-        told: dict[str, dict[str, int]] = {}
-        for (group, what), count in sorted(self._counts.items()):
-            told.setdefault(group, {})[what] = count
-        return told
+        by_group: dict[str, dict[str, int]] = {}
+        for (group, name), count in sorted(self._counts.items()):
+            by_group.setdefault(group, {})[name] = count
+        return by_group
 
     def table(self) -> Any:
         rows = [
-            {"group": group, "what": what, "count": count} for (group, what), count in self._counts.items()
+            {"group": group, "what": name, "count": count} for (group, name), count in self._counts.items()
         ]
         return pa.Table.from_pylist(rows, schema=TOTALS)
 
@@ -125,8 +125,8 @@ class Histories:
     def __init__(self, old: Any, streams: Any) -> None:
         hash_ = streams["hash"].to_numpy()
         names = _dictionary(streams["publisher"])
-        told = names.dictionary.to_pylist()
-        histories, began_us = histories_of(told)
+        publishers = names.dictionary.to_pylist()
+        histories, began_us = histories_of(publishers)
         code = names.indices.to_numpy()
         is_session = hash_ == SESSION_HASH
         of_publisher = pa.array(histories, pa.string()).take(pa.array(code))
@@ -167,10 +167,10 @@ class Histories:
         until_us[history[first]] = np.minimum(self.began_us[stream[first]] - 1, latest_us)
         return until_us
 
-    def without(self, gone: Flags, forgotten_us: Ints, chains: Any) -> tuple[Any, Any]:
-        """The histories that `chains` have, and `chains` with their new indices, once `gone` streams are forgotten."""
+    def without(self, is_forgotten: Flags, forgotten_us: Ints, chains: Any) -> tuple[Any, Any]:
+        """The histories that `chains` have, and `chains` with their new indices, without forgotten streams."""
         until_us = forgotten_us.copy()
-        np.maximum.at(until_us, self.of_stream[gone], self.began_us[gone])
+        np.maximum.at(until_us, self.of_stream[is_forgotten], self.began_us[is_forgotten])
         used = np.zeros(len(self.table), np.bool_)
         used[chains["history"].to_numpy()] = True
         renumbered = np.cumsum(used) - 1
@@ -180,13 +180,16 @@ class Histories:
         )
         return table.filter(pa.array(used)), chains
 
-    def forgotten_with(self, forgotten: Any, groups: Any, gone: Flags) -> Any:
-        """`forgotten` with the `gone` streams, whose `groups` are those of all streams."""
+    def forgotten_with(self, forgotten: Any, groups: Any, is_forgotten: Flags) -> Any:
+        """`forgotten` with the streams that are forgotten now. `groups`: those of all streams."""
         both = pa.concat_tables(
             [
                 forgotten,
                 pa.table(
-                    [groups.filter(pa.array(gone)), pa.array(self.began_us[gone], pa.int64())],
+                    [
+                        groups.filter(pa.array(is_forgotten)),
+                        pa.array(self.began_us[is_forgotten], pa.int64()),
+                    ],
                     schema=FORGOTTEN,
                 ),
             ]
@@ -245,28 +248,28 @@ class Streams:
         self.places = self.line.place(self.of_message, rows.seq)
         self.order_places = self.line.place(self.of_order, self.number)
 
-    def known(self, memory: Memory) -> Completeness:
-        which = memory.sets["set"].to_numpy()
+    def completeness(self, memory: Memory) -> Completeness:
+        set_index = memory.sets["set"].to_numpy()
         stream = memory.sets["stream"].to_numpy()
         line = self.line.intervals(stream, memory.sets["first"].to_numpy(), memory.sets["last"].to_numpy())
         since_us = memory.sets["since_us"].to_numpy()
-        told: dict[str, Any] = {}
+        sets: dict[str, Any] = {}
         for index, name in enumerate(SET_NAMES):
-            order = np.flatnonzero(which == index)
+            order = np.flatnonzero(set_index == index)
             order = order[np.argsort(line.firsts[order])]
-            told[name] = Intervals(line.firsts[order], line.lasts[order])
+            sets[name] = Intervals(line.firsts[order], line.lasts[order])
             if name == "open":
-                told["open_since_us"] = since_us[order]
-        return Completeness(**told)
+                sets["open_since_us"] = since_us[order]
+        return Completeness(**sets)
 
-    def sets(self, known: Completeness, renumbered: Ints) -> Any:
+    def sets(self, completeness: Completeness, renumbered: Ints) -> Any:
         """As a table; `renumbered` is the new index of each stream, -1 for those that are forgotten."""
         tables = []
         for index, name in enumerate(SET_NAMES):
-            of: Intervals = getattr(known, name)
+            of: Intervals = getattr(completeness, name)
             stream, first, last = self.line.ranges(of)
-            since_us = known.open_since_us if name == "open" else np.zeros(len(stream), np.int64)
-            kept = renumbered[stream] >= 0
+            since_us = completeness.open_since_us if name == "open" else np.zeros(len(stream), np.int64)
+            is_remaining = renumbered[stream] >= 0
             columns: list[Any] = [
                 np.full(len(stream), index, np.int8),
                 renumbered[stream],
@@ -274,7 +277,7 @@ class Streams:
                 last,
                 since_us,
             ]
-            tables.append(pa.table([pa.array(each[kept]) for each in columns], schema=SETS))
+            tables.append(pa.table([pa.array(each[is_remaining]) for each in columns], schema=SETS))
         return pa.concat_tables(tables)
 
 

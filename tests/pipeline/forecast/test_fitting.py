@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lbg_pipeline.forecast.model import CANDIDATES, Candidate, Season, expected, last_known
+from lbg_pipeline.forecast.model import CANDIDATES, Candidate, Season, expected, latest_values
 
 WEEK = np.array([0.0, 0.0, 40.0, 100.0, 60.0, 10.0, 0.0])
-NAMES = [one.told(Season.WEEK) for one in CANDIDATES]
+NAMES = [one.description(Season.WEEK) for one in CANDIDATES]
 LONG, LONG_WITH_TREND = CANDIDATES.index(Candidate(4, 0.0)), CANDIDATES.index(Candidate(4, 0.8))
 
 
@@ -40,13 +40,13 @@ def test_a_single_spike_moves_only_its_own_hour_and_hardly_that(place: int, week
 def test_the_naive_forecast_takes_the_spike_whole() -> None:
     rows = np.tile(WEEK, (8, 1))
     rows[0, 3] = 100_000
-    assert last_known(rows)[3] == 100_000
+    assert latest_values(rows)[3] == 100_000
 
 
 def test_the_naive_forecast_of_an_hour_that_last_week_skipped_is_from_the_week_before() -> None:
     rows = np.array([[np.nan, 2.0], [5.0, 3.0]])
-    assert last_known(rows).tolist() == [5, 2]
-    assert last_known(np.array([[np.nan, 2.0]])).tolist() == [0, 2]
+    assert latest_values(rows).tolist() == [5, 2]
+    assert latest_values(np.array([[np.nan, 2.0]])).tolist() == [0, 2]
 
 
 def test_an_hour_that_was_never_seen_is_not_made_up() -> None:

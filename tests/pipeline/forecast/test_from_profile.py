@@ -84,7 +84,7 @@ def test_a_forecast_is_made_from_the_tables_alone(spark: SparkSession, kept: Pat
         Scheduling(300, False),
         None,
     )
-    (told,) = answer(spark, request, str(tmp_path / "out")).told["groups"]
+    (told,) = answer(spark, request, str(tmp_path / "out")).document["groups"]
     assert told["history"]["messages"] == sum(1 + hour % 5 for hour in range(1, HOURS - 1))
     assert (tmp_path / "out" / "patch.yaml").exists()
 

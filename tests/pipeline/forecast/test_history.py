@@ -15,10 +15,10 @@ from support.pipeline.demand_series import HOUR_US
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global SparkSession, arrived_of_table, read_kept, read_table
+    global SparkSession, arrived_of_table, read_tables, read_table
     from pyspark.sql import SparkSession
 
-    from lbg_pipeline.forecast.history import arrived_of_table, read_kept, read_table
+    from lbg_pipeline.forecast.history import arrived_of_table, read_table, read_tables
 
 
 FIVE = 5 * HOUR_US
@@ -110,4 +110,4 @@ def test_a_table_that_is_not_there_or_none_is_refused_in_one_line(
 def test_a_table_that_no_profile_kept_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "t"))
     with pytest.raises(HistoryRefused, match=r"t has no column group \(it has id\): name tables"):
-        read_kept(spark, [str(tmp_path / "t")], ("group", "minute"), "tables `demand` with --demand")
+        read_tables(spark, [str(tmp_path / "t")], ("group", "minute"), "tables `demand` with --demand")

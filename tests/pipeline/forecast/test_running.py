@@ -61,7 +61,7 @@ def test_a_table_becomes_a_schedule_with_everything_beside_it(
 ) -> None:
     out = tmp_path / "out"
     found = answer(spark, asked(history), str(out))
-    told = found.told["groups"][0]
+    told = found.document["groups"][0]
     assert told["history"]["messages"] == sum(
         office(MONDAY + timedelta(hours=hour)) for hour in range(3 * 168)
     )
@@ -73,7 +73,7 @@ def test_a_table_becomes_a_schedule_with_everything_beside_it(
         monday,
         {"minReplicas": 3, "from": "2026-03-23T07:55:00Z", "until": "2026-03-23T10:00:00Z"},
     ], "from 7:00 in Berlin with a lead of five minutes"
-    assert json.loads((out / "forecast.json").read_text()) == found.told
+    assert json.loads((out / "forecast.json").read_text()) == found.document
     assert "Floor of replicas" in (out / "report.html").read_text()
     by_replicas = spark.read.parquet(str(out / "forecast")).groupBy("replicas").count().collect()
     assert {row["replicas"]: row["count"] for row in by_replicas} == {1: 108, 2: 45, 3: 15}
@@ -130,7 +130,7 @@ def test_journals_tell_demand_and_what_a_member_can_do_and_the_schedule_is_appli
         applying=Applying(None),
     )
     reply = answer(spark, request, str(out))
-    found = reply.told
+    found = reply.document
     assert found["broken_lines"] == spark.read.parquet(str(out / "broken")).count() == 1
     assert reply.lines[0].startswith("1 lines are not records")
     told = {one["group"]: one for one in found["groups"]}

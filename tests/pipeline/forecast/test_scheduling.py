@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_pipeline.forecast.schedule import Need, Sizing, fewer, floors, said, schedule
+from lbg_pipeline.forecast.schedule import Need, Sizing, entries_of, fewer, floors, schedule
 
 HOUR_S = 3600
 
@@ -95,7 +95,7 @@ def test_a_year_of_minutes_is_shortened_in_time() -> None:
     segments = floors(
         [Need(minute * 60, minute * 60 + 60, 2 + minute * 7919 % 13) for minute in range(20_000)], lead_s=300
     )
-    assert len(said(fewer(segments, 512))) <= 512
+    assert len(entries_of(fewer(segments, 512))) <= 512
 
 
 @pytest.mark.parametrize(

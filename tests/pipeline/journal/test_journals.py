@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lbg_broker.group import encode
-from lbg_pipeline.errors import JournalNotFound, NewerSchema, told_by
+from lbg_pipeline.errors import JournalNotFound, NewerSchema, error_of
 from support.journal.rows import delivered, published, write_journal, write_lines
 
 
@@ -69,7 +69,7 @@ def test_a_newer_version_ends_the_job_with_its_file(spark: SparkSession, tmp_pat
     file = write_lines(tmp_path / "new.jsonl", [encode(published(0)).replace('"v":1', '"v":9')])
     with pytest.raises(PythonException) as raised:
         read_journals(spark, [str(file)]).published.collect()
-    told = told_by(raised.value)
+    told = error_of(raised.value)
     assert isinstance(told, NewerSchema)
     assert str(told).startswith(f"{file} was written by a newer LBG: its records have version 9")
 

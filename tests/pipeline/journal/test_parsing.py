@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_broker.group import JournalError, PublishedRecord, decode, encode
-from lbg_pipeline.errors import NewerSchema, told_by
+from lbg_pipeline.errors import NewerSchema, error_of
 from support.journal.rows import delivered, published
 
 
@@ -155,7 +155,7 @@ def test_a_newer_version_is_refused_with_its_file() -> None:
         NewerSchema, match="file:100 was written by a newer LBG: its records have version 2"
     ) as raised:
         parsed(*lines, changed(published(0), v=2, kind="returned"))
-    told = told_by(RuntimeError(f"Traceback\n  …\nlbg_pipeline.errors.NewerSchema: {raised.value}\n"))
+    told = error_of(RuntimeError(f"Traceback\n  …\nlbg_pipeline.errors.NewerSchema: {raised.value}\n"))
     assert str(told) == str(raised.value)
 
 

@@ -98,7 +98,7 @@ def test_a_journal_and_a_manifest_become_a_plan(spark: SparkSession, journal: Pa
         "report.html",
     ]
     told = json.loads((out / "plan.json").read_text())
-    assert told == report.told
+    assert told == report.document
     assert (told["group"], told["messages"], told["broken_lines"]) == ("shop-orders", 41 * SECONDS, 1)
     # 40 * 0.05 and the hot key, which can have no more than 1.
     assert told["load_mean"] == pytest.approx(3.0, rel=0.02)
@@ -136,11 +136,11 @@ def test_without_a_manifest_the_journal_tells_what_the_group_is(
     spark: SparkSession, journal: Path, tmp_path: Path
 ) -> None:
     report = planned(spark, journal, tmp_path / "out", None, hash_counts=(HASHES,), growth=2.0)
-    assert report.told["hash_function"] == "crc32"
-    assert report.told["load_mean"] == pytest.approx(5.0, rel=0.02)
-    assert report.told["recommended"]["hash_count"] == HASHES
+    assert report.document["hash_function"] == "crc32"
+    assert report.document["load_mean"] == pytest.approx(5.0, rel=0.02)
+    assert report.document["recommended"]["hash_count"] == HASHES
     # 5 calls at once are little for the 16 of a member.
-    assert report.told["patch"] == {
+    assert report.document["patch"] == {
         "spec": {"scaling": {"minReplicas": 1, "maxReplicas": 1, "targetLag": 1312}}
     }
 
@@ -155,6 +155,6 @@ def test_a_manifest_of_another_group_is_refused(spark: SparkSession, journal: Pa
 def test_message_groups_get_replicas_alone(spark: SparkSession, tmp_path: Path) -> None:
     journal = write_journal(tmp_path / "journal", a_minute(mode="MessageGroups", queue=0))
     report = planned(spark, journal, tmp_path / "out", None, concurrency=1)
-    assert (report.told["mode"], report.told["recommended"]["members"]) == ("MessageGroups", 5)
-    assert set(report.told["patch"]["spec"]) == {"scaling"}
+    assert (report.document["mode"], report.document["recommended"]["members"]) == ("MessageGroups", 5)
+    assert set(report.document["patch"]["spec"]) == {"scaling"}
     assert "has no number of queues" in report.lines[-2]

@@ -44,7 +44,7 @@ def test_a_journal_becomes_tables_and_pages_and_its_broken_line_is_told(
     }
     assert spark.read.parquet(f"{out}/rates").groupBy("group").sum("messages").collect() == [("g", 4)]
     told = json.loads((out / "report.json").read_text())
-    assert told == json.loads(json.dumps(outcome.told))
+    assert told == json.loads(json.dumps(outcome.document))
     assert told["groups"]["g"]["delivered"]["ack"] == 4
     assert told["groups"]["g"]["handoffs"]["queue"]["count"] == 1
     assert (told["broken"], list(told["groups"])) == (1, ["g"])

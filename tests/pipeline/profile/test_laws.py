@@ -20,8 +20,8 @@ from support.journal.rows import START_US, delivered
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global BINS_PER_DECADE, Histogram, PERMILLES, SparkSession, added_up, counted, densities, kept
-    global kept_records, lorenz, percentiles, skew, utilisation
+    global BINS_PER_DECADE, Histogram, PERMILLES, SparkSession, added_up, counted, densities, percentiles
+    global kept_records, lorenz, rounded, skew, utilisation
     from pyspark.sql import SparkSession
 
     from lbg_pipeline.profile.histograms import (
@@ -31,8 +31,8 @@ def _large_imports() -> None:
         added_up,
         counted,
         densities,
-        kept,
         percentiles,
+        rounded,
     )
     from lbg_pipeline.profile.skew import lorenz, skew
     from lbg_pipeline.profile.utilisation import utilisation
@@ -79,7 +79,9 @@ def test_densities_count_every_value_between_its_powers_of_ten(exact: list[int])
     [bins] = densities(counted(np.zeros(len(exact), np.int64), np.array(exact, np.int64)))
     assert sum(messages for _, messages in bins) == len(exact)
     least = 10 ** (bins[0][0] / BINS_PER_DECADE)
-    assert least <= max(1, kept(np.array([min(exact)]))[0]) < least * 10 ** (1 / BINS_PER_DECADE) * (1 + 1e-9)
+    assert (
+        least <= max(1, rounded(np.array([min(exact)]))[0]) < least * 10 ** (1 / BINS_PER_DECADE) * (1 + 1e-9)
+    )
 
 
 def gini(loads: Sequence[int]) -> float:

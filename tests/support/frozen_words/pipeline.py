@@ -19,7 +19,7 @@ def parquet_tables(place: Path) -> Words:
     """Columns and types of what every job of the pipeline writes, and the words in columns of words."""
     import pyarrow.parquet
 
-    from lbg_pipeline.verify.stream_findings import FOUND
+    from lbg_pipeline.verify.stream_findings import FINDING_TABLES
 
     run_jobs(place)
     found: Words = {}
@@ -31,7 +31,7 @@ def parquet_tables(place: Path) -> Words:
         words.update(f"{column.name} {column.type}" for column in rows.schema)
         for name in {"kind", "view", "verdict", "unit", "scope", "metric"} & set(rows.schema.names):
             words.update(f"{name}={value}" for value in rows[name].to_pylist() if value is not None)
-    for name, table in FOUND.items():  # not each of them has rows here
+    for name, table in FINDING_TABLES.items():  # not each of them has rows here
         columns = {f"{column.name} {column.type}" for column in table.arrow}
         found.setdefault(f"validate --stream {name}", set()).update(columns)
     for file in sorted(place.glob("*-out/*.*")):

@@ -14,7 +14,7 @@ from lbg_pipeline.columns import NEVER
 from lbg_pipeline.journal.parse import parse
 from lbg_pipeline.verify.settings import Window
 from lbg_pipeline.verify.stream import FOREVER
-from lbg_pipeline.verify.stream_bucket import judging, pieces_of
+from lbg_pipeline.verify.stream_bucket import bucket_checker, pieces_of
 from lbg_pipeline.verify.stream_columns import PIECES, unpacked
 from support.pipeline.findings import GroupJudgement
 
@@ -78,7 +78,7 @@ class Streamed:
             by_bucket[one["bucket"]].append(one)
         self.left = []
         for pieces in by_bucket.values():
-            made = judging(window, 1_000_000)(pa.Table.from_pylist(pieces, schema=PIECES)).to_pylist()
+            made = bucket_checker(window, 1_000_000)(pa.Table.from_pylist(pieces, schema=PIECES)).to_pylist()
             self.left += [one for one in made if one["kind"] != "found"]
             for one in made:
                 if one["kind"] == "found":

@@ -1,7 +1,7 @@
 """Checks of journals, one implementation each, for a batch and a stream: functions of arrays, no I/O here.
 
-A batch is one epoch: nothing came before it, and its window has no end. A stream gives what it remembers as well, and
-which deliveries are only there to be compared with.
+A batch is one epoch: nothing precedes it, and its window has no end. A stream also passes its memory, and a flag for
+deliveries that are there for comparison only.
 
 order           a sub-stream's numbers rise, as delivered and as acknowledged
 overlap         one application at a time has a key's messages

@@ -1,6 +1,6 @@
-"""Check of completeness: what is published is delivered, and acknowledged once.
+"""Check of completeness: every published message is delivered, and acknowledged once.
 
-A stream is what has numbers of its own: a publisher and hash of a group. All streams lie one behind the other on one
+A stream has numbers of its own: those of a publisher and hash of a group. All streams lie one behind the other on one
 line of integers (`lbg_pipeline.columns.Line`), so that one operation on intervals serves all of them.
 """
 
@@ -20,7 +20,7 @@ class Completeness:
 
     published: Intervals = NONE
     distinct: Intervals = NONE
-    """Delivered, in whatever way it ended."""
+    """Delivered, with any verdict."""
     final: Intervals = NONE
     settled: Intervals = NONE
     """Acknowledged, at a time that the watermark has passed."""
@@ -37,62 +37,70 @@ class Completeness:
         return minus(self.distinct, self.published)
 
 
-def with_published(known: Completeness, places: Ints, confirmed_us: Ints, *, grain_us: int) -> Completeness:
+def with_published(
+    completeness: Completeness, places: Ints, confirmed_us: Ints, *, grain_us: int
+) -> Completeness:
     """Adds published messages. Those confirmed within one grain of time get one time, that of the last of them."""
     order = np.lexsort((confirmed_us, places))
     places, confirmed_us = places[order], confirmed_us[order]
     # Sent again after a kill, a message has two records; the first of them counts.
     is_first = np.r_[True, places[1:] != places[:-1]] if len(places) else np.zeros(0, np.bool_)
-    is_open = is_first & ~holds(known.published, places) & ~holds(known.final, places)
+    is_open = is_first & ~holds(completeness.published, places) & ~holds(completeness.final, places)
     points, since_us = places[is_open], confirmed_us[is_open]
     cuts = np.flatnonzero((np.diff(points) > 1) | (np.diff(since_us // grain_us) != 0))
     begins, ends = (np.r_[0, cuts + 1], np.r_[cuts, len(points) - 1]) if len(points) else (cuts, cuts)
     added_us = np.maximum.reduceat(since_us, begins) if len(begins) else since_us
-    return _opened(known, of_points(places), Intervals(points[begins], points[ends]), added_us)
+    return _opened(completeness, of_points(places), Intervals(points[begins], points[ends]), added_us)
 
 
-def with_published_ranges(known: Completeness, ranges: Intervals) -> Completeness:
-    """Of which it does not matter when they were confirmed; they may overlap."""
+def with_published_ranges(completeness: Completeness, ranges: Intervals) -> Completeness:
+    """Adds published messages without their times of confirm; ranges may overlap."""
     published = union(ranges)
-    added = minus(minus(published, known.published), known.final)
-    return _opened(known, published, added, np.zeros(len(added.firsts), np.int64))
+    added = minus(minus(published, completeness.published), completeness.final)
+    return _opened(completeness, published, added, np.zeros(len(added.firsts), np.int64))
 
 
-def _opened(known: Completeness, published: Intervals, added: Intervals, added_us: Ints) -> Completeness:
-    firsts = np.concatenate([known.open.firsts, added.firsts])
+def _opened(
+    completeness: Completeness, published: Intervals, added: Intervals, added_us: Ints
+) -> Completeness:
+    firsts = np.concatenate([completeness.open.firsts, added.firsts])
     order = np.argsort(firsts)
     return replace(
-        known,
-        published=union(known.published, published),
-        open=Intervals(firsts[order], np.concatenate([known.open.lasts, added.lasts])[order]),
-        open_since_us=np.concatenate([known.open_since_us, added_us])[order],
+        completeness,
+        published=union(completeness.published, published),
+        open=Intervals(firsts[order], np.concatenate([completeness.open.lasts, added.lasts])[order]),
+        open_since_us=np.concatenate([completeness.open_since_us, added_us])[order],
     )
 
 
 def with_delivered(
-    known: Completeness, distinct: Intervals, final: Intervals
+    completeness: Completeness, distinct: Intervals, final: Intervals
 ) -> tuple[Completeness, Intervals]:
-    """Also what was reported as lost and has come after all. `final`: those of `distinct` that have ended."""
-    still_open = minus(known.open, final)
-    still_lost = minus(known.lost, final)
+    """Adds deliveries; returns recovered messages too, which were reported as lost. `final`: the ended ones of
+    `distinct`."""
+    still_open = minus(completeness.open, final)
+    still_lost = minus(completeness.lost, final)
     return replace(
-        known,
-        distinct=union(known.distinct, distinct),
-        final=union(known.final, final),
+        completeness,
+        distinct=union(completeness.distinct, distinct),
+        final=union(completeness.final, final),
         open=still_open,
-        open_since_us=known.open_since_us[piece_of(known.open, still_open)],
+        open_since_us=completeness.open_since_us[piece_of(completeness.open, still_open)],
         lost=still_lost,
-    ), minus(known.lost, still_lost)
+    ), minus(completeness.lost, still_lost)
 
 
-def with_lost(known: Completeness, upto_us: int) -> tuple[Completeness, Intervals]:
-    """Moves what was confirmed until `upto_us` and has not ended by now to the lost; returned too, to be reported
+def with_lost(completeness: Completeness, upto_us: int) -> tuple[Completeness, Intervals]:
+    """Moves messages confirmed until `upto_us` that have not ended to the lost; returned too, to be reported
     once."""
-    overdue = known.open_since_us <= upto_us
-    lost = union(Intervals(known.open.firsts[overdue], known.open.lasts[overdue]))
-    rest = Intervals(known.open.firsts[~overdue], known.open.lasts[~overdue])
+    overdue = completeness.open_since_us <= upto_us
+    lost = union(Intervals(completeness.open.firsts[overdue], completeness.open.lasts[overdue]))
+    rest = Intervals(completeness.open.firsts[~overdue], completeness.open.lasts[~overdue])
     return replace(
-        known, open=rest, open_since_us=known.open_since_us[~overdue], lost=union(known.lost, lost)
+        completeness,
+        open=rest,
+        open_since_us=completeness.open_since_us[~overdue],
+        lost=union(completeness.lost, lost),
     ), lost
 
 

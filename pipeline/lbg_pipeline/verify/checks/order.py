@@ -1,6 +1,6 @@
 """Check of order: the numbers of a sub-stream rise, as delivered and as acknowledged.
 
-A sub-stream is here what has one order: a key of one history, that is of a publisher with all its epochs, and hash; or
+A sub-stream has one order: it is a key of one history, that is of a publisher with all its epochs, and hash; or
 a session. It is a number from 0. All arrays have one item for each delivery; times are microseconds.
 """
 
@@ -22,8 +22,8 @@ NOTHING = -1
 class Deliveries:
     """Deliveries of one sub-stream follow one another; the check is cheap where they do so in order of time.
 
-    `is_judged`: what came before is there only to be compared with. `is_seen`: its number was seen before any of
-    these. `is_remembered`: it is known whether it was seen; a delivery of which it is not is never inverted.
+    `is_checked`: false for earlier ones, which are there for comparison only. `is_seen`: its number was seen before any
+    of these. `is_remembered`: false if the memory of its epoch was dropped; such a delivery is never inverted.
     """
 
     sub_stream: Ints
@@ -31,7 +31,7 @@ class Deliveries:
     at_us: Ints
     incarnation: Ints
     delivery: Ints
-    is_judged: Flags
+    is_checked: Flags
     is_seen: Flags
     is_remembered: Flags
 
@@ -39,7 +39,7 @@ class Deliveries:
     def at_once(
         cls, sub_stream: Ints, number: Ints, at_us: Ints, incarnation: Ints, delivery: Ints
     ) -> Deliveries:
-        """All that there is: nothing came before."""
+        """All deliveries of a batch: there are no earlier ones."""
         everywhere = np.ones(len(number), np.bool_)
         return cls(sub_stream, number, at_us, incarnation, delivery, everywhere, ~everywhere, everywhere)
 
@@ -49,8 +49,8 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True)
 class OrderResult:
-    """Indices of deliveries. `highest`: the highest number before each inverted and rewound one. `uncertain`: of each
-    inverted one, whether the clocks' skew would explain it."""
+    """Indices of deliveries. `highest`: the highest number before each inverted and rewound one. `uncertain`: true
+    for inverted ones that the clocks' skew explains."""
 
     rewound: Ints
     rewound_highest: Ints
@@ -64,15 +64,16 @@ class OrderResult:
 
 
 def check_order(rows: Deliveries, highest: Ints, skew_us: int) -> OrderResult:
-    """`highest`: by sub-stream, of all that came before these, and more than the skew before those that are judged."""
+    """`highest`: by sub-stream, of all earlier deliveries, which are more than the skew before those that are
+    checked."""
     suspects = _suspects(rows, highest)
-    found = _check_order(rows.take(suspects), highest, skew_us)
+    result = _check_order(rows.take(suspects), highest, skew_us)
     return OrderResult(
-        rewound=suspects[found.rewound],
-        rewound_highest=found.rewound_highest,
-        inverted=suspects[found.inverted],
-        inverted_highest=found.inverted_highest,
-        uncertain=found.uncertain,
+        rewound=suspects[result.rewound],
+        rewound_highest=result.rewound_highest,
+        inverted=suspects[result.inverted],
+        inverted_highest=result.inverted_highest,
+        uncertain=result.uncertain,
     )
 
 
@@ -113,9 +114,9 @@ def _check_order(rows: Deliveries, highest: Ints, skew_us: int) -> OrderResult:
     again = rows.is_seen[order]
     if (number <= before).any():
         again |= is_again(joined(sub_stream, number))
-    judged = rows.is_judged[order]
-    rewound = np.flatnonzero(again & judged)
-    inverted = np.flatnonzero(~again & judged & rows.is_remembered[order] & (number < before))
+    is_checked = rows.is_checked[order]
+    rewound = np.flatnonzero(again & is_checked)
+    inverted = np.flatnonzero(~again & is_checked & rows.is_remembered[order] & (number < before))
     uncertain = np.zeros(len(inverted), np.bool_)
     if len(inverted):
         uncertain = ~_certain(rows, order, inverted, highest, skew_us)
@@ -140,11 +141,11 @@ def _highest_before(sub_stream: Ints, number: Ints, highest: Ints) -> Ints:
 
 
 def _certain(rows: Deliveries, order: Ints, inverted: Ints, highest: Ints, skew_us: int) -> Flags:
-    """A higher number came before on the same incarnation, or more than the skew earlier on another."""
+    """True if a higher number came before on the same incarnation, or more than the skew earlier on another."""
     sub_stream, number, at_us = rows.sub_stream[order], rows.number[order], rows.at_us[order]
     line = Line(len(highest), (at_us, at_us - skew_us))
-    when = line.place(sub_stream, at_us)
-    earlier = np.searchsorted(when, line.place(sub_stream[inverted], at_us[inverted] - skew_us), "left") - 1
+    places = line.place(sub_stream, at_us)
+    earlier = np.searchsorted(places, line.place(sub_stream[inverted], at_us[inverted] - skew_us), "left") - 1
     running = np.maximum(highest_so_far(sub_stream, number), highest[sub_stream])
     is_same = (earlier >= 0) & (sub_stream[np.maximum(earlier, 0)] == sub_stream[inverted])
     long_ago = np.where(is_same, running[np.maximum(earlier, 0)], highest[sub_stream[inverted]])

@@ -11,8 +11,8 @@ from lbg_pipeline.columns import Flags, Ints, highest_so_far, in_order
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """One item for a span from `started_us` up to `finished_us`, that one not in it. `holder`: who had it, a member in
-    one incarnation. `is_judged`: what started before is there only to be compared with."""
+    """One item for a span from `started_us` up to `finished_us`, that one not in it. `holder`: the member in
+    one incarnation. `is_checked`: false for spans that started before, which are there for comparison only."""
 
     key: Ints
     holder: Ints
@@ -20,7 +20,7 @@ class Spans:
     finished_us: Ints
     incarnation: Ints
     delivery: Ints
-    is_judged: Flags
+    is_checked: Flags
 
     def take(self, chosen: Ints) -> Spans:
         return Spans(*(getattr(self, field.name)[chosen] for field in fields(self)))
@@ -39,10 +39,10 @@ class Overlaps:
 def check_overlaps(spans: Spans, skew_us: int) -> Overlaps:
     order = in_order(spans.key, spans.started_us, spans.incarnation, spans.delivery)
     order = order[_suspects(spans.key[order], spans.started_us[order], spans.finished_us[order])]
-    found: list[tuple[int, int, bool]] = []
+    overlaps: list[tuple[int, int, bool]] = []
     for begin, end in _stretches(spans.take(order)):
-        found += _in_stretch(spans, order[begin:end], skew_us)
-    later, other, uncertain = zip(*found, strict=True) if found else ((), (), ())
+        overlaps += _in_stretch(spans, order[begin:end], skew_us)
+    later, other, uncertain = zip(*overlaps, strict=True) if overlaps else ((), (), ())
     return Overlaps(np.array(later, np.int64), np.array(other, np.int64), np.array(uncertain, np.bool_))
 
 
@@ -71,24 +71,24 @@ def _stretches(spans: Spans) -> list[tuple[int, int]]:
 
 
 def _in_stretch(spans: Spans, rows: Ints, skew_us: int) -> list[tuple[int, int, bool]]:
-    found = []
+    overlaps = []
     still_open: list[int] = []
     for row in rows.tolist():
         started_us = spans.started_us[row]
         still_open = [each for each in still_open if spans.finished_us[each] > started_us]
         into = [each for each in still_open if spans.holder[each] != spans.holder[row]]
-        if into and spans.is_judged[row]:
+        if into and spans.is_checked[row]:
             other = max(
                 into,
                 key=lambda each: (spans.finished_us[each], spans.incarnation[each], spans.delivery[each]),
             )
-            found.append((row, other, all(_is_explained(spans, each, row, skew_us) for each in into)))
+            overlaps.append((row, other, all(_is_explained(spans, each, row, skew_us) for each in into)))
         still_open.append(row)
-    return found
+    return overlaps
 
 
 def _is_explained(spans: Spans, first: int, second: int, skew_us: int) -> bool:
-    """Two clocks that differ by so much may show what were two spans one after the other."""
+    """True if two clocks that differ by the skew would show two consecutive spans like that."""
     shift_us = min(
         spans.finished_us[first] - spans.started_us[second],
         spans.finished_us[second] - spans.started_us[first],

@@ -40,24 +40,26 @@ def moves(shard: Ints, member: Ints, times: Times) -> tuple[Ints, Ints]:
     return order[:-1][moved], order[1:][moved]
 
 
-def elsewhere(one: Ints, other: Ints, times: Times, is_known: Flags) -> Flags:
+def elsewhere(one: Ints, other: Ints, times: Times, is_seen: Flags) -> Flags:
     """Mask of the deliveries whose `other` is not that of the first delivery of their `one`: messages and places,
-    either way. `is_known`: `one` came before these, and with which `other` is not remembered."""
-    found = np.zeros(len(one), np.bool_)
+    either way. `is_seen`: `one` came before these; its `other` is not remembered."""
+    is_elsewhere = np.zeros(len(one), np.bool_)
     order = times.in_order(one)
     starts = np.flatnonzero(np.diff(one[order], prepend=-1))
     first = np.repeat(other[order][starts], np.diff(np.append(starts, len(order))))
-    found[order] = (other[order] != first) & ~is_known[order]
-    return found
+    is_elsewhere[order] = (other[order] != first) & ~is_seen[order]
+    return is_elsewhere
 
 
-def misplaced(message: Ints, place: Ints, times: Times, has_come: Flags, was_taken: Flags) -> Flags:
+def misplaced(
+    message: Ints, place: Ints, times: Times, is_message_seen: Flags, is_place_seen: Flags
+) -> Flags:
     """Mask of the deliveries of a message that has another place, or in a place that has another message.
 
-    `has_come` and `was_taken`: the message, and the place, of a delivery before these. Which with which is not
-    remembered: where one of the two was seen and the other was not, it is another one's.
+    `is_message_seen` and `is_place_seen`: the message, or the place, of a delivery before these. The pairs are not
+        remembered: a message and a place of which one was seen and the other was not are misplaced.
     """
-    found: Flags = has_come != was_taken
-    found |= elsewhere(message, place, times, has_come)
-    found |= elsewhere(place, message, times, was_taken)
-    return found
+    is_misplaced: Flags = is_message_seen != is_place_seen
+    is_misplaced |= elsewhere(message, place, times, is_message_seen)
+    is_misplaced |= elsewhere(place, message, times, is_place_seen)
+    return is_misplaced

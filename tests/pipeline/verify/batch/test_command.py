@@ -55,7 +55,7 @@ def test_a_sound_journal_with_a_line_that_is_no_record(command: Command, tmp_pat
         "g      sound            1          1     0         0         0        0         0      0",
     ]
     assert "1 LINES ARE NOT RECORDS" in said.stdout
-    assert "reading and judging" in said.stderr
+    assert "reading and checking" in said.stderr
     strict = command("--strict", "--json")
     assert strict.return_value == 1
     assert json.loads(strict.stdout)["ok"] is True

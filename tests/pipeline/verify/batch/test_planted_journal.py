@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_pipeline.errors import told_by
+from lbg_pipeline.errors import error_of
 from lbg_pipeline.verify.report import Report, report_lines
 from lbg_pipeline.verify.settings import ValidationSettings
 from support.journal.planted import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
@@ -124,7 +124,7 @@ def test_a_newer_version_is_refused_before_a_table_is_written(spark: SparkSessio
     file = plant_newer(tmp_path / "journal")
     with pytest.raises(PythonException) as raised:
         validated(spark, tmp_path / "journal", tmp_path / "out", ValidationSettings())
-    assert str(told_by(raised.value)).startswith(f"{file} was written by a newer LBG")
+    assert str(error_of(raised.value)).startswith(f"{file} was written by a newer LBG")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["_lbg-pipeline"]
 
 

@@ -21,7 +21,7 @@ def deliveries(*rows: tuple[int, ...], **fields: Any) -> Deliveries:
     """Rows of (sub-stream, number, time, incarnation), each with the next delivery of all."""
     sub_stream, number, at_us, incarnation = np.array(rows, np.int64).reshape(-1, 4).T
     everywhere = np.ones(len(rows), np.bool_)
-    given = {"is_judged": everywhere, "is_seen": ~everywhere, "is_remembered": everywhere, **fields}
+    given = {"is_checked": everywhere, "is_seen": ~everywhere, "is_remembered": everywhere, **fields}
     return Deliveries(sub_stream, number, at_us, incarnation, np.arange(len(rows)), **given)
 
 
@@ -55,7 +55,7 @@ def test_what_was_forgotten_is_not_inverted_and_what_was_judged_is_not_judged_ag
     rows = (0, 9, 1, 0), (0, 5, 2, 0), (0, 4, 3, 0)
     is_known = np.array([True, True, False])
     assert checked(deliveries(*rows, is_remembered=is_known), [-1]) == {"inverted": [(1, 9, False)]}
-    assert checked(deliveries(*rows, is_judged=~is_known), [-1]) == {"inverted": [(2, 9, False)]}
+    assert checked(deliveries(*rows, is_checked=~is_known), [-1]) == {"inverted": [(2, 9, False)]}
 
 
 @pytest.mark.parametrize(("skew_us", "is_uncertain"), [(9, False), (10, True)])
@@ -82,7 +82,7 @@ def test_two_epochs_find_what_one_finds(rows: list[tuple[int, ...]], until_us: i
         before = {rows[index][:2] for index in np.flatnonzero(every.at_us <= after - skew_us)}
         judged = Deliveries(
             *(getattr(every, name)[here] for name in Deliveries.__slots__[:5]),
-            is_judged=every.at_us[here] > after,
+            is_checked=every.at_us[here] > after,
             is_seen=np.array([rows[index][:2] in before for index in here], np.bool_),
             is_remembered=np.ones(len(here), np.bool_),
         )

@@ -22,8 +22,8 @@ Row = tuple[int, int, int, int]
 def found(rows: list[Row], *, skew_us: int = 0, judged_from_us: int = 0) -> list[tuple[int, int, bool]]:
     """`rows` are of (key, holder, start, end); each holder has one incarnation."""
     key, holder, started_us, finished_us = np.array(rows, np.int64).reshape(-1, 4).T
-    is_judged = started_us >= judged_from_us
-    spans = Spans(key, holder, started_us, finished_us, holder, np.arange(len(rows)), is_judged)
+    is_checked = started_us >= judged_from_us
+    spans = Spans(key, holder, started_us, finished_us, holder, np.arange(len(rows)), is_checked)
     result = check_overlaps(spans, skew_us)
     columns = result.later.tolist(), result.other.tolist(), result.uncertain.tolist()
     return sorted(zip(*columns, strict=True))
@@ -83,6 +83,6 @@ def test_a_message_is_misplaced_where_it_was_not_first() -> None:
 
 def test_a_message_that_came_before_is_misplaced_in_a_place_that_is_new() -> None:
     message, place = np.array([1, 1, 2, 3]), np.array([5, 6, 5, 7])
-    has_come, was_taken = message == 1, place == 5
-    found = misplaced(message, place, times(1, 2, 3, 4), has_come, was_taken)
+    is_message_seen, is_place_seen = message == 1, place == 5
+    found = misplaced(message, place, times(1, 2, 3, 4), is_message_seen, is_place_seen)
     assert found.tolist() == [False, True, True, False]

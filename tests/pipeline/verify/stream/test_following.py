@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lbg_pipeline.errors import CheckpointRefused, NewerSchema, told_by
+from lbg_pipeline.errors import CheckpointRefused, NewerSchema, error_of
 from lbg_pipeline.verify.settings import StreamSettings
 from support.journal.broken_lines import newer_line
 from support.journal.by_seconds import records_by_file, write_second
@@ -53,7 +53,7 @@ small = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
 spark = spark_session("killed", master="local[2]", settings=small)
 settings = StreamSettings(watermark_s=2.0, lost_after_s=0.5, epoch_bytes=30_000)
 follow(spark, [journal], checkpoint=checkpoint, out=out, settings=settings, trigger_s=None, stopped=Event(),
-       tell=lambda epoch, *told: print("epoch", epoch, flush=True))
+       on_epoch=lambda epoch, *told: print("epoch", epoch, flush=True))
 """
 
 
@@ -66,7 +66,7 @@ def _follow(spark: SparkSession, place: Path, told: list[int]) -> Front:
         settings=SETTINGS,
         trigger_s=None,
         stopped=Event(),
-        tell=lambda epoch, *_: told.append(epoch),
+        on_epoch=lambda epoch, *_: told.append(epoch),
     )
 
 
@@ -154,8 +154,8 @@ def test_a_checkpoint_in_an_unknown_layout_is_refused_and_left_as_it_was(
     write_second(tmp_path / "journal", files, 1)
     with pytest.raises(Exception, match="CheckpointRefused") as raised:
         _follow(spark, tmp_path, [])
-    assert str(told_by(raised.value)).startswith("the checkpoint was written by another version of LBG")
-    assert isinstance(told_by(raised.value), CheckpointRefused)
+    assert str(error_of(raised.value)).startswith("the checkpoint was written by another version of LBG")
+    assert isinstance(error_of(raised.value), CheckpointRefused)
     assert changed.read_bytes() == before
 
 
@@ -166,5 +166,5 @@ def test_a_newer_version_is_refused_before_its_epoch_is_written(spark: SparkSess
         file.write(newer_line() + b"\n")
     with pytest.raises(Exception, match="NewerSchema") as raised:
         _follow(spark, tmp_path, [])
-    assert isinstance(told_by(raised.value), NewerSchema)
+    assert isinstance(error_of(raised.value), NewerSchema)
     assert not list((tmp_path / "out").glob("*/epoch=*"))
