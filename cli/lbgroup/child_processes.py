@@ -35,14 +35,14 @@ class ChildProcess:
         return self.process.returncode is None
 
     def signal(self, number: signal.Signals) -> None:
-        """To the process and whatever it started."""
+        """Send a signal to the process and its children."""
         self.is_expected_to_end = True
         if self.is_running:  # else its number may be somebody else's by now
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
     def last_line(self) -> str:
-        """Of what it wrote to standard error."""
+        """Last line of its standard error."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "no message"
 

@@ -75,7 +75,7 @@ def error_line(error: BaseException) -> str:
 
 
 def run(command: click.Command, args: list[str] | None = None) -> int:
-    """Run `command` and turn whatever it raises into an exit status and a line on standard error."""
+    """Run `command` and turn its errors into an exit status and a line on standard error."""
     try:
         status = command.main(args, prog_name="lbg", standalone_mode=False)
         sys.stdout.flush()

@@ -246,7 +246,7 @@ async def _run(
 
 
 async def _first_connection(settings: MemberSettings, timeout_s: float) -> None:
-    """Report what is wrong with the first connection; a member retries later ones for ever. Raises ConnectError."""
+    """Report the error of the first connection; a member retries later ones for ever. Raises ConnectError."""
     from lbg_broker.client import ConnectionSettings, connect_any
 
     places = [ConnectionSettings.parse(one) if isinstance(one, str) else one for one in settings.addresses]

@@ -90,7 +90,7 @@ def list_(
         shown = f"{len(letters):,} shown of {listing.total:,} dead letters in group {group}"
         click.echo(shown, err=True)
     if listing.not_looked_at:
-        raise CliError(_not_looked_at(listing.not_looked_at, group))
+        raise CliError(_unread_letters(listing.not_looked_at, group))
 
 
 @dead.command(epilog="Example: lbg dead replay orders --key N14228")
@@ -154,26 +154,26 @@ def _with_queue(address: BrokerAddress, group: str, work: Callable[[DeadQueue], 
 
 
 @contextmanager
-def _reported(done: ReplayResult, group: str, what: str, *, as_json: bool) -> Iterator[None]:
-    """Report what was done however it ends; an ID that is not there is a failure."""
+def _reported(done: ReplayResult, group: str, verb: str, *, as_json: bool) -> Iterator[None]:
+    """Print the result, also of an interrupted run; an ID without a dead letter is a failure."""
     try:
         yield
     finally:
         if as_json:
-            click.echo(json.dumps({"group": group, **done.to_json(what)}, indent=2))
+            click.echo(json.dumps({"group": group, **done.to_json(verb)}, indent=2))
         elif done.total or sys.exception() is None:
             unknown = f", {done.unknown:,} of unknown fate" if done.unknown else ""
-            click.echo(f"{done.done:,} of {done.total:,} dead letters of group {group} {what}{unknown}")
+            click.echo(f"{done.done:,} of {done.total:,} dead letters of group {group} {verb}{unknown}")
     if done.not_looked_at:
-        raise CliError(_not_looked_at(done.not_looked_at, group))
+        raise CliError(_unread_letters(done.not_looked_at, group))
     if done.missing_ids:
         raise CliError(f"no dead letter of group {group} has id {', '.join(sorted(done.missing_ids))}")
 
 
-def _not_looked_at(count: int, group: str) -> str:
+def _unread_letters(count: int, group: str) -> str:
     return (
-        f"{count:,} dead letters of group {group} were not looked at, for somebody else holds them: "
-        "say it again when no other lbg dead works on the group"
+        f"{count:,} dead letters of group {group} were not read, as another client holds them: "
+        "repeat the command when no other lbg dead works on the group"
     )
 
 

@@ -25,17 +25,17 @@ class LiveGroup:
     def __init__(self, spec: GroupSpec, engine: Engine) -> None:
         self.spec = spec
         self._beats: dict[str, Mapping[str, Any]] = {}
-        self.sees(
+        self.on_snapshot(
             Snapshot(
                 engine, record=spec.to_record(), queues=dict.fromkeys(stream_queues(spec, engine), UNKNOWN)
             )
         )
 
-    def sees(self, snapshot: Snapshot) -> None:
+    def on_snapshot(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._describe()
 
-    def hears(self, beat: Mapping[str, Any]) -> bool:
+    def on_heartbeat(self, beat: Mapping[str, Any]) -> bool:
         """True for a heartbeat of this version; other messages are ignored."""
         if is_heartbeat := bool(members_of([beat])):
             self._beats[str(beat["name"])] = beat
@@ -43,7 +43,7 @@ class LiveGroup:
         return is_heartbeat
 
     def forget(self, name: str) -> None:
-        """A member that is gone."""
+        """A member has left or died."""
         if self._beats.pop(name, None) is not None:
             self._describe()
 
@@ -64,7 +64,7 @@ async def observed(
     on_message: Callable[[Mapping[str, Any]], None],
     on_snapshot: Callable[[Snapshot], None],
 ) -> AsyncIterator[None]:
-    """For the length of the block: what members send to all, and the group's queues several times a second."""
+    """For the length of the block: the members' broadcasts, and the group's queues several times a second."""
 
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -89,7 +89,7 @@ async def observed(
 
 @contextlib.asynccontextmanager
 async def running(work: Any) -> AsyncIterator[None]:
-    """`work` for the length of the block; what it raises is raised at the end of the block."""
+    """`work` for the length of the block; its errors are raised at the end of the block."""
     task = asyncio.ensure_future(work)
     try:
         yield

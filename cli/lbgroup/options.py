@@ -56,7 +56,7 @@ def management_of(address: BrokerAddress) -> ManagementApi:
 
 
 def tls_arguments(address: BrokerAddress) -> list[str]:
-    """The TLS options as given, for a command that this one starts."""
+    """The TLS options of this command, for a command that it starts."""
     files = {"--cafile": address.cafile, "--certfile": address.certfile, "--keyfile": address.keyfile}
     return [text for option, file in files.items() if file for text in (option, str(file))]
 
@@ -69,8 +69,8 @@ def broker_options(*, login: bool = False, management: bool = False) -> Callable
 
 
 def other_broker_options(command: C) -> C:
-    """The same for a command with a broker of its own: only what the command line says counts, and `address` is
-    None when it says nothing."""
+    """The same for a command with a broker of its own: only the command line counts, and `address` is
+    None without such options."""
     return _handed_over({**_OTHER_BROKER, **_TLS, **_OTHER_MANAGEMENT})(command)
 
 
@@ -80,13 +80,13 @@ def _handed_over(options: Mapping[str, Callable[[Any], Any]]) -> Callable[[C], C
         def with_address(*args: Any, **kwargs: Any) -> Any:
             from lbg_broker.client import AddressConflict, BrokerAddress, split_urls
 
-            given = {name: kwargs.pop(name) for name in options}
-            urls = split_urls(*given.pop("broker"))
-            management = split_urls(*given.pop("management")) if "management" in given else None
-            if not urls and (management or any(given.values())):
+            values = {name: kwargs.pop(name) for name in options}
+            urls = split_urls(*values.pop("broker"))
+            management = split_urls(*values.pop("management")) if "management" in values else None
+            if not urls and (management or any(values.values())):
                 raise click.UsageError("--management and the TLS files need --broker")
             try:
-                address = BrokerAddress(urls, management, **given) if urls else None
+                address = BrokerAddress(urls, management, **values) if urls else None
             except AddressConflict as error:
                 raise click.UsageError(str(error)) from None
             return command(*args, address=address, **kwargs)

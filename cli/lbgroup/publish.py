@@ -37,7 +37,7 @@ BAD_ROWS_SHOWN = 10
 
 
 class PublishingProgress:
-    """Shows a publisher at work, its events and bad rows. `nothing_read`: what an input without a row was read as."""
+    """Shows a publisher at work, its events and bad rows. `nothing_read`: the format of an input without a row."""
 
     def __init__(self) -> None:
         self.bad_rows = 0
@@ -113,7 +113,7 @@ async def _repeat(refresh: Callable[[], None]) -> None:
 
 
 SETTLE_S = 5.0
-"""Seconds that SIGTERM waits for confirms: less than what a container is given to end."""
+"""Seconds that SIGTERM waits for confirms: less than the grace period of a container."""
 
 
 @click.command(
@@ -297,14 +297,14 @@ async def _publish(
 
 
 async def _settle(publisher: GroupPublisher) -> None:
-    """Let what is on its way be confirmed, so that the next run, on another broker perhaps, repeats nothing."""
+    """Wait for pending confirms, so that the next run, perhaps on another broker, repeats nothing."""
     with suppress(TimeoutError):
         async with asyncio.timeout(SETTLE_S):
             await publisher.flush()
 
 
 def reading_of(options: RowOptions) -> dict[str, object]:
-    """Options that decide the messages: a state file goes on with the same only."""
+    """Options that decide the messages: a state file resumes with the same only."""
     return {
         "--key": options.key_field,
         "--no-key": sorted(options.no_key),
@@ -317,8 +317,8 @@ def reading_of(options: RowOptions) -> dict[str, object]:
 def default_name(file: str) -> str:
     """A publisher's name from its file: `flights` of `data/flights.csv.gz`."""
     stem = PurePath(file).name.partition(".")[0] if file != "-" else "stdin"
-    kept = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem).strip("-")
-    return kept[:60] or "publisher"
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem).strip("-")
+    return name[:60] or "publisher"
 
 
 def summary(report: PublishingReport, group: str) -> str:
@@ -337,7 +337,7 @@ def summary(report: PublishingReport, group: str) -> str:
         "accepted behind a gap": report.accepted_after_gap,
         "of them out of order": report.inverted,
     }
-    nonzero = [f"{count:,} {what}" for what, count in counts.items() if count]
+    nonzero = [f"{count:,} {name}" for name, count in counts.items() if count]
     lines = [head, *([f"  {', '.join(nonzero)}"] if nonzero else [])]
     if report.resumed_at_us is not None and report.new_epoch:
         saved = f" saved at {utc(report.resumed_at_us)}" if report.resumed_at_us else ""

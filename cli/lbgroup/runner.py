@@ -1,7 +1,7 @@
 """`lbgroup.run`: runs a program and ends it in order on Ctrl-C and SIGTERM.
 
 `asyncio.run` cancels its program on Ctrl-C, so that `async with Member(...)` leaves the group, and then raises
-KeyboardInterrupt: the traceback is its last word. On SIGTERM a Python program ends without any of that. Neither can be
+KeyboardInterrupt, with a traceback. On SIGTERM a Python program ends without any of that. Neither can be
 changed from inside `Member` without changing the signals of every program that uses one, so it is done where a program
 asks for it.
 """

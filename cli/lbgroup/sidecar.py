@@ -53,8 +53,8 @@ def drain(local: str, wait: float) -> None:
     try:
         answer = _drained(listener, wait)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise CliError(f"no sidecar answers at {listener}: {why}") from error
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise CliError(f"no sidecar answers at {listener}: {reason}") from error
     if not answer.get("drained"):
         raise CliError(f"not drained: {answer.get('why', answer)}")
     if answer["delivered_again"]:

@@ -64,7 +64,7 @@ def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Pat
     ("mode", "words"),
     [
         ("Partitioned", "Two consumers share the partitions"),
-        ("Sessions", "m4 is given nothing more"),
+        ("Sessions", "m4 is assigned nothing more"),
     ],
 )
 def test_other_modes_are_played_and_proved_as_well(mode: str, words: str, rows: Path, tmp_path: Path) -> None:

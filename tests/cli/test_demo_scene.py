@@ -43,15 +43,15 @@ def seen(made: DemoModel, *ready: Any, native: Any = None) -> None:
     """The queues have so many messages."""
     names = ["lbg.demo.q"] if native is not None else [f"lbg.demo.q.{number}" for number in range(len(ready))]
     queues = {name: QueueStatus(ready=one, native=native) for name, one in zip(names, ready, strict=True)}
-    made.group.sees(Snapshot(ENGINE, record=made.group.spec.to_record(), queues=queues))
+    made.group.on_snapshot(Snapshot(ENGINE, record=made.group.spec.to_record(), queues=queues))
 
 
 def scene() -> DemoModel:
     made = model()
     for name in ("m1", "m2"):
-        made.lives(name, MemberState.STARTING)
-    made.hears(beat("m1", 0, primary=0, active=(0,)))
-    made.hears(beat("m2", 1, primary=1, active=(1,)))
+        made.on_process_state(name, MemberState.STARTING)
+    made.on_message(beat("m1", 0, primary=0, active=(0,)))
+    made.on_message(beat("m2", 1, primary=1, active=(1,)))
     return made
 
 
@@ -121,9 +121,9 @@ def test_a_member_is_live_from_its_first_heartbeat_on() -> None:
 
 def test_a_late_heartbeat_of_a_killed_member_does_not_bring_it_back() -> None:
     made = scene()
-    made.lives("m2", MemberState.KILLED, at_us=1)
+    made.on_process_state("m2", MemberState.KILLED, at_us=1)
     assert bindings(made, "m2") == {}
-    made.hears(beat("m2", 1, primary=1, active=(1,)))
+    made.on_message(beat("m2", 1, primary=1, active=(1,)))
     assert made.states["m2"] is MemberState.KILLED
     assert bindings(made, "m2") == {}
     assert [(kill.member, kill.at_us) for kill in made.kills] == [("m2", 1)]
@@ -131,17 +131,17 @@ def test_a_late_heartbeat_of_a_killed_member_does_not_bring_it_back() -> None:
 
 def test_a_member_that_comes_back_joins_with_its_first_heartbeat_and_not_before() -> None:
     made = scene()
-    made.lives("m2", MemberState.KILLED, at_us=1)
-    made.lives("m2", MemberState.STARTING)
+    made.on_process_state("m2", MemberState.KILLED, at_us=1)
+    made.on_process_state("m2", MemberState.STARTING)
     assert bindings(made, "m2") == {}
-    made.hears(beat("m2", 1, primary=1, active=()))
+    made.on_message(beat("m2", 1, primary=1, active=()))
     assert (made.states["m2"], list(bindings(made, "m2"))) == (MemberState.LIVE, [0, 1])
 
 
 def test_moves_away_from_the_dead_are_crashes_until_it_holds_a_queue_again() -> None:
     made = scene()
     made.now_s = 10
-    made.lives("m2", MemberState.KILLED, at_us=10_000_000)
+    made.on_process_state("m2", MemberState.KILLED, at_us=10_000_000)
     made.validated(moved("m2", "m1", 10_005_000))
     made.validated(moved("m1", "m2", 14_000_000))
     made.validated(moved("m2", "m1", 20_000_000))
@@ -167,7 +167,7 @@ def test_moves_away_from_the_dead_are_crashes_until_it_holds_a_queue_again() -> 
 )
 def test_words_of_another_version_are_passed_over(message: dict[str, object]) -> None:
     made = scene()
-    made.hears(message)
+    made.on_message(message)
     assert made.states["m1"] is MemberState.LIVE
 
 
@@ -248,8 +248,8 @@ def drawn(made: DemoModel, width: int = 140, height: int = 45) -> str:
 def test_the_screen_draws_the_lines_of_the_documents_figures() -> None:
     made = scene()
     made.begins(SCRIPT[0])
-    made.hears(beat("m1", 0, primary=0, active=(0, 1)))
-    made.hears(beat("m2", 1, primary=1, active=()))
+    made.on_message(beat("m1", 0, primary=0, active=(0, 1)))
+    made.on_message(beat("m2", 1, primary=1, active=()))
     made.now_s = 3
     made.validated(progress(100))
     picture = drawn(made)
@@ -262,7 +262,7 @@ def test_the_screen_draws_the_lines_of_the_documents_figures() -> None:
 def test_the_screen_fits_whatever_terminal_there_is(width: int, height: int) -> None:
     made = scene()
     made.begins(SCRIPT[1])
-    made.lives("m2", MemberState.KILLED, at_us=1)
+    made.on_process_state("m2", MemberState.KILLED, at_us=1)
     made.now_s = 8
     made.validated(moved("m2", "m1", 5))
     lines = drawn(made, width, height).splitlines()
@@ -293,8 +293,8 @@ def test_without_a_terminal_every_event_is_written_once_and_the_state_now_and_th
 def shared_scene(mode: str, native: object) -> DemoModel:
     made = model(mode)
     for name, index in (("m1", 0), ("m2", 1)):
-        made.lives(name, MemberState.STARTING)
-        made.hears(beat(name, index, primary=0, active=(0,), in_flight=5))
+        made.on_process_state(name, MemberState.STARTING)
+        made.on_message(beat(name, index, primary=0, active=(0,), in_flight=5))
     seen(made, 30, native=native)
     return made
 
@@ -312,7 +312,7 @@ def test_partitions_are_where_the_broker_says_and_not_where_members_do() -> None
         ),
     )
     made = shared_scene("Partitioned", native)
-    made.hears(beat("m1", 0, primary=0, active=(0, 1)))
+    made.on_message(beat("m1", 0, primary=0, active=(0, 1)))
     assert list(bindings(made, "m1")) == [0]
     assert bindings(made, "m2") == {}
     assert "partition 1" in drawn(made)

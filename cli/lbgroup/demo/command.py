@@ -27,8 +27,8 @@ RATE_MAX = 2500.0
 SAMPLE = Path(__file__).resolve().parents[3] / "examples" / "flights-sample.csv.gz"
 SAMPLE_KEY = "tailnum"
 PLAIN_WIDTH = 100
-LOOK_S = 2.5
-"""Least time to look at what an act has changed."""
+VIEW_S = 2.5
+"""Least time to view the result of an act."""
 
 
 @click.command(
@@ -139,7 +139,7 @@ def demo(
             directory=Path(directory),
             spec=_spec(group, mode, queues, delay_s),
             rebalance_delay_s=delay_s,
-            act_gap_s=delay_s + LOOK_S / speed,
+            act_gap_s=delay_s + VIEW_S / speed,
             work_s=work,
             address=address,
             journal=None if journal is None else journal.resolve(),

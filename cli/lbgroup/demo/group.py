@@ -48,8 +48,8 @@ async def start_broker(children: ProcessGroup, directory: Path) -> BrokerAddress
 
 @dataclass(frozen=True, slots=True)
 class DemoGroup:
-    """The demo's group on a broker. `login`: the environment of who logs in as the group's user; `warning`: why the
-    group has none, or empty. `where`: the engine and its place, for a title."""
+    """The demo's group on a broker. `login`: the environment of processes that log in as the group's user;
+    `warning`: the reason if the group has none, else empty. `where`: the engine and its place, for a title."""
 
     admin: LiveAdmin
     engine: Engine
@@ -62,11 +62,11 @@ class DemoGroup:
 async def demo_group(
     address: BrokerAddress, spec: GroupSpec, directory: Path, *, is_own_broker: bool
 ) -> AsyncIterator[DemoGroup]:
-    """The group for the length of the block; it is removed at the end, whatever the end is, unless it goes with its
+    """The group for the length of the block; it is removed at the end, also after an error, unless it ends with its
     broker. Raises CliError where the group's name is taken, and ProvisioningError.
 
     Members and the publisher log in as the group's own user, who may touch nothing else; where no user can be made,
-    because the management API is not there, as whoever `address` names.
+    because the management API is not there, as the user of `address`.
     """
     admin = LiveAdmin(address.places(), management_of(address))
     try:
@@ -87,8 +87,8 @@ async def demo_group(
             warning = ""
         await create_group(admin, spec, password=password, with_user=password is not None)
         try:
-            where = _where(observed.engine, address, is_own_broker=is_own_broker)
-            yield DemoGroup(admin, observed.engine, login, where, warning)
+            place = _place_of(observed.engine, address, is_own_broker=is_own_broker)
+            yield DemoGroup(admin, observed.engine, login, place, warning)
         finally:
             if not is_own_broker:
                 await _remove(admin, spec.name, with_user=password is not None)
@@ -101,12 +101,12 @@ async def _remove(admin: LiveAdmin, group: str, *, with_user: bool) -> None:
         async with asyncio.timeout(REMOVE_TIMEOUT_S):
             await delete_group(admin, group, force=True, with_user=with_user)
     except (TimeoutError, ProvisioningError, asyncio.CancelledError) as error:
-        why = str(error) or "it took too long, or was interrupted"
+        reason = str(error) or "it was too slow, or was interrupted"
         left = LEFT_BEHIND.format(group)
-        raise CliError(f"the demo's group could not be removed: {why}; {left}") from error
+        raise CliError(f"the demo's group could not be removed: {reason}; {left}") from error
 
 
-def _where(engine: Engine, address: BrokerAddress, *, is_own_broker: bool) -> str:
+def _place_of(engine: Engine, address: BrokerAddress, *, is_own_broker: bool) -> str:
     version = ".".join(map(str, engine.version))
     if is_own_broker:
         return f"embedded broker {version}"

@@ -1,4 +1,4 @@
-"""Model of the demo: the group, its members' processes, and what was delivered. No I/O.
+"""Model of the demo: the group, its members' processes, and the deliveries. No I/O.
 
 Times are seconds since the first member starts.
 """
@@ -90,17 +90,17 @@ class DemoModel:
         self.act_number += 1
         self.note("act", f"{self.act_number}. {act.title}")
 
-    def lives(self, name: str, state: MemberState, *, at_us: int = 0, why: str = "") -> None:
-        """A member's process started, was signalled or ended; `why` in place of the usual words."""
+    def on_process_state(self, name: str, state: MemberState, *, at_us: int = 0, text: str = "") -> None:
+        """A member's process started, was signalled or ended; `text` in place of the usual words."""
         if state is MemberState.KILLED:
             self.kills.append(Kill(name, self.now_s, at_us))
         if state is not MemberState.LEAVING:
             self.group.forget(name)
         self.states[name] = state
-        self.note("life", f"{name} {why or _STATE_WORDS[state]}")
+        self.note("life", f"{name} {text or _STATE_WORDS[state]}")
 
-    def hears(self, message: Mapping[str, Any]) -> None:
-        """A message of the members' exchange. What is none of this version is passed over."""
+    def on_message(self, message: Mapping[str, Any]) -> None:
+        """A message of the members' exchange. Those of other versions are ignored."""
         name = str(message.get("name"))
         match message.get("type"):
             case "gone":  # it names the dead, and another member sends it
@@ -110,7 +110,7 @@ class DemoModel:
                 self.note("member", f"{name} hands queue {message.get('queue')} to {successor}")
             # The last words of a dead member must not bring it back.
             case "beat" if name in self.states and self.states[name].is_running:
-                if self.group.hears(message) and self.states[name] is MemberState.STARTING:
+                if self.group.on_heartbeat(message) and self.states[name] is MemberState.STARTING:
                     self.states[name] = MemberState.LIVE
                     self.note("member", f"{name} is a member, index {message['index']}")
 
@@ -140,9 +140,9 @@ class DemoModel:
     def _moved(self, event: Mapping[str, Any]) -> None:
         self.moves.append(event)
         self._holds(event["queue"], event["now_name"], (event["at_us"] - self.started_at_us) / 1e6)
-        how = "crash" if any(is_crash(event, kill, self.moves) for kill in self.kills) else "planned"
+        cause = "crash" if any(is_crash(event, kill, self.moves) for kill in self.kills) else "planned"
         route = f"{self.word} {event['queue']}: {event['was_name']} → {event['now_name']}"
-        self.note("move", f"{route}, {event['waited_us'] / 1000:.1f} ms ({how})")
+        self.note("move", f"{route}, {event['waited_us'] / 1000:.1f} ms ({cause})")
 
     def _holds(self, queue: int, member: str, at_s: float) -> None:
         spans = self.spans[queue]

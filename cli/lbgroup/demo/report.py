@@ -78,7 +78,7 @@ def demo_report(
 
 
 def _handoffs(moves: Moves) -> dict[str, Any]:
-    """`pause`: last delivery there to first delivery here; `held`: how long the first message was kept waiting."""
+    """`pause`: last delivery there to first delivery here; `held`: how long the first message waited."""
     return {
         "count": len(moves),
         "pause": asdict(MovePauses.of([move["pause_us"] for move in moves])),
@@ -87,8 +87,8 @@ def _handoffs(moves: Moves) -> dict[str, Any]:
 
 
 def _kill(kill: Kill, moves: Moves, validated: Mapping[str, Any], *, has_moves: bool) -> dict[str, Any]:
-    """`in_flight`: what the dead member held by the broker's count, that is, what it gave to others again. Where no
-    queue is anybody's, all that came again came again because of the kill."""
+    """`in_flight`: messages of the dead member by the broker's count, which it redelivered to others. In modes
+    without a queue per member, every redelivery is due to the kill."""
     without_key = _repeated_without_key(validated, kill)
     in_flight = sum(move["redelivered"] for move in moves) + without_key
     repeated = sum(move["repeated"] for move in moves) + without_key

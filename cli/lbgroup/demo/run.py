@@ -33,7 +33,7 @@ from lbgroup.options import tls_arguments
 
 CONCURRENCY = 16
 SESSION_PREFETCH = 64
-"""Messages that a session is given at a time."""
+"""Messages that a session is assigned at a time."""
 START_TIMEOUT_S = 20.0
 SETTLE_TIMEOUT_S = 15.0
 """The broker settles a group of four in well under this after a join or a leave."""
@@ -47,8 +47,8 @@ View = Callable[[DemoModel], None]
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
     """One run. `rate` is messages per second, 0 for as fast as it goes; `act_gap_s`: between two acts at least;
-    `work_s` is what a message costs a member; `address` None: an embedded broker of the demo's own; `journal`: a
-    directory for everybody's journals.
+    `work_s` is the processing time of a message; `address` None: an embedded broker of the demo's own; `journal`: a
+    directory for the journals of all processes.
     """
 
     source: Path
@@ -83,7 +83,9 @@ async def play(settings: DemoSettings, view: View) -> tuple[DemoModel, dict[str,
         ):
             run = DemoRun(settings, view, address, group, brokers, children)
             scene, spec = run.scene, settings.spec
-            follow = observed(group.admin, spec, on_message=scene.hears, on_snapshot=scene.group.sees)
+            follow = observed(
+                group.admin, spec, on_message=scene.on_message, on_snapshot=scene.group.on_snapshot
+            )
             async with follow:
                 return scene, await run.play()
 
@@ -123,7 +125,7 @@ class DemoRun:
         self._began_at_s = time.monotonic()
 
     async def play(self) -> dict[str, Any]:
-        """Act after act, until all were played and everything published was judged; returns the report."""
+        """Act after act, until all were played and all deliveries were checked; returns the report."""
         publisher = await self._raise_curtain()
         scene, pacing = self.scene, Pacing(self._script[1:], self._settings.act_gap_s)
         acting: asyncio.Task[None] | None = None
@@ -197,20 +199,20 @@ class DemoRun:
             case Do.KILL:
                 at_us = time.time_ns() // 1000
                 self._members[name].signal(signal.SIGKILL)
-                self.scene.lives(name, MemberState.KILLED, at_us=at_us)
+                self.scene.on_process_state(name, MemberState.KILLED, at_us=at_us)
             case Do.LEAVE:
-                self.scene.lives(name, MemberState.LEAVING)
+                self.scene.on_process_state(name, MemberState.LEAVING)
                 self._members[name].signal(signal.SIGTERM)
-                await self._gone(name)
+                await self._exited(name)
             case Do.CLOSE:
-                self.scene.lives(name, MemberState.LEAVING, why="is given nothing more")
+                self.scene.on_process_state(name, MemberState.LEAVING, text="is assigned nothing more")
                 await close_group(self._group.admin, self._settings.spec.name, session=name)
-                await self._gone(name)
+                await self._exited(name)
 
     async def _start(self, name: str) -> None:
         """Returns when it is a member."""
         settings = self._settings
-        self.scene.lives(name, MemberState.STARTING)
+        self.scene.on_process_state(name, MemberState.STARTING)
         options = ["--concurrency", str(CONCURRENCY), "--work", f"{settings.work_s:g}", *self._journal]
         if settings.spec.mode == EXCLUSIVE:
             options += ["--rebalance-delay", f"{settings.rebalance_delay_s:g}"]
@@ -223,10 +225,10 @@ class DemoRun:
         )
         await self._until(lambda: self.scene.states[name] is MemberState.LIVE, f"{name} to join")
 
-    async def _gone(self, name: str) -> None:
+    async def _exited(self, name: str) -> None:
         process = self._members[name].process
         await self._until(lambda: process.returncode is not None, f"{name} to leave", LEAVE_TIMEOUT_S)
-        self.scene.lives(name, MemberState.FAILED if process.returncode else MemberState.LEFT)
+        self.scene.on_process_state(name, MemberState.FAILED if process.returncode else MemberState.LEFT)
 
     def _on_validated(self, line: str) -> None:
         event = json.loads(line)
@@ -241,12 +243,12 @@ class DemoRun:
             self.scene.validated(event)
 
     async def _until(
-        self, condition: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S
+        self, condition: Callable[[], bool], goal: str, timeout_s: float = START_TIMEOUT_S
     ) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline_s:
-                raise CliError(f"waited {timeout_s:g} s in vain for {what}")
+                raise CliError(f"waited {timeout_s:g} s in vain for {goal}")
             await self._frame()
 
     async def _frame(self) -> None:

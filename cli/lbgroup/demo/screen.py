@@ -34,7 +34,7 @@ _NOTES = {
 
 
 def frame(scene: DemoModel, width: int, height: int) -> RenderableType:
-    """All of it, for a terminal of `width` by `height` characters; what has no room is left out."""
+    """All of it, for a terminal of `width` by `height` characters; sections that do not fit are left out."""
     members, description = scene.map_members, scene.description
     over_time = 0 if description.is_shared else len(scene.spans) + TIMELINE_FRAME_LINES
     left = height - HEADER_LINES - EVENTS_LEAST_LINES
@@ -125,7 +125,7 @@ def counts_line(scene: DemoModel) -> str:
 
 
 def summary(scene: DemoModel, report: Mapping[str, Any], *, width: int) -> RenderableType:
-    """The verdict, the proof, the moves, who served what when, and the load."""
+    """The verdict, the proof, the moves, queues by member and time, and the load."""
     parts: list[RenderableType] = [_verdict(report), _proof(report)]
     load = dict(report["per_member"])
     if not scene.description.is_shared:
@@ -157,11 +157,11 @@ def _proof_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str | Text, st
     yield "delivered, each counted once", f"{report['distinct']:,}", ""
     yield "lost", _must_be_zero(report["lost"]), ""
     sessions = report["sessions"]
-    of_what = "key" if sessions is None else "session"
+    unit = "key" if sessions is None else "session"
     yield (
         "order errors",
         _must_be_zero(report["order_errors"]),
-        f"no message after a later one of its {of_what}",
+        f"no message after a later one of its {unit}",
     )
     if sessions is not None:
         numbers = " ".join(f"{name}:{number:,}" for name, number in sessions["last_numbers"].items())

@@ -38,7 +38,8 @@ TIMES = (0.0, 0.14, 0.27, 0.42, 0.56, 0.71, 0.85)
 
 
 def _acts(texts: str, *, end: Do = Do.LEAVE) -> tuple[Act, ...]:
-    """The same members come and go in every mode: `texts` has a line for each act. `end`: how they are made to go."""
+    """The same members come and go in every mode: `texts` has a line for each act. `end`: the act by which they
+    leave."""
     steps: Sequence[tuple[Step, ...]] = (
         (),
         (Step(Do.KILL, "m2"),),

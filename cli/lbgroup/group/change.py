@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbgroup.group.create import given_password, kept_secret, password_options, print_password, with_admin
+from lbgroup.group.create import password_from, password_options, print_password, secret_file, with_admin
 from lbgroup.options import broker_options
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def rotate(
         deleted = with_admin(address, lambda admin: finish_rotation(admin, name, force=force))
         click.echo("\n".join(map(str, deleted)) or f"group {name} has one user, nothing to do")
         return
-    password = given_password(client_password_file)
-    with kept_secret(write_password if password is None else None) as secret:
+    password = password_from(client_password_file)
+    with secret_file(write_password if password is None else None) as secret:
         rotated = with_admin(
             address, lambda admin: rotate_user(admin, name, username=client_username, password=password)
         )
@@ -129,7 +129,7 @@ def repartition(
 
 
 class Steps:
-    """Every step is a line, and now and then what is waited for: counts change all the while."""
+    """Every step is a line, and at intervals a pending condition: its counts change all the time."""
 
     def __init__(self) -> None:
         self.is_closed = False

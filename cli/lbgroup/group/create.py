@@ -74,7 +74,7 @@ def password_options(command: C) -> C:
     return command
 
 
-def given_password(file: Path | None) -> str | None:
+def password_from(file: Path | None) -> str | None:
     if file is None:
         return os.environ.get("LBG_CLIENT_PASSWORD") or None
     from lbg_broker.client.settings import first_line
@@ -86,8 +86,8 @@ def given_password(file: Path | None) -> str | None:
 
 
 @contextlib.contextmanager
-def kept_secret(file: Path | None) -> Iterator[Path | None]:
-    """Make the file first: a password that cannot be kept must not be set. It is removed if nothing is written."""
+def secret_file(file: Path | None) -> Iterator[Path | None]:
+    """Make the file first: a password that cannot be stored must not be set. It is removed if nothing is written."""
     if file is not None:
         os.close(open_private(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     try:
@@ -188,14 +188,14 @@ def create(
     defaults = {"hash_prefix": name, "client_username": name}
     if attributes["mode"] not in UNCOUNTED_MODES:
         defaults["queue_count"] = str(DEFAULT_QUEUE_COUNT)
-    given = {field: value for field, value in attributes.items() if value is not None}
-    spec = GroupSpec.parse({"name": name, **defaults, **given})
-    password = None if no_user else given_password(client_password_file)
+    declared = {field: value for field, value in attributes.items() if value is not None}
+    spec = GroupSpec.parse({"name": name, **defaults, **declared})
+    password = None if no_user else password_from(client_password_file)
 
     async def run(admin: LiveAdmin) -> Created:
         return await create_group(admin, spec, password=password, with_user=not no_user)
 
-    with kept_secret(write_password if password is None else None) as secret:
+    with secret_file(write_password if password is None else None) as secret:
         created = with_admin(address, run, with_management=not no_user or bool(address.management_urls))
         _print_created(created)
         if created.password is not None:
@@ -228,5 +228,5 @@ def _print_created(created: Created) -> None:
             click.echo(f"  {change}")
     else:
         click.echo(f"group {spec.name} is there, nothing to do: {attributes}")
-    for what in created.unchecked:
-        click.echo(f"! not checked: {what}", err=True)
+    for name in created.unchecked:
+        click.echo(f"! not checked: {name}", err=True)

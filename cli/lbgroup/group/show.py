@@ -49,7 +49,7 @@ def pool_line(sessions: SessionRows) -> str:
 
 
 def session_table(sessions: SessionRows) -> Iterator[str]:
-    """Those first that need somebody to look after them."""
+    """Dead letters and stranded sessions first, which need an operator."""
     if not sessions.rows:
         return
     yield from text_table(
@@ -63,9 +63,9 @@ def session_table(sessions: SessionRows) -> Iterator[str]:
 def stranded_lines(sessions: SessionRows) -> Iterator[str]:
     if stranded := sessions.stranded:
         messages = sum(one.messages for one in stranded)
-        who = counted(len(stranded), "session")
+        subject = counted(len(stranded), "session")
         verb = "has" if len(stranded) == 1 else "have"
-        yield f"! {who} {verb} no consumer: only one of the same name gets the {counted(messages, 'message')} there"
+        yield f"! {subject} {verb} no consumer: only one of the same name gets the {counted(messages, 'message')} there"
 
 
 def _partition_lines(shown: Description) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""`lbg validate`: the validation client for what a group delivers."""
+"""`lbg validate`: the validation client for a group's deliveries."""

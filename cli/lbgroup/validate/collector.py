@@ -55,8 +55,8 @@ class CollectingSettings:
 
 class Collector:
     """One run of the validator. `on_findings` is called for each message with findings, `on_tick` four times a second,
-    `on_notice` with lines about connections, `on_listening` whenever it begins to consume: what is republished from
-    then on is checked."""
+    `on_notice` with lines about connections, `on_listening` whenever it begins to consume: messages republished from
+    then on are checked."""
 
     def __init__(
         self,
@@ -83,17 +83,17 @@ class Collector:
         self._failure: Exception | None = None
 
     def stop(self) -> None:
-        """Report on what has come so far."""
+        """Report on the messages so far."""
         self._over.set()
 
-    async def run(self, where: Sequence[ConnectionSettings]) -> None:
-        """Until all that is expected has come, nothing has come for the idle timeout, or `stop`.
+    async def run(self, endpoints: Sequence[ConnectionSettings]) -> None:
+        """Collects until all expected messages have come, none has come for the idle timeout, or `stop`.
 
         Raises ConnectError when there is no first connection, ProvisioningError when there is no such group, and
         Failure.
         """
         ticking = asyncio.ensure_future(self._tick())
-        collecting = asyncio.ensure_future(self._keep_collecting(where))
+        collecting = asyncio.ensure_future(self._collect_with_retries(endpoints))
         over = asyncio.ensure_future(self._over.wait())
         try:
             await asyncio.wait((collecting, over), return_when=asyncio.FIRST_COMPLETED)
@@ -109,9 +109,11 @@ class Collector:
         if self._settings.expect and self.expected is None:
             self.expected = read_expected(self._settings.expect)
 
-    async def _keep_collecting(self, where: Sequence[ConnectionSettings]) -> None:
-        self._untried = len(where)
-        async for connection in reconnect_loop(where, name="lbg validate", on_failure=self._no_connection):
+    async def _collect_with_retries(self, endpoints: Sequence[ConnectionSettings]) -> None:
+        self._untried = len(endpoints)
+        async for connection in reconnect_loop(
+            endpoints, name="lbg validate", on_failure=self._no_connection
+        ):
             try:
                 if await self._collect(connection):
                     await self._finish(connection)
@@ -122,7 +124,7 @@ class Collector:
                 await connection.close()
 
     async def _collect(self, connection: ClientConnection) -> bool:
-        """Take messages until the run is over (True) or the connection is (False)."""
+        """Collects until the run is over (True) or the connection is (False)."""
         channel = await connection.open_channel()
         if not self._has_connected:
             self.validation.mode = (await read_group(channel, self._settings.group)).mode
@@ -147,7 +149,9 @@ class Collector:
             # What the application refused is not lost: it is among the dead letters.
             await channel.queue_bind(names.validation, names.dlx)
             self._acks = AckBatcher(channel)
-            await channel.consume(names.validation, self._take, prefetch_count=PREFETCH, exclusive=True)
+            await channel.consume(
+                names.validation, self._on_deliveries, prefetch_count=PREFETCH, exclusive=True
+            )
             self._on_listening()
         except NotFound as error:
             raise CliError(
@@ -162,7 +166,7 @@ class Collector:
         except ChannelClosed as error:
             raise CliError(f"queue {names.validation} cannot be used: {error}") from error
 
-    def _take(self, deliveries: list[Delivery]) -> None:
+    def _on_deliveries(self, deliveries: list[Delivery]) -> None:
         assert self._acks is not None
         self._last_at_s = asyncio.get_running_loop().time()
         for delivery in deliveries:

@@ -1,4 +1,4 @@
-"""`lbg validate`: order, loss and moves of what a group delivers."""
+"""`lbg validate`: order, loss and moves of a group's deliveries."""
 
 from __future__ import annotations
 

@@ -27,15 +27,15 @@ from lbg_broker.group import (
 
 
 class NotRepublished(ValueError):
-    """A message without the headers that a republishing member adds; says which is missing or wrong."""
+    """A message without a valid set of the headers that a republishing member adds; the text names one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Republished:
     """Stamp of a republished message; times are microseconds since the epoch.
 
-    `started_at_us` to `finished_at_us` is the time in which the application had it, over all attempts; both None where
-    a member of an older LBG does not say. `is_released`: it says that alone, of a message that is delivered again.
+    `started_at_us` to `finished_at_us` is the time in which the application had it, over all attempts; both None
+    from members of an older LBG. `is_released`: the message has these times alone, and is delivered again.
     """
 
     publisher: str

@@ -1,9 +1,10 @@
 """Validator of a group's deliveries: order, completeness, moves, overlaps and sessions.
 
-Pure. An overlap is of the delivery that started later, once. What one member republishes may arrive after what another
-did: what was finished long before the latest start of a key is forgotten, so that memory does not grow with messages.
+Pure. An overlap is of the delivery that started later, once. Messages of one member may arrive after later ones of
+another: deliveries that ended long before the latest start of a key are forgotten, so memory does not grow with
+messages.
 
-Completeness is judged in every mode. Order is judged by key, in mode Sessions by the numbers of each session instead;
+Completeness is checked in every mode. Order is checked by key, in mode Sessions by the numbers of each session instead;
 moves of queues and shards are there only where a queue, or a partition, has one consumer at a time.
 
 `Validator.observe` returns the findings of one republished message; `report` sums up.
@@ -70,7 +71,7 @@ class MovePauses:
 
 @dataclass(slots=True)
 class _Holder:
-    """Member that gets a queue's messages now, and the move that gave them to it."""
+    """Member that receives a queue's messages now, and the move to it."""
 
     member: int
     name: str
@@ -90,7 +91,7 @@ class QueueMoveTracker:
         return {queue: holder.name for queue, holder in sorted(self._now.items())}
 
     def observe(self, message: Republished, *, repeated: bool) -> QueueMoved | None:
-        """Note who got the message; a move where that is another member than before."""
+        """Record the member; returns a move if it is another one than before."""
         moved = self._observe(message)
         if (latest := self._now[message.queue].move) is not None:
             latest.redelivered += message.redelivered
@@ -128,7 +129,7 @@ LATE_US = 120_000_000
 default and a member needs to publish."""
 
 SPANS_OF_A_KEY = 256
-"""Kept at most: what two members have of one key at the same time lies next to one another."""
+"""Most deliveries remembered of a key: overlapping ones are close to each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +178,8 @@ class _Span:
 
 @dataclass(slots=True)
 class Overlaps:
-    """`count` are those that no clock explains, `uncertain` the others. `untimed`: messages with a key that do not say
-    when the application had them."""
+    """`count`: overlaps that no clock explains, `uncertain`: the others. `untimed`: messages with a key, and without
+    the times of their calls."""
 
     skew_us: int = 0
     count: int = 0
@@ -242,13 +243,13 @@ def _in_order(one: _Span, other: _Span) -> tuple[_Span, _Span]:
     return (one, other) if one.place <= other.place else (other, one)
 
 
-KEPT_ERRORS = 1000
+MOST_ERRORS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class SessionError:
     """A message that is not where a session should have it. `kind`: inversion (after a later one of its session),
-    two_places (given out before, in another session or under another number), renumbered (its number was another
+    two_places (assigned before, in another session or under another number), renumbered (its number was another
     message's). `expected` is the lowest number of this session that would have been in order."""
 
     kind: str
@@ -270,9 +271,9 @@ class SessionError:
 
 @dataclass(slots=True)
 class Sessions:
-    """All that was judged of them so far."""
+    """Checks of sessions so far."""
 
-    judge: SessionChecker = field(default_factory=SessionChecker)
+    checker: SessionChecker = field(default_factory=SessionChecker)
     counts: Counter[Place] = field(default_factory=Counter)
     unnumbered: int = 0
     errors: list[SessionError] = field(default_factory=list)
@@ -285,7 +286,7 @@ class Sessions:
         if message.session is None or message.sequence is None:
             self.unnumbered += 1
             return None
-        verdict = self.judge.observe(message.session, message.sequence, repeated=repeated)
+        verdict = self.checker.observe(message.session, message.sequence, repeated=repeated)
         self.counts[verdict.place] += 1
         if verdict.place in (Place.OK, Place.REWIND):
             return None
@@ -299,14 +300,14 @@ class Sessions:
             received=message.seq,
             member_name=message.member_name,
         )
-        if len(self.errors) < KEPT_ERRORS:
+        if len(self.errors) < MOST_ERRORS:
             self.errors.append(error)
         return error
 
     def report(self) -> dict[str, Any]:
-        """For a report as JSON: the last number of each session, and what is wrong."""
+        """For a report as JSON: the last number of each session, and the errors."""
         return {
-            "last_numbers": self.judge.highest,
+            "last_numbers": self.checker.highest,
             "in_two_places": self.counts[Place.TWO_PLACES],
             "renumbered": self.counts[Place.RENUMBERED],
             "unnumbered": self.unnumbered,
@@ -366,10 +367,10 @@ Finding = SequenceError | ShardMoved | QueueMoved | SessionError | KeyOverlap
 
 @dataclass(slots=True)
 class Validator:
-    """All that was judged so far. `mode` is the group's."""
+    """Checks of all messages so far. `mode` is the group's."""
 
     mode: str = EXCLUSIVE
-    judge: OrderChecker = field(default_factory=OrderChecker)
+    checker: OrderChecker = field(default_factory=OrderChecker)
     delivered: int = 0
     rewinds: int = 0
     inversions: int = 0
@@ -387,15 +388,15 @@ class Validator:
     _bounds: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def observe(self, message: Republished, *, seen_before: bool = False) -> list[Finding]:
-        """Judge one message. `seen_before`: the broker gave it to the validator before, so a repeat is our own."""
+        """Check one message. `seen_before`: the broker delivered it to the validator before, so a repeat is our own."""
         overlaps = [] if self.mode == SESSIONS or seen_before else self.overlaps.observe(message)
-        self.overlapping += overlaps[: KEPT_ERRORS - len(self.overlapping)]
+        self.overlapping += overlaps[: MOST_ERRORS - len(self.overlapping)]
         if message.is_released:
             return [*overlaps]
-        return [*overlaps, *self._judge(message, seen_before=seen_before)]
+        return [*overlaps, *self._check(message, seen_before=seen_before)]
 
-    def _judge(self, message: Republished, *, seen_before: bool) -> list[Finding]:
-        verdict = self.judge.observe(
+    def _check(self, message: Republished, *, seen_before: bool) -> list[Finding]:
+        verdict = self.checker.observe(
             message.publisher,
             None if self.mode == SESSIONS else message.key,
             message.hash_,
@@ -427,20 +428,20 @@ class Validator:
         return findings
 
     def lost(self, expected: Mapping[str, Mapping[int, int]] | None) -> list[Lost]:
-        """Lost messages: against what publishers say they sent or, without that, between what did come."""
+        """Lost messages: against the publishers' reports or, without them, gaps between messages that came."""
         if expected is not None:
-            return self.judge.lost(expected)
+            return self.checker.lost(expected)
         upto: dict[str, dict[int, int]] = {}
         for (publisher, hash_), (_, highest) in self._bounds.items():
             upto.setdefault(publisher, {})[hash_] = highest + 1
-        lost = self.judge.lost(upto)
+        lost = self.checker.lost(upto)
         return [one for one in lost if one.first >= self._bounds[one.publisher, one.hash_][0]]
 
     def is_complete(self, expected: Mapping[str, Mapping[int, int]]) -> bool:
-        return not self.judge.lost(expected)
+        return not self.checker.lost(expected)
 
     def unexpected(self, expected: Mapping[str, Mapping[int, int]] | None) -> int:
-        """Streams that nobody reports to have published, or that go on after what is reported."""
+        """Streams without a publisher's report, or with messages beyond it."""
         if expected is None:
             return 0
         return sum(
@@ -465,7 +466,7 @@ class Validator:
         }
 
     def report(self, group: str, expected: Mapping[str, Mapping[int, int]] | None) -> dict[str, Any]:
-        """The final word, ready for JSON. `ok`: nothing lost, nothing inverted, and no key at two members at once."""
+        """The final report, ready for JSON. `ok`: nothing lost, nothing inverted, and no key at two members at once."""
         lost = self.lost(expected)
         progress = self.progress()
         duplicated, order_errors = progress.pop("rewinds"), progress.pop("inversions")
@@ -487,7 +488,7 @@ class Validator:
             "pauses": asdict(MovePauses.of([move.pause_us for move in self.holders.moves])),
             "waits": asdict(MovePauses.of([move.waited_us for move in self.holders.moves])),
             "moves": [asdict(move) for move in self.holders.moves],
-            "lost_ranges": [asdict(one) for one in lost[:KEPT_ERRORS]],
+            "lost_ranges": [asdict(one) for one in lost[:MOST_ERRORS]],
             "sequence_errors": [asdict(error) for error in self.errors],
             "overlapping": [asdict(overlap) for overlap in self.overlapping],
             **({"sessions": self.sessions.report()} if self.mode == SESSIONS else {}),
@@ -528,6 +529,6 @@ class Validator:
             at_us=message.delivered_at_us,
         )
         # An inversion must not be crowded out by the harmless rewinds of a crash.
-        if len(self.errors) < KEPT_ERRORS or kind is Kind.INVERSION:
+        if len(self.errors) < MOST_ERRORS or kind is Kind.INVERSION:
             self.errors.append(error)
         return error
