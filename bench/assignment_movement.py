@@ -1,4 +1,6 @@
-"""How many queues change their primary when a member joins or leaves: `python -m bench.assignment_movement`.
+"""Queues that change their primary when a member joins or leaves.
+
+`python -m bench.assignment_movement`
 
 Exhaustive: every queue count from 1 to --queues, every live subset of indexes 0 to --indexes - 1, every member of
 it that could leave. A join is the same change read backwards, so it moves as many. Prints the tables of
@@ -83,7 +85,7 @@ def measure(assign: Assign, queue_count: int, index_count: int) -> Measured:
 
 
 def _zero_lanes(value: int, low_bits: int) -> int:
-    """How many bytes of `value`, one for each bit of `low_bits`, are zero; every byte is below 16."""
+    """Number of zero bytes of `value`, one for each bit of `low_bits`; bytes are below 16."""
     folded = value | value >> 2
     return low_bits.bit_count() - ((folded | folded >> 1) & low_bits).bit_count()
 

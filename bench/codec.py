@@ -51,7 +51,7 @@ def reads_of(sender: Connection) -> list[bytes]:
 
 
 def measure(messages: int) -> list[tuple[str, float, float]]:
-    """What, written per second, read per second."""
+    """Name, written per second, read per second."""
     client, server = connected_pair()
     keys = [f"orders.{number % 64}.flights" for number in range(messages)]
     rows = []

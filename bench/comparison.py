@@ -1,5 +1,5 @@
-"""What a user would build instead of a group on RabbitMQ, on the same work in one run: throughput, and what happens to
-order and to messages while consumers come and go.
+"""Alternatives to a group on RabbitMQ, on the same work in one run.
+Throughput, order and losses while consumers come and go.
 
 Four consumers in processes of their own do the same work with the same messages (`peers`): 256 bytes, persistent,
 confirmed, of 200 keys in random order. First at full speed with an application that returns at once, then with one
@@ -239,7 +239,7 @@ class Trial:
 
 
 async def declare(approach: Approach, url: str) -> None:
-    """What the approach needs, empty; a consumer with a queue of its own declares that itself."""
+    """Declares the approach's objects, empty; a consumer declares a queue of its own itself."""
     if approach.topology == "group":
         await declare_group(url, SPEC)
         return

@@ -1,4 +1,4 @@
-"""How soon a consumer pod that is new works: from its being ready to the first queue that it serves.
+"""Start of a new consumer pod: the time from ready to the first queue that it serves.
 
 On a cluster with the chart in it, that KUBECONFIG names; images as for `make e2e`. A group of 8 queues with the
 default rebalance delay (5 s) has one consumer under load, and is scaled to two, again and again. From its condition

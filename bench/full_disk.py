@@ -141,7 +141,7 @@ class PikaPublisher(threading.Thread):
 
 
 class Consumer(Protocol):
-    """Who drains the backlog."""
+    """Consumer of the backlog."""
 
     def declare(self) -> None:
         """Make what is published to."""
@@ -265,7 +265,7 @@ class MemberConsumers:
             member.wait()
 
     def _have_joined(self) -> bool:
-        """Whether each has claimed an index; before, it need not heed SIGTERM."""
+        """True if each has claimed an index; before, it need not heed SIGTERM."""
         try:
             return all(self._broker.queue(self._names.mailbox(index)) for index in range(MEMBERS))
         except urllib.error.HTTPError:

@@ -1,4 +1,4 @@
-"""How long a queue stands still when it moves, and how long members take to agree on who is there.
+"""Pause of a queue that moves, and the time until members agree on the roster.
 
 Members are processes of their own; one of them leaves and joins, is killed, is stopped, again and again, while all
 messages go to a queue that it serves. Times are CLOCK_MONOTONIC, which processes of one machine share.
@@ -233,7 +233,7 @@ class Bench:
             into.append((first_ns - since_ns) / 1e6)
 
     async def _agreed(self, since_ns: int, holds: Callable[[list[int]], bool], into: list[float]) -> None:
-        """When the last of the others knew."""
+        """Time at which the last of the others agreed."""
 
         def when(member: MemberProcess) -> int | None:
             # What it said last before may have held already, if it was faster than who is asked.

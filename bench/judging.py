@@ -1,4 +1,4 @@
-"""What consumers noted of their work, read while they write, and what it says about order, repeats and losses."""
+"""Records of the consumers' work, read while written; their order, repeats and losses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Log:
         return len(self._done)
 
     def distinct(self) -> int:
-        """How many messages were done at least once, by now."""
+        """Number of messages that were done at least once by now."""
         for file, at in self._read_bytes.items():
             if not file.exists():
                 continue

@@ -1,4 +1,4 @@
-"""What a member adds to the time from publish to application, over the least that can be called a consumer.
+"""Time that a member adds from publish to application, over the least consumer.
 
 A GroupPublisher sends evenly spaced messages to a group of four RabbitMQ quorum queues; each carries the time it was
 published (CLOCK_MONOTONIC, which processes of one machine share). One consumer, a process of its own, takes all of
@@ -125,7 +125,7 @@ CONSUMERS = ("bare consumer", "member")
 
 
 async def ages_ms(url: str, role: str, *, rate: int, seconds: float) -> list[float]:
-    """How old each message was when `role` had it, without those of the first second."""
+    """Age of each message when `role` had it, without those of the first second."""
     await emptied(url)
     with tempfile.TemporaryDirectory(prefix="lbg-bench-") as directory:
         result = Path(directory, "ages")

@@ -1,4 +1,4 @@
-"""How long a queue pauses when its leader's node goes, in a three-node RabbitMQ cluster.
+"""Pause of a queue whose leader's node is killed, in a three-node RabbitMQ cluster.
 
 `python -m bench.leader_kill --kills 10`. Members are on every node, each with all three addresses; a publisher feeds
 one queue evenly. Then the node of its leader is killed (SIGKILL) or stands still (SIGSTOP), and comes back. The pause
@@ -140,7 +140,7 @@ class Bench:
         return MemberProcess(name, self._directory, broker=urls, group=GROUP, rebalance_delay_s=0.5)
 
     async def _served_by(self) -> MemberProcess:
-        """Who was called last."""
+        """Member that was called last."""
         since = time.monotonic_ns()
 
         def latest() -> MemberProcess | None:

@@ -40,7 +40,7 @@ def body() -> bytes:
 
 
 class Tally:
-    """What the application has seen, and when; with `ages` also how old each message was, in nanoseconds."""
+    """Messages of the application, with their times; with `ages` also their ages in ns."""
 
     def __init__(self, messages: int, *, ages: bool = False) -> None:
         self.is_ready = asyncio.Event()

@@ -24,7 +24,7 @@ class Measurement(argparse.ArgumentParser):
             self.add_argument("--worker", type=json.loads, metavar="JSON", help=argparse.SUPPRESS)
 
     def asked(self) -> argparse.Namespace:
-        """What the measurement is asked for. A worker is run instead, and ends the process."""
+        """Options of the measurement. A worker is run instead, and ends the process."""
         arguments = self.parse_args()
         if self._workers and arguments.worker:
             self._work(arguments.worker)

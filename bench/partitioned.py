@@ -167,7 +167,8 @@ async def throughput(url: str, messages: int, rounds: int) -> dict[str, dict[str
 
 
 class Moves:
-    """When each partition's last message came to whom. Clocks of one machine agree (CLOCK_MONOTONIC)."""
+    """Time and consumer of each partition's last message.
+    Clocks of one machine agree (CLOCK_MONOTONIC)."""
 
     def __init__(self) -> None:
         self.pauses_s: list[float] = []

@@ -42,7 +42,7 @@ DONE = struct.Struct("<QII")  # when the work was done (CLOCK_MONOTONIC, ns), nu
 
 
 class Work:
-    """What an application does with a message: it waits, as for a database, and has an effect that can be seen."""
+    """Work of an application on a message: a wait, as for a database, and a visible effect."""
 
     def __init__(self, log: str) -> None:
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""What a sidecar adds to the time from publish to application, over the least that can be called a consumer.
+"""Time that a sidecar adds from publish to application, over the least consumer.
 
 A GroupPublisher sends 1,000 evenly spaced messages of 256 bytes a second to a group of four queues on the embedded
 broker; each says when it was published (CLOCK_MONOTONIC, which processes of one machine share). How old it is is noted
@@ -104,7 +104,7 @@ WORKERS: dict[str, Callable[..., Awaitable[None]]] = {BARE: bare, "member, in pr
 
 
 async def ages_ms(stage: Stage, role: str, rate: int, seconds: float) -> list[float]:
-    """How old each message was when `role` had it, without those of the first second."""
+    """Age of each message when `role` had it, without those of the first second."""
     room = stage.room()
     ages, url = f"{room}/ages", stage.broker.url
     messages = int(rate * (WARM_UP_S + seconds))

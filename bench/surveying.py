@@ -1,4 +1,4 @@
-"""What it costs an operator to keep hundreds of groups on one broker: making them, surveying them, their lag.
+"""Cost of hundreds of groups on one broker for an operator: creation, surveys, lag.
 
 Groups are made at an even rate through one admin, as manifests arrive. Then another process fakes two members for each
 group, over real AMQP: a mailbox each, a consumer on every queue, a beat each second. Told is the CPU time of this

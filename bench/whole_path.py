@@ -46,7 +46,7 @@ BARE_PREFETCH = 1000
 
 
 class Tally:
-    """What a consumer has acknowledged, told every now and then."""
+    """Messages that a consumer has acknowledged, reported at intervals."""
 
     def __init__(self) -> None:
         self.acknowledged = 0

@@ -44,7 +44,7 @@ from lbg_broker.client import BasicProperties, connect
 from support.rabbitmq.node import RabbitNode
 
 ACK_EVERY = 100
-"""How many messages one acknowledgement of the other clients stands for, where they batch."""
+"""Messages per acknowledgement of the other clients, where they batch."""
 
 
 # Bare

@@ -43,11 +43,12 @@ class Worker:
         return self._process.pid
 
     def last(self, kind: str) -> dict[str, Any]:
-        """What it said last of this kind; {} before it did."""
+        """Latest report of this kind; {} before the first."""
         return self._answers.get(kind, {})
 
     async def answer(self, kind: str, *, timeout_s: float = 60) -> dict[str, Any]:
-        """What it says of this kind, once it does. Raises TimeoutError, and RuntimeError when it ends instead."""
+        """First report of this kind.
+        Raises TimeoutError, and RuntimeError if the worker ends instead."""
         async with asyncio.timeout(timeout_s):
             while kind not in self._answers:
                 if self._reader.done():

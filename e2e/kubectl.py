@@ -28,7 +28,7 @@ class Kubectl:
     namespace: str
 
     def __call__(self, *arguments: str, given: str | None = None, timeout_s: float = 120) -> str:
-        """What it wrote to standard output. Raises CommandFailed."""
+        """Returns standard output. Raises CommandFailed."""
         command = ("kubectl", "--namespace", self.namespace, *arguments)
         done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=timeout_s)
         if done.returncode:

@@ -19,7 +19,7 @@ def apply_as(shop: Kubectl, manager: str, one: Object) -> None:
 
 
 def managed(shop: Kubectl, name: str) -> list[Object]:
-    """Who set which fields of a group, and when last."""
+    """Managers of a group's fields, and the times of their last writes."""
     one = json.loads(shop("get", "lbg", name, "-o", "json", "--show-managed-fields"))
     entries: list[Object] = one["metadata"]["managedFields"]
     return entries
@@ -41,7 +41,7 @@ def sync(shop: Kubectl, one: Object, *arguments: str) -> Object:
 
 
 def is_in_sync(shop: Kubectl, one: Object) -> bool:
-    """Whether another sync would change nothing: Argo CD's server-side diff."""
+    """True if another sync would change nothing, by Argo CD's server-side diff."""
     live, wanted = shop.get("lbg", one["metadata"]["name"]), sync(shop, one, "--dry-run=server")
     return (wanted["spec"], wanted["metadata"]["generation"]) == (
         live["spec"],

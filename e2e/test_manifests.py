@@ -1,4 +1,4 @@
-"""What people do with manifests: mistakes, drift, deletion."""
+"""Manifests in users' hands: mistakes, drift, deletion."""
 
 from __future__ import annotations
 

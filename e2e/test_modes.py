@@ -21,7 +21,7 @@ def has_sessions(shop: Kubectl, count: int) -> bool:
 
 
 def shares(shop: Kubectl) -> list[int]:
-    """How many partitions each member has."""
+    """Number of partitions of each member."""
     return [len(one["queues"]) for one in status(shop).get("members", ())]
 
 
@@ -30,7 +30,7 @@ def volumes(shop: Kubectl) -> int:
 
 
 def test_sessions_come_live_through_a_rollout_and_end_before_their_consumers_go(shop: Kubectl) -> None:
-    """What is in order in this mode is a session, and no key: messages of a key are in several."""
+    """Order in this mode is per session, not per key: messages of a key are in several."""
     begun(shop, stage.group("flights", mode="Sessions", queues=1, delay_ms=5, replicas=2), members=2)
     stage.judging(shop, "flights", idle_s=40)
     shop.apply(stage.publisher("flights", rows=15_000, rate_hz=150))

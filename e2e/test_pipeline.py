@@ -21,7 +21,7 @@ PER_MEMBER_S = 0.008
 
 
 def jobs(namespace: str, steps: Object) -> list[Object]:
-    """What the chart makes of the pipeline, as an upgrade would bring it."""
+    """Objects of the chart for the pipeline, as after an upgrade."""
     small = {"requests": {"cpu": "100m", "memory": "1Gi"}}
     values = {
         "images": {"pipeline": stage.image("pipeline")},
@@ -43,7 +43,7 @@ def jobs(namespace: str, steps: Object) -> list[Object]:
 
 
 def is_over(shop: Kubectl, job: str) -> str:
-    """How a job ended: Complete or Failed."""
+    """End of a job: Complete or Failed."""
     told = shop.get("job", job).get("status", {}).get("conditions", ())
     return "".join(
         one["type"] for one in told if one["status"] == "True" and one["type"] in ("Complete", "Failed")
@@ -51,7 +51,7 @@ def is_over(shop: Kubectl, job: str) -> str:
 
 
 def ended(shop: Kubectl, cron_job: str, job: str) -> str:
-    """How a job of the CronJob's ends."""
+    """End of a job of the CronJob."""
     shop("create", "job", f"--from=cronjob/{cron_job}", job)
     return until(lambda: is_over(shop, job), what=f"the end of {job}", timeout_s=300)
 

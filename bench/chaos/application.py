@@ -20,7 +20,7 @@ OFTEN_WAITS_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Mood:
-    """How an application behaves. Shares are percent of the messages, always the same ones.
+    """Behaviour of an application. Shares are percent of the messages, always the same ones.
 
     `slow_s`: seconds a call takes. `stalls`: no call ends until the mood changes. `fails`: their first two calls
     raise or ask for a retry. `drops`: refused for good. `hangs`: the first call never ends by itself.

@@ -1,4 +1,4 @@
-"""What a run leaves in its directory, and what the judge and a person read there."""
+"""Files of a run's directory, for the checks and for a reader."""
 
 from __future__ import annotations
 

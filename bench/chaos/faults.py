@@ -1,4 +1,4 @@
-"""What each fault does. Every one ends with its victim whole again, and notes what could be lost meanwhile."""
+"""Effects of faults. Each ends with its victim whole again, and notes possible losses."""
 
 from __future__ import annotations
 

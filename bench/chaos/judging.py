@@ -1,4 +1,4 @@
-"""Whether the whole history keeps what LBG promises: a pure function of all records, in order of time.
+"""Checks of the whole history against LBG's promises: a pure function of all records.
 
 | promise | what breaks it |
 |---|---|
@@ -27,12 +27,12 @@ _NEVER, _OPEN, _DONE, _RETRIED, _ABORTED = range(5)
 
 
 class _Stream:
-    """What is known of one publisher's messages, by position."""
+    """Records of one publisher's messages, by position."""
 
     def __init__(self, keys: Sequence[int]) -> None:
         self.keys = keys
         self.rank = array("I", bytes(4 * len(keys)))
-        """How many earlier messages have the same key."""
+        """Number of earlier messages with the same key."""
         self.state = bytearray(len(keys))
         self.finished = bytearray(len(keys))
         self.accepted = bytearray(len(keys))
@@ -41,7 +41,7 @@ class _Stream:
         self.entered_ns = array("Q", bytes(8 * len(keys)))
         self.seq = array("q", [-1]) * len(keys)
         self.done_of_key: dict[int, int] = defaultdict(int)
-        """How many of a key are finished without a gap."""
+        """Number of a key's messages that are finished without a gap."""
         self.of_key: dict[int, array[int]] = defaultdict(lambda: array("I"))
         for position, key in enumerate(keys):
             of_key = self.of_key[key]

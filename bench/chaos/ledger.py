@@ -1,4 +1,4 @@
-"""What an application saw: a file of fixed records, one for each call that begins and one for each that ends.
+"""Log of an application: a file of fixed records, one for each start or end of a call.
 
 A record is one write(2) to a file opened for appending, so a SIGKILL loses none that was written: they are in the
 page cache. Times are CLOCK_MONOTONIC in ns, which all processes of a machine share.

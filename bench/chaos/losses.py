@@ -1,4 +1,4 @@
-"""What was taken from which member and when: the only excuse for a repeat or an overlap."""
+"""Losses of members, with their times: the only reasons for a repeat or an overlap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Loss:
     thaw_ns: int | None = None
 
     def takes(self, life: int, since_ns: int, until_ns: int) -> bool:
-        """Whether what `life` held at `since_ns` may have been delivered again by `until_ns`."""
+        """True if messages that `life` held at `since_ns` may be redelivered by `until_ns`."""
         return (
             (self.lives is None or life in self.lives)
             and self.begin_ns <= until_ns
@@ -52,11 +52,11 @@ class Losses:
         return limited
 
     def any(self, since_ns: int, until_ns: int) -> bool:
-        """Whether any member at all lost something then."""
+        """True if any member lost something at that time."""
         return any(loss.begin_ns <= until_ns and loss.end_ns >= since_ns for loss in self._all)
 
     def frozen_ns(self, life: int, begin_ns: int, end_ns: int) -> int:
-        """How long of this time the life's process did not run."""
+        """Time within the span in which the life's process was stopped."""
         return sum(
             max(0, min(end_ns, loss.thaw_ns) - max(begin_ns, loss.begin_ns))
             for loss in self._all

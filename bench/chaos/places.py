@@ -1,4 +1,4 @@
-"""What a run happens on: the embedded broker, a RabbitMQ node, or three RabbitMQ nodes as one cluster.
+"""Broker of a run: the embedded one, a RabbitMQ node, or a cluster of three nodes.
 
 Everything blocks for as long as a broker takes, so it happens in one thread that stays: the kernel kills RabbitMQ's
 nodes when the thread that started them ends.

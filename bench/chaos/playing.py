@@ -76,7 +76,7 @@ async def tell_news(stage: Stage) -> None:
 
 
 class Progress:
-    """Whether applications are still called."""
+    """Progress of the applications' calls."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -141,7 +141,8 @@ async def dead_letters(stage: Stage) -> list[Name]:
 
 
 def check_reports(stage: Stage) -> list[int]:
-    """That each publisher says all is confirmed; returns how many messages each may have published twice."""
+    """Checks that each publisher reports all as confirmed.
+    Returns the number of messages that each may have published twice."""
     told_twice = []
     for number, publisher in enumerate(stage.publishers):
         if not publisher.report.exists():

@@ -70,7 +70,8 @@ class Process:
 
 
 class Wire:
-    """How one member or publisher reaches the broker's nodes: a proxy for each, which can be cut or fall silent."""
+    """Path of one member or publisher to the broker's nodes.
+    A proxy for each, which can be cut or fall silent."""
 
     def __init__(self, ports: list[int]) -> None:
         self._proxies = [HalfOpenProxy(("127.0.0.1", port)) for port in ports]

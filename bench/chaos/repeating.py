@@ -1,4 +1,4 @@
-"""Whether each repeat is explained by a loss, and no loss explains more of them than were in flight."""
+"""Checks that a loss explains each repeat, and none explains more than were in flight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ TOLD_LATE = "published twice, moved in between"
 
 @dataclass
 class _Window:
-    """What of one life, and of one queue unless the loss has a limit of its own, one loss made come again."""
+    """Messages of one life that one loss redelivered.
+    Of one of its queues, if the loss has a limit of its own."""
 
     count: int = 0
     by_publisher: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -47,7 +48,8 @@ class Repeats:
         self._copies[name[0], why].append((name, text))
 
     def judge(self) -> None:
-        """What no member's loss explains may be a second copy: members drop those they know of."""
+        """Checks the repeats without a member's loss as second copies.
+        Members drop those that they remember."""
         for (loss, life, queue), window in self._windows.items():
             limit = self._rules.window if loss.limit is None else loss.limit
             explained = min(window.count, limit)
@@ -66,7 +68,7 @@ class Repeats:
                 self._verdict.add("repeats", name, text)
 
     def _published_twice(self, publisher: int, count: int, why: str) -> int:
-        """How many of them its publisher may have published twice, by its own word, given what it said before."""
+        """Number of them that the publisher may have published twice, by its reports until then."""
         taken = min(count, self._told_twice[publisher])
         self._told_twice[publisher] -= taken
         if taken:

@@ -1,4 +1,4 @@
-"""What breaks and when: a pure function of the seed and the sizes.
+"""Faults and their times: a pure function of the seed and the sizes.
 
 A schedule says which victim, when and for how long; what a fault does to it is in `faults`. Faults of different
 victims overlap; a victim has one fault at a time.
@@ -82,7 +82,7 @@ EVERYWHERE = {
     Fault.BROKER_STOP: 3,
     Fault.BROKER_FREEZE: 4,
 }
-"""How often each is drawn, in parts of their sum."""
+"""Weights of the draw."""
 
 WEIGHTS: Mapping[str, Mapping[Fault, int]] = {
     "embedded": EVERYWHERE,
@@ -115,12 +115,13 @@ LASTS_S: Mapping[Fault, tuple[float, float]] = {
     Fault.PARTITION: (2, 8),
     Fault.ALARM: (2, 6),
 }
-"""How long it lasts (or the victim stays away): uniform between the two, in seconds at a heartbeat of 3 s."""
+"""Duration of the fault or absence: uniform between the two, in seconds.
+At a heartbeat of 3 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large a run is. With the seed and the engine it decides the schedule and all messages.
+    """Size of a run. With the seed and the engine it decides the schedule and all messages.
 
     `fault_every_s`: on average, plus or minus half of it. `heartbeat_s`: of members and publishers; faults last
     as many heartbeats as they do at 3 s. `body_bytes`: the spool limit of a queue is 1 MB, so this decides how
@@ -160,11 +161,11 @@ class Planned:
 
 
 STARTS_S = {"embedded": 0.5, "rabbitmq": 6.0, "cluster": 0.0}
-"""How long the schedule's clock stands still while the broker starts, on a quiet machine of two cores."""
+"""Pause of the schedule's clock while the broker starts, on a quiet machine of two cores."""
 
 
 def duration_s(engine: str, planned: Sequence[Planned]) -> float:
-    """How long they take to play, more or less: over which messages are spread."""
+    """Approximate duration of the schedule, over which messages are spread."""
     starts = sum(each.fault in (Fault.BROKER_KILL, Fault.BROKER_STOP) for each in planned)
     return planned[-1].at_s + planned[-1].lasts_s + starts * STARTS_S[engine]
 

@@ -1,4 +1,5 @@
-"""What is published: a function of the seed. A message is named by its publisher and its position in the input."""
+"""Published messages: a function of the seed.
+A message is named by its publisher and its position in the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge says of a run."""
+"""Verdict of a run."""
 
 from __future__ import annotations
 

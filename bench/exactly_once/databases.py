@@ -171,7 +171,7 @@ class Postgres(Database):
         return int(found[0])
 
     def inserted_about(self) -> int:
-        """What the counter gave out, with that of transactions that failed."""
+        """Numbers that the counter assigned, with those of transactions that failed."""
         found = self._connection.execute(
             "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM inserted_number_seq"
         ).fetchone()
@@ -192,7 +192,7 @@ DATABASES: dict[str, Callable[[str], Database]] = {"sqlite": SQLite, "postgres":
 
 @contextmanager
 def place_for(database: str, directory: Path) -> Iterator[str]:
-    """Where such a database is, for as long as it is needed: a file, or a server of the run's own."""
+    """Place of such a database for the length of the block: a file, or the run's own server."""
     if database == "sqlite":
         yield str(directory / "applications.db")
         return

@@ -1,4 +1,4 @@
-"""What the table says of a run."""
+"""Verdict of a run, from the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is killed: a sidecar, the application beside it, both, a publisher, the broker."""
+"""Victims: a sidecar, the application beside it, both, a publisher, the broker."""
 
 from __future__ import annotations
 

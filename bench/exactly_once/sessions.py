@@ -182,7 +182,7 @@ class SessionsRun:
 
 
 def judged(table: sqlite3.Connection, sizes: SessionSizes, *, with_file: bool) -> SessionOutcome:
-    """What the table says, in the order it was written."""
+    """Rows of the table, in the order of their writes."""
     places: dict[int, tuple[str, int]] = {}
     latest: dict[str, int] = {}
     rows = misplaced = inverted = 0

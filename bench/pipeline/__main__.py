@@ -125,7 +125,7 @@ def print_table(found: dict[Contender, list[Run]], records: int) -> None:
 
 
 def _ratio(theirs: list[Run], ours: list[Run]) -> float:
-    """How many times as fast ours is."""
+    """Ratio of the two speeds, over 1 if ours is the faster one."""
     return statistics.median(one.job_s / other.job_s for one, other in zip(theirs, ours, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What every engine has to answer, so that answers can be compared."""
+"""Results that every engine computes, in a comparable form."""
 
 from __future__ import annotations
 

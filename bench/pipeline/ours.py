@@ -21,7 +21,7 @@ from lbg_pipeline.verify.settings import ValidationSettings
 
 
 def answer_in(out: Path) -> Answer:
-    """What the tables of a validation say."""
+    """Answer from the tables of a validation."""
     (verdict,) = _rows(out, "verdicts")
     lost = [
         _message(row["publisher"], row["hash"], seq)

@@ -20,7 +20,7 @@ BROKEN_LINES = (
 
 @dataclass(slots=True)
 class Planted:
-    """What is written of a slice, beside its arrays, and what must be found in it."""
+    """Records of a slice, beside its arrays, and the findings due in it."""
 
     answer: Answer
     lost: Array

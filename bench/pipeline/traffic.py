@@ -99,7 +99,7 @@ class Slice:
     special: Array = field(init=False)
     """Messages that were given back: no place to plant a fault."""
     message: Array = field(init=False)
-    """Which one a delivery is of; the columns from here on are of deliveries."""
+    """Message of each delivery; the columns from here on are of deliveries."""
     member: Array = field(init=False)
     delivery: Array = field(init=False)
     delivered_us: Array = field(init=False)
@@ -171,5 +171,5 @@ class Slice:
 
 
 def _owner(queue: Array, handoffs: Array) -> Array:
-    """Who has a queue after so many handoffs, which go through the queues in turn."""
+    """Member of a queue after so many handoffs, which go through the queues in turn."""
     return (queue // 2 + (handoffs - queue + QUEUES - 1) // QUEUES) % MEMBERS

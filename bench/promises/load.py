@@ -1,4 +1,4 @@
-"""What is published: rows with a number and a key, a backlog first and then so many a second."""
+"""Published load: rows with a number and a key, a backlog first and then so many a second."""
 
 from __future__ import annotations
 

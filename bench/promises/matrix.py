@@ -14,7 +14,7 @@ MOVES = ("join", "leave", "scale", "rolling", "repartition")
 """`scale`: from one member to four and back. `rolling`: every member is restarted, one after the other."""
 
 TIMES_MS = (0, 10, 50, 500, 3500)
-"""How long the application takes for a message. The last is longer than the default handoff time of 3 s."""
+"""Processing time of a message. The last is longer than the default handoff time of 3 s."""
 
 CALLABLE = "callable"
 CHANNELS = (CALLABLE, "command", "http", "stream")

@@ -142,7 +142,7 @@ class MemberProcess:
         return problem
 
     async def session_over(self, within_s: float) -> bool:
-        """Whether it ended after its session did. A sidecar stays, not ready, until it is stopped."""
+        """True if it ended after its session did. A sidecar stays, not ready, until it is stopped."""
         until = time.monotonic() + within_s
         while time.monotonic() < until:
             if self.member.has_ended:
@@ -276,5 +276,5 @@ async def lbg(directory: Path, *words: str, within_s: float = ENDS_WITHIN_S) -> 
 
 
 def is_closed_first(cell: Cell) -> bool:
-    """Whether a member's session is closed before it leaves for good (docs/modes.md)."""
+    """True if a member's session is closed before it leaves for good (docs/modes.md)."""
     return cell.mode == SESSIONS

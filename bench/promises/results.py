@@ -1,4 +1,4 @@
-"""What cells showed: kept in a file of JSON lines, and shown as tables."""
+"""Results of cells, stored in a file of JSON lines, and as tables."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _short(result: Result) -> str:
 
 
 def left_out_lines() -> Iterator[str]:
-    """What has no cells, and why."""
+    """Combinations without cells, with the reasons."""
     by_reason: dict[str, list[str]] = {}
     for (mode, engine, move), reason in left_out().items():
         by_reason.setdefault(reason, []).append(f"{mode}/{engine}/{move}")

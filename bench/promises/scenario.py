@@ -34,8 +34,8 @@ POLL_S = 0.2
 
 @dataclass
 class Played:
-    """What came of a cell. `problems`: moves that did not complete, and processes that failed. `moved_s`: from the
-    beginning of the move to its end, as the applications saw it. `notes`: what the product said, for a reader."""
+    """Result of a cell. `problems`: moves that did not complete, and processes that failed. `moved_s`: from the
+    beginning of the move to its end, as the applications saw it. `notes`: the product's log, for a reader."""
 
     findings: Findings
     problems: tuple[str, ...]

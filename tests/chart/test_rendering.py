@@ -1,4 +1,4 @@
-"""What the chart renders is what Kubernetes takes, with whatever values; and values that are wrong are refused."""
+"""Rendered charts are valid for Kubernetes with valid values; invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_no_hook_can_stop_an_uninstall_before_everything_is_deleted(values: Mapp
 
 
 def test_the_hook_after_the_deletion_brings_all_that_it_runs_with() -> None:
-    """What is the release's is gone by then."""
+    """The release's own objects are gone by then."""
     objects = rendered(LARGE)
     hooks = [
         one

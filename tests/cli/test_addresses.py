@@ -1,4 +1,4 @@
-"""Where a broker is: several addresses, virtual hosts of any name, logins from files."""
+"""Addresses of a broker: several of them, virtual hosts of any name, logins from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `lbg group show`, `list` and `close` print of groups that are one queue."""
+"""Output of `lbg group show`, `list` and `close` for groups that are one queue."""
 
 from __future__ import annotations
 

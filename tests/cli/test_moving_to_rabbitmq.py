@@ -31,7 +31,7 @@ class Side:
         return start_lbg("publish", *more, "--broker", self._where.broker, *what)
 
     def consume(self, *more: str) -> subprocess.Popen[str]:
-        """What the members got, a line each, is in the file of this side."""
+        """Messages of the members, a line each, are in the file of this side."""
         with self._place.open("w") as out:
             return start_lbg(
                 "consume", "--group", self._group, "--broker", self._where.broker, *more, stdout=out

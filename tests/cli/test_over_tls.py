@@ -23,7 +23,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Tls:
-    """Where the node listens over TLS, and what a client shows and trusts."""
+    """Ports of the node over TLS, and certificates of a client."""
 
     broker: str
     management: str

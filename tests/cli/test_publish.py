@@ -197,7 +197,7 @@ def test_a_missing_group_and_a_missing_broker_are_said(lbg: Lbg, broker: Where, 
 
 
 def message_count(url: str, group: str) -> int:
-    """What the queues of the group hold, as a foreign client sees it."""
+    """Messages in the queues of the group, by a foreign client."""
     connection = pika.BlockingConnection(pika.URLParameters(url))
     channel = connection.channel()
     depths = [

@@ -48,7 +48,7 @@ class Consumer:
     processed: list[int] = field(default_factory=list)
 
     def take(self, until: Callable[[list[int]], bool], *, within_s: float = 60.0) -> list[int]:
-        """What is there now and comes until then; the rows among it that are no repeats."""
+        """Rows in the queues until then; those among them that are no repeats."""
         fresh: list[int] = []
 
         def heard(channel: Any, method: Any, properties: Any, body: bytes) -> None:

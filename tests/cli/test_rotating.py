@@ -41,7 +41,7 @@ class Load:
         self.validator = f"{group}-validator"
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.rows = 0
-        """How many the publisher was given."""
+        """Number of rows of the publisher's input."""
         self._enough = threading.Event()
         self._feeding: threading.Thread | None = None
         self.logs = {name: directory / f"{name}.log" for name in ("validator", "m1", "m2", "publisher")}
@@ -156,7 +156,7 @@ class Load:
         self.until(lambda: self.delivered() > now + 200)
 
     def refused(self) -> bool:
-        """Whether every client was refused by the broker, and said that it tries again."""
+        """True if the broker refused every client."""
         said = [log.read_text() for log in self.logs.values()]
         return all("ACCESS_REFUSED" in log for log in said)
 

@@ -52,7 +52,7 @@ def app(pod: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def settings(sidecar: dict[str, Any], tmp_path: Path) -> SidecarSettings:
-    """What the sidecar makes of its environment there, with the mounted folders in `tmp_path`."""
+    """Settings that the sidecar reads from its environment there; `tmp_path` has the mounts."""
     for mount in sidecar["volumeMounts"]:
         (tmp_path / mount["mountPath"].lstrip("/")).mkdir(parents=True)
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "etc/lbg/login/ca.crt"))

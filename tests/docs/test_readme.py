@@ -1,4 +1,4 @@
-"""What the README tells people to type works as it stands, in that order."""
+"""The README's commands work as written, in their order."""
 
 from __future__ import annotations
 

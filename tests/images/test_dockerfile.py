@@ -1,4 +1,4 @@
-"""What is true of docker/Dockerfile, read and not built: no image engine is needed."""
+"""Rules of docker/Dockerfile, read and not built: no image engine is needed."""
 
 from __future__ import annotations
 

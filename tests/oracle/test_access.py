@@ -1,4 +1,4 @@
-"""Who is let in and what each user may do: RabbitMQ's «Access Control» guide."""
+"""Logins and permissions: RabbitMQ's «Access Control» guide."""
 
 from __future__ import annotations
 

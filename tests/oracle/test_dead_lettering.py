@@ -1,4 +1,4 @@
-"""Where refused and expired messages go, and what x-death says of them."""
+"""Queues of refused and expired messages, and their x-death headers."""
 
 from __future__ import annotations
 

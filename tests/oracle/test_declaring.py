@@ -197,7 +197,7 @@ def test_an_empty_name_means_the_last_queue_declared_on_the_channel(
 
 
 def claims(connection: pika.BlockingConnection, queue: str) -> bool:
-    """Whether the connection gets the exclusive queue."""
+    """True if the connection gets the exclusive queue."""
     return refusal(lambda: connection.channel().queue_declare(queue, exclusive=True)) is None
 
 

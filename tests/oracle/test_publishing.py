@@ -1,4 +1,4 @@
-"""What a publisher is told: confirms, returns, refusals, and that nothing is lost at any size."""
+"""Events of a publisher: confirms, returns, refusals; nothing is lost at any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a message goes: exchange types, wildcards, alternate exchanges, the default exchange."""
+"""Routes of a message: exchange types, wildcards, alternate and default exchanges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a killed broker still knows when it is started again."""
+"""State of a killed broker after its restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the two brokers differ, and why.
+"""Differences of the two brokers, with their reasons.
 
 What the embedded broker does not do, it refuses with the reason: an ignored wish would be a broken promise.
 """
@@ -85,7 +85,7 @@ def test_a_requeued_message_over_the_limit_is_dropped_by_rabbitmq_though_a_consu
 def test_a_quorum_queue_without_a_delivery_limit_requeues_at_its_tail_before_4_3(
     rabbit_engine: Engine, embedded_engine: Engine, unique: str
 ) -> None:
-    """Why a member settles by ack or by closing its channel and never requeues: order would be lost.
+    """Requeueing would lose order: so a member settles by ack or by closing its channel.
 
     What a limit changes in that is in tests/rabbitmq/test_facts_of_counting.py.
     """

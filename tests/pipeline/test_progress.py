@@ -1,4 +1,4 @@
-"""How far a job is, as a person sees it."""
+"""Progress of a job on a terminal."""
 
 from __future__ import annotations
 

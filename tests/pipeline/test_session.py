@@ -44,7 +44,7 @@ def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 class Session:
-    """What `fit_shuffles` asks of one."""
+    """Stand-in for the parts of a session that `fit_shuffles` reads."""
 
     class Conf:
         def __init__(self) -> None:

@@ -118,7 +118,7 @@ async def group(cluster: RabbitCluster, unique: str) -> AsyncIterator[Group]:
 
 
 def together(*members: Member) -> Callable[[], bool]:
-    """Whether these are connected and know of each other and of nobody else, under whatever indexes they have."""
+    """True if these members are connected and have exactly each other in their rosters."""
 
     def are() -> bool:
         indexes = {member.index for member in members}
@@ -323,7 +323,8 @@ async def test_without_a_majority_everybody_waits_says_so_and_goes_on(
 
 
 def pauses(cluster: RabbitCluster) -> bool:
-    """Whether `cluster_partition_handling` counts: not from 4.3 on, where a minority stays up, as under `ignore`."""
+    """True if `cluster_partition_handling` counts.
+    From 4.3 on it does not: a minority stays up, as under `ignore`."""
     return cluster.nodes[0].version < SINCE_4_3
 
 

@@ -1,4 +1,4 @@
-"""What RabbitMQ does when a delivery is left unacknowledged for longer than consumer_timeout (30 minutes).
+"""RabbitMQ on a delivery unacknowledged for longer than consumer_timeout (30 minutes).
 
 Before 4.3 it closes the channel. It looks every `channel_tick_interval` (60 s), so a channel lives up to that much
 longer. Both are short here; each channel reads them as it opens. From 4.3 on the quorum queue looks itself, to the

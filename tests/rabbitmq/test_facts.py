@@ -169,7 +169,7 @@ async def test_consumer_priority_counts_on_quorum_queues_since_4_0_and_waits_for
 async def test_a_closing_quorum_channel_discards_acks_behind_32_others_and_nothing_is_a_barrier(
     rabbitmq: RabbitNode, rabbit_vhost: str, barrier: str
 ) -> None:
-    """Whether they had been applied by then is a race, which they lose most of the time."""
+    """A race decides whether they were applied by then; they lose it most of the time."""
     discarded = 0
     for _ in range(50):
         async with queue_on(rabbit_vhost, of_a_group(rabbitmq.version), holding=range(64)) as queue:
@@ -192,7 +192,7 @@ async def test_a_closing_quorum_channel_discards_acks_behind_32_others_and_nothi
 async def test_31_acks_and_a_close_at_once_are_never_discarded(
     rabbitmq: RabbitNode, rabbit_vhost: str
 ) -> None:
-    """What a member keeps to: `UNPROVEN_FRAMES_MAX` of lbg_broker.client.ack_window, and 16 at the close."""
+    """Limit of a member: `UNPROVEN_FRAMES_MAX` of `ack_window`, and 16 at the close."""
     for _ in range(20):
         async with queue_on(rabbit_vhost, of_a_group(rabbitmq.version), holding=range(32)) as queue:
             active = await queue.attach(prefetch=31)

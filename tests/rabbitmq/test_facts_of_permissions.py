@@ -1,4 +1,4 @@
-"""What RabbitMQ makes of a permission that is withdrawn under an open channel: what repartitioning rests on."""
+"""RabbitMQ on a permission withdrawn under an open channel: the base of repartitioning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests are is the same in every collection, each is in a target, and collecting them loads nothing large."""
+"""Tests are the same in every collection, each is in a target, and loads no large module."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Collected:
 
 
 def collected(path: Path, paths: list[str], *, hash_seed: int, shift_s: int) -> Collected:
-    """What a fresh interpreter collects under this clock."""
+    """Tests that a fresh interpreter collects under this clock."""
     (path / "observer.py").write_text(PLUGIN)
     found = path / f"found-{hash_seed}.json"
     environment = {

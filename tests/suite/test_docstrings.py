@@ -1,4 +1,4 @@
-"""Docstrings name the thing, or say what it does: none in product code opens with a question word."""
+"""Docstrings name the thing, or say what it does: none opens with a question word."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("broker", "sidecar", "operator", "pipeline", "cli")
+PRODUCT = ("broker", "sidecar", "operator", "pipeline", "cli")
+TESTS = ("bench", "tests", "e2e")
 QUESTION = re.compile(r"(What|How|Who|Whom|Whose|Which|Where|Whether|That|When|Why|Whoever|Whatever)\b")
 
 
@@ -32,11 +35,12 @@ def _of_attributes(body: Sequence[ast.stmt], where: str) -> Iterator[tuple[str, 
 
 
 @cache
-def openings() -> Sequence[tuple[str, str]]:
+def openings(folders: tuple[str, ...]) -> Sequence[tuple[str, str]]:
     return [
         opening
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "node_modules" not in path.parts
         for opening in openings_of(ast.parse(path.read_text()), str(path.relative_to(ROOT)))
     ]
 
@@ -46,13 +50,14 @@ def questions(of: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def test_every_module_has_a_docstring_of_one_short_first_line() -> None:
-    modules = {where: first for where, first in openings() if ":" not in where}
+    modules = {where: first for where, first in openings(PRODUCT) if ":" not in where}
     assert len(modules) > 300
     assert [where for where, first in modules.items() if not first] == []
 
 
-def test_no_docstring_of_product_code_opens_with_a_question_word() -> None:
-    assert questions(openings()) == []
+@pytest.mark.parametrize("folders", [PRODUCT, TESTS], ids=["product", "tests"])
+def test_no_docstring_opens_with_a_question_word(folders: tuple[str, ...]) -> None:
+    assert questions(openings(folders)) == []
 
 
 def test_docstrings_of_modules_classes_functions_and_attributes_are_read() -> None:

@@ -12,7 +12,7 @@ from typing import IO
 
 @dataclass(frozen=True)
 class Said:
-    """What a command answered."""
+    """Result of a command."""
 
     status: int
     out: str

@@ -12,8 +12,8 @@ ROUNDS = 5
 
 
 async def growth(work: Callable[[int], Callable[[], Awaitable[None]]], size: int, times: int) -> float:
-    """How many times as much CPU time work takes that is `times` as large: `times` if it is linear, its square if
-    quadratic. `work` prepares, and what it returns is measured: both sizes in turn, and of each the least."""
+    """Ratio of CPU times of work of two sizes, `times` apart: `times` if it is linear. It is the square if it is
+    quadratic. `work` prepares, and its result is measured: both sizes in turn, and of each the least."""
     least = {size: float("inf"), size * times: float("inf")}
     for _ in range(ROUNDS):
         for each in least:

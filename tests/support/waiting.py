@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 GUARD_S = 60.0
-"""How long to wait for what comes at once on an idle machine: less than a test's own limit, which would not name it."""
+"""Longest wait for fast events: less than a test's own limit, which names no event."""
 
 
 async def until(

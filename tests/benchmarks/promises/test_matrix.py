@@ -1,4 +1,4 @@
-"""Which cells there are, which of them a run takes, and what each must show."""
+"""Cells of the matrix, the cells of a run, and the criteria of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a broker's nodes, as an administrator is told."""
+"""Alarms of a broker's nodes, as an administrator sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `show` and `list` tell: numbers where they were read, "unknown" where they were not."""
+"""Output of `show` and `list`: numbers that were read, "unknown" for others."""
 
 from __future__ import annotations
 

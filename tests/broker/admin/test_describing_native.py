@@ -1,4 +1,4 @@
-"""What `show` tells of groups whose messages are in one queue, and of partitions that members share."""
+"""Output of `show` for groups of one queue, and for partitions that members share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only RabbitMQ has: virtual hosts of one's own, their limits, and queues that outlive an upgrade."""
+"""Features of RabbitMQ alone: virtual hosts, their limits, queues that outlive an upgrade."""
 
 from __future__ import annotations
 

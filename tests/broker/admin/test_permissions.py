@@ -225,7 +225,7 @@ async def test_a_group_with_the_permissions_of_before_shows_what_it_may_and_anot
 async def test_what_may_be_written_among_dead_and_unrouted_could_come_there_anyway(
     place: Place, connection: ClientConnection
 ) -> None:
-    """What the permission to count them lets in besides: publishing, which the group's exchanges lead there as well."""
+    """The permission to count them allows publishing too, as the group's exchanges lead there."""
     channel = await connection.open_channel()
     await publish(channel, OWN.unrouted_exchange)
     await publish(channel, OWN.exchange, "nobody takes this")

@@ -1,4 +1,4 @@
-"""What is in force on a queue, and which of it loses messages."""
+"""Policies in force on a queue, and those of them that lose messages."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ async def test_policies_are_put_together_to_what_rabbitmq_calls_effective(
 async def test_a_policys_overflow_beats_the_argument_of_a_quorum_queue(
     api: ManagementApi, settings: ConnectionSettings, definition: dict[str, object], taken: int, left: int
 ) -> None:
-    """Why `overflow` alone makes a policy one that loses messages."""
+    """A policy with `overflow` alone loses messages."""
     if definition:
         policy = {"pattern": "^full$", "definition": definition, "apply-to": "queues"}
         await api.put(path("policies", settings.vhost, "drop"), policy)
@@ -205,7 +205,7 @@ async def test_a_policys_overflow_beats_the_argument_of_a_quorum_queue(
 async def test_a_dead_letter_exchange_by_policy_gets_nothing(
     admin: LiveAdmin, orders: GroupSpec, api: ManagementApi, settings: ConnectionSettings
 ) -> None:
-    """Why such a policy is let be: queues that refuse and return messages have nothing to dead-letter."""
+    """Such a policy is no drift: queues that refuse and return have nothing to dead-letter."""
     connection = await connect(settings, name="test")
     channel = await connection.open_channel()
     await channel.queue_declare("elsewhere", durable=True)

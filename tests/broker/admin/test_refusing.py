@@ -1,4 +1,4 @@
-"""What is no group of ours, or cannot be one: refused with the reason, and nothing is made."""
+"""Names and objects that are no group of ours: refused with the reason, without effect."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def group_of(mode: str) -> GroupSpec:
 
 
 async def published(place: Place, spec: GroupSpec, *, queue: int = 1) -> bool:
-    """Whether the group takes a message, for the queue or partition of this number."""
+    """True if the group accepts a message for the queue or partition of this number."""
     keys = (f"key-{number}" for number in range(100))
     key, hash_ = next((key, hash_of(key, 8)) for key in keys if queue_of(hash_of(key, 8), 4) == queue)
     connection = await connect(place.settings)
@@ -106,7 +106,7 @@ async def require_whole(place: Place, admin: LiveAdmin, spec: GroupSpec) -> None
 
 
 async def killed_after(place: Place, count: int, changes: int, *, half: bool) -> bool:
-    """Whether it was killed: False when it was over before."""
+    """True if it was killed, False if it completed before."""
     cut = CutAdmin(place, changes=changes, half=half)
     try:
         await repartition_group(cut, "orders", count, timeout_s=10.0)

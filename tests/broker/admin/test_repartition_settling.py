@@ -1,4 +1,4 @@
-"""Which members are waited for before publishers are let in again, and what is said of what is left."""
+"""Members that a repartition waits for before it opens ingress, and its report."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from support.broker.embedded import EmbeddedBroker
 from support.waiting import GUARD_S
 
 CALL_S = 1.0
-"""How long a call may take to find out that the broker is away."""
+"""Longest time of a call until it finds the broker away."""
 
 
 def spec_of(name: str, *, prefix: str = "") -> GroupSpec:

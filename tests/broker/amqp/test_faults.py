@@ -1,4 +1,4 @@
-"""What a peer can do wrong, and the reply code it gets."""
+"""Protocol errors of a peer, and their reply codes."""
 
 import pytest
 

@@ -58,7 +58,7 @@ def feed(connection: Connection, data: bytes, sizes: list[int]) -> list[object]:
 
 
 def check(connection: Connection, events: list[object], *, opened: bool = True) -> None:
-    """Whatever came, the connection is in order, or said what was wrong and listens to nothing but close-ok."""
+    """The connection is in order, or reported the error and accepts nothing but close-ok."""
     faults = [event for event in events if isinstance(event, ConnectionFault)]
     assert len(faults) <= 2  # a second only when the frames fell out of step while it awaited close-ok
     for fault in faults:

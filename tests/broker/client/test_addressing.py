@@ -1,4 +1,4 @@
-"""Where a broker is and who asks, as people say it."""
+"""Addresses and logins of a broker, as users write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a broker says in whatever order and pieces, the client ends with an error of its own and no traceback."""
+"""Any input of a broker, in any order and pieces, ends the client with its own error."""
 
 from __future__ import annotations
 

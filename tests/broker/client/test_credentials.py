@@ -37,7 +37,7 @@ def settings(fake: FakeBroker, credentials) -> ConnectionSettings:
 
 
 def logins(fake: FakeBroker) -> list[str]:
-    """What each connection logged in with, `user:password`."""
+    """Logins of the connections, as `user:password`."""
     found: list[str] = []
     accept = fake.answers[ConnectionStartOk]
 

@@ -36,7 +36,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
 
 
 class Revoked:
-    """What a consumer is told. When it is asked it gives back all but the first `begun`."""
+    """Consumer that records its calls. On request it gives back all but the first `begun`."""
 
     def __init__(self, channel: Channel, *, begun: int) -> None:
         self.asked: list[int] = []

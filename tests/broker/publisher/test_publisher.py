@@ -293,7 +293,7 @@ async def test_a_group_made_anew_with_other_attributes_ends_the_publisher(tmp_pa
 
 @pytest.mark.process
 async def test_a_broker_that_falls_silent_is_left_and_its_late_work_reorders_nothing(tmp_path: Path) -> None:
-    """What was written before the silence is still carried out after it, beside what is sent again."""
+    """Messages written before the silence are carried out after it, beside those sent again."""
     told: list[events.PublisherEvent] = []
     with EmbeddedBroker(tmp_path / "broker") as broker:
         await declare_group(broker.url, SPEC)

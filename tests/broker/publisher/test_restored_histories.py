@@ -41,7 +41,7 @@ class Copy:
 
 
 class Run:
-    """What `lbg publish --state` does, one effect at a time. Before each it may be killed."""
+    """Model of `lbg publish --state`, one effect at a time. Before each it may be killed."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -122,7 +122,7 @@ class Run:
         self.next_tag += len(step.sends)
 
     def end(self) -> None:
-        """What kill -9 leaves: whatever was written."""
+        """State after kill -9: all that was written."""
         self.state.close()
         if self.history.broker.channel is not None:
             self.history.broker.lose()
@@ -189,7 +189,7 @@ class History:
             self.rows = list(copy.rows)
 
     def run(self) -> bool:
-        """Whether the input was taken, as far as the run came."""
+        """True if the input was accepted, as far as the run came."""
         run = Run(self)
         self.runs += 1
         try:
@@ -206,7 +206,8 @@ class History:
         return True
 
     def late_bytes(self) -> None:
-        """What killed runs wrote arrives. The network does not keep it for longer than this."""
+        """Delayed writes of killed runs arrive.
+        The network does not delay them for longer than this."""
         for channel in self.broker.lost:
             while channel.inbound:
                 self.broker.process(channel)
@@ -214,7 +215,7 @@ class History:
         self.broker.lost.clear()
 
     def processed(self) -> list[bytes]:
-        """What a member calls its application with: each number once. A key is in one queue."""
+        """Messages of a member's calls: each number once. A key is in one queue."""
         seen: set[tuple[str, int, int]] = set()
         bodies = []
         for log, publishers in zip(self.broker.logs, self.broker.publishers, strict=True):

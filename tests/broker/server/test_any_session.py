@@ -1,4 +1,4 @@
-"""Whatever a client says in whatever order and pieces, the broker answers by the protocol and never by a traceback."""
+"""Any input of a client, in any order and pieces, is answered by the protocol."""
 
 from __future__ import annotations
 

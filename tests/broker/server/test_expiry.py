@@ -1,4 +1,4 @@
-"""What expires: messages that wait longer than their queue lets them, and queues that nobody uses."""
+"""Expiry: messages that wait longer than their queue allows, and queues without use."""
 
 from __future__ import annotations
 

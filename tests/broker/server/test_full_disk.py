@@ -320,7 +320,7 @@ def test_the_reserve_has_its_blocks_and_keeps_them_when_the_broker_stops(
 def test_users_are_made_and_changed_on_a_full_disk_and_it_knows_them_at_the_next_start(
     disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
-    """What the files of the administrator say goes the same way when they change."""
+    """Changed files of the administrator have the same effect."""
     declare(broker)
     filling = fill(size=LARGE)
     until(filling.blocked.is_set)

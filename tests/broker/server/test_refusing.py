@@ -1,4 +1,4 @@
-"""What the broker refuses, with which code and text, and what is left standing."""
+"""Refusals of the broker, with their codes and texts, and the state after them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a new process finds: everything confirmed, in order, marked as redelivered where it may have been seen."""
+"""State after a restart: everything confirmed, in order, and marked as redelivered."""
 
 import pytest
 

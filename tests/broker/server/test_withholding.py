@@ -1,4 +1,4 @@
-"""What the core does without room on the disk: publishes wait in memory, and what frees room goes on."""
+"""The core without space on the disk: publishes wait, operations that free space go on."""
 
 from __future__ import annotations
 

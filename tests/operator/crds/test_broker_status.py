@@ -1,4 +1,4 @@
-"""What the status says of a broker that is there and not well."""
+"""Status of a broker that is there and not well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a group has in the cluster, each object from the manifest alone."""
+"""Objects of a group in the cluster, each from the manifest alone."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_no_password_is_in_a_pod() -> None:
 
 
 def settings_of(group: GroupManifest) -> SidecarSettings:
-    """What a sidecar makes of the environment that it is given, where Kubernetes has filled in what it refers to."""
+    """Settings that a sidecar reads from its container's environment, references resolved."""
     filled = {"LBG_BROKER": "amqp://one/,amqp://two/", "LBG_NAME": "orders-6d5f-x2x9z"}
     environment = sidecar_of(injected(group, SETTINGS, has_ca=False))["env"]
     return configure({one["name"]: one.get("value") or filled[one["name"]] for one in environment})

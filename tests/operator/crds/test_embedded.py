@@ -1,4 +1,4 @@
-"""What an embedded Broker has in the cluster, each object from the manifest alone."""
+"""Objects of an embedded Broker in the cluster, each from the manifest alone."""
 
 from __future__ import annotations
 

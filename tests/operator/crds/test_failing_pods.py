@@ -1,4 +1,4 @@
-"""What keeps pods from running, as the kubelet and the scheduler say it, and from when on it counts."""
+"""Reasons why pods do not run, by kubelet and scheduler, and the time from which they count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the sidecars of a group write their journals."""
+"""Directories of the journals that a group's sidecars write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which changes of conditions are worth an event."""
+"""Changes of conditions that are worth an event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule comes to at a moment, in a world where clocks are put forward and back."""
+"""Minimum of a schedule at a time, with clocks put forward and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule comes to, held against a look at the clock in every minute around its changes."""
+"""Minimum of a schedule, compared with the clock in every minute around its changes."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def walls(zone: str, change: str) -> tuple[datetime, list[datetime], list[dateti
 
 
 def clocks_around(zone: str, change: str) -> list[str]:
-    """What a manifest can name of the clock at a change: what it shows just before and after, the middle between, and
-    a minute more and less of each."""
+    """Times that a manifest can name at a change of the clock: just before and after, the
+    middle between, and a minute more and less of each."""
     moment, there = at(change), ZoneInfo(zone)
     before = (moment - MINUTE).astimezone(there).replace(tzinfo=None) + MINUTE
     after = moment.astimezone(there).replace(tzinfo=None)

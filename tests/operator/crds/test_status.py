@@ -1,4 +1,4 @@
-"""What the status says of a group: conditions, and what one look at the broker gave."""
+"""Status of a group: conditions, and the results of one snapshot of the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is the API server."""
+"""Authentication of the API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a group has in a cluster with KEDA. Field names and rules are those of KEDA 2.20's CRDs and webhooks."""
+"""Objects of a group in a cluster with KEDA.
+Field names and rules are those of KEDA 2.20's CRDs and webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who tells autoscalers the lag, from what a cluster shows."""
+"""Provider of the lag for autoscalers, by the objects of a cluster."""
 
 from __future__ import annotations
 

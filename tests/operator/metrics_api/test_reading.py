@@ -1,4 +1,4 @@
-"""What is answered to whoever asks for a metric, without HTTP."""
+"""Answers to requests for a metric, without HTTP."""
 
 from __future__ import annotations
 

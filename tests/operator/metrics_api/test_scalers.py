@@ -1,4 +1,4 @@
-"""Which objects scale a group, as the cluster changes."""
+"""Objects that scale a group, as the cluster changes."""
 
 from __future__ import annotations
 

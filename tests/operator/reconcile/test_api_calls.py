@@ -1,4 +1,4 @@
-"""What an operator at rest asks of the API server, counted over hours."""
+"""Requests of an operator at rest to the API server, counted over hours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHILDREN = 5
 
 
 def asked_of(place: Place) -> Counter[str]:
-    """What is asked of the cluster from now on, by verb."""
+    """Later requests to the cluster, by verb."""
     asked: Counter[str] = Counter()
 
     def note(verb: str, kind: Kind, name: str) -> None:

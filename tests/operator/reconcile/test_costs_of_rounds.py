@@ -1,4 +1,4 @@
-"""What rounds cost while nothing changes, and what hundreds of groups cost at once."""
+"""Cost of reconciles while nothing changes, and of hundreds of groups at once."""
 
 from __future__ import annotations
 

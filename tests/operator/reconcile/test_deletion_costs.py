@@ -1,4 +1,4 @@
-"""What a pod would give away by going, as the members and the broker tell it: who has the least goes first."""
+"""Deletion costs of pods, by members and broker: the pod with the least load goes first."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class GitOps(Place):
         return {path[:2] for path, names in self.managed.owners[ORDERS].items() if MANAGER in names}
 
     async def repartition(self, count: int) -> None:
-        """What `lbg group repartition` leaves on the broker."""
+        """State that `lbg group repartition` leaves on the broker."""
         group = "shop-orders"
         spec = recounted(GroupSpec.from_record(self.broker.records[group], name=group), count)
         topology = topology_of(spec, self.broker.engine)

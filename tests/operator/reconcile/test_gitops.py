@@ -1,4 +1,4 @@
-"""What Argo CD and Flux make of our objects at each stage, and that nobody fights them over a field."""
+"""Argo CD and Flux on our objects at each stage, without conflicts over a field."""
 
 from __future__ import annotations
 

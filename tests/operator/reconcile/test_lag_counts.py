@@ -1,4 +1,4 @@
-"""How old a number is: counted every two seconds while it is above 0 or changes, for hundreds of groups less often."""
+"""Age of a count: two seconds while it is above 0 or changes, more with hundreds of groups."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ async def test_a_group_with_another_spec_is_looked_at_with_that() -> None:
 @pytest.mark.parametrize("after_s", [0.0, SOON_S + 1])
 @in_virtual_time
 async def test_who_waits_for_a_look_is_answered_when_the_broker_goes(after_s: float) -> None:
-    """Whether the look has begun or not. What was seen before is not what was asked for."""
+    """Both before and after the look began. Earlier values do not answer a request."""
     async with Place() as place:
         place.looks.watch(A, MAIN, spec("a"))
         await asyncio.sleep(SOON_ENOUGH_S)

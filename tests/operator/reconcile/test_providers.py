@@ -1,4 +1,4 @@
-"""Who provides metrics in the cluster, and so who changes replicas: one at a time."""
+"""Providers of metrics in the cluster, which change replicas: one at a time."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ async def test_an_autoscaler_that_is_there_stays_while_kedas_objects_cannot_be_l
 
 
 def token_secret() -> dict[str, Any]:
-    """What the operator has KEDA read, made where it has a certificate."""
+    """Secret of the operator for KEDA, which it makes if it has a certificate."""
     group = GroupManifest.parse(group_manifest({"scaling": SCALING, "consumer": consumer()}))
     return token_secret_of(group, token="t", ca_pem=b"")
 

@@ -11,7 +11,7 @@ from support.virtual_time import in_virtual_time
 
 GROUP = "shop-orders"
 LATER_S = 700.0
-"""What failed is tried again before that."""
+"""A time by which a failed step was retried."""
 
 
 def recorded(place: Place) -> GroupSpec:
@@ -19,7 +19,7 @@ def recorded(place: Place) -> GroupSpec:
 
 
 async def repartition(place: Place, count: int) -> None:
-    """What `lbg group repartition` leaves."""
+    """State that `lbg group repartition` leaves."""
     spec = recounted(recorded(place), count)
     topology = topology_of(spec, place.broker.engine)
     for queue in topology.queues:

@@ -24,7 +24,7 @@ def data(**told: str) -> dict[str, str]:
 
 
 def about_secrets(place: Place) -> list[tuple[str, str]]:
-    """What the cluster is asked about Secrets from now on."""
+    """Later requests to the cluster about Secrets."""
     asked: list[tuple[str, str]] = []
 
     def note(verb: str, kind: Kind, name: str) -> None:

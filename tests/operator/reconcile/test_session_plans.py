@@ -1,4 +1,4 @@
-"""How many consumers a group with sessions has, and which sessions have to end first."""
+"""Consumers of a group with sessions, and the sessions that end first."""
 
 from __future__ import annotations
 

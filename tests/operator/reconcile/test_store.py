@@ -1,4 +1,4 @@
-"""What is known of the cluster, and what was applied there last."""
+"""Cache of the cluster's objects, and the objects that were applied last."""
 
 from __future__ import annotations
 

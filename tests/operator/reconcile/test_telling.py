@@ -1,4 +1,4 @@
-"""When statuses are written and events sent, and what the watches did not tell."""
+"""Times of status writes and events, and changes that the watches missed."""
 
 from __future__ import annotations
 

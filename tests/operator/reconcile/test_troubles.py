@@ -1,4 +1,4 @@
-"""What is wrong with a manifest, or refused by the cluster, is shown, and changes nothing of what runs."""
+"""Errors of a manifest and refusals of the cluster are shown, and change nothing that runs."""
 
 from __future__ import annotations
 

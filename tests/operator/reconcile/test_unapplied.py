@@ -1,4 +1,4 @@
-"""What the API server does not apply is told in its own words, and no generation that is not applied is Ready."""
+"""Refusals of the API server are reported in its words; only an applied generation is Ready."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ RECORDED = dict(map(json.loads, (Path(__file__).parent / "workloads_0afc101.json
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Any]:
-    """What today's code makes, as JSON."""
+    """Objects of the present code, as JSON."""
     return dict(json.loads(json.dumps(list(workloads().items()))))
 
 

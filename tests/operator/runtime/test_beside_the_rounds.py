@@ -1,4 +1,4 @@
-"""What the operator does beside its rounds and watches, and that it notices when one of these ends."""
+"""Tasks of the operator beside reconciles and watches, and the end of one of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the operator comes to its login: in a pod, by a kubeconfig, and by what only the official client knows."""
+"""Login of the operator: in a pod, by a kubeconfig, and by the official client's plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator shows of itself."""
+"""Metrics, probes and logs of the operator."""
 
 from __future__ import annotations
 

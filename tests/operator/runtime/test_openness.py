@@ -1,4 +1,4 @@
-"""Whether the operator hears of every kind."""
+"""True if the operator receives events of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator is told by its environment."""
+"""Settings of the operator from its environment."""
 
 from __future__ import annotations
 

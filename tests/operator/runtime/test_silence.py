@@ -1,4 +1,4 @@
-"""Whether the watches still tell."""
+"""True if the watches still deliver events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profile has kept is history as good as the journals that it was made of."""
+"""The tables of a profile are as good a history as its journals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member can do, from spans that are easy to add up."""
+"""Capacity of a member, from spans that are easy to add up."""
 
 from __future__ import annotations
 

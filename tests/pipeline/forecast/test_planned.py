@@ -1,4 +1,4 @@
-"""What is told of a group in the end: schedule, limits, and notes that a reader must not miss."""
+"""Final forecast of a group: schedule, limits, and notes."""
 
 from __future__ import annotations
 

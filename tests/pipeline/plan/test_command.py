@@ -1,4 +1,4 @@
-"""What is wrong on the command line is said before Spark begins."""
+"""Errors of the command line are reported before Spark starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan takes from a manifest, and what it says of one that it cannot take."""
+"""Values that a plan reads from a manifest, and its refusals."""
 
 from __future__ import annotations
 

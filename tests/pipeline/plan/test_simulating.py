@@ -1,4 +1,4 @@
-"""What members and queues have to carry: by hand on a few hashes, and against plain Python on many."""
+"""Loads of members and queues: by hand on a few hashes, and against plain Python on many."""
 
 from __future__ import annotations
 

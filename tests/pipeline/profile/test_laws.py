@@ -1,4 +1,5 @@
-"""What Spark computes of any rows is what a little Python does. An example is many groups, as a job costs seconds."""
+"""Spark's results for any rows equal plain Python's.
+An example is many groups, as a job costs seconds."""
 
 from __future__ import annotations
 

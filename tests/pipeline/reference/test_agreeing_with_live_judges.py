@@ -1,4 +1,4 @@
-"""Where the live validator and the member's judge judge the same, the reference says the same."""
+"""The reference agrees with the live validator and the member's checker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def live(records: Sequence[Record], mode: str, *, skew_us: int = 0) -> Validator
 
 
 def republished(one: DeliveredRecord) -> Republished:
-    """What its member says of it, as a record says it."""
+    """The member's verdict of it, as in a record."""
     return Republished(
         publisher=one.publisher,
         key=one.key,

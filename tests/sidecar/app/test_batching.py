@@ -1,4 +1,4 @@
-"""What only batches over HTTP can get wrong."""
+"""Errors of batches over HTTP alone."""
 
 from __future__ import annotations
 

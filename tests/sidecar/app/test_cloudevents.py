@@ -1,4 +1,4 @@
-"""What we send is a CloudEvent: read back with the CloudEvents SDK for Python."""
+"""Requests are CloudEvents: read back with the CloudEvents SDK for Python."""
 
 from __future__ import annotations
 

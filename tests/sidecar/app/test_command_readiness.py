@@ -1,4 +1,4 @@
-"""What a command says before its first verdict, and what is said of one that does not stay up."""
+"""Output of a command before its first verdict, and the report of one that ends early."""
 
 from __future__ import annotations
 

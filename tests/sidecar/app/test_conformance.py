@@ -1,4 +1,4 @@
-"""What every channel to an application promises, whatever it speaks."""
+"""Promises of every channel to an application, in any protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said on a stream, against a model that keeps every number in a plain set."""
+"""Messages of a stream, against a model with every number in a plain set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only HTTP push can get wrong."""
+"""Errors of HTTP push alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a session is, asked and told over each channel, and where each message says which one it is."""
+"""Position of a session, requested and reported over each channel, and of each message."""
 
 from __future__ import annotations
 

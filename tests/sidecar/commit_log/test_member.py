@@ -39,7 +39,7 @@ asyncio.run(run())
 
 
 async def called_by_both(place: Place, tmp_path: Path, commits: Path | None) -> tuple[list[str], list[str]]:
-    """What the application was called with before a kill -9 in place of the first ack, and after it."""
+    """Calls of the application before a kill -9 in place of the first ack, and after it."""
     calls = tmp_path / "calls"
     again: list[str] = []
 

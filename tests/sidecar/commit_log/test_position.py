@@ -1,4 +1,4 @@
-"""How far a session is, in a file: what it says after a death at any point, and whom it speaks for."""
+"""Position of a session in a file: its content after a death at any point, and its session."""
 
 from __future__ import annotations
 

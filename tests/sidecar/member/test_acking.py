@@ -1,4 +1,4 @@
-"""When a member acknowledges what is done, over a real broker."""
+"""Acks of a member over a real broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ NEVER_S = 3600.0
 async def test_a_gap_that_closes_is_acknowledged_at_once(
     embedded: EmbeddedBroker, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is done behind a slow call waits with its ack for `SINGLE_ACK_AFTER_S`, but no longer than for that call."""
+    """Messages done behind a slow call are acknowledged after `SINGLE_ACK_AFTER_S`.
+    They do not wait longer than for that call."""
     monkeypatch.setattr(acks, "SINGLE_ACK_AFTER_S", NEVER_S)
     spec = group_spec(unique, queues=1)
     await declare_group(embedded.url, spec)

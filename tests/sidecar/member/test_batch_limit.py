@@ -1,4 +1,4 @@
-"""How many messages a server of batches is given, against servers of which it is known how long they take."""
+"""Size of the batches of a server, against servers with known times."""
 
 from __future__ import annotations
 

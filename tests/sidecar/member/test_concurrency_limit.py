@@ -1,4 +1,4 @@
-"""How many messages an application is given at a time, against applications of which it is known what they work on."""
+"""Concurrency of an application, against applications with known bottlenecks."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_a_move_is_expected_until_the_delay_and_a_handoff_after_a_change_of_memb
 
 
 def sharing_member(limit: ConcurrencyLimit | None) -> NativeMember:
-    """Where the broker shares out by keys."""
+    """A member in a mode in which the broker divides by keys."""
     member = NativeMember(keys_at_once=MOST, concurrency=MOST)
     if limit is not None:
         member.machine.limit_calls(limit)

@@ -1,4 +1,4 @@
-"""What a group says of itself, and what its members are told, put together."""
+"""Record of a group and settings of its members, combined."""
 
 from __future__ import annotations
 

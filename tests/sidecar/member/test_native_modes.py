@@ -226,7 +226,7 @@ class Gate:
         return len(running)
 
     def calls(self) -> dict[str, int]:
-        """How many calls run at each member."""
+        """Number of running calls at each member."""
         return dict(Counter(name for name, _, _ in self.running))
 
 

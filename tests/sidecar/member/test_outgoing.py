@@ -1,4 +1,4 @@
-"""What a member publishes gets through over a new channel, where the one it has refuses for ever or never answers."""
+"""A member's messages get through over a new channel if the present one refuses or hangs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ KEYS = ("0", "1")
 
 @dataclass
 class Application:
-    """What both members' applications saw: the calls in the order they began, and those that are under way."""
+    """Calls of both members' applications, in the order of their starts, and running ones."""
 
     begun: list[tuple[str, str, int]] = field(default_factory=list)
     running: Counter[str] = field(default_factory=Counter)
@@ -67,7 +67,7 @@ async def publish(broker: EmbeddedBroker, group: str, count: int) -> None:
 
 
 async def handoffs(broker: EmbeddedBroker, group: str) -> dict[str, int]:
-    """What the broker says of them."""
+    """Handoffs in the broker's report."""
     described = await asyncio.to_thread(queue_json, broker, Names(group).parent)
     return dict(described["handoffs"])
 

@@ -1,4 +1,4 @@
-"""What was processed is known, travels, and is bounded; forgetting never claims too much."""
+"""Positions of processed messages are stored, travel, and are bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes back of the messages that members send each other: those that reached no mailbox."""
+"""Returned messages between members: those that reached no mailbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a member's session ends: in which order it, its file and the broker hear of it, and what may be lost between."""
+"""End of a member's session: its order at member, file and broker, and possible losses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.member.native_member import NativeMember
 
 @dataclass
 class File:
-    """What a position file says."""
+    """Content of a position file."""
 
     committed: int | None = None
     is_over: bool = False
@@ -254,7 +254,7 @@ class Ending:
         self.look()
 
     def look(self) -> None:
-        """What came out of the member."""
+        """Effects of the member."""
         for attach in self.member.took(Attach):
             self.attach(attach)
         self.unconfirmed += [effect.in_flight for effect in self.member.took(Republish)]

@@ -1,4 +1,4 @@
-"""What a successor does with the first deliveries of a queue that was announced to it."""
+"""First deliveries of an announced queue at its successor."""
 
 from __future__ import annotations
 

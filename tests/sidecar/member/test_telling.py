@@ -1,4 +1,4 @@
-"""What is said of a handoff: as a text, and as fields."""
+"""Reports of a handoff: as a text, and as fields."""
 
 from __future__ import annotations
 

@@ -157,8 +157,8 @@ def test_a_static_member_is_watched_too() -> None:
 
 
 def test_a_member_that_another_one_replaced_without_its_knowledge_stops_its_calls() -> None:
-    """What a partition of a cluster leaves: RabbitMQ takes back what a consumer holds whose node it cannot see, gives
-    it to the next one, and after the partition lets the first one wait, without a word."""
+    """After a partition of a cluster, RabbitMQ lets a member wait without an error.
+    It requeues the messages of a consumer whose node it cannot see, and gives them to the next one."""
     world, members = settled(2, queue_count=1, hash_count=4, chances=Chances(call_s=0.3))
     world.run(0.1)
     world.suspect(0)

@@ -1,4 +1,4 @@
-"""Where the sidecar's tests have their broker."""
+"""Broker of the sidecar's tests."""
 
 from __future__ import annotations
 

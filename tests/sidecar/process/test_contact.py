@@ -1,4 +1,4 @@
-"""What is known of the way into the group, and what a person is told to do about it."""
+"""State of the path into the group, and the remedies in its report."""
 
 from __future__ import annotations
 

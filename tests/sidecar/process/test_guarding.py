@@ -1,4 +1,4 @@
-"""What the local listener lets nobody do: pages of other hosts, slow senders, those who send too much."""
+"""Refusals of the local listener: pages of other hosts, slow senders, too large requests."""
 
 from __future__ import annotations
 

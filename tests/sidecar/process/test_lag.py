@@ -1,4 +1,4 @@
-"""What is counted, how old a count may be, and that what is not known is never 0."""
+"""Counts of the lag, their greatest age, and unknown values, which are never 0."""
 
 from __future__ import annotations
 

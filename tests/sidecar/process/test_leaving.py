@@ -1,4 +1,4 @@
-"""How the real process ends: on signals and drains, under load, with somebody to take over."""
+"""End of the real process: on signals and drains, under load, with a successor."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_sidecar_that_is_killed_under_load_repeats_only_what_was_not_ack
     loading = asyncio.create_task(publish(pair.url, pair.group, LOAD, per_s=LOAD_PER_S))
 
     def acknowledged() -> set[int]:
-        """What ended so long ago that its ack must be with the broker."""
+        """Calls that ended so long ago that the broker must have their acks."""
         since_ns = time.monotonic_ns() - 1_000_000_000
         notes = pair.apps[0].notes.all()
         return {note.number for note in notes if note.word == "end" and note.at_ns < since_ns}

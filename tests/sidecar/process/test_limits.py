@@ -23,7 +23,7 @@ BODY_MAX_BYTES = 10_000
 
 
 class Nowhere:
-    """Where no broker is."""
+    """Address without a broker."""
 
     def __init__(self) -> None:
         self.url = f"amqp://guest:guest@127.0.0.1:{free_port()}/"

@@ -1,4 +1,4 @@
-"""How the real process begins where something is missing, taken or not readable."""
+"""Start of the real process with something missing, taken or unreadable."""
 
 from __future__ import annotations
 

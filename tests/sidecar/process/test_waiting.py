@@ -1,4 +1,4 @@
-"""What keeps a member out of its group: it goes on trying, and says in one line what is wrong and what to do."""
+"""Obstacles to joining a group: the member retries, and reports error and remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an embedded broker says of groups that are one queue of a kind of its own, and such groups in memory."""
+"""Groups in one queue of a special type on an embedded broker, and such groups in memory."""
 
 from __future__ import annotations
 

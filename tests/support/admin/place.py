@@ -1,4 +1,4 @@
-"""Where groups of a test are made."""
+"""Broker of a test's groups."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class MemoryTransport(asyncio.Transport):
         self._is_closing = False
         self.written = bytearray()
         self.has_ended = False
-        """Whether the protocol has ended its side."""
+        """True if the protocol has ended its side."""
 
     def write(self, data: Any) -> None:
         if not self._is_closing:  # asyncio's drop what comes after `close` too
@@ -50,7 +50,7 @@ class MemoryTransport(asyncio.Transport):
         return 0
 
     def take(self) -> bytes:
-        """What was written since the last time."""
+        """Bytes written since the last call."""
         written = bytes(self.written)
         self.written.clear()
         return written

@@ -163,7 +163,7 @@ class PlainClient:
         return events
 
     def is_closed_within(self, seconds: float) -> bool:
-        """Whether the broker ends the connection, saying nothing more than a close, within this time."""
+        """True if the broker ends the connection within this time, with no frame but a close."""
         deadline = time.monotonic() + seconds
         self.socket.settimeout(seconds)
         try:

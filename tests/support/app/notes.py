@@ -1,4 +1,4 @@
-"""What the applications of a test wrote down (`noting_app`), put together: who lost, repeated or reordered what."""
+"""Notes of a test's applications (`noting_app`), combined: losses, repeats and inversions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Notes:
 
     @property
     def size(self) -> int:
-        """How many lines there are: cheaper than to read them."""
+        """Number of lines: cheaper than to read them."""
         return sum(file.read_bytes().count(b"\n") for file in self.files if file.exists())
 
     def all(self) -> list[Note]:

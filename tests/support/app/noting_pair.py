@@ -95,7 +95,7 @@ class Pair:
 
 
 def delivered_again(sidecar: SidecarProcess) -> int:
-    """How many messages it says are."""
+    """Number of messages that it reports as redelivered."""
     found = re.search(r"left the group: (\d+|nothing)", sidecar.text)
     assert found is not None, sidecar.text
     return 0 if found[1] == "nothing" else int(found[1])

@@ -61,11 +61,11 @@ class NotingApp:
         return shlex.join([*self._argv, "command"])
 
     def hang(self) -> None:
-        """What begins from now on never ends."""
+        """Later calls never end."""
         self._hang.touch()
 
     def ignore_the_end(self) -> None:
-        """What is started from now on ends by SIGKILL alone."""
+        """Processes started later end by SIGKILL alone."""
         self._stubborn.touch()
 
     def freeze(self) -> None:

@@ -130,7 +130,7 @@ class Offering:
         return found
 
     async def tick(self) -> None:
-        """What the member's timer does: timeouts are aborted, retries become due."""
+        """Work of the member's timer: timeouts are aborted, retries become due."""
         loop = asyncio.get_running_loop()
         assert self.channel is not None
         while True:

@@ -129,7 +129,7 @@ class EmbeddedBroker:
         return self._ask("POST", f"lbg/queues/%2F/{quote(queue, safe='')}/{action}", told)
 
     def queue(self, name: str) -> dict[str, Any]:
-        """What the management API tells of a queue of the default vhost."""
+        """A queue of the default vhost in the management API."""
         return self._ask("GET", f"queues/%2F/{quote(name, safe='')}", None)
 
     def memory_bytes(self) -> int:

@@ -25,7 +25,7 @@ GUEST = ("guest", "guest")
 
 @dataclass(frozen=True)
 class Engine:
-    """Where one broker listens, and how to take it down and bring it up again."""
+    """Addresses of one broker, with its stop and start."""
 
     name: str
     amqp_port: int
@@ -91,7 +91,7 @@ class Engine:
 
 
 def refusal(action: Callable[[], Any]) -> tuple[str, int, str] | None:
-    """What the broker closed, with which reply code and which word in front of its text; None: it did it."""
+    """Object that the broker closed, with the reply code and first word; None if it accepted."""
     try:
         action()
     except ChannelClosedByBroker as closed:
@@ -161,7 +161,7 @@ class Inbox:
         return self.bodies
 
     def stays_at(self, count: int, *, for_s: float = 0.15) -> bool:
-        """Whether no delivery beyond `count` comes in a while."""
+        """True if no delivery beyond `count` comes in a while."""
         pump(self.channel, lambda: len(self.deliveries) > count, timeout_s=for_s)
         return len(self.deliveries) == count
 

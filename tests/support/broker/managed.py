@@ -22,7 +22,7 @@ EVERYTHING = (".*", ".*", ".*")
 
 
 class FakeManagedBroker:
-    """What `ManagedBroker` asks for. `stored` lists the rows it was told to keep."""
+    """Stand-in for a `ManagedBroker`. `stored` lists the rows to keep."""
 
     address = "127.0.0.1:5672"
     unready_because: str | None = None

@@ -29,7 +29,7 @@ class Choices:
 
 @dataclass
 class ModelChannel:
-    """What is on its way to the broker (None is confirm.select) and what the broker will answer."""
+    """Frames on their way to the broker (None is confirm.select), and its pending answers."""
 
     inbound: deque[tuple[int, int, tuple[int, int, bytes, str | None], str] | None] = field(
         default_factory=deque

@@ -161,7 +161,7 @@ class Side:
             link.process_data_events(0.001)
 
     def holds(self) -> dict[str, int | None]:
-        """How many messages are ready in each queue of the story; None where there is no such queue."""
+        """Number of ready messages in each queue of the story; None for a missing queue."""
         counts: dict[str, int | None] = {}
         for queue in sorted(self.queues):
             try:

@@ -80,7 +80,7 @@ def as_quota(folder: Path, under: Sequence[str]) -> Sequence[str]:
 
 
 def on_small_disk(folder: Path, size_kb: int) -> Sequence[str]:
-    """What to put before a command, which then finds an empty disk at `folder`, and has the process id of its own."""
+    """Prefix of a command, which then has an empty disk at `folder`, and its own process id."""
     return (
         *("unshare", "--user", "--map-root-user", "--mount"),
         *("sh", "-c", _MOUNT, f"{size_kb}k", str(folder)),
@@ -121,7 +121,7 @@ class SmallDisk:
 
     @property
     def under(self) -> Sequence[str]:
-        """What to put before a command; it begins in the directory that is the current one now."""
+        """Prefix of a command, which begins in the current directory."""
         target = ("--target", str(self._holder.pid))
         return (
             *("nsenter", *target, "--user", "--preserve-credentials", "--mount"),

@@ -25,7 +25,7 @@ class Hold:
 
 @dataclass
 class Settled:
-    """What was acked, rejected or purged, in which step and by whom."""
+    """Messages that were acked, rejected or purged, with step and client."""
 
     entry: Entry
     step: int

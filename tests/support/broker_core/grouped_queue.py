@@ -30,7 +30,7 @@ def publish(client: Client, text: str, *, key: str = "q") -> None:
 
 
 def bodies(client: Client) -> str:
-    """What was delivered since the last call, "a1 b1"."""
+    """Deliveries since the last call, as "a1 b1"."""
     return b" ".join(client.bodies()).decode()
 
 

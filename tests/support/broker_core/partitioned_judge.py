@@ -50,7 +50,7 @@ class Judge:
         self.seats: dict[int, Seat] = {}
         self.open_tags: dict[int, bytes] = {}
         self.settled: dict[bytes, bool] = {}
-        """What was settled or purged since the last crash, and whether anybody had seen it."""
+        """Messages settled or purged since the last crash, and whether a consumer had seen them."""
         self.paused_since: dict[int, float] = {}
         self.changed_at = 0.0
         self.after_crash = False
@@ -81,7 +81,7 @@ class Judge:
                         raise AssertionError(f"{nack} of an open queue without a limit")
 
     def see_what_was_taken_back(self) -> None:
-        """Whoever holds messages of a partition that is another's now has hit the limit."""
+        """A consumer with messages of a partition that was reassigned has hit the limit."""
         world = self.world
         seats = {seat.tag: seat for seat in self.seats.values()}
         for number, (status, tag) in enumerate(zip(world.statuses, world.tags, strict=True)):

@@ -79,7 +79,7 @@ class PartitionedWorld(World):
 
     @property
     def loads(self) -> dict[str, int]:
-        """How many partitions each consumer has that is there."""
+        """Number of partitions of each live consumer."""
         return {name: self.tags.count(name) for name in self.names}
 
     def partitions_of(self, name: str) -> list[int]:

@@ -37,15 +37,15 @@ class Entry:
 class QueueModel:
     entries: list[Entry] = field(default_factory=list)
     settled: dict[bytes, bool] = field(default_factory=dict)
-    """What was acked, rejected or purged since the last crash, whether or not the disk knows; and whether
-    anybody had seen it."""
+    """Messages acked, rejected or purged since the last crash, on disk or not; and whether
+    a consumer had seen them."""
     consumers: list[tuple[int, int, str]] = field(default_factory=list)
 
     def ready(self) -> list[Entry]:
         return [entry for entry in self.entries if entry.holder is None]
 
     def give_out(self, name: str, deliveries: Sequence[Handed], *, after_crash: bool) -> None:
-        """What left a queue in one step is its front, and each receiver got its part in order."""
+        """Messages that left a queue in one step are its front; each receiver's part is in order."""
         ready = self.ready()
         place = {entry.body: index for index, entry in enumerate(ready)}
         for delivery in deliveries:

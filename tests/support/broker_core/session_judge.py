@@ -1,5 +1,5 @@
-"""What is true of a sessions queue whatever happens to it, judged delivery by delivery: who had which message, under
-which number, and what must come next.
+"""Invariants of a sessions queue, checked delivery by delivery: consumer and number of
+each message, and the next one.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class SessionJudge:
         self.lines: dict[str, int] = {}
         """The line that each has, or had."""
         self.untold: list[tuple[int, str, int]] = []
-        """Who is to hear that its session is over, and the line that the disk knows no more by then."""
+        """Client that waits for its End-of-Session, and the spool that the disk has no longer."""
         self.heard: dict[int, int] = {}
-        """How often each client heard that a session is over."""
+        """Number of End-of-Sessions that each client received."""
         self.tags: dict[int, dict[int, tuple[str, int]]] = {}
         self.home: dict[bytes, tuple[str, int]] = {}
-        """Where a body was seen first: its session and number, for ever."""
+        """Session and number of each body at its first delivery, which never change."""
         self.serial = 0
         self.unconfirmed: dict[int, bytes] = {}
         self.confirmed: set[bytes] = set()
@@ -215,7 +215,7 @@ class SessionJudge:
         ]
 
     def bodies_in_pool(self) -> set[bytes]:
-        """What may be in the pool: everything published that nobody was ever given."""
+        """Possible content of the pool: published messages that were never assigned."""
         if not self.world.queue().spool.ready:
             return set()
         everything = {b"%d" % number for number in range(1, self.serial + 1)}

@@ -46,7 +46,7 @@ def attach(
 
 
 def given(client: Client) -> Given:
-    """What came since the last call; an End-of-Session has the body END here."""
+    """Messages since the last call; an End-of-Session has the body END here."""
     return [(delivery.headers[SEQUENCE], _body(delivery)) for delivery in client.take()]
 
 

@@ -61,7 +61,7 @@ EMPTY_HEADER = b"\x00\x00"
 
 
 class MemoryStore:
-    """What `Store` does, with dictionaries."""
+    """Stand-in for `Store`, with dictionaries."""
 
     def __init__(self) -> None:
         self.definitions: dict[tuple[str, str], str] = {}

@@ -60,7 +60,7 @@ class RecordingEnvironment(dict[str, str]):
 
 
 def asked_by_commands() -> set[str]:
-    """What a command that fails and one that makes a user read beside their options."""
+    """Settings that a failing command and one that makes a user read beside their options."""
 
     def fail() -> None:
         raise RuntimeError("a bug")
@@ -110,7 +110,7 @@ def exit_codes(place: Path) -> Words:
 
 
 def python_names(place: Path) -> Words:
-    """What programs import, with the parameters and public attributes of each."""
+    """Names that programs import, with the parameters and public attributes of each."""
     found: Words = {}
     exported = {
         "lbg_sidecar": sidecar.__all__,

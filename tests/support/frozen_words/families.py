@@ -33,5 +33,5 @@ FAMILIES: Mapping[str, Callable[[Path], Words]] = {
 
 
 def difference(family: str, place: Path) -> str:
-    """What a test fails with; empty if the product has the frozen words and no others."""
+    """Failure of a test; empty if the product has the frozen words and no others."""
     return failure(family, read_frozen().get(family, {}), FAMILIES[family](place))

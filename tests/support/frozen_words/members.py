@@ -90,7 +90,7 @@ def stored_bytes(place: Path) -> Words:
 
 
 def application(place: Path) -> Words:
-    """What a live member shows, and what its application gets of a message in each way to reach it."""
+    """Output of a live member, and a message of each channel to its application."""
     return asyncio.run(one_message(place))
 
 

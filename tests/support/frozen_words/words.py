@@ -33,7 +33,7 @@ def listed(head: str, words: Words, others: Words) -> list[str]:
 
 
 def failure(family: str, frozen: Words, found: Words) -> str:
-    """What a test fails with; empty if nothing differs."""
+    """Failure of a test; empty if nothing differs."""
     gone, added = differences(family, frozen, found)
     if gone:
         gone.append("Users and stored data depend on these words: restore them.")

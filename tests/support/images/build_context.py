@@ -1,4 +1,4 @@
-"""What an image is built from: docker/Dockerfile, and the files of the repository that .dockerignore lets through."""
+"""Context of an image: docker/Dockerfile, and the files that .dockerignore includes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def copied(instruction: Instruction) -> tuple[list[str], dict[str, str]]:
 
 
 def is_sent(path: PurePosixPath, rules: list[str]) -> bool:
-    """Whether .dockerignore lets a file through. The last rule that fits it or a folder above it counts."""
+    """True if .dockerignore includes a file. The last rule for it or a folder above it counts."""
     sent = True
     for rule in rules:
         pattern = rule.removeprefix("!").rstrip("/").removeprefix("**/")

@@ -21,7 +21,7 @@ SKEW_S = 0.001
 """With this, `uncertain` is uncertain."""
 
 DEFAULT_GROUP = "before"
-"""What its records without a group are to be called."""
+"""Group of its records without a group."""
 
 _SETTINGS = JournalSettings(file_max_bytes=20_000)
 

@@ -40,8 +40,8 @@ _DELIVERY = st.tuples(
     st.sampled_from(["s", "s", "t", None]),
     st.integers(1, 4),
 )
-"""Which message, who, how long after the delivery before, how it ended, the time until the application had it and the
-time it took, the time until it was settled, and session and number in mode Sessions."""
+"""Message, member, time since the delivery before, verdict, time until the call and its
+duration, time until it was settled, and session and number in mode Sessions."""
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""What became of the objects that the operator makes: every shape that each had, and each deletion."""
+"""History of the operator's objects: every shape that each had, and each deletion."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ChildHistory:
 
 
 def shape_of(seen: Object) -> Object:
-    """What people and the operator set, but for replicas."""
+    """Fields that users and the operator set, but for replicas."""
     kept = {name: copy.deepcopy(value) for name, value in seen.items() if name not in ("metadata", "status")}
     kept.get("spec", {}).pop("replicas", None)
     kept["labels"] = seen["metadata"].get("labels")

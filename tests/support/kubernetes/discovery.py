@@ -1,4 +1,4 @@
-"""What an API server says that it serves (Kubernetes: "API discovery")."""
+"""Discovery documents of an API server (Kubernetes: "API discovery")."""
 
 from __future__ import annotations
 

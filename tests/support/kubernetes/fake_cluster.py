@@ -32,7 +32,7 @@ WITH_STATUS = frozenset({GROUP, BROKER})
 Place = tuple[Kind, str | None, str]
 
 CALLERS = (CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
-"""What a Role of Kubernetes' own lets the operator read."""
+"""Resources that a Role of Kubernetes' own lets the operator read."""
 
 
 class FakeCluster:
@@ -183,7 +183,7 @@ class FakeCluster:
         return copy.deepcopy(self.objects.get(place, wanted))
 
     def _keep(self, place: Place, wanted: Object, *, is_news: bool = False) -> bool:
-        """Whether anything changed."""
+        """True if anything changed."""
         kind, there = place[0], self.objects.get(place)
         kept = copy.deepcopy(wanted)
         metadata = kept["metadata"]

@@ -1,5 +1,5 @@
-"""How tools that wait for objects judge one of ours: kstatus' rules for a kind without rules of its own, and Argo CD's
-by the script of docs/gitops.md.
+"""Health of an object in tools that wait for it: by kstatus' rules for a kind without
+rules of its own, and in Argo CD by the script of docs/gitops.md.
 
 kstatus (sigs.k8s.io/cli-utils, pkg/kstatus, README and package documentation) is what Flux, kpt and cli-utils go by.
 """
@@ -35,7 +35,7 @@ def kstatus(seen: Object) -> str:
 
 
 def argo_health(seen: Object) -> str:
-    """What the page's Lua says, run as Argo CD runs it: `obj` is the object, the status of what it returns."""
+    """Result of the page's Lua, run as in Argo CD: `obj` is the object, the status its result."""
     runtime = LuaRuntime(unpack_returned_tuples=True)
     runtime.globals().obj = runtime.table_from(seen, recursive=True)
     return str(runtime.execute(argo_script()).status)

@@ -83,7 +83,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 def _documents() -> dict[str, Object]:
-    """What there is to read: the discovery documents and the collections of what the operator knows."""
+    """Readable documents: discovery, and the collections of the kinds of the operator."""
     known = (*KINDS, *OF_EVERY_CLUSTER)
     versions = {kind.api_version for kind in known}
     groups: list[Object] = []

@@ -34,7 +34,7 @@ class ServedCluster:
         self.applied: list[tuple[str, bool, Object]] = []
         """By whom, whether forced, and what."""
         self.forgets = False
-        """Whether a watch that goes on from an older version is told that this is over (410)."""
+        """True if a watch from an older version is ended with 410."""
         self.withheld: dict[str, asyncio.Event] = {}
         """By the plural of a kind: until then no watch of it begins."""
         self._told: list[tuple[Kind, int, str, Object]] = []

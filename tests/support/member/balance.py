@@ -1,4 +1,4 @@
-"""Which queues a member serves, which it should, and whether that is the same."""
+"""Queues that a member serves, and those that it should serve."""
 
 from __future__ import annotations
 

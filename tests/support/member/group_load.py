@@ -58,7 +58,7 @@ class Judge:
         return sum(count - 1 for count in self.times.values())
 
     def members(self, *, since: int = 0) -> set[str]:
-        """Who was called since the call of this number."""
+        """Members called since the call of this number."""
         return {member for member, _, _ in self.starts[since:]}
 
 

@@ -1,4 +1,4 @@
-"""Where members of a test live: a broker with one empty group on it."""
+"""Broker of a test's members, with one empty group."""
 
 from __future__ import annotations
 

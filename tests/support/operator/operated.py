@@ -160,7 +160,7 @@ class Place:
         return deleted
 
     def running(self) -> dict[Any, Any]:
-        """What consumers run on: everything but the objects that people write, and statuses."""
+        """Objects that consumers need: all but those of users, and statuses."""
         kinds = ("Deployment", "Pod", "ConfigMap", "Secret", "PodDisruptionBudget", "NetworkPolicy")
         return {
             where: {key: value for key, value in one.items() if key not in ("status", "metadata")}

@@ -26,7 +26,7 @@ from support.operator.operated_broker import OperatedBroker
 
 LATER_S = 0.2
 WAITING = 5
-"""What each session has when its pod has it."""
+"""Messages of each session when its pod gets it."""
 
 
 @dataclass

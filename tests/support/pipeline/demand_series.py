@@ -30,7 +30,7 @@ def hourly(
 
 
 def before(history: History, interval: int) -> History:
-    """What was known at the start of an interval."""
+    """History at the start of an interval."""
     return History(
         history.starts_us[:interval], history.values[:interval], history.interval_s, history.time_zone
     )

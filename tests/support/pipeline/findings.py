@@ -1,4 +1,4 @@
-"""What is found in a journal: the words of `support.pipeline.reference`."""
+"""Findings of a journal, in the words of `support.pipeline.reference`."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def overlaps(delivered: Sequence[DeliveredRecord], skew_us: int) -> Iterator[Off
 
 
 def _shift_us(first: DeliveredRecord, second: DeliveredRecord) -> int:
-    """How far one of two spans must be shifted until they no longer intersect."""
+    """Shift of one of two spans until they no longer intersect."""
     return min(first.finished_at_us - second.started_at_us, second.finished_at_us - first.started_at_us)
 
 

@@ -1,4 +1,4 @@
-"""What `lbg pipeline validate` must say of a journal, in plain Python on lists of records: its specification.
+"""Specification of `lbg pipeline validate`, in plain Python on lists of records.
 
 One message is (group, publisher, hash, seq). A delivery is *final* when its verdict is ack, dead or repeat, and an
 *acknowledgement* when it is ack or dead. Where docs/journal.md leaves room:

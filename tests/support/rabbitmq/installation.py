@@ -1,4 +1,4 @@
-"""Which RabbitMQ the tests and benchmarks run: this machine's, or the one in LBG_RABBITMQ_ROOT.
+"""RabbitMQ of tests and benchmarks: this machine's, or the one in LBG_RABBITMQ_ROOT.
 
 LBG_RABBITMQ_ROOT names a folder with a whole Debian system in it, as `.ci/rabbitmq4` makes one. Its programs run with
 that folder as their root directory, in a mount namespace of their own, so that nothing outlives them. They see `/tmp`

@@ -36,10 +36,10 @@ from support.waiting import GUARD_S
 USER = "guest"
 PASSWORD = "guest"
 START_S = 240.0
-"""How long a node may take to start: five seconds on an idle machine of two cores, and minutes on one that is busy."""
+"""Longest start of a node: 5 s on an idle machine of two cores, minutes on a busy one."""
 
 CONTROL_S = 180.0
-"""How long rabbitmqctl may take: a second and a half on an idle machine, and a minute on one that is busy."""
+"""Longest run of rabbitmqctl: 1.5 s on an idle machine, a minute on a busy one."""
 
 _RATES = ("global", "basic", "detailed")
 _ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
@@ -129,7 +129,7 @@ class RabbitNode:
 
     @property
     def runs(self) -> bool:
-        """Whether its process lives; it may be frozen, or on its way up or down."""
+        """True if its process lives; it may be frozen, or on its way up or down."""
         return self._server is not None and self._server.poll() is None
 
     @property
@@ -175,7 +175,8 @@ class RabbitNode:
             raise
 
     def answers(self) -> bool:
-        """Whether AMQP and the management API answer now. Raises OSError or `NodeFailedError` where they refuse."""
+        """True if AMQP and the management API answer.
+        Raises OSError or `NodeFailedError` if they refuse."""
         with self.dial(timeout_s=5) as probe:
             return probe.recv(1) == b"\x01" and self.ask("GET", "/api/overview") is not None
 

@@ -19,7 +19,7 @@ END = -1
 
 
 def of_a_group(version: tuple[int, int, int]) -> Arguments:
-    """What LBG declares a queue of a group with, on this version of RabbitMQ."""
+    """Arguments of LBG's declaration of a group's queue, on this version of RabbitMQ."""
     spec = GroupSpec("g", "g", hash_count=1, queue_count=1, queue_size_mb=100, client_username="guest")
     return dict(topology_of(spec, Engine(RABBITMQ, version)).queues[0].arguments)
 
@@ -43,7 +43,7 @@ class TriedQueue:
         return await Attached.to(self.connection, self.name, prefetch=prefetch, arguments=named)
 
     async def left(self) -> list[int]:
-        """What the queue holds, as a new consumer is given it. Use it when all others are gone."""
+        """Messages of the queue at a new consumer. Use it when all others are gone."""
         await self.publish(END)
         last = await self.attach(prefetch=0)
         while END not in last.bodies:

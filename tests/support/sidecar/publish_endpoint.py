@@ -87,7 +87,7 @@ def ce(number: int, **more: str) -> dict[str, str]:
 
 
 async def contents(url: str, spec: GroupSpec = SPEC) -> list[Delivery]:
-    """What is in the queues of a group, taken out."""
+    """Messages in the queues of a group, removed from them."""
     found = []
     connection = await connect(url)
     channel = await connection.open_channel()

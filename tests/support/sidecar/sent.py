@@ -1,4 +1,4 @@
-"""What an inbox looks at in a message: who published it, into which hash, as which one."""
+"""Fields of a message for an inbox: publisher, hash, and sequence number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a probe is told, which has no login."""
+"""Health endpoint for probes, which have no login."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API shows of a running broker, at the moment it is asked."""
+"""State of a running broker in the API, at the time of the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is: the table of groups by itself."""
+"""Turns of groups: the table of groups by itself."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def broker(process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 class Judge:
-    """Who has which messages of which group, and what each group has seen."""
+    """Model of holders: the messages of each group by consumer, and those that it has seen."""
 
     def __init__(self) -> None:
         self.holders: dict[str, tuple[object, int]] = {}
@@ -264,7 +264,7 @@ async def test_aio_pika_works_on_many_groups_at_once(broker: EmbeddedBroker) -> 
 
 
 def asked(broker: EmbeddedBroker, path: str, *, put: dict[str, Any] | None = None) -> Any:
-    """What the management API answers."""
+    """Answer of the management API."""
     login = b64encode(b"guest:guest").decode()
     request = urllib.request.Request(
         f"http://127.0.0.1:{broker.management_port}/api{path}",

@@ -25,7 +25,7 @@ PRIORITY = "orders by priority"
 
 
 def declared(*declarations: dict[str, Any]) -> str | None:
-    """What the last of these declarations of one queue is refused with."""
+    """Refusal of the last of these declarations of one queue."""
     world = World()
     for arguments in declarations:
         client = world.client()

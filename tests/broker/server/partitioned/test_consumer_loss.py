@@ -1,4 +1,4 @@
-"""What «Message Distribution With Partitioned Queues» says of consumers that are lost, outcome by outcome."""
+"""Consumers that are lost, by «Message Distribution With Partitioned Queues»."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What «Configuring Partitioned Queues» says of the rebalance delay and the max handoff time."""
+"""Rebalance delay and max handoff time, by «Configuring Partitioned Queues»."""
 
 from __future__ import annotations
 

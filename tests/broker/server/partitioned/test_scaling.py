@@ -1,4 +1,4 @@
-"""What «Configuring Partitioned Queues» says of adding partitions to a queue and removing them."""
+"""Partitions added to a queue and removed from it, by «Configuring Partitioned Queues»."""
 
 from __future__ import annotations
 

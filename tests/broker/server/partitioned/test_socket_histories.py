@@ -32,7 +32,7 @@ from support.waiting import until
 PARTITIONS, KEYS = 4, [f"key-{number}" for number in range(8)]
 DELAY_S, HANDOFF_S = 0.06, 0.4
 STALL_S = 0.1
-"""When this process stood still for as long, times that it measured prove nothing."""
+"""Shortest stop of this process that makes its measured times worthless."""
 STEPS = (
     "publish",
     "publish",

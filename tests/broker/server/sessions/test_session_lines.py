@@ -1,4 +1,4 @@
-"""What a session's line has in memory, and what it reads again."""
+"""Messages of a session's spool in memory, and those that it reads again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sessions queue does not do, and what it says then."""
+"""Operations that a sessions queue refuses, with its replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is given back, rejected, purged, over a limit: messages of a sessions queue that go another way."""
+"""Messages of a sessions queue that are returned, rejected, purged, or over a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sessions queue says of itself in the management API."""
+"""A sessions queue in the management API."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def broker(process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @dataclass
 class Session:
-    """What its consumers saw, one after the other. `position`: up to where they committed; `told`: up to where the
-    broker has heard of that and not died since, as acks may die with it."""
+    """Deliveries of its consumers, one after the other. `position`: up to their commits.
+    `told`: up to where the broker has received that and not died since, as acks may die with it."""
 
     seen: dict[int, bytes] = field(default_factory=dict)
     position: int = 0

@@ -204,7 +204,7 @@ def test_no_message_is_left_behind_when_every_session_has_come_to_its_end() -> N
 
 
 def test_the_window_of_a_position_file_is_one_message() -> None:
-    """Whoever dies between processing 3 and committing it gets 3 again, and nothing else that it had."""
+    """A member that dies between processing 3 and committing it gets 3 alone again."""
     world = sessions_queue()
     a = attach(world, "a")
     world.client().publish(*numbered(5))

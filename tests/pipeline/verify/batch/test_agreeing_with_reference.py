@@ -1,4 +1,4 @@
-"""What workers find is what the specification in plain Python finds, whatever the history."""
+"""Findings of the workers equal those of the plain Python specification, for any history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is missing, late or acknowledged twice, on numbers small enough to read."""
+"""Messages that are missing, late or acknowledged twice, on numbers small enough to read."""
 
 from __future__ import annotations
 

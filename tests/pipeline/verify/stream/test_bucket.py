@@ -1,4 +1,4 @@
-"""What a stream says in the end is what is said of the whole journal at once."""
+"""Final findings of a stream equal those of a check of the whole journal."""
 
 from __future__ import annotations
 

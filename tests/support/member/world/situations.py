@@ -1,4 +1,4 @@
-"""Where tests of named situations begin and end: a group in balance under load, and one in which all is well again."""
+"""Start and end of named situations: a group in balance under load, and a recovered one."""
 
 from __future__ import annotations
 

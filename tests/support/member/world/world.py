@@ -21,7 +21,7 @@ from support.member.world.queues import BrokerQueue, Item
 
 @dataclass
 class Chances:
-    """How unfriendly the world is."""
+    """Probabilities of the world's faults."""
 
     hint_lost: float = 0.0
     retry: float = 0.0
