@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import click
 
-from lbgroup.__main__ import COMMANDS, cli
+from lbgroup.cli import COMMANDS, cli
 
 WIDTH = 100
 HEAD = """# The `lbg` command

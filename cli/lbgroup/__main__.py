@@ -1,55 +1,61 @@
-"""The `lbg` command."""
+"""Entry point of `lbg`: hides passwords of the command line before anything else is imported.
+
+Linux shows every user the arguments of a process, as `ps` does, and reads them from the memory of the process
+(proc(5), /proc/PID/cmdline). So a password in an address is overwritten there. It is visible until then, for some
+hundredths of a second: docs/security.md names the options that are never visible.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 
-import click
+from lbg_broker.redaction import password_spans
 
-from lbgroup.commands import LazyCommand, LazyGroup, run
-
-COMMANDS = {
-    "demo": LazyCommand(
-        "lbgroup.demo.command:demo", "Play a group's life: joins, crashes, scaling, and the proof."
-    ),
-    "broker": LazyCommand("lbgroup.broker:broker", "Run the embedded broker."),
-    "group": LazyCommand("lbgroup.group.command:group", "Create, show, list and delete groups."),
-    "publish": LazyCommand(
-        "lbgroup.publish:publish", "Publish a file to a group, in order and without loss."
-    ),
-    "consume": LazyCommand("lbgroup.consume:consume", "Join a group as a member."),
-    "sidecar": LazyCommand(
-        "lbgroup.sidecar:sidecar", "Run a member beside an application, in a container of its own."
-    ),
-    "drain": LazyCommand("lbgroup.sidecar:drain", "Make the sidecar hand over and leave, as a preStop hook."),
-    "operator": LazyCommand("lbgroup.operator:operator", "Run the Kubernetes operator."),
-    "dead": LazyCommand("lbgroup.dead_letters:dead", "List, replay and discard dead letters."),
-    "validate": LazyCommand(
-        "lbgroup.validate.command:validate", "Check order, loss and moves of what a group delivers."
-    ),
-    "pipeline": LazyCommand(
-        "lbgroup.pipeline:pipeline", "Validate, profile, plan and forecast, from journals."
-    ),
-}
+_ARGUMENTS_BEGIN, _ARGUMENTS_END = 48, 49
+"""Fields of /proc/PID/stat, counted from 1: `arg_start` and `arg_end` in proc(5)."""
+_FIRST_AFTER_NAME = 3
+"""The second field is the name of the program, in parentheses, and may have spaces in it."""
 
 
-@click.command(
-    cls=LazyGroup,
-    table=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Example: lbg demo    (each command has its own --help, with an example)",
-)
-@click.version_option(package_name="lbgroup", message="lbg %(version)s")
-def cli() -> None:
-    """Load-balanced groups: ordered, sticky, elastic consumption of a message stream.
+def hide_passwords(arguments: bytes) -> bytes:
+    """`arguments`, with NUL between them, where each character of a password in an address is a star."""
+    hidden = bytearray(arguments)
+    at = 0
+    for argument in arguments.split(b"\0"):
+        # A password on a command line may have spaces in it: an argument is one word.
+        text = re.sub(r"\s", "_", argument.decode("latin-1"))
+        for begin, end in password_spans(text):
+            hidden[at + begin : at + end] = b"*" * (end - begin)
+        at += len(argument) + 1
+    return bytes(hidden)
 
-    The broker's address is --broker or $LBG_BROKER, by default amqp://guest:guest@127.0.0.1:5672/.
-    LBG_DEBUG=1 shows tracebacks.
-    """
+
+def hide_own_passwords() -> None:
+    """Hides the passwords of this process; where the system has no such memory, it does nothing."""
+    try:
+        shown = Path("/proc/self/cmdline").read_bytes()
+        hidden = hide_passwords(shown)
+        if hidden == shown:
+            return
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        begin, end = (int(fields[at - _FIRST_AFTER_NAME]) for at in (_ARGUMENTS_BEGIN, _ARGUMENTS_END))
+    except (OSError, ValueError, IndexError):
+        return
+    if not begin or end - begin != len(shown):
+        return
+    import ctypes  # only who has a password there needs it
+
+    ctypes.memmove(begin, hidden, len(hidden))
 
 
 def main() -> int:
-    """The entry point: the exit status is 0, 1 for a failure and 2 for a wrong command line."""
+    """The exit status is 0, 1 for a failure and 2 for a wrong command line."""
+    hide_own_passwords()
+    from lbgroup.cli import cli
+    from lbgroup.commands import run
+
     return run(cli)
 
 

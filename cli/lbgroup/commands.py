@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+
+from lbg_broker.redaction import redacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +52,9 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
-_PASSWORD_IN_URL = re.compile(r"(\w+://[^\s:/@]*):[^\s/]*@")
-
 
 class CliError(Exception):
     """A failure whose text is already the line to show."""
-
-
-def redacted(text: str) -> str:
-    """`text` with the password of every URL in it replaced by `***`."""
-    return _PASSWORD_IN_URL.sub(r"\1:***@", text)
 
 
 def error_line(error: BaseException) -> str:

@@ -22,7 +22,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from lbgroup.commands import CliError, redacted
+from lbg_broker.redaction import redacted
+from lbgroup.commands import CliError
 from lbgroup.live_map import Meter
 from lbgroup.options import broker_options
 

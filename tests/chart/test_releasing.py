@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from lbg_operator.kube.api import ClusterError, Object
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP, POD, Kind
 from lbg_operator.reconcile.group_deletion import FINALIZER
-from lbgroup.__main__ import cli
+from lbgroup.cli import cli
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,7 +12,7 @@ import yaml
 
 from lbg_operator.crds import BrokerManifest, Embedded
 from lbg_operator.settings import OperatorSettings
-from lbgroup.__main__ import cli
+from lbgroup.cli import cli
 from support.kubernetes.chart import CHART, LARGE, NAMESPACE, NONE, Object, of_kind, pods_of, rendered
 from support.kubernetes.manifests import CRDS, fill_in, schema_of
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lbg_broker.group import GroupSpec
-from lbgroup.__main__ import cli
+from lbgroup.cli import cli
 from lbgroup.commands import run
 from support.admin.group_on_broker import declare_group
 from support.command_line import Lbg, Said, Where, clean_environment

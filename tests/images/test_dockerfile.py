@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 import click
 import pytest
 
-from lbgroup.__main__ import cli
+from lbgroup.cli import cli
 from support.images.build_context import DOCKERFILE, ROOT, copied, instructions, is_sent, rules, sent_files
 
 FILE = instructions(DOCKERFILE.read_text())

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from lbgroup.__main__ import COMMANDS
+from lbgroup.cli import COMMANDS
 from support.command_line import clean_environment
 from support.images.build_context import known_files
 from support.images.installation import Installed

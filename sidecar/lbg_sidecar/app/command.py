@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from lbg_broker.client.backoff import Backoff
+from lbg_broker.redaction import without_passwords
 from lbg_sidecar.app.channel import Calls, parse_first_line, parse_verdict
 from lbg_sidecar.app.cloudevents import message_json
 from lbg_sidecar.core.limits import ConcurrencyLimit
@@ -76,7 +77,8 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 async def spawn(command: Sequence[str]) -> Process:
-    """With pipes to its standard input and output. Raises CommandFailed when it cannot be started at all."""
+    """With pipes to its standard input and output, and without the passwords of our own variables. Raises
+    CommandFailed when it cannot be started at all."""
     try:
         return await asyncio.create_subprocess_exec(
             *command,
@@ -84,6 +86,7 @@ async def spawn(command: Sequence[str]) -> Process:
             stdout=PIPE,
             start_new_session=True,  # a process group of its own, to be killed as a whole
             preexec_fn=_die_with(os.getpid()),
+            env=without_passwords(os.environ),
         )
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)

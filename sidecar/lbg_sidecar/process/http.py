@@ -23,10 +23,10 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from lbg_broker.redaction import redacted
 from lbg_sidecar.core.member_core import LISTENERS_S
 from lbg_sidecar.process.lag import LagWatch
 from lbg_sidecar.process.lifecycle import MemberLifecycle
-from lbg_sidecar.process.logs import redacted
 from lbg_sidecar.process.metrics import Measures
 from lbg_sidecar.process.settings import ConfigurationError, Listener
 from lbg_sidecar.publish_api import PublishService

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from datetime import UTC, datetime
 
 from aiohttp.http_exceptions import HttpProcessingError
 
+from lbg_broker.redaction import redacted
 from lbg_sidecar.process.settings import LogFormat
-
-_PASSWORD_IN_URL = re.compile(r"(\w+://[^\s:/@\"]*):[^\s/\"]*@")
-
-
-def redacted(text: str) -> str:
-    return _PASSWORD_IN_URL.sub(r"\1:***@", text)
-
 
 TEXT = "%(asctime)s %(levelname)s %(message)s"
 

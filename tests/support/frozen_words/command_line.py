@@ -18,7 +18,7 @@ import pytest
 import lbg_sidecar as sidecar
 from lbg_operator import settings as operator_settings
 from lbg_sidecar.process import settings as sidecar_settings
-from lbgroup.__main__ import cli as commands
+from lbgroup.cli import cli as commands
 from lbgroup.commands import run as run_command
 from support.frozen_words.operator import cluster_objects, containers_in
 from support.frozen_words.words import Words

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from lbg_broker.group import journal_record
-from lbgroup.__main__ import cli as commands
+from lbgroup.cli import cli as commands
 from lbgroup.commands import run as run_command
 from support.frozen_words.words import Words
 

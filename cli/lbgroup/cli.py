@@ -1,0 +1,46 @@
+"""The `lbg` command: its subcommands, each imported when it is called."""
+
+from __future__ import annotations
+
+import click
+
+from lbgroup.commands import LazyCommand, LazyGroup
+
+COMMANDS = {
+    "demo": LazyCommand(
+        "lbgroup.demo.command:demo", "Play a group's life: joins, crashes, scaling, and the proof."
+    ),
+    "broker": LazyCommand("lbgroup.broker:broker", "Run the embedded broker."),
+    "group": LazyCommand("lbgroup.group.command:group", "Create, show, list and delete groups."),
+    "publish": LazyCommand(
+        "lbgroup.publish:publish", "Publish a file to a group, in order and without loss."
+    ),
+    "consume": LazyCommand("lbgroup.consume:consume", "Join a group as a member."),
+    "sidecar": LazyCommand(
+        "lbgroup.sidecar:sidecar", "Run a member beside an application, in a container of its own."
+    ),
+    "drain": LazyCommand("lbgroup.sidecar:drain", "Make the sidecar hand over and leave, as a preStop hook."),
+    "operator": LazyCommand("lbgroup.operator:operator", "Run the Kubernetes operator."),
+    "dead": LazyCommand("lbgroup.dead_letters:dead", "List, replay and discard dead letters."),
+    "validate": LazyCommand(
+        "lbgroup.validate.command:validate", "Check order, loss and moves of what a group delivers."
+    ),
+    "pipeline": LazyCommand(
+        "lbgroup.pipeline:pipeline", "Validate, profile, plan and forecast, from journals."
+    ),
+}
+
+
+@click.command(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: lbg demo    (each command has its own --help, with an example)",
+)
+@click.version_option(package_name="lbgroup", message="lbg %(version)s")
+def cli() -> None:
+    """Load-balanced groups: ordered, sticky, elastic consumption of a message stream.
+
+    The broker's address is --broker or $LBG_BROKER, by default amqp://guest:guest@127.0.0.1:5672/.
+    LBG_DEBUG=1 shows tracebacks.
+    """
