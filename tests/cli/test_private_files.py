@@ -25,7 +25,7 @@ ROWS = 20
 
 
 def open_to_others(directory: Path) -> dict[str, str]:
-    """What is in the directory, itself included, that anyone but its owner has access to."""
+    """Paths in the directory, itself included, with access for others than the owner."""
     return {
         str(path.relative_to(directory)): oct(mode)
         for path in (directory, *directory.rglob("*"))
