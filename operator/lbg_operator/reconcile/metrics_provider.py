@@ -124,7 +124,8 @@ class MetricsProviders:
             log.warning("the provider of metrics is unknown: %s", error)
             return False
         if is_new:
-            log.info("metrics: %s %s", type(self.provider).__name__, self.problem)
+            problem = f": {self.problem}" if self.problem else ""
+            log.info("provider of external metrics: %s%s", type(self.provider).__name__, problem)
         return is_new
 
     async def refresh_regularly(self, changed: Callable[[], None]) -> None:
