@@ -14,6 +14,15 @@ from lbg_broker.amqp.states import ChannelState
 _HEAD = Struct(">HHQ")
 
 
+class PartialContent:
+    """Bytes that have come of incomplete messages, on all channels of a connection."""
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
 class Channel:
     """State and content of one channel (section 4.2.6: method, then header, then bodies, nothing between)."""
 
@@ -24,23 +33,35 @@ class Channel:
         "_header",
         "_left_bytes",
         "_method",
+        "_partial",
         "_ready",
+        "_received_bytes",
         "muted",
         "number",
         "state",
     )
 
-    def __init__(self, number: int, ready: set[int], *, checks_headers: bool, body_max_bytes: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        ready: set[int],
+        partial: PartialContent,
+        *,
+        checks_headers: bool,
+        body_max_bytes: int,
+    ) -> None:
         self.number = number
         self.state = ChannelState.CLOSED
         self.muted = False
         self._ready = ready
+        self._partial = partial
         self._checks_headers = checks_headers
         self._body_max_bytes = body_max_bytes
         self._method: Method | None = None
         self._header: bytes | None = None
         self._chunks: list[bytes] = []
         self._left_bytes = 0
+        self._received_bytes = 0
 
     @property
     def awaits_content(self) -> bool:
@@ -60,7 +81,7 @@ class Channel:
         """Take a new state. A message half received is forgotten with the channel's close."""
         self.state = state
         if state in (ChannelState.CLOSING, ChannelState.PEER_CLOSED):
-            self._forget()
+            self.forget()
 
     def expect(self, method: Method) -> None:
         """The content of this method comes next."""
@@ -103,6 +124,8 @@ class Channel:
             raise PeerError(ReplyCode.FRAME_ERROR, "a content body is larger than its header announced")
         if payload:
             self._chunks.append(payload)
+            self._received_bytes += len(payload)
+            self._partial.size += len(payload)
         if not self._left_bytes:
             self._complete(events)
 
@@ -110,14 +133,17 @@ class Channel:
         assert self._method is not None
         assert self._header is not None
         events.append(_event_of(self.number, self._method, self._header, b"".join(self._chunks)))
-        self._forget()
+        self.forget()
         self._ready.add(self.number)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Drop what has come of a message."""
         self._method = None
         self._header = None
         self._chunks = []
         self._left_bytes = 0
+        self._partial.size -= self._received_bytes
+        self._received_bytes = 0
 
 
 def _event_of(channel: int, method: Method, header: bytes, body: bytes) -> ContentEvent:

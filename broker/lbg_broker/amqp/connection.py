@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lbg_broker.amqp.channel import Channel
+from lbg_broker.amqp.channel import Channel, PartialContent
 from lbg_broker.amqp.content_fast_path import DeliveryReader, PublishReader
 from lbg_broker.amqp.errors import LocalProtocolError, PeerError, ReplyCode
 from lbg_broker.amqp.events import AckEvent, ChannelFault, ConnectionFault, Event, HeaderEvent, MethodEvent
@@ -196,6 +196,7 @@ class Connection:
         self.bytes_received = 0
         self.bytes_sent = 0
         self._channels: dict[int, Channel] = {}
+        self._partial = PartialContent()
         self._ready: set[int] = set()  # channels on which a whole message may come
         self._sendable: set[int] = set()  # channels on which one may be sent
         self._muted = False  # our close for the peer's error is the last we say
@@ -212,6 +213,11 @@ class Connection:
             body_max_bytes=max_body_bytes,
         )
 
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes that have come of incomplete messages, on all channels."""
+        return self._partial.size
+
     def _adopt(self, answer: ConnectionTuneOk) -> None:
         self.frame_max_bytes = answer.frame_max or NO_LIMIT_BYTES
         self.channel_max = answer.channel_max or 65535
@@ -225,6 +231,8 @@ class Connection:
             self._ready.clear()
         if state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             self._sendable.clear()
+            for channel in self._channels.values():
+                channel.forget()
 
     def _step(self, number: int, state: ChannelState) -> None:
         if state is ChannelState.CLOSED:
@@ -234,7 +242,9 @@ class Connection:
             if channel is None:
                 checks = self.role is Role.SERVER
                 limit = self.max_body_bytes
-                channel = Channel(number, self._ready, checks_headers=checks, body_max_bytes=limit)
+                channel = Channel(
+                    number, self._ready, self._partial, checks_headers=checks, body_max_bytes=limit
+                )
                 self._channels[number] = channel
             channel.enter(state)
         receives = state is ChannelState.OPEN or (state is ChannelState.OPENING and self.role is Role.SERVER)

@@ -19,6 +19,7 @@ from lbg_broker.amqp import Event
 from lbg_broker.amqp.methods import Method
 from lbg_broker.private_files import report_wide
 from lbg_broker.server.commit import BackPressure, GroupCommit
+from lbg_broker.server.content_memory import MESSAGES_PER_CONNECTION, TICK_S, ContentMemory
 from lbg_broker.server.core.commands import CloseConnection, Command, Received, Ticked
 from lbg_broker.server.core.effects import Definition
 from lbg_broker.server.core.errors import RestoreError
@@ -87,6 +88,10 @@ class Server:
         self._speaking: dict[Session, None] = {}
         self._flush_scheduled = False
         self._back_pressure = BackPressure(settings.unwritten_max_bytes)
+        connection_limit_bytes = MESSAGES_PER_CONNECTION * settings.message_max_bytes
+        self.content_memory = ContentMemory(
+            settings.incomplete_max_bytes, connection_limit_bytes, on_short=self._check_content_soon
+        )
         self._stopping = False
         self._listener: asyncio.Server | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -182,6 +187,11 @@ class Server:
         return self.broker.state
 
     @property
+    def is_short_of_memory(self) -> bool:
+        """True while clients with incomplete messages take turns."""
+        return self.content_memory.is_short
+
+    @property
     def unready_because(self) -> str | None:
         """Reason for which a publish may not be confirmed soon; None if it will be."""
         if self.state.blocked_reason is not None:
@@ -238,6 +248,7 @@ class Server:
     def forget(self, session: Session) -> None:
         """The socket is closed."""
         self._sessions.pop(session.number, None)
+        self.content_memory.forget(session, self.loop.time())
         self._back_pressure.forget(session)
         self._speaking.pop(session, None)
 
@@ -292,6 +303,14 @@ class Server:
     def _tick(self) -> None:
         self._alarm = self._alarm_at = None
         self.apply(Ticked())
+
+    def _check_content_soon(self) -> None:
+        self.loop.call_later(TICK_S, self._check_content)
+
+    def _check_content(self) -> None:
+        self.content_memory.tick(self.loop.time())
+        if self.content_memory.is_short and not self._stopping:
+            self._check_content_soon()
 
     def _disk_failed(self, _error: StoreError) -> None:
         """Confirm nothing, keep nobody."""

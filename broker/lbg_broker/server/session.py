@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import termios
 from typing import TYPE_CHECKING, Final, cast
 
 from lbg_broker.amqp import Connection as Wire
@@ -85,7 +87,7 @@ def revoke(wire: Wire, effect: Revoke) -> None:
 
 
 class ReadPause:
-    """Reading from one socket stands still as long as there is a reason for it: "disk", "alarm", "output"."""
+    """Reading from one socket stands still as long as there is a reason for it: "disk", "alarm", "output", "memory"."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -130,7 +132,7 @@ class ReadPause:
         To be asked once a beat."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         drains, self._unsent_bytes = unsent < self._unsent_bytes, unsent
-        is_ours = not self._reasons.isdisjoint(("disk", "alarm"))
+        is_ours = not self._reasons.isdisjoint(("disk", "alarm", "memory"))
         return is_ours or now < self._lenient_until or ("output" in self._reasons and drains)
 
 
@@ -159,6 +161,7 @@ class Session(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._read_pause = ReadPause()
+        self._partial_bytes = 0
         self._lingers = False
 
     # --- asyncio's side ----------------------------------------------------------------------------------------
@@ -196,6 +199,9 @@ class Session(asyncio.Protocol):
             size = 0
             if self._is_over():
                 return
+        if self._wire.partial_bytes != self._partial_bytes:
+            self._partial_bytes = self._wire.partial_bytes
+            self._server.content_memory.update(self, self._partial_bytes, self._server.loop.time())
         if self._wire.has_output:
             self._server.flush_soon(self)
 
@@ -277,6 +283,19 @@ class Session(asyncio.Protocol):
     def resume_reading(self, reason: str) -> None:
         """The reason is gone; go on if it was the last."""
         self._read_pause.resume(reason, lenient_until=self._server.loop.time() + self._wire.heartbeat_s)
+
+    def has_input(self) -> bool:
+        """True if the client has sent bytes that are not read yet. With TLS the socket does not show that: True."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or transport.get_extra_info("ssl_object") is not None:
+            return True
+        waiting = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
+        return any(waiting)
+
+    def refuse_content(self, why: str) -> None:
+        """End a connection whose incomplete messages use too much memory."""
+        log.warning("%s: closed: %s", self.name, why)
+        self._close(ReplyCode.RESOURCE_ERROR, why)
 
     def abort(self) -> None:
         """Drop the socket as it is."""
@@ -400,6 +419,9 @@ class Session(asyncio.Protocol):
 
     def _fail(self, code: ReplyCode, text: str) -> None:
         log.error("%s: %s", self.name, text)
+        self._close(code, text)
+
+    def _close(self, code: ReplyCode, text: str) -> None:
         if self._wire.state is ConnectionState.OPEN:
             self._wire.send(0, ConnectionClose(code, f"{code.name} - {text}"[:255]))
         self._server.loop.call_soon(self._lose, True)

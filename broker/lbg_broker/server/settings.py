@@ -95,6 +95,9 @@ class ServerSettings:
     """The largest body, RabbitMQ's `max_message_size` and its default since 4.0. A message is held in memory whole,
     several times over while it passes through."""
 
+    incomplete_max_bytes: int = 128 * 1024 * 1024
+    """Bytes of messages that clients have begun to send and not completed; beyond this those clients take turns."""
+
     handshake_timeout_s: float = 10.0
     """From connecting to connection.open-ok."""
 

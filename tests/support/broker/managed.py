@@ -26,6 +26,7 @@ class FakeManagedBroker:
 
     address = "127.0.0.1:5672"
     unready_because: str | None = None
+    is_short_of_memory = False
 
     def __init__(self) -> None:
         self.users = Users(

@@ -168,7 +168,13 @@ async def list_nodes(request: web.Request) -> web.Response:
     asked = Request(request)
     asked.need_monitor()
     alarmed = asked.broker.state.blocked_reason is not None
-    node = {"name": NODE, "type": "disc", "running": True, "mem_alarm": False, "disk_free_alarm": alarmed}
+    node = {
+        "name": NODE,
+        "type": "disc",
+        "running": True,
+        "mem_alarm": asked.broker.is_short_of_memory,
+        "disk_free_alarm": alarmed,
+    }
     return listed(request, [node])
 
 

@@ -51,6 +51,10 @@ class ManagedBroker(Protocol):
     def unready_because(self) -> str | None:
         """Reason for which a publish may not be confirmed soon; None if it will be."""
 
+    @property
+    def is_short_of_memory(self) -> bool:
+        """True while clients with incomplete messages take turns."""
+
     async def administer(self, user: str, vhost: str, method: Method) -> Method:
         """Carry out a declare, bind, delete or purge for a user; durable when this returns.
 
