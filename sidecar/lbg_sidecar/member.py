@@ -27,10 +27,12 @@ from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.member_core import CONNECTIONS_S, LeavingTime
 from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.roster import IndexClaim
+from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import IndexTaken
 from lbg_sidecar.io.body_memory import BodyMemory, body_limit_bytes, control_group_limit_bytes
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.driver import Driver
+from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.startup import DurableState, app_ready, group_of, machine_of, reread_group
 from lbg_sidecar.settings import MemberSettings
@@ -136,13 +138,17 @@ class Member:
         self._left = asyncio.Event()
         self._stood_down = False
         self._leaving_time = LeavingTime(settings.shutdown_grace_s)
+        self._attempts = AttemptLog()
 
     # Life
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._records = DurableState(self.settings)
-        self._life = loop.create_task(self._live(self._records), name=f"lbg member {self.settings.name}")
+        states = StateLogger(self.settings.name)
+        self._life = loop.create_task(
+            self._live(self._records, states), name=f"lbg member {self.settings.name}"
+        )
         joined = loop.create_task(self._joined.wait())
         try:
             await asyncio.wait({joined, self._life}, return_when=asyncio.FIRST_COMPLETED)
@@ -222,7 +228,7 @@ class Member:
 
     # Connections
 
-    async def _live(self, records: DurableState) -> None:
+    async def _live(self, records: DurableState, states: StateLogger) -> None:
         settings = self.settings
         connections = reconnect_loop(
             settings.addresses, name=f"lbg member {settings.name}", on_failure=self._on_failure
@@ -231,11 +237,11 @@ class Member:
         try:
             async for work in connections:
                 try:
-                    await self._live_on(work, records)
+                    await self._live_on(work, records, states)
                 except (ClientError, IndexTaken, RecordUnavailable) as error:
                     if self.spec is None and not error.retryable:
                         raise
-                    log.warning("%s: %s; trying again", settings.name, self.contact.failed(error))
+                    self._log_failure(self.contact.failed(error), "trying again")
                 if self._left.is_set():
                     return
         finally:
@@ -243,7 +249,7 @@ class Member:
             if work is not None:
                 await work.close(timeout_s=CONNECTIONS_S)
 
-    async def _live_on(self, work: ClientConnection, records: DurableState) -> None:
+    async def _live_on(self, work: ClientConnection, records: DurableState, states: StateLogger) -> None:
         """One connection, from joining to losing it or leaving."""
         driver = await self._learn_again(work) or await self._learn(work, records)
         await app_ready(driver, work)
@@ -255,7 +261,9 @@ class Member:
             candidates=self._candidates(driver.machine.rules.client_count),
             on_body=driver.on_body,
             on_returned=driver.on_returned,
+            states=states,
         )
+        states.connected(len(self._queues))
         try:
             me = Identity(link.index, self.settings.name, "")
             outgoing = Outbox(
@@ -269,8 +277,7 @@ class Member:
             self._stood_down = False
             self._previous = link.index
             driver.connect(link, outgoing)
-            self.contact.joined()
-            self._joined.set()
+            self._on_joined()
             await self._lost.wait()
             self.contact.parted(driver.lost_why)
             if driver.failure is not None:
@@ -280,6 +287,7 @@ class Member:
                 await link.close()
         finally:
             driver.disconnect("the member ends")
+            states.disconnected()
             link.abort()
 
     async def _learn(self, work: ClientConnection, records: DurableState) -> Driver:
@@ -343,8 +351,19 @@ class Member:
         return IndexClaim(previous=self._previous, fixed=self.settings.index, probed=probed, free=free)
 
     def _on_failure(self, error: ConnectError, wait_s: float) -> None:
-        line = self.contact.failed(error)
-        log.warning("%s: %s; trying again within %.1f s", self.settings.name, line, wait_s)
+        self._log_failure(self.contact.failed(error), f"trying again within {wait_s:.1f} s")
+
+    def _log_failure(self, error: str, then: str) -> None:
+        line = self._attempts.failed(error, asyncio.get_running_loop().time())
+        if line is not None:
+            log.warning("%s: %s; %s", self.settings.name, line, then)
+
+    def _on_joined(self) -> None:
+        self.contact.joined()
+        self._joined.set()
+        line = self._attempts.succeeded(asyncio.get_running_loop().time())
+        if line is not None:
+            log.info("%s: in the group %s", self.settings.name, line)
 
     def _on_exit(self) -> None:
         self._left.set()

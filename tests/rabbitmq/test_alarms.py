@@ -16,6 +16,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
 from lbg_sidecar.io.connection import MemberConnection, Posts
+from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
 from support.member.balance import active
 from support.member.group_load import Judge, Load
@@ -144,7 +145,15 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
     dead, republished = await ConfirmingPublisher.open(talk), await ConfirmingPublisher.open(talk)
     posts = Posts(posting, place.names.members, lambda *_: None)
     link = MemberConnection(
-        talk, talk, place.names, 0, queues=(), posts=posts, dead=dead, republished=republished
+        talk,
+        talk,
+        place.names,
+        0,
+        queues=(),
+        posts=posts,
+        dead=dead,
+        republished=republished,
+        states=StateLogger("a"),
     )
     buried: list[InFlight] = []
     outgoing = Outbox(

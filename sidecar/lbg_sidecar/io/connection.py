@@ -28,6 +28,7 @@ from lbg_sidecar.core.protocol import LOOK, encode
 from lbg_sidecar.core.roster import IndexClaim, Post
 from lbg_sidecar.errors import IndexTaken
 from lbg_sidecar.io.consumers import QueueConsumers
+from lbg_sidecar.io.log_events import StateLogger
 
 OnBody = Callable[[bytes], None]
 
@@ -147,6 +148,7 @@ class MemberConnection:
         posts: Posts,
         dead: ConfirmingPublisher,
         republished: ConfirmingPublisher,
+        states: StateLogger,
     ) -> None:
         self.work = work
         self.talk = talk
@@ -158,7 +160,7 @@ class MemberConnection:
         self._count_channel: Channel | None = None
         self._counts: set[asyncio.Task[None]] = set()
         self._count_lock = asyncio.Lock()
-        self.consumers = QueueConsumers(work, queues, names.mailbox(index), self._ended)
+        self.consumers = QueueConsumers(work, queues, names.mailbox(index), self._ended, states)
         self._on_lost: Callable[[MemberConnection, str], None] | None = None
 
     @classmethod
@@ -172,6 +174,7 @@ class MemberConnection:
         candidates: Collection[int],
         on_body: OnBody,
         on_returned: OnReturned,
+        states: StateLogger,
     ) -> MemberConnection:
         """Claim an index over `work`, and open the connection that publishes. `queues` are the names of those that
         carry the group's messages, by number. `claim_of` is called with (probed, free).
@@ -192,7 +195,17 @@ class MemberConnection:
         except BaseException:
             talk.abort()
             raise
-        link = cls(work, talk, names, index, queues=queues, posts=posts, dead=dead, republished=republished)
+        link = cls(
+            work,
+            talk,
+            names,
+            index,
+            queues=queues,
+            posts=posts,
+            dead=dead,
+            republished=republished,
+            states=states,
+        )
         for channel in (mailbox, posting, dead.channel, republished.channel):
             link._watch(channel)
         return link

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -18,13 +18,28 @@ from lbg_broker.client import (
     Delivery,
     PreconditionFailed,
 )
+from lbg_broker.group import EMBEDDED, RABBITMQ
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.effects import Attach, Detach
-
-log = logging.getLogger("lbg.member")
+from lbg_sidecar.core.state_log import Cause
+from lbg_sidecar.io.log_events import StateLogger
 
 ATTACH_WITHIN_S = 5.0
-NO_ANSWER = "queue %d: no answer to basic.consume in %g s (quorum queues are silent without a majority of their nodes)"
+
+_CONSUMED = ("is consumed", "are consumed")
+NO_ANSWER = Cause("no_answer", "no answer to basic.consume", ("answers", "answer"), waited_s=ATTACH_WITHIN_S)
+NO_ANSWER_HINTS = {
+    RABBITMQ: "a quorum queue answers nothing while most of its nodes are down",
+    EMBEDDED: "the embedded broker answers at once unless it is stopped or overloaded",
+}
+NO_CHANNEL = Cause("no_channel", "no channel", _CONSUMED)
+CANCELLED = Cause("consumer_ended", "no consumer, because the broker ended it", _CONSUMED)
+
+
+def closed_channel(error: ClientError) -> Cause:
+    """State of a queue whose channel the broker closed. Each reply code is a state of its own."""
+    code = f"_{error.reply_code}" if isinstance(error, ChannelClosed) else ""
+    return Cause(f"channel_closed{code}", "no channel, because it was closed", _CONSUMED)
 
 
 class QueueEvents(Protocol):
@@ -42,8 +57,8 @@ class QueueEvents(Protocol):
 class QueueConsumers:
     """`queues` are their names, by number. `on_lost` is called when a channel is gone because the connection is.
 
-    Its consumers are tagged (`tag`) with the name of the member's mailbox: the broker tells of a queue's active
-    consumer by its tag, also before anything was delivered to it.
+    `states` logs queues that cannot be consumed. Its consumers are tagged (`tag`) with the name of the member's
+    mailbox: the broker tells of a queue's active consumer by its tag, also before anything was delivered to it.
     """
 
     def __init__(
@@ -52,8 +67,12 @@ class QueueConsumers:
         queues: Sequence[str],
         tag: str,
         on_lost: Callable[[asyncio.Future[ClientError | None]], None],
+        states: StateLogger,
     ) -> None:
         self._work = work
+        self._states = states
+        hint = NO_ANSWER_HINTS.get(str(work.server_properties.get("product")), "")
+        self._no_answer = replace(NO_ANSWER, hint=hint)
         self._queues = queues
         self._tag = tag
         self._on_lost = on_lost
@@ -71,7 +90,7 @@ class QueueConsumers:
     async def _attach(self, effect: Attach, events: QueueEvents) -> None:
         attachment = effect.attachment
         loop = asyncio.get_running_loop()
-        warning = loop.call_later(ATTACH_WITHIN_S, log.warning, NO_ANSWER, attachment.queue, ATTACH_WITHIN_S)
+        waiting = loop.call_later(ATTACH_WITHIN_S, self._states.enter, self._no_answer, attachment.queue)
         channel: Channel | None = None
         try:
             channel = await self._work.open_channel()
@@ -87,13 +106,16 @@ class QueueConsumers:
                 on_revoked=partial(events.on_revoked, attachment),
             )
             self._attached.add(attachment)
+            self._states.leave(attachment.queue)
             events.on_attached(attachment)
         except ClientError as error:
-            if channel is None and self._work.is_open:
-                log.warning("queue %d: no channel: %s", attachment.queue, error)
-                events.on_closed(attachment)
+            if self._work.is_open:
+                self._states.leave(attachment.queue, event=NO_ANSWER.event)
+                if channel is None:
+                    self._states.enter(NO_CHANNEL, attachment.queue, str(error))
+                    events.on_closed(attachment)
         finally:
-            warning.cancel()
+            waiting.cancel()
             del self._consumers[attachment]
 
     def detach(self, effect: Detach) -> None:
@@ -148,7 +170,7 @@ class QueueConsumers:
 
     def _cancelled(self, attachment: Attachment, events: QueueEvents) -> None:
         if not events.on_cancelled(attachment):
-            log.warning("queue %d: the broker ended the consumer", attachment.queue)
+            self._states.enter(CANCELLED, attachment.queue)
         self._close(attachment)
 
     def _closed(
@@ -168,7 +190,7 @@ class QueueConsumers:
             and isinstance(error, ChannelClosed)
             and events.on_refused(attachment, error.reply_code, error.reply_text)
         ):
-            log.warning("queue %d: %s", attachment.queue, error)
+            self._states.enter(closed_channel(error), attachment.queue, str(error))
         events.on_closed(attachment)
 
 

@@ -1,10 +1,11 @@
-"""One log line for each event of a queue or a session.
+"""Log lines of a member: one for each event of a queue or a session, and few for a state that lasts.
 
-Its values are also fields of the record (`fields`), for logs that are read by machines.
+Their values are also fields of the record (`fields`), for logs that are read by machines.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -24,8 +25,59 @@ from lbg_sidecar.core.effects import (
     TakenOver,
     TimedOut,
 )
+from lbg_sidecar.core.state_log import Cause, QueueStates
 
 log = logging.getLogger("lbg.member")
+
+
+class StateLogger:
+    """Logs the states of a member's queues, over all its connections."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._states = QueueStates()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def enter(self, cause: Cause, queue: int, detail: str = "") -> None:
+        self._states.enter(cause, queue, self._loop.time(), detail)
+        self._schedule()
+
+    def leave(self, queue: int, *, event: str | None = None) -> None:
+        """None for `event`: the queue is consumed, and in no state any more."""
+        self._states.leave(queue, self._loop.time(), event=event)
+        self._schedule()
+
+    def connected(self, queue_count: int) -> None:
+        """There is a connection, and the group has so many queues."""
+        self._states.retain(queue_count, self._loop.time())
+        self._schedule()
+
+    def disconnected(self) -> None:
+        self._states.interrupt()
+        self._schedule()
+
+    def _schedule(self) -> None:
+        due = self._states.next_due()
+        if self._timer is not None:
+            if due is not None and self._timer.when() <= due:
+                return  # it comes first, and looks again
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            self._timer = self._loop.call_at(due, self._log_due)
+
+    def _log_due(self) -> None:
+        self._timer = None
+        for line in self._states.lines(self._loop.time()):
+            fields = {"queues": list(line.queues), "seconds": round(line.for_s, 3), "over": line.is_over}
+            log.log(
+                logging.INFO if line.is_over else logging.WARNING,
+                "%s: %s",
+                *(self._name, line.text),
+                extra={"fields": {"event": line.event, "member": self._name, **fields}},
+            )
+        self._schedule()
 
 
 def log_session(name: str, effect: Effect) -> None:

@@ -24,6 +24,7 @@ from lbg_broker.client import SettingsError as AddressError
 from lbg_sidecar.app import CONCURRENCY, AppChannel, BatchChannel, CommandChannel, PushChannel
 from lbg_sidecar.app.websocket import PATH, StreamChannel, StreamSettings
 from lbg_sidecar.core.effects import Effect
+from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.member import ConnectionStatus, Member
 from lbg_sidecar.process.metrics import Measures
 from lbg_sidecar.process.settings import Channel, SidecarSettings, batch_settings, health_rules
@@ -80,6 +81,7 @@ class MemberLifecycle:
         self._member: Member | None = None
         self._stream: StreamChannel | None = None
         self._stopped = asyncio.Event()
+        self._attempts = AttemptLog()
 
     async def run(self) -> None:
         """Raises MemberError, and the client's SettingsError."""
@@ -91,6 +93,7 @@ class MemberLifecycle:
                 )
                 try:
                     async with self._member as member:
+                        self._on_joined()
                         await member.run()
                     return
                 except AddressError:
@@ -98,7 +101,7 @@ class MemberLifecycle:
                 except (ClientError, ConnectError, ProvisioningError) as error:
                     failures += 1
                     wait_s = backoff.delay_s(failures)
-                    log.warning("%s; trying again in %.1f s", self.contact.failed(error), wait_s)
+                    self._log_failure(self.contact.failed(error), wait_s)
                     await self._pause(wait_s)
         finally:
             self.left.set()
@@ -164,6 +167,16 @@ class MemberLifecycle:
 
     def _observe(self, effect: Effect) -> None:
         self._measures.observe(effect)
+
+    def _log_failure(self, error: str, wait_s: float) -> None:
+        line = self._attempts.failed(error, asyncio.get_running_loop().time())
+        if line is not None:
+            log.warning("%s; trying again in %.1f s", line, wait_s)
+
+    def _on_joined(self) -> None:
+        line = self._attempts.succeeded(asyncio.get_running_loop().time())
+        if line is not None:
+            log.info("in the group %s", line)
 
     def _channel(self) -> AppChannel:
         process, asked = self._settings.process, self._settings.member.concurrency

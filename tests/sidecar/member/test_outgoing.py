@@ -17,6 +17,7 @@ from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import LOOKS_PER_PATIENCE, RetransmitTimeouts
 from lbg_sidecar.io.connection import MemberConnection, Posts
+from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
 from support.admin.group_on_broker import declare_group
 from support.amqp.swallowing_proxy import SwallowingProxy
@@ -206,7 +207,15 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
         dead = await ConfirmingPublisher.open(talk)
         posts = Posts(posting, names.members, lambda *_: None)
         link = MemberConnection(
-            talk, talk, names, 0, queues=(), posts=posts, dead=dead, republished=republished
+            talk,
+            talk,
+            names,
+            0,
+            queues=(),
+            posts=posts,
+            dead=dead,
+            republished=republished,
+            states=StateLogger("a"),
         )
         lost: list[str] = []
         link.when_lost(lambda _, why: lost.append(why))
