@@ -25,6 +25,7 @@ MEASUREMENTS = (
     "comparison",
     "handoff",
     "sessions",
+    "logins",
     "pipeline",
 )
 ARGUMENTS = {"comparison": ("--plot", "docs/comparison.png")}

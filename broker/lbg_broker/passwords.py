@@ -48,3 +48,11 @@ def is_hash_of(password: str, password_hash: str) -> bool:
         salt = stored[:_RABBITMQ_SALT]
         computed = salt + hashlib.sha256(salt + password.encode()).digest()
     return hmac.compare_digest(computed, stored)
+
+
+def is_password_of_user(password: str, password_hash: str) -> bool:
+    """As `is_hash_of`; an unknown user, whose hash is empty, takes as long as a wrong password."""
+    if password_hash:
+        return is_hash_of(password, password_hash)
+    hash_password(password, b"")
+    return False

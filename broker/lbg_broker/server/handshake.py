@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from lbg_broker.amqp.methods import (
     ConnectionTune,
     ConnectionTuneOk,
 )
-from lbg_broker.server.core.permissions import LoginRefused, Users
+from lbg_broker.server.core.permissions import User, Users
 
 
 @dataclass(slots=True, frozen=True)
@@ -38,6 +38,13 @@ class Admitted:
     user: str
     vhost: str
     client_properties: Table
+
+
+@dataclass(slots=True, frozen=True)
+class Login:
+    """The client's login is to be checked; `logged_in` or `refuse_login` is next. None: it has no name and password."""
+
+    credentials: tuple[str, str] | None = field(repr=False)
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,16 +97,16 @@ MAX_MESSAGE_SIZE: Final = "max_message_size"
 class Handshake:
     """One connection's way in. Feed it the events of channel 0 until it returns a verdict."""
 
-    def __init__(self, wire: Wire, users: Users, *, vhosts: Mapping[str, object], loopback: bool) -> None:
+    def __init__(self, wire: Wire, users: Users, *, vhosts: Mapping[str, object]) -> None:
         self._wire = wire
         self._properties = {**_PROPERTIES, MAX_MESSAGE_SIZE: wire.max_body_bytes}
         self._users = users
         self._vhosts = vhosts
-        self._loopback = loopback
         self._client_properties: Table = {}
+        self._mechanism = ""
         self._user = ""
 
-    def handle(self, event: HeaderEvent | MethodEvent) -> Admitted | Refused | None:
+    def handle(self, event: HeaderEvent | MethodEvent) -> Login | Admitted | Refused | None:
         """Answer one event. None: the client is to speak next."""
         if isinstance(event, HeaderEvent):
             self._wire.send(
@@ -111,7 +118,9 @@ class Handshake:
             return None
         match event.method:
             case ConnectionStartOk() as start:
-                return self._log_in(start)
+                self._client_properties = start.client_properties
+                self._mechanism = start.mechanism
+                return Login(_credentials(start.mechanism, start.response))
             case ConnectionTuneOk():
                 return None
             case ConnectionOpen() as opening:
@@ -120,28 +129,20 @@ class Handshake:
                 return None
         return None
 
-    def _log_in(self, start: ConnectionStartOk) -> Refused | None:
-        self._client_properties = start.client_properties
-        credentials = _credentials(start.mechanism, start.response)
-        if credentials is None:
-            return self._refuse_login(start.mechanism, "unknown mechanism or malformed response")
-        user, password = credentials
-        outcome = self._users.log_in(user, password, loopback=self._loopback)
-        if isinstance(outcome, LoginRefused):
-            return self._refuse_login(start.mechanism, outcome.reason)
-        self._user = user
+    def logged_in(self, user: User) -> None:
+        """The login is right: the client goes on."""
+        self._user = user.name
         wire = self._wire
         wire.send(0, ConnectionTune(wire.channel_max, wire.frame_max_bytes, wire.heartbeat_s))
-        return None
 
-    def _refuse_login(self, mechanism: str, reason: str) -> Refused:
+    def refuse_login(self, reason: str) -> Refused:
         """RabbitMQ's answer. A client that does not know it takes a close here for a broken protocol, so it
         only gets a closed socket («Authentication Failure Notifications»)."""
         capabilities = self._client_properties.get("capabilities")
         told = isinstance(capabilities, Mapping) and capabilities.get("authentication_failure_close") is True
         if told:
             text = (
-                f"ACCESS_REFUSED - Login was refused using authentication mechanism {mechanism}. "
+                f"ACCESS_REFUSED - Login was refused using authentication mechanism {self._mechanism}. "
                 "For details see the broker logfile."
             )
             self._wire.send(0, ConnectionClose(ReplyCode.ACCESS_REFUSED, text[:255]))

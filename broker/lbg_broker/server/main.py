@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from lbg_broker.peers import log_accept_errors, raise_descriptor_limit
 from lbg_broker.server.reload import WatchedFile, administrator_accounts, read_administrator
 from lbg_broker.server.server import Server
 from lbg_broker.server.settings import Address, AdministratorFiles, ServerSettings, StartError, TlsSettings
@@ -27,6 +28,7 @@ async def running(settings: ServerSettings) -> AsyncIterator[Server]:
         stack.push_async_callback(server.stop)
         if settings.management is not None:
             server.management_port = await _manage(server, settings.management, stack)
+            server.warn_of_plaintext("the management API", settings.management)
         for watched, renew in ((certificate, _renew_certificate), (login, _renew_login)):
             if watched.files:
                 following = watched.follow(partial(renew, server), every_s=settings.files_check_s)
@@ -41,7 +43,7 @@ async def _manage(server: Server, address: Address, stack: AsyncExitStack) -> in
     tls = None if server.tls is None else server.tls.context
     try:
         return await stack.enter_async_context(
-            managing(server, host=address.host, port=address.port, tls=tls)
+            managing(server, host=address.host, port=address.port, peer_log=server.peer_log, tls=tls)
         )
     except OSError as error:
         raise StartError(f"cannot listen on {address}: {error}") from error
@@ -80,6 +82,7 @@ def serve(settings: ServerSettings, *, on_ready: Callable[[Server], None] | None
     Raises `StartError` when it cannot start and `StoreError` when the disk fails under it.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    raise_descriptor_limit()
     asyncio.run(_serve(settings, on_ready))
 
 
@@ -95,6 +98,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
     # whoever wants to stop it while it recovers would wait in vain.
     loop.add_signal_handler(signal.SIGTERM, tell)
     async with running(settings) as server:
+        log_accept_errors(loop, server.peer_log)
         loop.add_signal_handler(signal.SIGINT, tell)
         if on_ready is not None:
             on_ready(server)

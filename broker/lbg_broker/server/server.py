@@ -17,6 +17,7 @@ from typing import Any
 
 from lbg_broker.amqp import Event
 from lbg_broker.amqp.methods import Method
+from lbg_broker.peers import PeerLog, descriptors, is_of_here
 from lbg_broker.private_files import report_wide
 from lbg_broker.server.commit import BackPressure, GroupCommit
 from lbg_broker.server.content_memory import MESSAGES_PER_CONNECTION, TICK_S, ContentMemory
@@ -26,9 +27,10 @@ from lbg_broker.server.core.errors import RestoreError
 from lbg_broker.server.core.machine import Broker, Output
 from lbg_broker.server.core.permissions import Users
 from lbg_broker.server.core.state import State
+from lbg_broker.server.logins import Logins
 from lbg_broker.server.reload import Administrator, ServerTls, first_accounts, load_users, read_administrator
 from lbg_broker.server.session import Session
-from lbg_broker.server.settings import ServerSettings, StartError
+from lbg_broker.server.settings import Address, ServerSettings, StartError
 from lbg_broker.server.store import Store, StoreError
 from lbg_broker.server.store.schema import STORE_FILE, DirectoryLock
 
@@ -76,6 +78,7 @@ class Server:
 
     broker: Broker
     users: Users
+    logins: Logins
     loop: asyncio.AbstractEventLoop
     tls: ServerTls | None = None
     management_port: int | None = None
@@ -83,6 +86,7 @@ class Server:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.started_at = time.time()
+        self._connections_max = min(settings.connections_max, descriptors() * 3 // 4)
         self._sessions: dict[int, Session] = {}
         self._next_number = 1
         self._speaking: dict[Session, None] = {}
@@ -96,6 +100,7 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: float | None = None
+        self.peer_log = PeerLog(log)
 
     async def start(self) -> None:
         """Open the store and listen. Raises `StartError` with one clear line."""
@@ -125,6 +130,16 @@ class Server:
             await self._abandon()
             raise StartError(f"cannot listen on {settings.listen}: {error}") from error
         log.info("listening on %s, data in %s", self.address, settings.data_dir)
+        self.warn_of_plaintext("AMQP", settings.listen)
+
+    def warn_of_plaintext(self, what: str, address: Address) -> None:
+        """Log that passwords cross the network of a listener; nothing if it has TLS or is on loopback."""
+        if self.tls is None and not is_of_here(f"//{address}"):
+            log.warning(
+                "%s on %s has no TLS: passwords and messages can be read on its network; use --certfile and "
+                "--keyfile, or listen on 127.0.0.1",
+                *(what, address),
+            )
 
     async def wait(self) -> None:
         """Until the store fails for good. Raises its `StoreError`."""
@@ -152,6 +167,8 @@ class Server:
         await asyncio.sleep(0)
         await self._commit.close(timeout_s=self.settings.close_timeout_s)
         self._lock.release()
+        self.logins.close()
+        self.peer_log.close()
         log.info("stopped")
 
     # --- what the outside sees -----------------------------------------------------------------------------
@@ -240,7 +257,7 @@ class Server:
 
     def admit(self, session: Session) -> bool:
         """Take a new socket in, if there is room."""
-        if len(self._sessions) >= self.settings.connections_max or self._stopping:
+        if len(self._sessions) >= self._connections_max or self._stopping:
             return False
         self._sessions[session.number] = session
         return True
@@ -322,6 +339,7 @@ class Server:
             self.settings.data_dir, administrator, default_group=self.settings.default_message_group
         )
         self.broker, self.users = opened.broker, opened.users
+        self.logins = Logins(self.users, within_s=self.settings.handshake_timeout_s, peer_log=self.peer_log)
         self._commit = GroupCommit(
             self.broker,
             opened.store,
@@ -340,5 +358,6 @@ class Server:
 
     async def _abandon(self) -> None:
         if hasattr(self, "_commit"):
+            self.logins.close()
             await self._commit.close(timeout_s=self.settings.close_timeout_s)
         self._lock.release()

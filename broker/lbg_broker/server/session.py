@@ -29,10 +29,13 @@ from lbg_broker.amqp.methods import (
     ConnectionUpdateSecret,
     ConnectionUpdateSecretOk,
 )
+from lbg_broker.peers import network_of, printable
 from lbg_broker.server.core.commands import ConnectionLost, ConnectionOpened, Paused
 from lbg_broker.server.core.connection import Peer
 from lbg_broker.server.core.effects import Deliver, Effect, Hold, Revoke, Send, SendContent
-from lbg_broker.server.handshake import Admitted, Handshake, Refused
+from lbg_broker.server.core.permissions import User
+from lbg_broker.server.handshake import Admitted, Handshake, Login, Refused
+from lbg_broker.server.logins import LoginUnchecked, Outcome
 
 if TYPE_CHECKING:
     from lbg_broker.server.server import Server
@@ -140,6 +143,9 @@ log = logging.getLogger("lbg.broker")
 
 LOOPBACK: Final = ("127.", "::1", "::ffff:127.")
 
+AHEAD_MAX_BYTES: Final = 8 * 1024
+"""Bytes that a client may send before its login is answered: a whole handshake, if it does not wait."""
+
 
 class Session(asyncio.Protocol):
     """The life of one connection, from accept to closed socket."""
@@ -163,6 +169,9 @@ class Session(asyncio.Protocol):
         self._read_pause = ReadPause()
         self._partial_bytes = 0
         self._lingers = False
+        self._address = "unknown"
+        self._login: asyncio.Future[Outcome] | None = None
+        self._ahead = bytearray()
 
     # --- asyncio's side ----------------------------------------------------------------------------------------
 
@@ -174,20 +183,21 @@ class Session(asyncio.Protocol):
         limit = server.settings.write_buffer_bytes
         transport.set_write_buffer_limits(high=limit, low=limit // 4)
         address = transport.get_extra_info("peername") or ("unknown", 0)
+        self._address = str(address[0])
         self.name = f"{address[0]}:{address[1]} #{self.number}"
         if not server.admit(self):
-            log.warning("%s: refused, there are %d connections already", self.name, server.session_count)
+            self._report(f"refused, there are {server.session_count} connections already")
             transport.abort()
             return
-        self._handshake = Handshake(
-            self._wire,
-            server.users,
-            vhosts=server.broker.state.vhosts,
-            loopback=str(address[0]).startswith(LOOPBACK),
-        )
+        self._handshake = Handshake(self._wire, server.users, vhosts=server.broker.state.vhosts)
         self._timer = loop.call_later(server.settings.handshake_timeout_s, self._handshake_expired)
 
     def data_received(self, data: bytes) -> None:
+        if self._awaits_login():
+            self._ahead += data
+            if len(self._ahead) > AHEAD_MAX_BYTES:
+                self.abort()
+            return
         if self._is_over():
             return
         size = len(data)
@@ -199,6 +209,10 @@ class Session(asyncio.Protocol):
             size = 0
             if self._is_over():
                 return
+            if self._awaits_login():
+                if len(data) > AHEAD_MAX_BYTES:
+                    self.abort()
+                break
         if self._wire.partial_bytes != self._partial_bytes:
             self._partial_bytes = self._wire.partial_bytes
             self._server.content_memory.update(self, self._partial_bytes, self._server.loop.time())
@@ -211,7 +225,9 @@ class Session(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if exc is not None:
+        if self._login is not None:
+            self._login.cancel()
+        if exc is not None and self.admitted:
             log.info("%s: lost: %s", self.name, exc)
         self._server.forget(self)
         if self.admitted:
@@ -308,7 +324,7 @@ class Session(asyncio.Protocol):
         """Handles events before connection.open-ok, and after a close."""
         for event in events:
             if isinstance(event, ConnectionFault):
-                log.warning("%s: %s", self.name, event.reply_text)
+                self._report(event.reply_text)
                 self._closing(event.await_close_ok)
                 return
             assert isinstance(event, HeaderEvent | MethodEvent)
@@ -320,11 +336,48 @@ class Session(asyncio.Protocol):
             assert self._handshake is not None
             verdict = self._handshake.handle(event)
             self._server.flush_soon(self)
-            if isinstance(verdict, Refused):
-                log.warning("%s: refused: %s", self.name, verdict.reason)
+            if isinstance(verdict, Login):
+                self._log_in(verdict)
+            elif isinstance(verdict, Refused):
+                self._report(f"refused: {verdict.reason}")
                 self._closing(verdict.told)
             elif isinstance(verdict, Admitted):
                 self._enter(verdict)
+
+    def _log_in(self, login: Login) -> None:
+        """Nothing of the client is read further until the login is answered, which may take longer than a handshake."""
+        logins, peer, address = self._server.logins, self.name, self._address
+        if login.credentials is None:
+            answer = logins.refuse("unknown mechanism or malformed response", peer=peer, address=address)
+        else:
+            loopback = address.startswith(LOOPBACK)
+            answer = logins.check(*login.credentials, peer=peer, address=address, loopback=loopback)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._login = answer
+        answer.add_done_callback(self._logged_in)
+
+    def _logged_in(self, answer: asyncio.Future[Outcome]) -> None:
+        handshake, server = self._handshake, self._server
+        if answer.cancelled() or handshake is None:
+            return
+        self._login = None
+        outcome = answer.result()
+        server.flush_soon(self)
+        if isinstance(outcome, User):
+            handshake.logged_in(outcome)
+            self._timer = server.loop.call_later(server.settings.handshake_timeout_s, self._handshake_expired)
+            ahead = bytes(self._ahead)
+            self._ahead.clear()
+            self.data_received(ahead)
+        elif isinstance(outcome, LoginUnchecked):
+            self.abort()  # a refusal would mean that the password is wrong
+        else:
+            self._closing(handshake.refuse_login(outcome.reason).told)
+
+    def _report(self, line: str) -> None:
+        """Log what anybody can cause, any number of times."""
+        self._server.peer_log.warn(network_of(self._address), f"{self.name}: {printable(line)}")
 
     def _enter(self, verdict: Admitted) -> None:
         assert self._transport is not None
@@ -348,7 +401,7 @@ class Session(asyncio.Protocol):
         """Events of an open connection: channel 0 is ours, the rest the core's."""
         first = events[0]
         if isinstance(first, ConnectionFault):
-            log.warning("%s: %s", self.name, first.reply_text)
+            log.warning("%s: %s", self.name, printable(first.reply_text))
             self._lose(first.await_close_ok)
             return
         if any(type(event) is MethodEvent and event.channel == 0 for event in events):
@@ -392,6 +445,10 @@ class Session(asyncio.Protocol):
             self.flush()
             self._linger()
 
+    def _awaits_login(self) -> bool:
+        """True while the client's login is being checked, or its refusal delayed."""
+        return self._login is not None
+
     def _is_over(self) -> bool:
         """True if all is said on our side."""
         return self._lingers
@@ -411,14 +468,14 @@ class Session(asyncio.Protocol):
 
     def _closes(self, method: ConnectionClose) -> None:
         """The core ends the connection."""
-        log.info("%s: closed: %s", self.name, method.reply_text)
+        log.info("%s: closed: %s", self.name, printable(method.reply_text))
         self.admitted = False
         self._wire.send(0, method)
         self.resume_reading("alarm")  # its answer is to be read
         self._closing(await_close_ok=True)
 
     def _fail(self, code: ReplyCode, text: str) -> None:
-        log.error("%s: %s", self.name, text)
+        log.error("%s: %s", self.name, printable(text))
         self._close(code, text)
 
     def _close(self, code: ReplyCode, text: str) -> None:
@@ -427,7 +484,7 @@ class Session(asyncio.Protocol):
         self._server.loop.call_soon(self._lose, True)
 
     def _handshake_expired(self) -> None:
-        log.warning("%s: no connection.open within the time limit", self.name)
+        self._report("no connection.open within the time limit")
         self.abort()
 
     def _revoke(self, effect: Revoke) -> None:
@@ -436,7 +493,8 @@ class Session(asyncio.Protocol):
         if effect.taken:
             log.warning(
                 "%s: took %d deliveries of queue '%s' from consumer '%s', which %s",
-                *(self.name, len(effect.delivery_tags), effect.queue, effect.consumer_tag),
+                *(self.name, len(effect.delivery_tags)),
+                *(printable(effect.queue), printable(effect.consumer_tag)),
                 "was told" if effect.is_told else "has no basic.revoke and continues with them",
             )
 

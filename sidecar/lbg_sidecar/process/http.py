@@ -1,11 +1,4 @@
-"""HTTP listeners of the sidecar: routes, and the guard against browsers.
-
-The listener has no login; what protects it is that only this pod, or this machine, reaches its loopback address. A
-browser there makes a hole in that. Any page may have it POST to 127.0.0.1 without being asked (WHATWG Fetch, "simple"
-requests and WebSockets), and a page whose name is made to resolve to 127.0.0.1 (DNS rebinding) may read the answers.
-Both show in headers that a page cannot change: `Origin` is its own, and `Host` is the name that it was loaded from.
-No application is kept out by that: it speaks to localhost, and sends no `Origin`.
-"""
+"""HTTP listeners of the sidecar: routes, and bounds for clients that hold connections or long waits."""
 
 from __future__ import annotations
 
@@ -14,15 +7,17 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Middleware
 
+from lbg_broker.http_listener import BoundedRunner
+from lbg_broker.http_listener import guard as browser_guard
+from lbg_broker.peers import FairPlaces, PeerLog, descriptors
 from lbg_broker.redaction import redacted
 from lbg_sidecar.core.member_core import LISTENERS_S
 from lbg_sidecar.process.lag import LagWatch
@@ -33,42 +28,34 @@ from lbg_sidecar.publish_api import PublishService
 
 
 def guard(listener: Listener) -> Middleware:
-    """`Host` is looked at on a loopback address only: elsewhere, names lead to it that nobody here knows, and no
-    browser speaks to a unix socket."""
-    checks_host = listener.path is None and listener.is_local
-
-    @web.middleware
-    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        host, origin = request.headers.get("Host"), request.headers.get("Origin")
-        if checks_host and host is not None and not is_of_here(f"//{host}"):
-            raise web.HTTPMisdirectedRequest(
-                text=f"Host is {host!r:.100}, but this listener is on loopback: use localhost or 127.0.0.1\n"
-            )
-        if origin is not None and not is_of_here(origin):
-            raise web.HTTPForbidden(text=f"Origin is {origin!r:.100}: pages of other hosts have no access\n")
-        return await handler(request)
-
-    return guarded
-
-
-def is_of_here(url: str) -> bool:
-    """True if its host is this machine by name or address."""
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
-        return False
-    name = host.removesuffix(".")
-    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761, section 6.3
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    """Refuses pages of other hosts; no browser speaks to a unix socket."""
+    return browser_guard(checks_host=listener.path is None and listener.is_local)
 
 
 HEADER_MAX_BYTES = 8190
 REQUEST_WITHIN_S = 15.0
 """A client that has not sent the whole head of a request for so long, or asks nothing more, loses its connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBounds:
+    """Connections of a listener, in all and of one address."""
+
+    in_all: int
+    of_an_address: int
+
+
+def observed_bounds() -> ConnectionBounds:
+    """Of a listener that everybody reaches: the descriptors of other listeners and of the broker's connections remain.
+    The kubelet and Prometheus need a few each."""
+    in_all = min(128, descriptors() // 8)
+    return ConnectionBounds(in_all, max(1, in_all // 4))
+
+
+def local_bounds() -> ConnectionBounds:
+    """Of a listener whose clients are one pod's, all of one address."""
+    return ConnectionBounds(descriptors() // 2, descriptors() // 2)
+
 
 SHUTDOWN_S = LISTENERS_S / 2
 """Time for open requests at the end, and again after their cancellation; no client may delay the process by
@@ -81,16 +68,24 @@ async def listen(
     *,
     body_max_bytes: int,
     setting: str,
+    bounds: ConnectionBounds,
+    peer_log: PeerLog,
     middlewares: Sequence[Middleware] = (),
     request_within_s: float = REQUEST_WITHIN_S,
+    ends_with_client: bool = False,
 ) -> web.AppRunner:
-    """Raises ConfigurationError, which names `setting`."""
+    """Raises ConfigurationError, which names `setting`. `ends_with_client`: a handler is cancelled when its client has
+    gone."""
     application = web.Application(client_max_size=body_max_bytes, middlewares=middlewares)
     application.add_routes(routes)
-    runner = web.AppRunner(
+    runner = BoundedRunner(
         application,
+        connections_max=bounds.in_all,
+        of_an_address_max=bounds.of_an_address,
+        peer_log=peer_log,
         access_log=None,
         handle_signals=False,
+        handler_cancellation=ends_with_client,
         keepalive_timeout=request_within_s,
         max_line_size=HEADER_MAX_BYTES,
         max_field_size=HEADER_MAX_BYTES,
@@ -132,6 +127,9 @@ def address_of(listener: Listener, runner: web.AppRunner) -> str:
 
 
 WAIT_MAX_S = 3600.0
+WAITS_MAX = 32
+WAITS_OF_AN_ADDRESS_MAX = 8
+"""Of GET /drained: the kubelet has one for each container of the pod."""
 
 
 def local_routes(life: MemberLifecycle, publishing: PublishService, lag: LagWatch) -> list[web.RouteDef]:
@@ -167,9 +165,24 @@ def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) ->
         reasons = life.why_not_ready()
         return _json({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
 
+    waits: FairPlaces[asyncio.Timeout] = FairPlaces(in_all=WAITS_MAX, per_address=WAITS_OF_AN_ADDRESS_MAX)
+
     async def drained(request: web.Request) -> web.Response:
         """For the preStop hook of the application's container: it waits here and makes nobody leave."""
-        left = await _left(life, _wait_s(request))
+        limit, address = asyncio.timeout(_wait_s(request)), request.remote or "unknown"
+        if not life.left.is_set():
+            has_place, loser = waits.enter(address, limit)
+            if loser is not None and not loser.expired():
+                loser.reschedule(0.0)
+            if not has_place:
+                return _json({"left": False, "why": "too many requests wait"}, status=429, headers=AGAIN)
+            try:
+                with suppress(TimeoutError):
+                    async with limit:
+                        await life.left.wait()
+            finally:
+                waits.leave(address, limit)
+        left = life.left.is_set()
         return _json({"left": left}, status=200 if left else 503)
 
     return [
@@ -202,7 +215,13 @@ def _wait_s(request: web.Request) -> float:
     return wait_s
 
 
-def _json(content: object, *, status: int = 200) -> web.Response:
+AGAIN = {"Retry-After": "1"}
+
+
+def _json(content: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     return web.Response(
-        text=redacted(json.dumps(content, default=str)) + "\n", status=status, content_type="application/json"
+        text=redacted(json.dumps(content, default=str)) + "\n",
+        status=status,
+        headers=headers,
+        content_type="application/json",
     )

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from aiohttp.http_exceptions import HttpProcessingError
 
+from lbg_broker.peers import printable
 from lbg_broker.redaction import redacted
 from lbg_sidecar.process.settings import LogFormat
 
@@ -16,6 +17,12 @@ TEXT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class TextFormatter(logging.Formatter):
+    """A record's message is one line, whatever the application or another member has put into it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message, max_chars=None)
+        return super().formatMessage(record)
+
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
 

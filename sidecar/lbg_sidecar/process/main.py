@@ -12,8 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 
+from lbg_broker.peers import PeerLog, log_accept_errors
 from lbg_sidecar.core.member_core import PUBLISHERS_S, LeavingTime
-from lbg_sidecar.process.http import address_of, guard, listen, local_routes, observed_routes
+from lbg_sidecar.process.http import (
+    address_of,
+    guard,
+    listen,
+    local_bounds,
+    local_routes,
+    observed_bounds,
+    observed_routes,
+)
 from lbg_sidecar.process.lag import LagWatch
 from lbg_sidecar.process.lifecycle import MemberLifecycle
 from lbg_sidecar.process.logs import configure_logging
@@ -92,21 +101,27 @@ async def _run(settings: SidecarSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, number)
     runners: list[web.AppRunner] = []
+    peer_log = PeerLog(log)
+    log_accept_errors(loop, peer_log)
     try:
         body_max_bytes = settings.process.body_max_bytes
         local = [*local_routes(life, publishing, lag), *publish_routes(publishing), *life.routes]
         if not settings.local.is_local:
             log.warning(OPEN, settings.local)
-        for name, listener, routes, guards in (
-            ("local", settings.local, local, [guard(settings.local)]),
-            ("observed", settings.observed, observed_routes(life, measures, lag), []),
+        observed = observed_routes(life, measures, lag)
+        for name, listener, routes, guards, bounds in (
+            ("local", settings.local, local, [guard(settings.local)], local_bounds()),
+            ("observed", settings.observed, observed, [], observed_bounds()),
         ):
             runner = await listen(
                 listener,
                 routes,
                 body_max_bytes=body_max_bytes,
                 setting=f"LBG_{name.upper()}",
+                bounds=bounds,
+                peer_log=peer_log,
                 middlewares=guards,
+                ends_with_client=routes is observed,
             )
             runners.append(runner)
             log.info("%s listener: %s", name, address_of(listener, runner))
@@ -129,4 +144,5 @@ async def _run(settings: SidecarSettings) -> int:
             log.warning("%d published events have no confirm: the broker may have them", unconfirmed)
     finally:
         await asyncio.gather(*(runner.cleanup() for runner in runners))
+        peer_log.close()
     return 1 if again else 0

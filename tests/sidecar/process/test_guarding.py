@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from lbg_sidecar.process.http import address_of, guard, is_of_here, listen
+from lbg_broker.peers import PeerLog, is_of_here
+from lbg_sidecar.process.http import address_of, guard, listen, local_bounds
 from lbg_sidecar.process.settings import ConfigurationError, Listener
 from support.waiting import GUARD_S
+
+BOUNDS: Any = {"bounds": local_bounds(), "peer_log": PeerLog(logging.getLogger("test"))}
 
 
 @pytest.mark.parametrize("here", ["//localhost:8750", "//127.0.0.1", "//127.8.8.8:1", "//[::1]:8750"])
@@ -40,6 +45,7 @@ async def asked(listener: Listener, **headers: str) -> tuple[int, str]:
         [web.post("/v1/drain", answer)],
         body_max_bytes=1000,
         setting="LBG_LOCAL",
+        **BOUNDS,
         middlewares=[guard(listener)],
     )
     try:
@@ -80,6 +86,7 @@ async def test_nor_open_a_stream() -> None:
         [web.get("/v1/stream", stream)],
         body_max_bytes=1000,
         setting="LBG_LOCAL",
+        **BOUNDS,
         middlewares=[guard(LOOPBACK)],
     )
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/stream"
@@ -112,7 +119,12 @@ async def quick() -> AsyncIterator[int]:
         return web.Response(text="done")
 
     runner = await listen(
-        LOOPBACK, [web.get("/", answer)], body_max_bytes=1000, setting="LBG_LOCAL", request_within_s=0.25
+        LOOPBACK,
+        [web.get("/", answer)],
+        body_max_bytes=1000,
+        setting="LBG_LOCAL",
+        **BOUNDS,
+        request_within_s=0.25,
     )
     yield runner.addresses[0][1]
     await runner.cleanup()
@@ -149,18 +161,18 @@ def test_a_taken_port_is_told_by_its_setting() -> None:
         with pytest.raises(
             Exception, match=r"^LBG_LOCAL is 127\.0\.0\.1:\d+, but the address cannot be used: "
         ):
-            asyncio.run(listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL"))
+            asyncio.run(listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL", **BOUNDS))
 
 
 async def test_a_socket_that_is_served_is_not_taken_and_one_that_is_left_over_is(tmp_path: Path) -> None:
     path = tmp_path / "local.sock"
     listener = Listener(path=path)
-    runner = await listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL")
+    runner = await listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL", **BOUNDS)
     with pytest.raises(ConfigurationError, match=r"LBG_LOCAL is unix:.*: Address already in use"):
-        await listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL")
+        await listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL", **BOUNDS)
     await runner.cleanup()
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
-    runner = await listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL")
+    runner = await listen(listener, [], body_max_bytes=1000, setting="LBG_LOCAL", **BOUNDS)
     await runner.cleanup()

@@ -15,6 +15,7 @@ from lbg_broker.server.core.effects import Definition
 from lbg_broker.server.core.machine import Broker, Output
 from lbg_broker.server.core.permissions import Grant, User, Users
 from lbg_broker.server.core.state import State
+from lbg_broker.server.logins import Logins
 
 Ask = Callable[..., Awaitable[tuple[int, Any]]]
 NOW = 1_700_000_000.0
@@ -32,6 +33,7 @@ class FakeManagedBroker:
         self.users = Users(
             [User("guest", hash_password("guest"), ("administrator",))], [Grant("guest", "/", *EVERYTHING)]
         )
+        self.logins = Logins(self.users)
         tokens = itertools.count()
         self._core = Broker(self.users, new_token=lambda: f"token-{next(tokens)}")
         self.stored: list[Definition] = []

@@ -11,11 +11,12 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, Self, get_args
 
-from lbg_broker.passwords import hash_password, is_hash_of
+from lbg_broker.passwords import is_password_of_user
 
 Permission = Literal["configure", "write", "read"]
 
@@ -54,6 +55,7 @@ class Open:
 PERMISSIONS: Final[tuple[Permission, ...]] = get_args(Permission)
 DEFAULT_EXCHANGE_ALIAS: Final = "amq.default"
 _CACHE_LIMIT = 20_000
+_WRONG_MAX = 4096
 _MANAGEMENT_TAGS = frozenset({"management", "policymaker", "monitoring", "administrator"})
 
 
@@ -154,6 +156,7 @@ class Users:
         self._grants = {(grant.user, grant.vhost): grant for grant in grants}
         self._answers: dict[tuple[str, str, Permission, str], bool] = {}
         self._proven: dict[str, bytes] = {}
+        self._refuted: OrderedDict[bytes, str] = OrderedDict()
         self._key = secrets.token_bytes(32)
 
     def all(self) -> list[User]:
@@ -193,18 +196,47 @@ class Users:
         return there
 
     def log_in(self, name: str, password: str, *, loopback: bool) -> User | LoginRefused:
-        """Check a login. `guest` is let in from loopback only («Access Control», "guest" user)."""
+        """Check a login, at the cost of a hash: for who has no event loop that waits for it."""
+        known = self.recall(name, password, loopback=loopback)
+        if known is not None:
+            return known
+        password_hash = self.password_hash_of(name)
+        is_right = is_password_of_user(password, password_hash)
+        self.remember(name, password, password_hash, is_right=is_right)
+        return self._users[name] if is_right else self._wrong(name)
+
+    def recall(self, name: str, password: str, *, loopback: bool) -> User | LoginRefused | None:
+        """Outcome of a login that takes no hash, because of the user or of a check before; None if it takes one.
+
+        `guest` is let in from loopback only («Access Control», "guest" user).
+        """
         user = self._users.get(name)
-        if user is None:
-            hash_password(password, b"")  # an unknown user must take as long as a wrong password
-            return LoginRefused(f"there is no user '{name}'")
-        if name == "guest" and not loopback:
-            return LoginRefused("user 'guest' can only connect from this machine")
-        if not user.password_hash or not password:
-            return LoginRefused(f"user '{name}' was given no password")
-        return (
-            user if self._is_password(user, password) else LoginRefused(f"wrong password for user '{name}'")
-        )
+        if user is not None:
+            if name == "guest" and not loopback:
+                return LoginRefused("user 'guest' can only connect from this machine")
+            if not user.password_hash or not password:
+                return LoginRefused(f"user '{name}' was given no password")
+        digest = self._digest(name, password)
+        if user is not None and hmac.compare_digest(self._proven.get(name, b""), digest):
+            return user
+        return self._wrong(name) if self._refuted.get(digest) == self.password_hash_of(name) else None
+
+    def password_hash_of(self, name: str) -> str:
+        """The hash to check a password with; empty for an unknown user."""
+        user = self._users.get(name)
+        return "" if user is None else user.password_hash
+
+    def remember(self, name: str, password: str, password_hash: str, *, is_right: bool) -> None:
+        """Record a check with this hash for `recall`; nothing if the user has another hash by now."""
+        if self.password_hash_of(name) != password_hash:
+            return
+        digest = self._digest(name, password)
+        if is_right:
+            self._proven[name] = digest
+            return
+        self._refuted[digest] = password_hash
+        if len(self._refuted) > _WRONG_MAX:
+            self._refuted.popitem(last=False)
 
     def authenticate(self, user: str, password: str, *, loopback: bool = True) -> bool:
         return isinstance(self.log_in(user, password, loopback=loopback), User)
@@ -224,15 +256,15 @@ class Users:
             answer = self._answers[question] = grant is not None and grant.allows(permission, name)
         return answer
 
-    def _is_password(self, user: User, password: str) -> bool:
-        # The costly hash is paid once per process and login; afterwards a keyed digest, in memory only, will do.
-        digest = hmac.digest(self._key, password.encode(), "sha256")
-        if hmac.compare_digest(self._proven.get(user.name, b""), digest):
-            return True
-        if not is_hash_of(password, user.password_hash):
-            return False
-        self._proven[user.name] = digest
-        return True
+    def _wrong(self, name: str) -> LoginRefused:
+        if name in self._users:
+            return LoginRefused(f"wrong password for user '{name}'")
+        return LoginRefused(f"there is no user '{name}'")
+
+    def _digest(self, name: str, password: str) -> bytes:
+        """Key of a checked login, in memory only: the costly hash is paid once per process and login."""
+        named = name.encode()
+        return hmac.digest(self._key, len(named).to_bytes(4) + named + password.encode(), "sha256")
 
     def _changed(self) -> None:
         self.generation += 1

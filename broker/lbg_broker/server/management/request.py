@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import ipaddress
@@ -19,6 +20,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -32,12 +34,14 @@ from lbg_broker.server.core.errors import Refusal
 from lbg_broker.server.core.permissions import LoginRefused, User, Users
 from lbg_broker.server.core.state import State
 from lbg_broker.server.core.vhost import Vhost
+from lbg_broker.server.logins import Logins, LoginUnchecked
 
 
 class ManagedBroker(Protocol):
     """The broker as the API sees it: a state to read, never to write, and three ways to have it changed."""
 
     users: Users
+    logins: Logins
 
     @property
     def state(self) -> State:
@@ -138,15 +142,17 @@ def of_refusal(refusal: Refusal) -> ApiError:
 
 
 BROKER: Final[web.AppKey[ManagedBroker]] = web.AppKey("broker", ManagedBroker)
+CALLER: Final[ContextVar[User]] = ContextVar("caller")
+"""The user of the request that this task handles."""
 
 
 class Request:
-    """A request whose user has been let in. Raises NotAuthorised for an unknown user or a missing tag."""
+    """A request whose user has been let in. Raises NotAuthorised for a missing tag."""
 
     def __init__(self, request: web.Request) -> None:
         self.request = request
         self.broker = request.app[BROKER]
-        self.user = _log_in(self.broker, request)
+        self.user = CALLER.get()
         if not self.user.may_manage:
             raise NotAuthorised("Not management user")
 
@@ -244,12 +250,32 @@ def _described(value: object) -> str:
     return "nothing" if value is None else json.dumps(value)[:60]
 
 
-def _log_in(broker: ManagedBroker, request: web.Request) -> User:
+async def log_in(broker: ManagedBroker, request: web.Request) -> User:
+    """The request's user. Raises NotAuthorised, after a delay for a wrong password, and Failed."""
     name, password = _credentials(request.headers.get("Authorization", ""))
-    user = broker.users.log_in(name, password, loopback=_is_loopback(request.remote))
-    if isinstance(user, LoginRefused):
+    address = request.remote or "unknown"
+    answer = broker.logins.check(
+        name,
+        password,
+        peer=f"{address} (management)",
+        address=address,
+        loopback=_is_loopback(request.remote),
+    )
+    while not answer.done():
+        await asyncio.wait((answer,), timeout=GONE_S)
+        if request.transport is None:
+            answer.cancel()
+            raise NotAuthorised("Login failed", error="not_authorized")
+    outcome = answer.result()
+    if isinstance(outcome, LoginUnchecked):
+        raise Failed(outcome.reason)
+    if isinstance(outcome, LoginRefused):
         raise NotAuthorised("Login failed", error="not_authorized")
-    return user
+    return outcome
+
+
+GONE_S: Final = 1.0
+"""Seconds between two checks whether a client whose login waits is still connected."""
 
 
 def _credentials(header: str) -> tuple[str, str]:

@@ -13,15 +13,19 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from lbg_broker.http_listener import BoundedRunner, guard
+from lbg_broker.peers import PeerLog, descriptors, is_of_here
 from lbg_broker.server.core.errors import Refusal
 from lbg_broker.server.management import connections, queues, users
 from lbg_broker.server.management.request import (
     BROKER,
+    CALLER,
     ApiError,
     Failed,
     ManagedBroker,
     NotAuthorised,
     NotFound,
+    log_in,
     of_refusal,
 )
 
@@ -49,9 +53,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SHUTDOWN_S = 1.0
 
 
-def application(broker: ManagedBroker) -> web.Application:
+CONNECTIONS_MAX = 2048
+
+
+def application(broker: ManagedBroker, *, checks_host: bool = False) -> web.Application:
     """The API of one broker."""
-    app = web.Application(middlewares=[_errors_as_json])
+    app = web.Application(middlewares=[guard(checks_host=checks_host), _errors_as_json, _logged_in])
     app[BROKER] = broker
     for routes in (connections.ROUTES, users.ROUTES, queues.ROUTES, ROUTES):
         app.add_routes(routes)
@@ -60,13 +67,23 @@ def application(broker: ManagedBroker) -> web.Application:
 
 @asynccontextmanager
 async def managing(
-    broker: ManagedBroker, *, host: str, port: int, tls: ssl.SSLContext | None = None
+    broker: ManagedBroker, *, host: str, port: int, peer_log: PeerLog, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
     """Serve the API for as long as the block lasts; gives the port, which the system chooses when asked for 0.
 
     Raises OSError when it cannot listen there.
     """
-    runner = web.AppRunner(application(broker), access_log=None, shutdown_timeout=SHUTDOWN_S)
+    is_local = is_of_here(f"//[{host}]" if ":" in host else f"//{host}")
+    connections_max = min(CONNECTIONS_MAX, descriptors() // 8)
+    runner = BoundedRunner(
+        # A page that was rebound has no certificate of the name.
+        application(broker, checks_host=is_local and tls is None),
+        connections_max=connections_max,
+        of_an_address_max=connections_max * 3 // 4,
+        peer_log=peer_log,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_S,
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port, ssl_context=tls).start()
@@ -91,6 +108,14 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return web.json_response(
             {"error": "Method Not Allowed"}, status=405, headers={"Allow": error.headers["Allow"]}
         )
+
+
+@web.middleware
+async def _logged_in(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Lets a request for a path below /api through after its login; a path that does not exist needs none."""
+    if request.match_info.http_exception is None and request.path.startswith("/api/"):
+        CALLER.set(await log_in(request.app[BROKER], request))
+    return await handler(request)
 
 
 def _answer(error: ApiError) -> web.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,8 +41,10 @@ async def put_user(request: web.Request) -> web.Response:
     asked = Request(request)
     asked.need_administrator()
     body, users = await asked.body(), asked.broker.users
+    tags = _tags(body)
+    password_hash = await asyncio.to_thread(_password_hash, body)
     existing = users.get(asked.name())
-    user = User(asked.name(), _password_hash(body), _tags(body))
+    user = User(asked.name(), password_hash, tags)
     users.put(user)
     await asked.broker.define(user_definition(user))
     return web.Response(status=201 if existing is None else 204)
