@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from typing import Any
 
 from lbg_operator.errors import SettingError
@@ -37,6 +38,8 @@ class OperatorSettings:
     - `prefetch`: the window of consumers whose group says none, in messages; None: each derives its own.
     - `sidecar_tmp`: sidecars have a volume for temporary files, an emptyDir at /tmp. Another value replaces the
       consumers' pods.
+    - `broker_networks`: networks of the brokers whose addresses a manifest names, as 10.0.0.0/8; empty: all but
+      link-local ones.
     - `namespace`, `service`: where the operator itself is, and its Service there; empty outside a cluster, and then
       there is no metrics API.
     - `watched`: the namespaces whose objects it looks after; empty: all.
@@ -53,6 +56,7 @@ class OperatorSettings:
     sidecar_start_s: int | None = None
     prefetch: int | None = None
     sidecar_tmp: bool = False
+    broker_networks: tuple[str, ...] = ()
     namespace: str = ""
     service: str = ""
     watched: tuple[str, ...] = ()
@@ -75,11 +79,8 @@ class OperatorSettings:
             sidecar_tmp=_one_of(environ, "LBG_OPERATOR_SIDECAR_TMP", BOOLEANS, default="false") == "true",
             namespace=environ.get("LBG_OPERATOR_NAMESPACE", ""),
             service=environ.get("LBG_OPERATOR_SERVICE", ""),
-            watched=tuple(
-                name.strip()
-                for name in environ.get("LBG_OPERATOR_WATCH_NAMESPACES", "").split(",")
-                if name.strip()
-            ),
+            broker_networks=_networks(environ, "LBG_OPERATOR_BROKER_NETWORKS"),
+            watched=_list(environ, "LBG_OPERATOR_WATCH_NAMESPACES"),
             metrics=_one_of(environ, "LBG_OPERATOR_METRICS", METRICS, default="auto"),
             log_format=_one_of(environ, "LBG_OPERATOR_LOG_FORMAT", LOG_FORMATS, default="json"),
             log_level=_one_of(environ, "LBG_OPERATOR_LOG_LEVEL", LOG_LEVELS, default="INFO"),
@@ -98,6 +99,20 @@ def _one_of(environ: Mapping[str, str], name: str, allowed: tuple[str, ...], *, 
     if value not in allowed:
         raise SettingError(name, f"{value!r} must be one of {', '.join(allowed)}")
     return value
+
+
+def _list(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in environ.get(name, "").split(",") if one.strip())
+
+
+def _networks(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+    found = _list(environ, name)
+    for one in found:
+        try:
+            ip_network(one)
+        except ValueError as error:
+            raise SettingError(name, f"{error}: write a network as 10.0.0.0/8") from None
+    return found
 
 
 def _number(environ: Mapping[str, str], name: str, maximum: int) -> int | None:

@@ -100,6 +100,7 @@ def test_the_operator_takes_the_settings_that_it_is_given() -> None:
         broker_resources={"limits": {"memory": "1Gi"}},
         sidecar_start_s=90,
         prefetch=64,
+        broker_networks=("10.0.0.0/8", "fd12::/16"),
         namespace=NAMESPACE,
         service="lbg-operator",
         watched=("shop", "lbg-system"),

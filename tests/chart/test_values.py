@@ -26,6 +26,7 @@ def _large_imports() -> None:
         ({"metrics": {"provider": "prometheus"}}, "at '/metrics/provider': value must be one of 'auto', 'external'"),
         ({"watchNamespaces": ["Shop"]}, "at '/watchNamespaces/0': 'Shop' does not match pattern"),
         ({"watchNamespaces": "shop"}, "at '/watchNamespaces': got string, want array"),
+        ({"brokerNetworks": ["10.0.0.0"]}, "at '/brokerNetworks/0': '10.0.0.0' does not match pattern"),
         ({"operator": {"log": {"level": "loud"}}}, "at '/operator/log/level': value must be one of 'debug', 'info'"),
         ({"operator": {"replicas": 2}}, "at '/operator': additional properties 'replicas' not allowed"),
         ({"defaults": {"sidecarResources": {"request": {}}}}, "additional properties 'request' not allowed"),

@@ -5,18 +5,22 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import ssl
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from ipaddress import ip_address
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import aiohttp
+from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from lbg_broker.admin.errors import Denied, Refused, Unreachable
 from lbg_broker.client import BrokerAddress, ConnectionSettings, Credentials, CredentialsUnreadable
+from lbg_broker.client.settings import AddressFilter, AddressRefused, permitted
 
 T = TypeVar("T")
 
@@ -95,10 +99,15 @@ class ManagementApi:
     """
 
     def __init__(
-        self, where: ManagementSettings | Sequence[ManagementSettings], *, tls: ssl.SSLContext | None = None
+        self,
+        where: ManagementSettings | Sequence[ManagementSettings],
+        *,
+        tls: ssl.SSLContext | None = None,
+        permits: AddressFilter | None = None,
     ) -> None:
         self.places = [where] if isinstance(where, ManagementSettings) else list(where)
         self._tls = tls
+        self._permits = permits
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
         self._kept: dict[str, tuple[bytes, Hashable, Any]] = {}
@@ -182,10 +191,19 @@ class ManagementApi:
         headers = {"Authorization": place.basic_authentication()}
         url = _verbatim(place.url + where)
         try:
-            async with self._open_session().request(verb, url, json=body, headers=headers) as response:
+            if self._permits is not None:
+                _check_literal(url, self._permits)
+            request = self._open_session().request(
+                verb, url, json=body, headers=headers, allow_redirects=False
+            )
+            async with request as response:
                 answer = await response.read()
                 if response.status == 404:
                     return None
+                if 300 <= response.status < 400:
+                    raise Unreachable(
+                        f"the server at {place.url} is not a management API: it redirects {where} elsewhere"
+                    )
                 if response.status < 400:
                     return read(answer)
                 said = f"answered {response.status} to {verb} {where}: {_reason(answer)}"
@@ -209,9 +227,36 @@ class ManagementApi:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S),
-                connector=aiohttp.TCPConnector(ssl=self._tls or True),
+                connector=aiohttp.TCPConnector(
+                    ssl=self._tls or True,
+                    resolver=None if self._permits is None else _FilteredResolver(self._permits),
+                ),
             )
         return self._session
+
+
+class _FilteredResolver(aiohttp.ThreadedResolver):
+    """Names have permitted addresses only. aiohttp does not ask it for an address in place of a name."""
+
+    def __init__(self, permits: AddressFilter) -> None:
+        super().__init__()
+        self._permits = permits
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await super().resolve(host, port, family)
+        allowed = permitted([one["host"] for one in found], self._permits)
+        return [one for one in found if one["host"] in allowed]
+
+
+def _check_literal(url: URL, permits: AddressFilter) -> None:
+    """Raises AddressRefused for a numeric address that is not permitted."""
+    try:
+        ip_address(url.host or "")
+    except ValueError:
+        return
+    permitted([url.host or ""], permits)
 
 
 def _verbatim(url: str) -> URL:
@@ -232,6 +277,10 @@ def _reason(answer: bytes) -> str:
 
 
 def _why(error: BaseException) -> str:
+    if isinstance(error.__cause__, AddressRefused):
+        return str(error.__cause__)
+    if isinstance(error, AddressRefused):
+        return str(error)
     if isinstance(error, TimeoutError):
         return f"no answer within {REQUEST_TIMEOUT_S:g} s"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

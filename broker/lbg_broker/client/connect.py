@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from lbg_broker.amqp import Table
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.client.connection import ClientConnection
 from lbg_broker.client.errors import ConnectError, CredentialsUnreadable, SettingsError, TlsError
-from lbg_broker.client.settings import ConnectionSettings
+from lbg_broker.client.settings import ConnectionSettings, permitted
 
 
 async def connect(
@@ -123,9 +124,7 @@ async def _open_transport(
     if settings.tls is not None:
         server_name = settings.tls.server_name or settings.host
     try:
-        await asyncio.get_running_loop().create_connection(
-            made, settings.host, settings.port, ssl=context, server_hostname=server_name
-        )
+        await _create_connection(made, settings, context, server_name)
     except ssl.SSLCertVerificationError as error:
         raise TlsError(f"{settings.address}: the broker's certificate: {error.verify_message}") from None
     except ssl.SSLError as error:
@@ -134,6 +133,30 @@ async def _open_transport(
         # asyncio puts "Connect call failed" in place of the system's word for it.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
         raise ConnectError(f"{settings.address}: {reason}") from None
+
+
+async def _create_connection(
+    made: Callable[[], ClientConnection],
+    settings: ConnectionSettings,
+    context: ssl.SSLContext | None,
+    server_name: str | None,
+) -> None:
+    """Raises OSError: with `permits` of the last address that is permitted."""
+    loop = asyncio.get_running_loop()
+    addresses = [settings.host]
+    if settings.permits is not None:
+        found = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+        addresses = permitted([str(one[4][0]) for one in found], settings.permits)
+    for address in addresses:
+        try:
+            await loop.create_connection(
+                made, address, settings.port, ssl=context, server_hostname=server_name
+            )
+        except OSError:
+            if address == addresses[-1]:
+                raise
+        else:
+            return
 
 
 def _drop(connection: ClientConnection | None, reason: ConnectError | None) -> None:

@@ -25,6 +25,25 @@ class Credentials:
     password: str = field(repr=False)
 
 
+AddressFilter = Callable[[str], bool]
+"""True for a numeric address that may be connected to."""
+
+
+class AddressRefused(OSError):
+    """None of the addresses of a host may be connected to."""
+
+
+def permitted(addresses: Sequence[str], permits: AddressFilter) -> list[str]:
+    """Raises AddressRefused."""
+    found = [address for address in dict.fromkeys(addresses) if permits(address)]
+    if not found:
+        raise AddressRefused(
+            f"connections to {', '.join(dict.fromkeys(addresses))} are not permitted here: give another address, or "
+            "let the administrator permit its network"
+        )
+    return found
+
+
 CredentialsSource = Callable[[], Credentials]
 """Called in a thread of its own for each attempt to connect; whatever it raises makes that attempt fail."""
 
@@ -103,6 +122,7 @@ class ConnectionSettings:
     `heartbeat_s`: whole seconds, 0 for none; the broker may ask for less. The default finds a host that fell
     silent within 15 s. `connect_timeout_s` bounds one attempt, from name look-up to connection.open-ok.
     `mechanism`: ``PLAIN``, or ``EXTERNAL`` when the client certificate is the login.
+    `permits`: asked for each numeric address of the host whether to connect to it; None: to all.
     `credentials`: asked for `username` and `password` at each attempt to connect; None: they stay as they are.
     """
 
@@ -118,6 +138,7 @@ class ConnectionSettings:
     frame_max_bytes: int = 131072
     channel_max: int = 2047
     credentials: CredentialsSource | None = field(default=None, repr=False)
+    permits: AddressFilter | None = field(default=None, repr=False)
 
     @classmethod
     def parse(cls, url: str) -> ConnectionSettings:

@@ -14,13 +14,16 @@ from typing import Any
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi, ManagementSettings
 from lbg_broker.client import ConnectionSettings, TlsSettings
+from lbg_broker.client.settings import AddressFilter
 from lbg_operator.crds import BrokerManifest, RabbitMQ
+from lbg_operator.reconcile.broker_addresses import BrokerAddresses
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
     """- `uris`, `management_uris`: without a login; no `management_uris`: on the usual port of the same hosts.
     - `ca`: the authorities to trust, PEM; None: the system's.
+    - `is_named`: a manifest names the addresses, and not the operator.
     """
 
     uris: tuple[str, ...]
@@ -28,6 +31,7 @@ class Access:
     username: str
     password: str = field(repr=False)
     ca: str | None = None
+    is_named: bool = False
 
 
 class NotReachable(Exception):
@@ -56,6 +60,7 @@ def rabbitmq_access(
         username=_value(engine.admin_secret, admin, "username"),
         password=_value(engine.admin_secret, admin, "password"),
         ca=None if ca is None else _value(str(engine.ca_secret), ca, "ca.crt"),
+        is_named=True,
     )
 
 
@@ -87,10 +92,12 @@ class _Open:
 
 
 class BrokerPool:
-    """`directory` is for the authorities' certificates, which TLS wants in files."""
+    """`directory` is for the authorities' certificates, which TLS wants in files. `addresses`: of brokers that a
+    manifest names."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, addresses: BrokerAddresses | None = None) -> None:
         self._directory = directory
+        self._addresses = addresses or BrokerAddresses()
         self._admins: dict[Hashable, _Open] = {}
 
     async def admin(self, broker: Hashable, access: Access) -> LiveAdmin:
@@ -100,7 +107,7 @@ class BrokerPool:
             return known.admin
         ca_file = self._ca_file(access)
         try:
-            admin = _opened(access, ca_file)
+            admin = _opened(access, ca_file, self._addresses.permit if access.is_named else None)
         except BaseException:
             _remove(ca_file)
             raise
@@ -129,18 +136,18 @@ class BrokerPool:
         return Path(file.name)
 
 
-def _opened(access: Access, ca_file: Path | None) -> LiveAdmin:
+def _opened(access: Access, ca_file: Path | None, permits: AddressFilter | None) -> LiveAdmin:
     tls = None if ca_file is None else TlsSettings(cafile=str(ca_file))
     places = []
     for uri in access.uris:
         place = ConnectionSettings.parse(uri)
-        place = replace(place, username=access.username, password=access.password)
+        place = replace(place, username=access.username, password=access.password, permits=permits)
         places.append(replace(place, tls=tls) if place.tls is not None and tls is not None else place)
     urls = access.management_uris or tuple(dict.fromkeys(map(_usual_management_uri, places)))
     where = [ManagementSettings.parse(url, user=access.username, password=access.password) for url in urls]
     is_secure = any(one.url.startswith("https:") for one in where)
     context = (tls or TlsSettings()).context() if is_secure else None
-    return LiveAdmin(places, ManagementApi(where, tls=context))
+    return LiveAdmin(places, ManagementApi(where, tls=context, permits=permits))
 
 
 def _remove(file: Path | None) -> None:

@@ -23,6 +23,7 @@ from lbg_operator.kube.kinds import BROKER, GROUP, Kind
 from lbg_operator.metrics_api import PORT as METRICS_PORT
 from lbg_operator.metrics_api import LagReader, MetricsApi, Service, serve
 from lbg_operator.reconcile.broker import BrokerReconciler
+from lbg_operator.reconcile.broker_addresses import BrokerAddresses
 from lbg_operator.reconcile.broker_pool import BrokerPool
 from lbg_operator.reconcile.context import ReconcileContext, broker_key
 from lbg_operator.reconcile.group import GroupReconciler
@@ -176,7 +177,7 @@ class OperatorProcess:
         self._store = ObjectCache()
         self._liveness = WatchLiveness()
         self._event_recorder = EventRecorder(cluster)
-        self._pool = BrokerPool(directory)
+        self._pool = BrokerPool(directory, BrokerAddresses(settings.broker_networks))
         self._surveys = SurveyCache(
             lambda key: self._groups.wake(key),
             now=time.monotonic,

@@ -17,6 +17,7 @@ Object = dict[str, Any]
 LARGE: Mapping[str, Any] = {
     "images": {"registry": "registry.example/lbg", "pullSecrets": [{"name": "registry-login"}]},
     "watchNamespaces": ["shop", "lbg-system"],
+    "brokerNetworks": ["10.0.0.0/8", "fd12::/16"],
     "operator": {
         "nodeSelector": {"kubernetes.io/os": "linux"},
         "tolerations": [{"key": "infra", "operator": "Exists"}],
