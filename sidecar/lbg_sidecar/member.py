@@ -145,7 +145,7 @@ class Member:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._records = DurableState(self.settings)
-        states = StateLogger(self.settings.name)
+        states = StateLogger[int](self.settings.name, {"member": self.settings.name})
         self._life = loop.create_task(
             self._live(self._records, states), name=f"lbg member {self.settings.name}"
         )
@@ -228,7 +228,7 @@ class Member:
 
     # Connections
 
-    async def _live(self, records: DurableState, states: StateLogger) -> None:
+    async def _live(self, records: DurableState, states: StateLogger[int]) -> None:
         settings = self.settings
         connections = reconnect_loop(
             settings.addresses, name=f"lbg member {settings.name}", on_failure=self._on_failure
@@ -249,7 +249,7 @@ class Member:
             if work is not None:
                 await work.close(timeout_s=CONNECTIONS_S)
 
-    async def _live_on(self, work: ClientConnection, records: DurableState, states: StateLogger) -> None:
+    async def _live_on(self, work: ClientConnection, records: DurableState, states: StateLogger[int]) -> None:
         """One connection, from joining to losing it or leaving."""
         driver = await self._learn_again(work) or await self._learn(work, records)
         await app_ready(driver, work)
@@ -263,7 +263,7 @@ class Member:
             on_returned=driver.on_returned,
             states=states,
         )
-        states.connected(len(self._queues))
+        states.connected(range(len(self._queues)))
         try:
             me = Identity(link.index, self.settings.name, "")
             outgoing = Outbox(

@@ -153,7 +153,7 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
         posts=posts,
         dead=dead,
         republished=republished,
-        states=StateLogger("a"),
+        states=StateLogger[int]("a", {}),
     )
     buried: list[InFlight] = []
     outgoing = Outbox(

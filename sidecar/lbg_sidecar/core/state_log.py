@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
+
+Queue = TypeVar("Queue", int, str)
+"""A queue of a member has a number, a queue of a publisher a name."""
 
 GATHER_S: Final = 1.0
 """Time from a state's first queue to its first line: a broker that fails does so for all queues within a moment."""
@@ -40,12 +43,12 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class StateLine:
+class StateLine(Generic[Queue]):
     """One line of the log. `queues` are those that it is about; `is_over`: none is in the state any more."""
 
     event: str
     text: str
-    queues: tuple[int, ...]
+    queues: tuple[Queue, ...]
     for_s: float
     is_over: bool
 
@@ -75,14 +78,14 @@ class Interval:
 
 
 @dataclass(slots=True)
-class _State:
+class _State(Generic[Queue]):
     """`queues` are in the state; `unknown` were, on a connection that was lost. `ever`: all since it began."""
 
     cause: Cause
     interval: Interval = field(default_factory=Interval)
-    queues: set[int] = field(default_factory=set)
-    unknown: set[int] = field(default_factory=set)
-    ever: set[int] = field(default_factory=set)
+    queues: set[Queue] = field(default_factory=set)
+    unknown: set[Queue] = field(default_factory=set)
+    ever: set[Queue] = field(default_factory=set)
     detail: str = ""
     began_at: float = 0.0
     ended_at: float | None = 0.0
@@ -90,13 +93,13 @@ class _State:
     is_reported: bool = False
 
 
-class QueueStates:
-    """States of one member's queues, and the lines about them."""
+class QueueStates(Generic[Queue]):
+    """States of the queues of one member or publisher, and the lines about them."""
 
     def __init__(self) -> None:
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, _State[Queue]] = {}
 
-    def enter(self, cause: Cause, queue: int, now: float, detail: str = "") -> None:
+    def enter(self, cause: Cause, queue: Queue, now: float, detail: str = "") -> None:
         """The queue is in the state from now on, or still. `detail` is an example, the first one counts."""
         state = self._states.setdefault(cause.event, _State(cause))
         state.cause = cause
@@ -115,7 +118,7 @@ class QueueStates:
         state.ever.add(queue)
         state.detail = state.detail or detail
 
-    def leave(self, queue: int, now: float, *, event: str | None = None) -> None:
+    def leave(self, queue: Queue, now: float, *, event: str | None = None) -> None:
         """The queue is no longer in the state named `event`; None: in none at all."""
         for state in self._states.values() if event is None else self._of(event):
             if state.ended_at is None and queue in state.queues | state.unknown:
@@ -135,34 +138,33 @@ class QueueStates:
                 state.ended_at = state.began_at
             state.queues.clear()
 
-    def retain(self, queue_count: int, now: float) -> None:
-        """There are only so many queues from now on."""
+    def retain(self, queues: Collection[Queue], now: float) -> None:
+        """There are only these queues from now on."""
         for state in self._states.values():
-            gone = {queue for queue in state.queues | state.unknown if queue >= queue_count}
-            for queue in gone:
+            for queue in (state.queues | state.unknown).difference(queues):
                 self.leave(queue, now, event=state.cause.event)
 
     def next_due(self) -> float | None:
         """Time of the next line; None: there is none as things are."""
         return min((state.due for state in self._states.values() if state.due is not None), default=None)
 
-    def lines(self, now: float) -> list[StateLine]:
+    def lines(self, now: float) -> list[StateLine[Queue]]:
         """The lines that are due."""
         due = [state for state in self._states.values() if state.due is not None and state.due <= now]
         return [self._line(state, now) for state in due]
 
-    def _of(self, event: str) -> Iterable[_State]:
+    def _of(self, event: str) -> Iterable[_State[Queue]]:
         state = self._states.get(event)
         return () if state is None else (state,)
 
-    def _end_if_empty(self, state: _State, now: float) -> None:
+    def _end_if_empty(self, state: _State[Queue], now: float) -> None:
         if state.queues or state.unknown:
             return
         state.ended_at = now
         if state.is_reported:
             state.due = now
 
-    def _line(self, state: _State, now: float) -> StateLine:
+    def _line(self, state: _State[Queue], now: float) -> StateLine[Queue]:
         cause, was_reported, ended_at = state.cause, state.is_reported, state.ended_at
         queues = tuple(sorted(state.queues if ended_at is None else state.ever))
         is_one = len(queues) == 1
@@ -188,11 +190,12 @@ class QueueStates:
         return StateLine(cause.event, text, queues, for_s, is_over=ended_at is not None)
 
 
-def ranges(queues: Collection[int]) -> str:
-    """Numbers in order, «0-63, 70, 72-75», at most `RANGES_SHOWN` of them."""
-    runs: list[tuple[int, int]] = []
+def ranges(queues: Collection[int] | Collection[str]) -> str:
+    """Numbers in order as «0-63, 70, 72-75», or names, at most `RANGES_SHOWN` of them."""
+    runs: list[tuple[int | str, int | str]] = []
     for queue in queues:
-        if runs and queue == runs[-1][1] + 1:
+        last = runs[-1][1] if runs else None
+        if isinstance(queue, int) and isinstance(last, int) and queue == last + 1:
             runs[-1] = (runs[-1][0], queue)
         else:
             runs.append((queue, queue))

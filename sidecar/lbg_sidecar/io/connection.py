@@ -148,7 +148,7 @@ class MemberConnection:
         posts: Posts,
         dead: ConfirmingPublisher,
         republished: ConfirmingPublisher,
-        states: StateLogger,
+        states: StateLogger[int],
     ) -> None:
         self.work = work
         self.talk = talk
@@ -174,7 +174,7 @@ class MemberConnection:
         candidates: Collection[int],
         on_body: OnBody,
         on_returned: OnReturned,
-        states: StateLogger,
+        states: StateLogger[int],
     ) -> MemberConnection:
         """Claim an index over `work`, and open the connection that publishes. `queues` are the names of those that
         carry the group's messages, by number. `claim_of` is called with (probed, free).

@@ -67,7 +67,7 @@ class QueueConsumers:
         queues: Sequence[str],
         tag: str,
         on_lost: Callable[[asyncio.Future[ClientError | None]], None],
-        states: StateLogger,
+        states: StateLogger[int],
     ) -> None:
         self._work = work
         self._states = states

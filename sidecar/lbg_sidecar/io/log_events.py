@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Generic
 
 from lbg_sidecar.core.effects import (
     Effect,
@@ -25,35 +26,38 @@ from lbg_sidecar.core.effects import (
     TakenOver,
     TimedOut,
 )
-from lbg_sidecar.core.state_log import Cause, QueueStates
+from lbg_sidecar.core.state_log import Cause, Queue, QueueStates
 
 log = logging.getLogger("lbg.member")
 
 
-class StateLogger:
-    """Logs the states of a member's queues, over all its connections."""
+class StateLogger(Generic[Queue]):
+    """Logs the states of the queues of a member or publisher, over all its connections. `fields` are of each record."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._states = QueueStates()
+    def __init__(self, about: str, fields: Mapping[str, object], logger: logging.Logger = log) -> None:
+        self._about = about
+        self._fields = fields
+        self._logger = logger
+        self._states: QueueStates[Queue] = QueueStates()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self, cause: Cause, queue: int, detail: str = "") -> None:
+    def enter(self, cause: Cause, queue: Queue, detail: str = "") -> None:
         self._states.enter(cause, queue, self._loop.time(), detail)
         self._schedule()
 
-    def leave(self, queue: int, *, event: str | None = None) -> None:
-        """None for `event`: the queue is consumed, and in no state any more."""
+    def leave(self, queue: Queue, *, event: str | None = None) -> None:
+        """None for `event`: the queue is in no state any more."""
         self._states.leave(queue, self._loop.time(), event=event)
         self._schedule()
 
-    def connected(self, queue_count: int) -> None:
-        """There is a connection, and the group has so many queues."""
-        self._states.retain(queue_count, self._loop.time())
+    def connected(self, queues: Collection[Queue]) -> None:
+        """There is a connection, and the group has these queues."""
+        self._states.retain(queues, self._loop.time())
         self._schedule()
 
     def disconnected(self) -> None:
+        """There is no connection: nothing is known of the queues."""
         self._states.interrupt()
         self._schedule()
 
@@ -71,11 +75,11 @@ class StateLogger:
         self._timer = None
         for line in self._states.lines(self._loop.time()):
             fields = {"queues": list(line.queues), "seconds": round(line.for_s, 3), "over": line.is_over}
-            log.log(
+            self._logger.log(
                 logging.INFO if line.is_over else logging.WARNING,
                 "%s: %s",
-                *(self._name, line.text),
-                extra={"fields": {"event": line.event, "member": self._name, **fields}},
+                *(self._about, line.text),
+                extra={"fields": {"event": line.event, **self._fields, **fields}},
             )
         self._schedule()
 

@@ -22,8 +22,20 @@ from lbg_broker.publisher import (
     PublishingSettings,
     SizeRefused,
 )
-from lbg_broker.publisher.events import JournalTrouble, PublisherEvent
+from lbg_broker.publisher.events import (
+    Connected,
+    Disconnected,
+    JournalTrouble,
+    PublisherEvent,
+    QueueFull,
+    QueueSilent,
+    QueueTaking,
+    Unreachable,
+)
+from lbg_broker.publisher.sender import SILENT_AFTER_S
+from lbg_sidecar.core.state_log import AttemptLog, Cause
 from lbg_sidecar.errors import SettingsError
+from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.publish_api import request
 from lbg_sidecar.publish_api.dedup_window import DedupWindow, Entry, OtherEvent
 from lbg_sidecar.publish_api.request import Event, Refused
@@ -134,12 +146,60 @@ async def settled(publications: Sequence[Publication], *, until: float) -> bool:
 log = logging.getLogger("lbg.publishing")
 
 
+FULL = Cause("queue_full", "no room", ("takes messages", "take messages"), hint="messages wait in order")
+SILENT = Cause(
+    "queue_silent",
+    "no answers",
+    ("answers", "answer"),
+    hint="messages wait in order (are most nodes of a quorum queue down?)",
+    waited_s=SILENT_AFTER_S,
+)
+
+
+class PublisherLog:
+    """Logs the events of a group's publisher: few lines about queues that are full or silent, and about attempts to
+    connect."""
+
+    def __init__(self, group: str) -> None:
+        self._about = f"publishing to {group}"
+        self._states = StateLogger[str](self._about, {"group": group}, log)
+        self._attempts = AttemptLog()
+
+    def __call__(self, event: PublisherEvent) -> None:
+        now = asyncio.get_running_loop().time()
+        line: object = event
+        match event:
+            case QueueFull(queue):
+                return self._states.enter(FULL, queue)
+            case QueueSilent(queue):
+                return self._states.enter(SILENT, queue)
+            case QueueTaking(queue):
+                return self._states.leave(queue)
+            case Unreachable(reason, retry_in_s):
+                error = self._attempts.failed(reason, now)
+                if error is None:
+                    return None
+                line = Unreachable(error, retry_in_s)
+            case Disconnected():
+                self._states.disconnected()
+            case Connected():
+                self._attempts.succeeded(now)
+        level = logging.ERROR if isinstance(event, JournalTrouble) else logging.INFO
+        log.log(level, "%s: %s", self._about, line)
+        return None
+
+    def end(self) -> None:
+        """The publisher has ended: nothing lasts any more."""
+        self._states.disconnected()
+
+
 class OpenGroup:
     """A group's publisher, and what it has accepted and not yet confirmed. `used_at`: when it was last asked for."""
 
-    def __init__(self, name: str, publisher: GroupPublisher, now: float) -> None:
+    def __init__(self, name: str, publisher: GroupPublisher, events: PublisherLog, now: float) -> None:
         self.name = name
         self.publisher = publisher
+        self.events = events
         self.open: set[Publication] = set()
         self.used_at = now
         self.watch: asyncio.Task[None] | None = None
@@ -238,17 +298,18 @@ class OpenGroups:
             first_connection_s=self._settings.answer_within_s,
             max_message_bytes=self._max_message_bytes,
         )
+        events = PublisherLog(name)
         publisher = GroupPublisher(
             self._settings.broker,
             group=name,
             identity=Identity(self._settings.name),
             settings=settings,
             journal=self._settings.journal,
-            on_event=lambda event: _tell(name, event),
+            on_event=events,
         )
         await publisher.__aenter__()
         loop = asyncio.get_running_loop()
-        group = OpenGroup(name, publisher, loop.time())
+        group = OpenGroup(name, publisher, events, loop.time())
         group.watch = loop.create_task(self._watch(group))
         return group
 
@@ -257,7 +318,10 @@ class OpenGroups:
             del self._opening[name]
 
     async def _watch(self, group: OpenGroup) -> None:
-        error = await group.publisher.failed()
+        try:
+            error = await group.publisher.failed()
+        finally:
+            group.events.end()
         if isinstance(error, SizeRefused):
             self._max_message_bytes = error.limit_bytes
         task = self._opening.get(group.name)
@@ -269,11 +333,6 @@ class OpenGroups:
 
     def _opened(self) -> list[OpenGroup]:
         return [task.result() for task in self._opening.values() if _is_opened(task)]
-
-
-def _tell(group: str, event: PublisherEvent) -> None:
-    level = logging.ERROR if isinstance(event, JournalTrouble) else logging.INFO
-    log.log(level, "publishing to %s: %s", group, event)
 
 
 def _is_opened(task: asyncio.Task[OpenGroup]) -> bool:

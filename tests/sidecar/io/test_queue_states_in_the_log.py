@@ -57,7 +57,7 @@ class Events:
 class Member:
     def __init__(self, product: str = EMBEDDED) -> None:
         self.broker = Broker(product)
-        self.states = StateLogger("m")
+        self.states = StateLogger[int]("m", {"member": "m"})
         self._consumers = QueueConsumers(
             cast(ClientConnection, self.broker),
             [f"q{queue}" for queue in range(QUEUES)],

@@ -215,7 +215,7 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
             posts=posts,
             dead=dead,
             republished=republished,
-            states=StateLogger("a"),
+            states=StateLogger[int]("a", {}),
         )
         lost: list[str] = []
         link.when_lost(lambda _, why: lost.append(why))

@@ -13,7 +13,7 @@ CLOSED = Cause("closed", "a closed channel", ("is consumed", "are consumed"))
 EVERY = range(128)
 
 
-def run(states: QueueStates, until: float) -> list[tuple[float, StateLine]]:
+def run(states: QueueStates[int], until: float) -> list[tuple[float, StateLine[int]]]:
     """Lines up to a time, each when it is due."""
     found = []
     while (due := states.next_due()) is not None and due <= until:
@@ -21,12 +21,12 @@ def run(states: QueueStates, until: float) -> list[tuple[float, StateLine]]:
     return found
 
 
-def texts(states: QueueStates, until: float) -> list[str]:
+def texts(states: QueueStates[int], until: float) -> list[str]:
     return [line.text for _, line in run(states, until)]
 
 
-def silent(now: float = 0.0) -> QueueStates:
-    states = QueueStates()
+def silent(now: float = 0.0) -> QueueStates[int]:
+    states = QueueStates[int]()
     for queue in EVERY:
         states.enter(SILENT, queue, now + queue / 1000)
     return states
@@ -53,7 +53,7 @@ def test_the_end_of_a_state_is_one_line_when_its_last_queue_left() -> None:
 
 
 def test_one_queue_is_named_in_the_singular() -> None:
-    states = QueueStates()
+    states = QueueStates[int]()
     states.enter(SILENT, 7, 0.0)
     assert texts(states, 11.0) == [
         "queue 7 has no answer; is it up?",
@@ -64,7 +64,7 @@ def test_one_queue_is_named_in_the_singular() -> None:
 
 
 def test_a_state_that_is_over_at_once_is_one_line_that_says_so() -> None:
-    states = QueueStates()
+    states = QueueStates[int]()
     for queue in EVERY:
         states.enter(CLOSED, queue, 0.0, f"queue {queue}: 404 NOT_FOUND")
         states.leave(queue, 0.3)
@@ -83,7 +83,7 @@ def test_some_of_the_queues_are_named_while_others_have_left() -> None:
 
 
 def test_a_state_that_comes_and_goes_all_the_time_is_no_flood() -> None:
-    states = QueueStates()
+    states = QueueStates[int]()
     lines = 0
     for second in range(3600):
         for queue in EVERY:
@@ -106,7 +106,7 @@ def test_states_are_independent() -> None:
 
 
 def test_a_queue_that_is_consumed_leaves_every_state() -> None:
-    states = QueueStates()
+    states = QueueStates[int]()
     states.enter(SILENT, 3, 0.0)
     states.enter(CLOSED, 3, 0.0)
     run(states, 5.0)
@@ -141,7 +141,7 @@ def test_queues_that_a_group_has_no_more_leave() -> None:
     states = silent()
     run(states, 5.0)
     states.interrupt()
-    states.retain(2, 20.0)
+    states.retain(range(2), 20.0)
     states.leave(0, 20.0)
     states.leave(1, 21.0)
     assert texts(states, 1000.0) == ["all 128 queues answer again after 21.0 s"]
@@ -154,7 +154,7 @@ def test_queues_that_a_group_has_no_more_leave() -> None:
     )
 )
 def test_lines_are_few_and_the_last_one_is_true(steps: list[tuple[str, int, float]]) -> None:
-    states, inside, now, lines = QueueStates(), set[int](), 0.0, list[StateLine]()
+    states, inside, now, lines = QueueStates[int](), set[int](), 0.0, list[StateLine[int]]()
     for step, queue, after_s in steps:
         now += after_s
         lines += [line for _, line in run(states, now)]
@@ -183,9 +183,10 @@ def test_lines_are_few_and_the_last_one_is_true(steps: list[tuple[str, int, floa
         ((0, 1, 2), "0-2"),
         ((0, 2, 3, 9), "0, 2-3, 9"),
         (tuple(range(0, 40, 2)), "0, 2, 4, 6, 8, 10, 12, 14, …"),
+        (("q1", "q2", "r"), "q1, q2, r"),
     ],
 )
-def test_queues_are_shown_as_ranges(queues: tuple[int, ...], shown: str) -> None:
+def test_queues_are_shown_as_ranges(queues: tuple[int, ...] | tuple[str, ...], shown: str) -> None:
     assert ranges(queues) == shown
 
 
