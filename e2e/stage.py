@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.kubectl import Kubectl, Object, until
+from lbg_broker.group import default_group_name
 
 HERE = Path(__file__).parent
 SAMPLE = HERE.parent / "examples" / "flights-sample.csv.gz"
@@ -104,13 +105,14 @@ def publisher(
 def validator(namespace: str, group: str, *, idle_s: int) -> Object:
     """A pod that judges what is delivered, until nothing came for so long. It logs in as the broker's administrator: a
     group's own user may not read what is republished."""
-    judge = f"lbg validate --group {namespace}-{group} --json --no-shards --idle-timeout {idle_s}"
+    judge = f"lbg validate --group {default_group_name(namespace, group)} --json --no-shards --idle-timeout {idle_s}"
     return _client(group, "validator", f"{judge} --cafile {AUTHORITY}/ca.crt", login=f"{BROKER}-lbg-admin")
 
 
 def repartition(namespace: str, group: str, *, queues: int) -> Object:
     """A pod that gives a group another number of queues, as the broker's administrator."""
-    change = f"lbg group repartition {namespace}-{group} --queues {queues} --cafile {AUTHORITY}/ca.crt"
+    name = default_group_name(namespace, group)
+    change = f"lbg group repartition {name} --queues {queues} --cafile {AUTHORITY}/ca.crt"
     return _client(group, "repartition", change, login=f"{BROKER}-lbg-admin")
 
 
@@ -149,7 +151,7 @@ def judging(kubectl: Kubectl, group: str, *, idle_s: int) -> None:
 def waiting(kubectl: Kubectl, group: str) -> int:
     """The messages in a group's queues, as its broker counts them in this moment."""
     python = ("exec", f"{BROKER}-0", "--", "python3", "-c", (HERE / "broker_counts.py").read_text())
-    return int(kubectl(*python, f"lbg.{kubectl.namespace}-{group}.q."))
+    return int(kubectl(*python, f"lbg.{default_group_name(kubectl.namespace, group)}.q."))
 
 
 def condition(group: Object, type_: str) -> Object:

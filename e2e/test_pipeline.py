@@ -11,6 +11,7 @@ import yaml
 from e2e import stage
 from e2e.conftest import CHART, RELEASE
 from e2e.kubectl import Kubectl, Object, until
+from lbg_broker.group import default_group_name
 
 ROWS = 3000
 VALIDATE, FORECAST = "lbg-pipeline-validate", "lbg-pipeline-forecast"
@@ -85,7 +86,7 @@ def history(group: str) -> str:
 def test_what_was_published_and_consumed_is_proved_from_journals_and_a_missing_one_is_found(
     shop: Kubectl,
 ) -> None:
-    folder = f"{shop.namespace}-flights"
+    folder = default_group_name(shop.namespace, "flights")
     shop.apply(
         stage.claim("journals"),
         stage.claim("reports"),
@@ -116,9 +117,10 @@ def test_a_job_forecasts_from_journals_and_sets_the_schedule_that_consumers_foll
     until(lambda: stage.is_condition(shop, "lbg", "flights", "Ready"), what="a group that is served")
     shop.apply(stage.shell("flights", claim="journals"))
     until(lambda: shop.get("pod", "shell")["status"].get("phase") == "Running", what="the shell")
-    folder = f"/journals/{shop.namespace}-flights"
+    group = default_group_name(shop.namespace, "flights")
+    folder = f"/journals/{group}"
     write = f"mkdir {folder} && cat > {folder}/published-past-1-20260101T000000000000Z-000000.jsonl"
-    shop("exec", "-i", "shell", "--", "sh", "-c", write, given=history(f"{shop.namespace}-flights"))
+    shop("exec", "-i", "shell", "--", "sh", "-c", write, given=history(group))
 
     job = f"now-{FORECAST}-1"
     assert ended(shop, FORECAST, job) == "Complete", shop("logs", f"job/{job}")

@@ -11,6 +11,7 @@ from typing import Any
 from lbg_broker.admin import ProvisioningError
 from lbg_broker.admin.describe import describe
 from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.rows import members_of
 from lbg_broker.admin.snapshot import UNKNOWN, Snapshot
 from lbg_broker.client import Delivery
@@ -27,7 +28,9 @@ class LiveGroup:
         self._beats: dict[str, Mapping[str, Any]] = {}
         self.on_snapshot(
             Snapshot(
-                engine, record=spec.to_record(), queues=dict.fromkeys(stream_queues(spec, engine), UNKNOWN)
+                engine,
+                record=Record(spec.to_record()),
+                queues=dict.fromkeys(stream_queues(spec, engine), UNKNOWN),
             )
         )
 

@@ -47,6 +47,7 @@ class OperatorSettings:
     - `native_sidecars`: the cluster has containers that start before and end after the others (initContainers with
       restartPolicy Always, Kubernetes 1.29).
     - `assigns_users`: the cluster gives pods the user that they run as and the group of their volumes (OpenShift).
+    - `cluster_uid`: the UID of namespace kube-system, by which brokers know the cluster; empty if it may not be read.
     """
 
     sidecar_image: str
@@ -65,6 +66,7 @@ class OperatorSettings:
     log_level: str = "INFO"
     native_sidecars: bool = True
     assigns_users: bool = False
+    cluster_uid: str = ""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> OperatorSettings:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lbg_operator.kube.kinds import API_SERVICE, DEPLOYMENT, GROUP, KEDA_KINDS, KINDS, POD, SECRET, Kind
+from lbg_operator.kube.kinds import NAMESPACE as KUBE_NAMESPACE
 from lbg_operator.resources.autoscaler import LAG_METRIC
 from support.kubernetes.chart import LARGE, NAMESPACE, Object, of_kind, rendered
 
@@ -42,9 +43,10 @@ def test_the_rules_are_the_verbs_that_the_code_uses(values: Mapping[str, Any]) -
     objects = rendered(values)
     left_out = KEDA_KINDS if values is not WITH_KEDA else frozenset()
     namespaced = set().union(*(used(kind) for kind in KINDS if kind.namespaced and kind not in left_out))
-    clusterwide = set().union(*(used(kind) for kind in KINDS if not kind.namespaced))
     assert given(named(objects, "ClusterRole", "lbg-operator-lbg-system")) == namespaced
-    assert given(named(objects, "ClusterRole", "lbg-operator-lbg-system-metrics")) == clusterwide
+    assert given(named(objects, "ClusterRole", "lbg-operator-lbg-system-metrics")) == used(API_SERVICE)
+    assert given(named(objects, "ClusterRole", "lbg-operator-lbg-system-identity")) == used(KUBE_NAMESPACE)
+    assert {kind for kind in KINDS if not kind.namespaced} == {API_SERVICE, KUBE_NAMESPACE}
 
 
 @pytest.mark.parametrize("provider", ["auto", "external", "none"])
@@ -69,6 +71,11 @@ def test_of_api_services_only_the_one_of_external_metrics_is_the_operators() -> 
     (rule,) = named(rendered(), "ClusterRole", "lbg-operator-lbg-system-metrics")["rules"]
     assert rule["resources"] == [API_SERVICE.plural]
     assert rule["resourceNames"] == ["v1beta1.external.metrics.k8s.io"]
+
+
+def test_of_namespaces_only_the_one_whose_uid_is_the_clusters_is_read() -> None:
+    (rule,) = named(rendered(), "ClusterRole", "lbg-operator-lbg-system-identity")["rules"]
+    assert (rule["resourceNames"], rule["verbs"]) == (["kube-system"], ["get"])
 
 
 @pytest.mark.parametrize(

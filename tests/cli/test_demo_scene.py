@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.snapshot import (
     UNKNOWN,
     MessageGroupsStatus,
@@ -43,7 +44,7 @@ def seen(made: DemoModel, *ready: Any, native: Any = None) -> None:
     """The queues have so many messages."""
     names = ["lbg.demo.q"] if native is not None else [f"lbg.demo.q.{number}" for number in range(len(ready))]
     queues = {name: QueueStatus(ready=one, native=native) for name, one in zip(names, ready, strict=True)}
-    made.group.on_snapshot(Snapshot(ENGINE, record=made.group.spec.to_record(), queues=queues))
+    made.group.on_snapshot(Snapshot(ENGINE, record=Record(made.group.spec.to_record()), queues=queues))
 
 
 def scene() -> DemoModel:

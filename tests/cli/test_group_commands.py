@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 from pathlib import Path
 
 import pytest
 
+from lbg_broker.admin import connect_admin
+from lbg_broker.admin.actions import WriteRecord
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.ownership import Record, kubernetes_owner
+from lbg_broker.client import ConnectionSettings
+from lbg_broker.group import GroupSpec
 from support.command_line import Lbg, Where
 
 
@@ -44,6 +51,46 @@ def test_a_different_group_is_refused_with_the_difference(lbg: Lbg, broker: Wher
     refused = lbg("group", "create", group, "--hash-count", "50", *broker.options)
     assert refused.status == 1
     assert "hash_count: 100 -> 50" in refused.err
+
+
+def owned_by_kubernetes(broker: Where, group: str) -> None:
+    """A group that the operator of a cluster made."""
+
+    async def make() -> None:
+        async with connect_admin(broker.broker, broker.management) as admin:
+            await admin.create_group(GroupSpec(group))
+        live = LiveAdmin(ConnectionSettings.parse(broker.broker))
+        owner = kubernetes_owner("cluster", "object")
+        await live.perform(WriteRecord(group, Record(GroupSpec(group).to_record(), owner)))
+        await live.close()
+
+    asyncio.run(make())
+
+
+@pytest.mark.parametrize("command", [("delete", "--force"), ("rotate",), ("create",)], ids=lambda one: one[0])
+def test_a_group_of_kubernetes_is_changed_after_its_adoption_only(
+    lbg: Lbg, broker: Where, group: str, command: tuple[str, ...]
+) -> None:
+    owned_by_kubernetes(broker, group)
+    verb, *options = command
+    refused = lbg("group", verb, group, *options, *broker.options)
+    assert refused.status == 1
+    assert f"group '{group}' on this broker has another owner, and nothing was changed there" in refused.err
+    assert "`lbg group adopt" in refused.err
+    adopted = lbg("group", "adopt", group, *broker.options)
+    assert (adopted.status, adopted.out.splitlines()) == (
+        0,
+        [
+            f"group {group} is managed by hand now; its owner before: Kubernetes object object of cluster cluster",
+            "its queues, messages, members, user and password stay as they are",
+            "its object of Kubernetes reports NotOwned: it changes nothing of the group and does not delete it, unless "
+            "it has adopt and its Broker allows that",
+        ],
+    )
+    assert lbg("group", "adopt", group, *broker.options).out == (
+        f"group {group} is managed by hand, nothing to do\n"
+    )
+    assert lbg("group", verb, group, *options, *broker.options).status == 0
 
 
 def test_a_given_password_is_never_printed(lbg: Lbg, broker: Where, group: str, password_file: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, list_groups, show_group
+from lbg_broker.admin.ownership import Claim, kubernetes_owner
 from lbg_broker.group import GroupSpec
 from lbgroup.group.show import description_lines, leftover_lines, list_lines
 from support.admin.fake_admin import FakeAdmin
@@ -40,6 +41,7 @@ group orders
   prefix 'orders', 8 hashes by crc32, mode Partitioned
   2 partitions in one queue of 20 MB, at most 2 members, user orders-app
   rebalance delay 5 s, handoffs within 3 s
+  owner: by hand
   dead letters 0, unrouted 0
 
 QUEUE         READY  UNACKED  CONSUMERS  ACTIVE  PROGRESS
@@ -111,10 +113,24 @@ async def test_the_list_says_the_mode() -> None:
     )
 
     assert list(list_lines(await list_groups(admin))) == [
-        "GROUP   MODE           PREFIX  HASHES  QUEUES  READY  DEAD",
-        "a       Exclusive      a       4       2       0      0",
-        "orders  MessageGroups  orders  8       1       0      0",
+        "GROUP   MODE           PREFIX  HASHES  QUEUES  READY  DEAD  OWNER",
+        "a       Exclusive      a       4       2       0      0     by hand",
+        "orders  MessageGroups  orders  8       1       0      0     by hand",
     ]
+
+
+async def test_the_owner_of_a_group_is_shown() -> None:
+    admin = FakeAdmin()
+    await create_group(admin, spec_in("MessageGroups"), claim=Claim(kubernetes_owner("c", "o")))
+
+    (listed,) = await list_groups(admin)
+    assert next(line for line in list_lines([listed]) if line.startswith("orders")).endswith("  Kubernetes")
+    assert "  owner: Kubernetes object o of cluster c" in list(description_lines(listed))
+    assert listed.to_json()["owner"] == "kubernetes/c/o"
+    admin.owners.clear()
+    (listed,) = await list_groups(admin)
+    assert "  owner: not recorded" in list(description_lines(listed))
+    assert listed.to_json()["owner"] is None
 
 
 async def test_what_a_closed_group_has_left() -> None:

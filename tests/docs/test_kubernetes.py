@@ -58,7 +58,8 @@ def test_the_group_is_followed_and_its_pods_are_what_kubernetes_takes() -> None:
     group = parsed_group()
     deployment = deployment_of(group, SETTINGS, has_ca=True)
     kubernetes_validate.validate(deployment, "1.29", strict=True)
-    assert f"--group {group.spec.name}" in PAGE
+    assert """--group "$(kubectl get lbg flights -o jsonpath='{.status.groupName}')\"""" in PAGE
+    assert group.spec.name.startswith("default-flights-")
     assert f"deploy/{deployment['metadata']['name']}" in PAGE
 
 

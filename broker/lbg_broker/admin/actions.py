@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lbg_broker.admin.ownership import Record
 from lbg_broker.group import GroupSpec, Permissions
 from lbg_broker.group.topology import Binding, Exchange, Queue, Topology
 
@@ -103,11 +104,13 @@ class WriteRecord:
     that the group is being made."""
 
     group: str
-    text: str
-    before: str | None = None
+    record: Record
+    before: Record | None = None
     is_final: bool = True
 
     def __str__(self) -> str:
+        if self.before is not None and self.before.text == self.record.text:
+            return f"record the owner of group {self.group}"
         what = "write the record of" if self.is_final else "record the attributes of the unfinished"
         return f"{what} group {self.group}"
 
@@ -215,6 +218,7 @@ def undo_of(action: Action) -> Action | None:
         case PutPermissions(user, now, before=before) if before is not None:
             return PutPermissions(user, before, now)
         case WriteRecord(group, _, before=before) if before is not None:
-            return WriteRecord(group, before, is_final=GroupSpec.from_unfinished(before, name=group) is None)
+            is_unfinished = GroupSpec.from_unfinished(before.text, name=group) is not None
+            return WriteRecord(group, before, is_final=not is_unfinished)
         case _:
             return None

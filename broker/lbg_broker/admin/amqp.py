@@ -17,6 +17,7 @@ from lbg_broker.admin.errors import (
     Unreachable,
     Unsupported,
 )
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.record import read_record
 from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_broker.amqp import BasicProperties
@@ -37,7 +38,7 @@ from lbg_broker.client import (
     Unroutable,
     connect_any,
 )
-from lbg_broker.group import IDENTITY_BYTES, Engine, Names, SpecError
+from lbg_broker.group import HEADER_OWNER, IDENTITY_BYTES, Engine, Names, SpecError
 from lbg_broker.group.topology import Binding, Exchange, Queue
 
 REQUEST_S = 30.0
@@ -315,8 +316,8 @@ class AmqpAdmin:
             return UNKNOWN if _not_seen(error) is UNKNOWN else False
         return True
 
-    async def record(self, group: str) -> str | None:
-        """The text of the group's record; None when its queue is missing or stays empty."""
+    async def record(self, group: str) -> Record | None:
+        """The group's record; None when its queue is missing or stays empty."""
         try:
             async with self.link.channel() as channel:
                 return await read_record(channel, group, looks=RECORD_LOOKS)
@@ -388,15 +389,18 @@ class AmqpAdmin:
                 exchange, routing_key, body.encode(), properties=properties
             )
 
-    async def write_record(self, group: str, text: str) -> None:
+    async def write_record(self, group: str, record: Record) -> None:
         """The record's queue has room for one message: this one takes the place of the one that was there."""
-        properties = BasicProperties(content_type="application/json", delivery_mode=PERSISTENT)
+        headers = {HEADER_OWNER: record.owner} if record.owner else None
+        properties = BasicProperties(
+            content_type="application/json", headers=headers, delivery_mode=PERSISTENT
+        )
         async with self._changing(Names(group).config) as channel:
             if not channel.is_confirming:
                 await channel.confirm_select()
             publisher = ConfirmingPublisher(channel)
             await publisher.publish(
-                "", Names(group).config, text.encode(), properties=properties, mandatory=True
+                "", Names(group).config, record.text.encode(), properties=properties, mandatory=True
             )
 
     async def own_queue(self) -> str:

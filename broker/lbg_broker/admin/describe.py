@@ -65,6 +65,8 @@ class Description:
     unrouted: Count | None
     members: tuple[MemberRow, ...] | Unknown
     problems: tuple[str, ...]
+    owner: str = ""
+    """As the group's record has it (`lbg_broker.admin.ownership`); empty where none is recorded or it was not read."""
     queue_count_to_be: int | None = None
     """Number of queues that it is being changed to; None when nobody is known to change it."""
 
@@ -251,6 +253,7 @@ class Description:
         """For `--json`: counts are numbers, `"unknown"`, or null for what is not there."""
         return {
             "group": self.group,
+            "owner": self.owner or None,
             "attributes": None if self.spec is None else self.spec.attributes(),
             "queues": [row.to_json() for row in self.queue_rows],
             **self._sharing_json(),
@@ -351,7 +354,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unk
         problems.append("the group's record is missing: `lbg group create` with its attributes repairs it")
     elif observed.record is not UNKNOWN:
         try:
-            spec = spec_in(observed.record, group)
+            spec = spec_in(observed.record.text, group)
         except GroupUnfinished as error:
             problems.append(str(error))
         except RecordUnreadable as error:
@@ -384,6 +387,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unk
         unrouted=ObservedQueue(names.unrouted, None, observed.queues.get(names.unrouted)).count("ready"),
         members=members,
         problems=tuple(problems),
+        owner=observed.owner,
         queue_count_to_be=observed.queue_count_to_be,
     )
 

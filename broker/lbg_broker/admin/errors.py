@@ -7,7 +7,7 @@
     ├── RecordUnavailable    the node of the group's record is down, or too few of its nodes are up
     ├── RecordUnreadable     the group's record is empty, or not one
     ├── Taken                a name the group needs belongs to something else
-    ├── NotOwned             what has the group's name was not made for it: delete leaves it
+    ├── NotOwned             the group is another owner's: nothing resets, changes or deletes it
     ├── GroupDiffers         a group of this name exists with other attributes
     ├── Unsupported          this engine cannot do what was asked
     ├── StillInUse           messages or consumers remain: delete refuses without force
@@ -97,12 +97,13 @@ class Taken(ProvisioningError):
 
 
 class NotOwned(ProvisioningError):
-    """Objects with the group's names are not the group's. `what`: one line for each name, with its object."""
+    """The group, or what has its names, is another owner's. The text has neither that owner nor the attributes."""
 
-    def __init__(self, group: str, what: Sequence[str]) -> None:
-        super().__init__(f"these were not made for group {group!r}: {'; '.join(what)}")
+    def __init__(self, group: str, *, remedy: str) -> None:
+        super().__init__(
+            f"group {group!r} on this broker has another owner, and nothing was changed there: {remedy}"
+        )
         self.group = group
-        self.what = tuple(what)
 
 
 class GroupDiffers(ProvisioningError):

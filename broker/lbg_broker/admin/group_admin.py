@@ -78,10 +78,10 @@ class GroupAdmin:
         The group's user gets `password`, or a generated one where the user is new: `Created.password` is the only place
         that has it. `with_user=False` makes no user; then no management API is needed.
 
-        Raises GroupDiffers for a group with other attributes, Taken for names that are not free, Busy while another
-        process creates it, Unsupported for what the engine cannot do and for a user without a management API,
-        StillInUse for the remains of an interrupted create that hold messages, ApplyFailed when a step failed, and
-        AdminError (Unreachable, Denied, Refused).
+        Raises NotOwned for a group of another owner, GroupDiffers for one with other attributes, Taken for names that
+        are not free, Busy while another process creates it, Unsupported for what the engine cannot do and for a user
+        without a management API, StillInUse for the remains of an interrupted create that hold messages, ApplyFailed
+        when a step failed, and AdminError (Unreachable, Denied, Refused).
         """
         return await groups.create_group(self._admin, spec, password=password, with_user=with_user)
 
@@ -97,6 +97,14 @@ class GroupAdmin:
         management API."""
         return await groups.list_groups(self._admin)
 
+    async def adopt_group(self, name: str) -> str:
+        """Take a group over from its owner, as an object of Kubernetes: it is managed by hand from then on. Nothing
+        else of it changes. Returns the former owner, as `Description.owner` has it.
+
+        Raises GroupNotFound, RecordUnreadable, Busy and AdminError.
+        """
+        return (await groups.adopt_group(self._admin, name)).before
+
     async def close_group(self, name: str, *, session: str | None = None) -> Description:
         """End all sessions of a group in mode Sessions, or one of them; returns the group as it is then.
 
@@ -110,7 +118,8 @@ class GroupAdmin:
     ) -> Sequence[Action]:
         """Delete the group with its queues, its record and its user, however much of it is left; returns what was done.
 
-        Raises GroupNotFound, StillInUse while it has messages or consumers (`force` deletes them), Unsupported for a
+        Raises GroupNotFound, NotOwned for a group of Kubernetes (`adopt_group` takes it over), StillInUse while it has
+        messages or consumers (`force` deletes them), Unsupported for a
         user without a management API (`with_user=False` leaves it), Busy and AdminError.
         """
         return await groups.delete_group(self._admin, name, force=force, with_user=with_user)

@@ -32,6 +32,7 @@ from lbg_broker.admin.errors import (
     Taken,
     Unsupported,
 )
+from lbg_broker.admin.ownership import BY_HAND, CLAIM_BY_HAND, Claim, Record
 from lbg_broker.admin.plan import (
     DesiredUser,
     is_older_than_mode,
@@ -40,7 +41,9 @@ from lbg_broker.admin.plan import (
     plan_delete,
     recorded,
     refuse_under_way,
+    require_by_hand,
     require_owned,
+    require_owner,
     require_supported,
     require_users,
     too_old,
@@ -129,8 +132,8 @@ def plan_close(group: str, observed: Snapshot, *, session: str | None) -> tuple[
         raise Unsupported(f"group {group!r} cannot be closed: queue {parent} is missing, or has no sessions")
     if session is None:
         actions: list[Action] = []
-        if observed.record != (closed := closed_record(spec)):
-            actions.append(WriteRecord(group, closed, before=spec.to_record()))
+        if (record := _rewritten(closed_record(spec), observed)) != observed.record:
+            actions.append(WriteRecord(group, record, _rewritten(spec.to_record(), observed)))
         return (*actions, *(() if sessions.closed else (ActOnQueue(parent, "close"),)))
     states = {one.session: one.state for one in sessions.sessions}
     if session not in states:
@@ -184,9 +187,15 @@ def plan_finish(group: str, observed: Snapshot, *, force: bool) -> tuple[Action,
 
 def _record(wanted: GroupSpec, observed: Snapshot) -> WriteRecord:
     """A group that is closed stays so."""
-    assert isinstance(observed.record, str)
-    text = closed_record(wanted) if is_closed_in(observed.record) else wanted.to_record()
-    return WriteRecord(wanted.name, text, before=observed.record)
+    assert isinstance(observed.record, Record)
+    is_closed = is_closed_in(observed.record.text)
+    text = closed_record(wanted) if is_closed else wanted.to_record()
+    return WriteRecord(wanted.name, _rewritten(text, observed), observed.record)
+
+
+def _rewritten(text: str, observed: Snapshot) -> Record:
+    """The group's record with another text, and the owner that it has."""
+    return Record(text, observed.owner)
 
 
 def replace_user(spec: GroupSpec, username: str) -> GroupSpec:
@@ -197,6 +206,7 @@ def replace_user(spec: GroupSpec, username: str) -> GroupSpec:
 def _existing(group: str, observed: Snapshot) -> GroupSpec:
     if observed.is_empty:
         raise GroupNotFound(group)
+    require_by_hand(group, observed)
     spec = recorded(group, observed)
     if spec is None:
         raise RecordUnreadable(group, "it is missing or not one")
@@ -232,13 +242,15 @@ async def create_group(
     *,
     password: str | None = None,
     with_user: bool = True,
+    claim: Claim = CLAIM_BY_HAND,
     finish: bool = False,
 ) -> Created:
     """Have `spec` on the broker, all of it or nothing; a group that is there is repaired.
 
     What an interrupted create left is finished, or deleted where that had other attributes: StillInUse is raised when
-    it holds messages or is used. `finish`: go on from parts without a record too, which otherwise are refused as
-    taken. For who knows that the name is its own. A user's password is `password`, or generated where the user is new.
+    it holds messages or is used. A group that is not that of `claim` is not changed (NotOwned). `finish`: go on from
+    parts without a record too, which otherwise are refused as taken. For who knows that the name is its own. A user's
+    password is `password`, or generated where the user is new.
 
     Raises ProvisioningError.
     """
@@ -246,6 +258,7 @@ async def create_group(
     wish = DesiredUser(password or generated, given=password is not None) if with_user else None
     async with admin.lock(spec.name):
         observed = await admin.observe(spec.name, wanted=spec)
+        require_owner(spec, observed, claim)
         begun = unfinished(spec.name, observed)
         was_begun = begun is not None or is_only_a_record_queue(Names(spec.name).config, observed)
         undone: tuple[Difference, ...] = ()
@@ -254,7 +267,7 @@ async def create_group(
             left = await admin.observe(spec.name)
             await apply_all(admin, plan_delete(spec.name, left, force=False, with_user=with_user))
             observed, was_begun = await admin.observe(spec.name, wanted=spec), False
-        actions = plan_create(spec, observed, user=wish, finish=finish)
+        actions = plan_create(spec, observed, user=wish, claim=claim, finish=finish)
         try:
             await apply(admin, actions)
         except ApplyFailed as error:
@@ -314,19 +327,21 @@ async def delete_group(
 ) -> Sequence[Action]:
     """Remove all of `group`, however much of it is left; returns what was done.
 
-    For who decides that the name may go, whosever it is: see `delete_own`.
+    For who works by hand: a group of Kubernetes is refused (NotOwned). See `delete_own`.
 
     Raises ProvisioningError, and SpecError for what cannot be a group's name.
     """
     Names(group)
     async with admin.lock(group):
-        actions = plan_delete(group, await admin.observe(group), force=force, with_user=with_user)
+        observed = await admin.observe(group)
+        require_by_hand(group, observed)
+        actions = plan_delete(group, observed, force=force, with_user=with_user)
         await apply_all(admin, actions)
     return actions
 
 
 async def delete_own(
-    admin: BrokerAdmin, spec: GroupSpec, *, is_made: bool, force: bool = False
+    admin: BrokerAdmin, spec: GroupSpec, *, claim: Claim, is_made: bool, force: bool = False
 ) -> Sequence[Action]:
     """Remove the group of `spec` and its user, and nothing that another owner has under its name; see `require_owned`.
 
@@ -334,15 +349,43 @@ async def delete_own(
     """
     async with admin.lock(spec.name):
         observed = await admin.observe(spec.name)
-        require_owned(spec, observed, is_made=is_made)
+        require_owned(spec, observed, claim, is_made=is_made)
         actions = plan_delete(spec.name, observed, force=force)
         await apply_all(admin, actions)
     return actions
 
 
-async def check_owned(admin: BrokerAdmin, spec: GroupSpec) -> None:
+async def check_owned(admin: BrokerAdmin, spec: GroupSpec, *, claim: Claim, is_made: bool) -> None:
     """Raise NotOwned for what has the name of `spec` and was not made for it; see `require_owned`."""
-    require_owned(spec, await admin.observe(spec.name), is_made=False)
+    require_owned(spec, await admin.observe(spec.name), claim, is_made=is_made)
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """`before`: the former owner, as `lbg_broker.admin.ownership` has it. No changes: the group was by hand already."""
+
+    before: str
+    changes: tuple[Action, ...]
+
+
+async def adopt_group(admin: BrokerAdmin, group: str) -> Adopted:
+    """Have the group's record state that it is managed by hand. Nothing else of the group changes.
+
+    Raises ProvisioningError, and SpecError for what cannot be a group's name.
+    """
+    Names(group)
+    async with admin.lock(group):
+        observed = await admin.observe(group)
+        if observed.is_empty:
+            raise GroupNotFound(group)
+        before = observed.record
+        if not isinstance(before, Record):
+            raise RecordUnreadable(group, "it is missing")
+        actions = (
+            () if before.owner == BY_HAND else (WriteRecord(group, Record(before.text, BY_HAND), before),)
+        )
+        await apply(admin, actions)
+    return Adopted(before.owner, actions)
 
 
 async def close_group(admin: BrokerAdmin, group: str, *, session: str | None = None) -> Description:

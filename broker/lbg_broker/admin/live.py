@@ -39,6 +39,7 @@ from lbg_broker.admin.lag import Backlog, LagReader
 from lbg_broker.admin.management import ManagementApi
 from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.observe import NO_API, SnapshotReader, Survey, observe_many
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.policies import losses, reorderings
 from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.admin.snapshot import QueueStatus, Snapshot, Unknown
@@ -112,7 +113,7 @@ class LiveAdmin:
             with suppress(AdminError):  # AMQP counts its messages
                 queues = (await self._management.queues_of([spec.name], is_sampled=False))[spec.name]
         queues = {name: queues.get(name) for name in names} if queues else await self.amqp.counts_of(names)
-        return Snapshot(engine, record=spec.to_record(), queues=queues)
+        return Snapshot(engine, record=Record(spec.to_record()), queues=queues)
 
     async def listen_many(
         self, groups: Sequence[str], *, seconds: float
@@ -141,8 +142,8 @@ class LiveAdmin:
                 await amqp.bind(bindings)
             case Unbind(_, bindings):
                 await amqp.unbind(bindings)
-            case WriteRecord(group, text):
-                await amqp.write_record(group, text)
+            case WriteRecord(group, record):
+                await amqp.write_record(group, record)
             case DeleteExchange(name):
                 await amqp.delete_exchange(name)
             case DeleteQueue(name, only_idle, only_empty):

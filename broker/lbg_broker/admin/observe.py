@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.errors import AdminError, RecordUnavailable
 from lbg_broker.admin.management_admin import ManagementAdmin
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Snapshot, Unknown
 from lbg_broker.client import ClientConnection
 from lbg_broker.group import Engine, GroupSpec, Names, Permissions, SpecError, Topology, topology_of
@@ -121,10 +122,10 @@ class PrefixIndex:
             return None if spec is None else spec.hash_prefix
 
 
-def recorded(record: str | None, group: str) -> GroupSpec | None:
+def recorded(record: Record | None, group: str) -> GroupSpec | None:
     """The group as its record has it; None where there is none, or none that can be read."""
     try:
-        return None if record is None else GroupSpec.from_record(record, name=group)
+        return None if record is None else GroupSpec.from_record(record.text, name=group)
     except SpecError:
         return None
 
@@ -370,7 +371,7 @@ async def observe_many(
         asked: dict[str, QueueStatus | Unknown | None] = {one.name: None for one in queues_of(spec, engine)}
         found[spec.name] = Snapshot(
             engine,
-            record=spec.to_record() if names.config in queues[spec.name] else None,
+            record=Record(spec.to_record()) if names.config in queues[spec.name] else None,
             exchanges={**needed, **exchanges[spec.name]},
             queues={**asked, **queues[spec.name]},
             users=users,

@@ -34,6 +34,7 @@ from lbg_broker.admin.errors import (
     Unsupported,
     would_break,
 )
+from lbg_broker.admin.ownership import CLAIM_BY_HAND, Claim, Record, is_of_kubernetes, is_same_owner
 from lbg_broker.admin.policies import DISCONNECTED, losses, narrowings, pauses, reorderings
 from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState
 from lbg_broker.amqp import ReplyCode
@@ -177,16 +178,17 @@ def conflicting_names(observed: Snapshot) -> Iterator[str]:
 
 
 def conflicting_prefix(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
-    if observed.prefixes is not UNKNOWN:
-        for group, prefix in sorted(observed.prefixes.items()):
-            if prefix == spec.hash_prefix and group != spec.name:
-                yield f"prefix {prefix!r} is that of group {group!r}"
+    """Without the name of the group that has it: who creates a group need not be told of others."""
+    if observed.prefixes is not UNKNOWN and any(
+        prefix == spec.hash_prefix for group, prefix in observed.prefixes.items() if group != spec.name
+    ):
+        yield f"prefix {spec.hash_prefix!r} is that of another group"
 
 
 def taken_user(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
     user = observed.user(spec.client_username)
     if isinstance(user, UserState) and user.made_for != spec.name:
-        by = f"is that of group {user.made_for!r}" if user.made_for else "exists"
+        by = "is that of another group" if user.made_for else "exists"
         yield f"user {spec.client_username!r} {by}"
 
 
@@ -270,7 +272,12 @@ class DesiredUser:
 
 
 def plan_create(
-    spec: GroupSpec, observed: Snapshot, *, user: DesiredUser | None, finish: bool = False
+    spec: GroupSpec,
+    observed: Snapshot,
+    *,
+    user: DesiredUser | None,
+    claim: Claim = CLAIM_BY_HAND,
+    finish: bool = False,
 ) -> tuple[Action, ...]:
     """The actions that make what is there into `spec`; none when it is all there. `user` None: make no user.
 
@@ -278,13 +285,14 @@ def plan_create(
     parts without a record that are as wanted, hold nothing and are used by nobody are made whole too; otherwise they
     are taken.
 
-    Raises Unsupported, GroupDiffers (a group of this name has other attributes) and Taken (something else has
-    a name or the prefix that the group needs).
+    Raises Unsupported, NotOwned (the group of this name is not that of `claim`), GroupDiffers (it has other attributes)
+    and Taken (something else has a name or the prefix that the group needs).
     """
     require_supported(spec, observed)
     if user is not None:
         require_users(observed, "made")
     topology = topology_of(spec, observed.engine)
+    require_owner(spec, observed, claim)
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
     if begun is not None and (diff := differences(begun, spec)):
         raise GroupDiffers(
@@ -299,10 +307,14 @@ def plan_create(
     differing = list(drift(topology, observed))
     is_whole = _is_whole_but_for_its_record(spec.name, topology, observed)
     is_there = existing is not None or begun is not None or is_whole
+    if is_whole:
+        _require_owner_without_record(spec, topology, observed, claim)
     if is_there and differing:
         raise GroupDiffers(spec.name, differing)
     taken: list[str] = []
     if not is_there and not _is_adoptable(spec.name, topology, observed, finish=finish):
+        if is_of_kubernetes(claim.owner) and not observed.owner and any(conflicting_names(observed)):
+            raise NotOwned(spec.name, remedy=claim.remedy)
         taken += conflicting_names(observed)
     if existing is None and not is_whole:
         taken += conflicting_prefix(spec, observed)
@@ -311,11 +323,11 @@ def plan_create(
     if taken:
         raise Taken(spec.name, taken)
     is_new = existing is None and begun is None and not is_whole
-    return tuple(_creating(spec, topology, observed, user, is_new=is_new))
+    return tuple(_creating(spec, topology, observed, user, claim, is_new=is_new))
 
 
 def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool = True) -> tuple[Action, ...]:
-    """The actions that leave nothing of the group.
+    """The actions that leave nothing of the group, whosever it is: see `require_owner`.
 
     Raises GroupNotFound, StillInUse unless `force`, and Unsupported when the group's user is to go
     (`with_user`) and could not be looked for.
@@ -348,16 +360,63 @@ def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool 
     return tuple(actions)
 
 
-def require_owned(spec: GroupSpec, observed: Snapshot, *, is_made: bool) -> None:
+def require_owner(spec: GroupSpec, observed: Snapshot, claim: Claim) -> None:
+    """Raise NotOwned for a group that is not that of `claim`, before anything is read from its attributes.
+
+    A group without a recorded owner is open to who works by hand, as it was before owners were recorded. An object of
+    Kubernetes made it if the password of its Secret is that of the group's user. Raises Unsupported where users could
+    not be looked at for that.
+    """
+    if not isinstance(observed.record, Record):
+        return  # parts without a record: what they are says whose they may be
+    if claim.adopts or is_same_owner(observed.owner, claim.owner):
+        return
+    if observed.owner or not _made(spec, observed, claim):
+        raise NotOwned(spec.name, remedy=claim.remedy)
+
+
+def _require_owner_without_record(
+    spec: GroupSpec, topology: Topology, observed: Snapshot, claim: Claim
+) -> None:
+    """The same for what lost its record, and its owner with it: parts that nobody uses are nobody's."""
+    if observed.record is not None or claim.adopts or is_left_over(topology, observed):
+        return
+    if not _made(spec, observed, claim):
+        raise NotOwned(spec.name, remedy=claim.remedy)
+
+
+def _made(spec: GroupSpec, observed: Snapshot, claim: Claim) -> bool:
+    """True if who makes the claim may have made a group without a recorded owner. Raises Unsupported."""
+    if not is_of_kubernetes(claim.owner):
+        return True
+    require_users(observed, "compared")
+    user = observed.user(spec.client_username)
+    if not isinstance(user, UserState) or user.made_for != spec.name or claim.password is None:
+        return False
+    return is_hash_of(claim.password, user.password_hash)
+
+
+def require_by_hand(group: str, observed: Snapshot) -> None:
+    """Raise NotOwned for a group of Kubernetes, which the command line does not change."""
+    if is_of_kubernetes(observed.owner):
+        raise NotOwned(
+            group, remedy=f"change its Kubernetes object, or `lbg group adopt {group}` takes it over"
+        )
+
+
+def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made: bool) -> None:
     """Raise for what is not the group of `spec`: its name may be another owner's.
 
     `is_made`: the group is known to have been made as `spec`. Otherwise its own is what a create of `spec` would go on
     from, which is what that does not refuse.
 
-    Raises GroupNotFound, GroupDiffers, NotOwned, and UnderWay.
+    Raises GroupNotFound, NotOwned, GroupDiffers, and UnderWay.
     """
     if observed.is_empty:
         raise GroupNotFound(spec.name)
+    topology = topology_of(spec, observed.engine)
+    require_owner(spec, observed, claim)
+    _require_owner_without_record(spec, topology, observed, claim)
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
     claimed = existing or begun
     if claimed is not None and (diff := differences(claimed, spec)):
@@ -366,15 +425,12 @@ def require_owned(spec: GroupSpec, observed: Snapshot, *, is_made: bool) -> None
         return
     if existing is not None:
         refuse_under_way(existing, observed)
-    topology = topology_of(spec, observed.engine)
     is_there = claimed is not None or _is_whole_but_for_its_record(spec.name, topology, observed)
     if is_there and (differing := list(drift(topology, observed))):
         raise GroupDiffers(spec.name, differing)
-    foreign: list[str] = []
-    if not is_there and not _is_adoptable(spec.name, topology, observed, finish=True):
-        foreign += conflicting_names(observed)
-    if foreign := [*foreign, *taken_user(spec, observed)]:
-        raise NotOwned(spec.name, foreign)
+    is_foreign = not is_there and not _is_adoptable(spec.name, topology, observed, finish=True)
+    if is_foreign or any(taken_user(spec, observed)):
+        raise NotOwned(spec.name, remedy=claim.remedy)
 
 
 def _is_whole_but_for_its_record(group: str, topology: Topology, observed: Snapshot) -> bool:
@@ -411,20 +467,26 @@ def recorded(group: str, observed: Snapshot) -> GroupSpec | None:
     if observed.record is UNKNOWN or observed.record is None:
         return None
     try:
-        return GroupSpec.from_record(observed.record, name=group)
+        return GroupSpec.from_record(observed.record.text, name=group)
     except SpecError:
         return None
 
 
 def unfinished(group: str, observed: Snapshot) -> GroupSpec | None:
     """Spec of an unfinished create, as the group's record has it."""
-    if not isinstance(observed.record, str):
+    if not isinstance(observed.record, Record):
         return None
-    return GroupSpec.from_unfinished(observed.record, name=group)
+    return GroupSpec.from_unfinished(observed.record.text, name=group)
 
 
 def _creating(
-    spec: GroupSpec, topology: Topology, observed: Snapshot, user: DesiredUser | None, *, is_new: bool
+    spec: GroupSpec,
+    topology: Topology,
+    observed: Snapshot,
+    user: DesiredUser | None,
+    claim: Claim,
+    *,
+    is_new: bool,
 ) -> Iterator[Action]:
     """A new group's record comes first, and says that the group is being made: what a killed create leaves is known by
     it, with its attributes. It comes last once more, and says that the group is there."""
@@ -433,7 +495,7 @@ def _creating(
         for queue in topology.queues:
             if queue.name == record_queue and _is_to_be_declared(observed.queues.get(queue.name)):
                 yield DeclareQueue(queue, is_new=observed.queues.get(queue.name) is None)
-        yield WriteRecord(spec.name, spec.to_unfinished(), is_final=False)
+        yield WriteRecord(spec.name, Record(spec.to_unfinished(), claim.owner), is_final=False)
     # What is there and not known in full is declared all the same: a broker refuses a declaration that differs.
     for exchange in topology.exchanges:
         seen = observed.exchanges.get(exchange.name)
@@ -454,7 +516,7 @@ def _creating(
     begun = unfinished(spec.name, observed)
     if user is not None:
         yield from _granting(spec, topology, observed, user, begun=begun is not None)
-    yield from _recording(spec, observed)
+    yield from _recording(spec, observed, claim)
     if user is not None and begun is None and user.is_to_be_set(observed.user(spec.client_username)):
         # Last: the password before this one cannot be put back.
         yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
@@ -464,18 +526,21 @@ def _is_to_be_declared(seen: QueueStatus | Unknown | None) -> bool:
     return seen is None or seen is UNKNOWN or seen.arguments is UNKNOWN
 
 
-def _recording(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
-    """A record where there is none, and a limit of clients where the group was made without and the number agrees."""
-    existing = recorded(spec.name, observed)
+def _recording(spec: GroupSpec, observed: Snapshot, claim: Claim) -> Iterator[Action]:
+    """A record where there is none, a limit of clients where the group was made without and the number agrees, and the
+    owner."""
+    before = observed.record if isinstance(observed.record, Record) else None
+    existing, owner = recorded(spec.name, observed), claim.owner_after(before)
     if existing is None:
         begun = unfinished(spec.name, observed)  # the note of a new group goes with its queue
-        yield WriteRecord(
-            spec.name, spec.to_record(), before=None if begun is None else begun.to_unfinished()
-        )
-    elif spec.limits_clients and not existing.limits_clients:
-        assert isinstance(observed.record, str)
-        text = closed_record(spec) if is_closed_in(observed.record) else spec.to_record()
-        yield WriteRecord(spec.name, text, before=observed.record)
+        yield WriteRecord(spec.name, Record(spec.to_record(), owner), None if begun is None else before)
+        return
+    assert before is not None
+    text = before.text
+    if spec.limits_clients and not existing.limits_clients:
+        text = closed_record(spec) if is_closed_in(text) else spec.to_record()
+    if Record(text, owner) != before:
+        yield WriteRecord(spec.name, Record(text, owner), before)
 
 
 def _granting(

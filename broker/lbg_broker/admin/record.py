@@ -6,8 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from lbg_broker.admin.errors import GroupNotFound, GroupUnfinished, RecordUnavailable, RecordUnreadable
+from lbg_broker.admin.ownership import Record
 from lbg_broker.client import NotFound, QueueDown
-from lbg_broker.group import GroupSpec, Names, SpecError
+from lbg_broker.group import HEADER_OWNER, GroupSpec, Names, SpecError
 
 if TYPE_CHECKING:
     from lbg_broker.client import Channel
@@ -27,10 +28,10 @@ async def read_group(channel: Channel, group: str) -> GroupSpec:
     channel error), its kind GroupUnfinished (`channel` is open), RecordUnavailable when its nodes are down,
     RecordUnreadable when the queue stays empty or holds no valid record, and ClientError.
     """
-    text = await read_record(channel, group)
-    if text is None:
+    record = await read_record(channel, group)
+    if record is None:
         raise RecordUnreadable(group, "its queue is empty")
-    return spec_in(text, group)
+    return spec_in(record.text, group)
 
 
 def spec_in(text: str, group: str) -> GroupSpec:
@@ -43,8 +44,8 @@ def spec_in(text: str, group: str) -> GroupSpec:
         raise RecordUnreadable(group, str(error)) from error
 
 
-async def read_record(channel: Channel, group: str, *, looks: int = EMPTY_LOOKS) -> str | None:
-    """The record's text; None when the queue is there and stays empty.
+async def read_record(channel: Channel, group: str, *, looks: int = EMPTY_LOOKS) -> Record | None:
+    """The record with its owner; None when the queue is there and stays empty.
 
     Raises GroupNotFound, RecordUnavailable, ClientError.
     """
@@ -63,5 +64,8 @@ async def read_record(channel: Channel, group: str, *, looks: int = EMPTY_LOOKS)
             raise RecordUnavailable(group, f"no answer in {ANSWER_S:g} s") from None
         if delivery is not None:
             channel.nack(delivery.delivery_tag, requeue=True)
-            return bytes(delivery.body).decode("utf-8", "replace")
+            owner = delivery.headers.get(HEADER_OWNER)
+            return Record(
+                bytes(delivery.body).decode("utf-8", "replace"), owner if isinstance(owner, str) else ""
+            )
     return None

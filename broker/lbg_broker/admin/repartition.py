@@ -30,6 +30,7 @@ from lbg_broker.admin.actions import (
 from lbg_broker.admin.errors import GroupNotFound, NotDrained, RecordUnreadable, StillInUse, Unreachable
 from lbg_broker.admin.ingress import Ingress, PermissionIngress, QueueIngress
 from lbg_broker.admin.management_admin import ManagementAdmin
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.plan import recorded, require_supported
 from lbg_broker.admin.protocol import BrokerAdmin
 from lbg_broker.admin.rows import MemberRow, members_of
@@ -394,7 +395,9 @@ async def repartition_group(
             return Repartitioned(spec.queue_count, queue_count, is_changed=False)
         require_supported(wanted, observed)
         manner = _manner_of(admin, management, names, spec, observed)
-        await _to_record(admin, spec, marked(spec, queue_count), before=str(observed.record))
+        assert isinstance(observed.record, Record)
+        was, owner = observed.record.text, observed.owner
+        await _to_record(admin, spec, marked(spec, queue_count), before=was, owner=owner)
         tell(f"ingress off: {group} goes from {spec.queue_count} to {queue_count} queues")
         try:
             await manner.ingress.close()
@@ -408,37 +411,39 @@ async def repartition_group(
                 tell=tell,
             )
         except (NotDrained, asyncio.CancelledError):
-            await _take_back(admin, manner, spec, tell)
+            await _take_back(admin, manner, spec, tell, owner=owner)
             raise
         tell("drained")
         await manner.announce(queue_count)
         await manner.prepare(wanted, discard=discard)
-        await _to_record(admin, wanted, marked(wanted, queue_count), before=marked(spec, queue_count))
+        began = marked(spec, queue_count)
+        await _to_record(admin, wanted, marked(wanted, queue_count), before=began, owner=owner)
         tell(f"changed: {queue_count} queues")
         is_settled = await manner.settle(wanted, discard=discard, timeout_s=timeout_s, tell=tell)
         tell("members are Ready" if is_settled else "not all members are Ready")
-        await _open(admin, manner, wanted, tell)
+        await _open(admin, manner, wanted, tell, owner=owner)
     return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
 
 
-async def _take_back(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, tell: Tell) -> None:
+async def _take_back(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, tell: Tell, *, owner: str) -> None:
     """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
     await manner.prepare(spec, discard=False)
     await manner.settle(spec, discard=False, timeout_s=0.0, tell=lambda line: None)
     tell("nothing is changed")
-    await _open(admin, manner, spec, tell)
+    await _open(admin, manner, spec, tell, owner=owner)
 
 
-async def _open(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, tell: Tell) -> None:
+async def _open(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, tell: Tell, *, owner: str) -> None:
     """Publishers wait for the record, so it comes after."""
     await manner.ingress.open()
-    await _to_record(admin, spec, spec.to_record(), before=marked(spec, spec.queue_count))
+    before = marked(spec, spec.queue_count)
+    await _to_record(admin, spec, spec.to_record(), before=before, owner=owner)
     tell("ingress on")
 
 
-async def _to_record(admin: BrokerAdmin, spec: GroupSpec, text: str, *, before: str) -> None:
+async def _to_record(admin: BrokerAdmin, spec: GroupSpec, text: str, *, before: str, owner: str) -> None:
     if text != before:
-        await admin.perform(WriteRecord(spec.name, text, before=before))
+        await admin.perform(WriteRecord(spec.name, Record(text, owner), before=Record(before, owner)))
 
 
 def _existing(group: str, observed: Snapshot) -> GroupSpec:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
+from lbg_broker.admin.ownership import Record
 from lbg_broker.group import Engine, Names, Permissions, repartition_in
 from lbg_broker.group.topology import Argument, Binding
 
@@ -242,7 +243,7 @@ class Snapshot:
 
     Names map to None where the broker said that there is no such object. `exchanges` and `queues` hold at
     least every name that was asked for and, where the management API lists them, whatever else is the group's.
-    `record` is the text of the config record, None when the queue is missing or empty. `users` are all of the
+    `record` is the message of the record's queue, None when that is missing or empty. `users` are all of the
     broker's, by name, and `connections` counts those of each user; they are only looked at while the group has more
     than one user. `permissions` are those of the user that the wanted or the recorded attributes name. `prefixes`
     maps every other group to its hash prefix; they are only looked at for a group that is to be made and has no record.
@@ -250,7 +251,7 @@ class Snapshot:
     """
 
     engine: Engine
-    record: str | Unknown | None = UNKNOWN
+    record: Record | Unknown | None = UNKNOWN
     exchanges: Mapping[str, ExchangeState | Unknown | None] = field(default_factory=dict)
     queues: Mapping[str, QueueStatus | Unknown | None] = field(default_factory=dict)
     bindings: frozenset[Binding] | Unknown = UNKNOWN
@@ -276,7 +277,12 @@ class Snapshot:
     @property
     def queue_count_to_be(self) -> int | None:
         """Number of queues that the group is to have, while it is changed; None when nobody is known to."""
-        return repartition_in(self.record) if isinstance(self.record, str) else None
+        return repartition_in(self.record.text) if isinstance(self.record, Record) else None
+
+    @property
+    def owner(self) -> str:
+        """Owner of the group as its record has it; empty where none is recorded, or it was not read."""
+        return self.record.owner if isinstance(self.record, Record) else ""
 
     def is_served(self, group: str) -> bool:
         """True if somebody consumes from the group's queues, as far as is known. Who has just read the record counts as

@@ -10,6 +10,7 @@ from lbg_broker.group.errors import GroupError, JournalError, SpecError
 from lbg_broker.group.hashing import HASH_FUNCTIONS, HashFunction, hash_of, queue_of
 from lbg_broker.group.journal_record import DeliveredRecord, PublishedRecord, decode, encode
 from lbg_broker.group.names import (
+    GROUP_NAME_ANNOTATION,
     HEADER_ATTEMPTS,
     HEADER_DELIVERED_AT,
     HEADER_FINISHED_AT,
@@ -20,6 +21,7 @@ from lbg_broker.group.names import (
     HEADER_MEMBER_NAME,
     HEADER_ORIGINAL_PUBLISHER,
     HEADER_ORIGINAL_SEQ,
+    HEADER_OWNER,
     HEADER_PUBLISHER,
     HEADER_QUEUE,
     HEADER_REASON,
@@ -36,6 +38,8 @@ from lbg_broker.group.names import (
     TO_ALL,
     Names,
     binding_key,
+    default_group_name,
+    group_name_of,
     routing_key,
 )
 from lbg_broker.group.order_checker import OrderChecker, SessionChecker
@@ -82,6 +86,7 @@ __all__ = [
     "DEFAULT_QUEUE_SIZE_MB",
     "EMBEDDED",
     "EXCLUSIVE",
+    "GROUP_NAME_ANNOTATION",
     "HASH_FUNCTIONS",
     "HEADER_ATTEMPTS",
     "HEADER_DELIVERED_AT",
@@ -93,6 +98,7 @@ __all__ = [
     "HEADER_MEMBER_NAME",
     "HEADER_ORIGINAL_PUBLISHER",
     "HEADER_ORIGINAL_SEQ",
+    "HEADER_OWNER",
     "HEADER_PUBLISHER",
     "HEADER_QUEUE",
     "HEADER_REASON",
@@ -136,9 +142,11 @@ __all__ = [
     "binding_of",
     "closed_record",
     "decode",
+    "default_group_name",
     "differences",
     "encode",
     "epoch_of",
+    "group_name_of",
     "hash_of",
     "incarnation_of_epoch",
     "is_closed_in",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lbg_broker.group.errors import SpecError
 
@@ -45,6 +48,9 @@ HEADER_ATTEMPTS = "lbg-attempts"
 HEADER_ORIGINAL_PUBLISHER = "lbg-original-publisher"
 HEADER_ORIGINAL_SEQ = "lbg-original-seq"
 
+# Of a group's record: who owns the group (`lbg_broker.admin.ownership`).
+HEADER_OWNER = "lbg-owner"
+
 TO_ALL = "all"
 """Routing key on the members exchange that reaches every mailbox; `str(index)` reaches one."""
 
@@ -59,6 +65,38 @@ GROUP_NAME_RULE = (
     "must be a DNS label: 1 to 63 characters a-z, 0-9 and -, beginning and ending with a letter or digit"
 )
 _GROUP_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+GROUP_NAME_MAX = 63
+GROUP_NAME_ANNOTATION = "lbg.dev/group-name"
+"""Of a LoadBalancedGroup: its group's name on the broker, once it is chosen."""
+_DIGEST_CHARS = 8
+
+
+def default_group_name(namespace: str, name: str) -> str:
+    """Name of the group that a Kubernetes object asks for without a name of its own.
+
+    `team`/`a-orders` and `team-a`/`orders` differ by the digest, however much of the names there is room for.
+    """
+    digest = hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:_DIGEST_CHARS]
+    stem = f"{namespace}-{name}"[: GROUP_NAME_MAX - _DIGEST_CHARS - 1].rstrip("-")
+    return f"{stem}-{digest}"
+
+
+def group_name_of(manifest: Mapping[str, Any]) -> str:
+    """Name on the broker of the group that a LoadBalancedGroup asks for, as the API server gives it.
+
+    That of its manifest, or else the one that was chosen before, or else the default one. Before there was an
+    annotation, the status alone had the chosen one.
+    """
+    metadata = manifest.get("metadata", {})
+    given = (
+        manifest.get("spec", {}).get("groupName"),
+        (metadata.get("annotations") or {}).get(GROUP_NAME_ANNOTATION),
+        manifest.get("status", {}).get("groupName"),
+    )
+    chosen = next((one for one in given if isinstance(one, str) and one), None)
+    return chosen or default_group_name(metadata.get("namespace", "default"), str(metadata.get("name", "")))
 
 
 def require_group_name(name: object, *, field: str = "name") -> str:

@@ -86,16 +86,16 @@ async def wait_for_ingress(
 async def _read(connection: ClientConnection, group: str) -> tuple[GroupSpec, int | None]:
     channel = await connection.open_channel()
     try:
-        text = await read_record(channel, group)
+        record = await read_record(channel, group)
     except BaseException:
         channel.close_soon()  # it may still get the record, and must not keep it from others
         raise
     await channel.close()
-    if text is None:
+    if record is None:
         raise RecordUnreadable(group, "its queue is empty")
-    if is_closed_in(text):
+    if is_closed_in(record.text):
         raise GroupClosed(group)
-    return spec_in(text, group), repartition_in(text)
+    return spec_in(record.text, group), repartition_in(record.text)
 
 
 # A queue that refuses is asked for its depth now and then: an empty one is not full.

@@ -1,4 +1,4 @@
-"""`lbg group rotate`, `repartition`, `close` and `delete`."""
+"""`lbg group rotate`, `repartition`, `adopt`, `close` and `delete`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def rotate(
 ) -> None:
     """Give the user of group NAME a new password, or the group a new user, while members stay.
 
-    No connection is closed. A client with --password-file reads the new password when it connects again, and
-    retries until it is there.
+    Refused for a group of Kubernetes, whose Secret has the password. No connection is closed. A client with
+    --password-file reads the new password when it connects again, and retries until it is there.
     """
     from lbg_broker.admin.groups import finish_rotation, rotate_user
 
@@ -148,6 +148,33 @@ class Steps:
             self._quiet_until = now + WAITING_SHOWN_EVERY_S
 
 
+@click.command(epilog="Example: lbg group adopt orders")
+@click.argument("name")
+@broker_options(login=True, management=True)
+def adopt(name: str, address: BrokerAddress) -> None:
+    """Take group NAME over from its owner, as an object of Kubernetes: its record states that it is managed by hand.
+
+    Queues, messages, members, user and password stay. From then on `lbg group rotate` and `delete` change the group,
+    and the operator does not: its object reports NotOwned, and leaves the group on the broker when it is deleted.
+    """
+    from lbg_broker.admin.groups import adopt_group
+    from lbg_broker.admin.ownership import is_of_kubernetes, owner_text
+
+    adopted = with_admin(
+        address, lambda admin: adopt_group(admin, name), with_management=bool(address.management_urls)
+    )
+    if not adopted.changes:
+        click.echo(f"group {name} is managed by hand, nothing to do")
+        return
+    click.echo(f"group {name} is managed by hand now; its owner before: {owner_text(adopted.before)}")
+    click.echo("its queues, messages, members, user and password stay as they are")
+    if is_of_kubernetes(adopted.before):
+        click.echo(
+            "its object of Kubernetes reports NotOwned: it changes nothing of the group and does not delete it, unless "
+            "it has adopt and its Broker allows that"
+        )
+
+
 @click.command(epilog="Example: lbg group close orders --session orders-2")
 @click.argument("name")
 @click.option("--session", metavar="NAME", help="End this session only: it gets no new messages.")
@@ -173,7 +200,8 @@ def close(name: str, address: BrokerAddress, session: str | None) -> None:
 def delete(name: str, address: BrokerAddress, force: bool, no_user: bool) -> None:
     """Delete group NAME with all its objects, even if some are missing.
 
-    Refused while messages or consumers remain, unless --force.
+    Refused while messages or consumers remain, unless --force, and for a group of Kubernetes, which `lbg group adopt`
+    takes over.
     """
     from lbg_broker.admin.groups import delete_group
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lbgroup.group.change import close, delete, repartition, rotate
+from lbgroup.group.change import adopt, close, delete, repartition, rotate
 from lbgroup.group.create import create
 from lbgroup.group.show import list_, show
 
@@ -12,8 +12,8 @@ from lbgroup.group.show import list_, show
 @click.group(no_args_is_help=True)
 def group() -> None:
     """Create, show, list and delete groups on a broker, rotate their passwords, change how many queues they have,
-    and close their sessions."""
+    adopt them from another owner, and close their sessions."""
 
 
-for command in (create, show, list_, rotate, repartition, close, delete):
+for command in (create, show, list_, rotate, repartition, adopt, close, delete):
     group.add_command(command)

@@ -180,8 +180,8 @@ def create(
     """Create group NAME: its exchange, queues, bindings, user and record; all of it or nothing.
 
     HASH COUNT >= QUEUE COUNT >= MAX CLIENTS. A group that exists with the same attributes is checked and
-    repaired; one with other attributes is refused, with the difference. What an interrupted create left is
-    finished, or deleted first where it had other attributes.
+    repaired; one with other attributes is refused, with the difference, and one of another owner without. What an
+    interrupted create left is finished, or deleted first where it had other attributes.
     """
     from lbg_broker.admin.groups import create_group
 

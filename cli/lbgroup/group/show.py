@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lbg_broker.admin.describe import Description
+from lbg_broker.admin.ownership import is_of_kubernetes, owner_text
 from lbg_broker.admin.rows import (
     MemberQueue,
     MemberRow,
@@ -134,6 +135,7 @@ def description_lines(shown: Description) -> Iterator[str]:
         )
         if shown.has_partitions:
             yield f"  rebalance delay {spec.rebalance_delay_s:g} s, handoffs within {spec.max_handoff_s:g} s"
+    yield f"  owner: {owner_text(shown.owner)}"
     yield f"  dead letters {count_text(shown.dead_letters)}, unrouted {count_text(shown.unrouted)}"
     yield ""
     yield from text_table(
@@ -161,7 +163,8 @@ def room_text(spec: GroupSpec, *, is_one_queue: bool) -> str:
 def list_lines(groups: Sequence[Description]) -> Iterator[str]:
     """Lines of `lbg group list`."""
     yield from text_table(
-        ("GROUP", "MODE", "PREFIX", "HASHES", "QUEUES", "READY", "DEAD"), [_list_row(one) for one in groups]
+        ("GROUP", "MODE", "PREFIX", "HASHES", "QUEUES", "READY", "DEAD", "OWNER"),
+        [_list_row(one) for one in groups],
     )
 
 
@@ -172,7 +175,8 @@ def _list_row(one: Description) -> tuple[str, ...]:
         if spec
         else ("no readable record", "", "", "")
     )
-    return (one.group, *attributes, count_text(one.ready), count_text(one.dead_letters))
+    owner = "Kubernetes" if is_of_kubernetes(one.owner) else owner_text(one.owner)
+    return (one.group, *attributes, count_text(one.ready), count_text(one.dead_letters), owner)
 
 
 def _queue_row(row: QueueRow) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ class BrokerManifest:
     metadata: Metadata
     engine: Embedded | RabbitMQ
     allowed_namespaces: frozenset[str]
+    adopting_namespaces: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> BrokerManifest:
@@ -60,6 +61,7 @@ class BrokerManifest:
             metadata=Metadata.of(manifest),
             engine=_embedded(spec["embedded"]) if "embedded" in spec else _rabbitmq(spec["rabbitmq"]),
             allowed_namespaces=frozenset(spec["allowedNamespaces"]),
+            adopting_namespaces=frozenset(spec.get("allowAdoptionFrom", ())),
         )
 
     @property
@@ -82,6 +84,10 @@ class BrokerManifest:
         """True if groups of `namespace` may be on it."""
         allowed = self.allowed_namespaces
         return namespace == self.metadata.namespace or namespace in allowed or ANY_NAMESPACE in allowed
+
+    def allows_adoption(self, namespace: str) -> bool:
+        """True if groups of `namespace` may take over what is another owner's on it: its own has to be listed too."""
+        return not self.adopting_namespaces.isdisjoint((namespace, ANY_NAMESPACE))
 
 
 def has_authority(manifest: Mapping[str, Any]) -> bool:

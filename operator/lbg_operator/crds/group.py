@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from lbg_broker.group import PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec, SpecError
+from lbg_broker.group import PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec, SpecError, group_name_of
 from lbg_broker.group.spec import BYTES_PER_MB
 from lbg_operator.crds.consumer import Consumer, bytes_in, consumer_of
 from lbg_operator.crds.scaling import Floor, Scaling, floor_at
@@ -85,6 +85,8 @@ class GroupManifest:
     scaling: Scaling | None
     deletion_policy: str
     drain_timeout_s: int
+    adopts: bool = False
+    """It asks for a group of another owner; the Broker has to allow that."""
 
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:
@@ -103,7 +105,7 @@ class GroupManifest:
             broker=BrokerRef(
                 spec["brokerRef"].get("namespace", metadata.namespace), spec["brokerRef"]["name"]
             ),
-            spec=_spec(metadata, spec),
+            spec=_spec(group_name_of(manifest), spec),
             assignment=spec["assignment"],
             rebalance_delay_s=spec["rebalanceDelaySeconds"],
             max_handoff_s=spec["maxHandoffSeconds"],
@@ -113,6 +115,7 @@ class GroupManifest:
             scaling=scaling,
             deletion_policy=spec["deletionPolicy"],
             drain_timeout_s=spec["drainTimeoutSeconds"],
+            adopts=spec.get("adopt", False),
         )
 
     @property
@@ -144,9 +147,8 @@ class GroupManifest:
         return replace(self, scaling=replace(scaling, min_replicas=floor.min_replicas)), floor
 
 
-def _spec(metadata: Metadata, spec: Mapping[str, Any]) -> GroupSpec:
+def _spec(name: str, spec: Mapping[str, Any]) -> GroupSpec:
     """Without maxReplicas: the group's record cannot be changed, and scaling can."""
-    name = spec.get("groupName", f"{metadata.namespace}-{metadata.name}")
     size_bytes = bytes_in("spec.queues.size", spec["queues"]["size"])
     is_partitioned = spec["mode"] == PARTITIONED
     try:
@@ -167,6 +169,6 @@ def _spec(metadata: Metadata, spec: Mapping[str, Any]) -> GroupSpec:
         where = _FIELDS.get(error.field, error.field)
         if error.field == "name" and "groupName" not in spec:
             raise ManifestError(
-                where, f"{name}, its default, {error.rule}: set it to a shorter name"
+                where, f"{name}, the name without it, {error.rule}: set it to another name"
             ) from None
         raise ManifestError(where, f"{error.value!r} {error.rule}") from None

@@ -59,6 +59,8 @@ CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps", WRITE | WATCH)
 SERVICE = Kind("v1", "Service", "services", WRITE | WATCH)
 VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", WRITE | WATCH)
 POD = Kind("v1", "Pod", "pods", WATCH | DELETE | {"patch"})
+NAMESPACE = Kind("v1", "Namespace", "namespaces", READ, namespaced=False)
+"""Namespace kube-system alone, whose UID is the cluster's."""
 EVENT = Kind("v1", "Event", "events", frozenset({"create"}))
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments", WRITE | WATCH | DELETE)
 STATEFUL_SET = Kind("apps/v1", "StatefulSet", "statefulsets", WRITE | WATCH | DELETE)
@@ -86,6 +88,7 @@ KINDS = (
     SERVICE,
     VOLUME_CLAIM,
     POD,
+    NAMESPACE,
     EVENT,
     DEPLOYMENT,
     STATEFUL_SET,

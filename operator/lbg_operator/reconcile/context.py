@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.group import group_name_of
 from lbg_operator.crds import BrokerManifest, BrokerRef, GroupManifest, has_authority
 from lbg_operator.errors import ManifestError
 from lbg_operator.kube.api import Cluster, ClusterError, Forbidden, Invalid, Terminating
@@ -122,6 +123,14 @@ class Reach:
     access: Access
 
 
+class _Version(NamedTuple):
+    """What a parsed manifest depends on."""
+
+    uid: str
+    generation: int
+    group_name: str
+
+
 @dataclass(slots=True)
 class ReconcileContext:
     """`wake_group` has a group reconciled soon. `now` is a monotonic clock in seconds, `wall_clock` the time of day for
@@ -145,9 +154,10 @@ class ReconcileContext:
     """The Brokers that were tried since the operator began: before that nothing is known of them."""
     now: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    _parsed: dict[Key, tuple[str, int, GroupManifest | ManifestError]] = field(default_factory=dict)
+    _parsed: dict[Key, tuple[_Version, GroupManifest | ManifestError]] = field(default_factory=dict)
     _namesakes: dict[tuple[BrokerRef, str], set[Key]] = field(default_factory=dict)
-    """By broker and name there, of all that was parsed: neither of the two can change."""
+    """By broker and name there, of all that was parsed. Neither of the two changes, unless somebody edits the
+    annotation with the name: then there is one entry too many."""
 
     @property
     def timestamp(self) -> str:
@@ -155,21 +165,21 @@ class ReconcileContext:
         return self.wall_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def group(self, manifest: Mapping[str, Any]) -> GroupManifest:
-        """Parsed once for each generation. Raises ManifestError."""
+        """Parsed once for each generation and name on the broker. Raises ManifestError."""
         key, metadata = Key.of(manifest), manifest["metadata"]
-        version = (metadata.get("uid", ""), metadata.get("generation", 0))
+        version = _Version(metadata.get("uid", ""), metadata.get("generation", 0), group_name_of(manifest))
         known = self._parsed.get(key)
-        if known is None or known[:2] != version or "deletionTimestamp" in metadata:
+        if known is None or known[0] != version or "deletionTimestamp" in metadata:
             try:
                 parsed: GroupManifest | ManifestError = GroupManifest.parse(manifest)
             except ManifestError as error:
                 parsed = error
             if isinstance(parsed, GroupManifest):
                 self._namesakes.setdefault((parsed.broker, parsed.spec.name), set()).add(key)
-            known = self._parsed[key] = (*version, parsed)
-        if isinstance(known[2], ManifestError):
-            raise known[2]
-        return known[2]
+            known = self._parsed[key] = (version, parsed)
+        if isinstance(known[1], ManifestError):
+            raise known[1]
+        return known[1]
 
     def namesakes(self, group: GroupManifest) -> Iterator[GroupManifest]:
         """The other groups that want to be the same one on the same broker."""
@@ -215,7 +225,7 @@ class ReconcileContext:
 
     def forget(self, group: Key) -> None:
         """It is gone; who was refused for having its name may have the name now."""
-        _, _, former = self._parsed.pop(group, ("", 0, None))
+        _, former = self._parsed.pop(group, (None, None))
         if isinstance(former, GroupManifest):
             for other in self.namesakes(former):
                 self.wake_group(Key(other.metadata.namespace, other.metadata.name))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lbg_broker.admin.describe import Description
+from lbg_broker.admin.ownership import Claim, kubernetes_owner
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_operator.crds import BrokerManifest, GroupManifest
 from lbg_operator.kube.kinds import (
@@ -51,12 +52,33 @@ def refusal_of(
     for other in namesakes:
         if _age(other) < _age(group):
             metadata = other.metadata
+            is_near = metadata.namespace == group.metadata.namespace
+            who = metadata.name if is_near else "a LoadBalancedGroup of another namespace"
             return Refusal(
                 Reason.NAME_TAKEN,
-                f"{metadata.namespace}/{metadata.name} is group {other.spec.name} on this broker: set groupName to "
-                "another name",
+                f"{who} is group {other.spec.name} on this broker: recreate this one with another groupName",
             )
     return None
+
+
+def claim_of(
+    group: GroupManifest, broker: BrokerManifest | None, cluster_uid: str, *, password: str | None
+) -> Claim:
+    """Claim of a group's object to the group on its broker. `password`: of the Secret of the group's user."""
+    metadata, ref = group.metadata, group.broker
+    is_allowed = broker is not None and broker.allows_adoption(metadata.namespace)
+    if group.adopts and not is_allowed:
+        remedy = (
+            f"adopt is set, and Broker {ref.namespace}/{ref.name} does not list {metadata.namespace} in its "
+        )
+        remedy += "allowAdoptionFrom"
+    else:
+        remedy = (
+            "recreate this object with another groupName, or take the group over: set adopt here, and list "
+            f"{metadata.namespace} in allowAdoptionFrom of Broker {ref.namespace}/{ref.name}"
+        )
+    owner = kubernetes_owner(cluster_uid, metadata.uid)
+    return Claim(owner, password, adopts=group.adopts and is_allowed, remedy=remedy)
 
 
 def children_of(

@@ -15,7 +15,8 @@ from lbg_operator.reconcile.group_deletion import (
     NEVER_PROVISIONED,
     GroupDeletion,
     has_finalizer,
-    with_finalizer,
+    is_claimed,
+    with_claim,
 )
 from lbg_operator.reconcile.object_cache import Key, WatchedObject
 from lbg_operator.reconcile.pod_watch import Shortages
@@ -90,7 +91,8 @@ class GroupReconciler:
         if observation.refusal is None:
             if is_tried:
                 observation = await self._provision(key, group, observation, reach)
-            if was_provisioned or self._provisioner.is_provisioned(key):
+            is_known = was_provisioned or self._provisioner.is_provisioned(key)
+            if is_known and not self._provisioner.is_of_another_owner(key):
                 observation, requeue_in_s = await self._apply_children(key, group, observation, children)
                 requeue_in_s = min(requeue_in_s, self._schedules.due_in_s(key))
         # Woken when the broker was checked and surveyed: until then the status stays as it is.
@@ -152,14 +154,14 @@ class GroupReconciler:
             self._uids[key] = uid
 
     async def _ensure_finalizer(self, key: Key, manifest: WatchedObject) -> bool:
-        """False for a group that is gone. A finalizer that could not be written is among the failures: without it
-        nothing may be made for the group on a broker."""
+        """False for a group that is gone. The finalizer goes with the group's name on the broker. Where they could not
+        be written, that is among the failures: without them nothing may be made for the group on a broker."""
         self._unprovisioned.pop(key, None)
-        if has_finalizer(manifest):
+        if is_claimed(manifest):
             return True
         answer: WatchedObject | None = manifest
         with self._failures.caught(key, GROUP, key.name):
-            patch = with_finalizer(manifest)
+            patch = with_claim(manifest)
             answer = await self._context.cluster.merge(GROUP, key.namespace, key.name, patch)
             if answer is not None:
                 self._context.store.update(GROUP, answer)

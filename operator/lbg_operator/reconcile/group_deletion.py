@@ -10,7 +10,7 @@ from typing import Any
 
 from lbg_broker.admin import GroupDiffers, GroupNotFound, NotOwned, ProvisioningError, StillInUse
 from lbg_broker.admin.groups import check_owned, delete_own
-from lbg_broker.group import differences
+from lbg_broker.group import GROUP_NAME_ANNOTATION, differences, group_name_of
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, BROKER, DEPLOYMENT, GROUP, STATEFUL_SET
 from lbg_operator.reconcile.context import Reach, ReconcileContext, broker_key
@@ -29,10 +29,27 @@ def has_finalizer(manifest: Mapping[str, Any]) -> bool:
     return FINALIZER in manifest["metadata"].get("finalizers", ())
 
 
-def with_finalizer(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A merge patch. It names the resourceVersion that it was made for: a list is replaced as a whole, and somebody
-    else's finalizer that came in between must not get lost."""
-    return _patch(manifest, [*manifest["metadata"].get("finalizers", ()), FINALIZER])
+def is_claimed(manifest: Mapping[str, Any]) -> bool:
+    """True if the object has all that it needs before its group is made: the finalizer, and the group's name."""
+    return has_finalizer(manifest) and not _is_nameless(manifest)
+
+
+def with_claim(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A merge patch with the finalizer and, unless the manifest gives it, the group's name on the broker.
+
+    It names the resourceVersion that it was made for: a list is replaced as a whole, and somebody else's finalizer that
+    came in between must not get lost.
+    """
+    others = [one for one in manifest["metadata"].get("finalizers", ()) if one != FINALIZER]
+    patch = _patch(manifest, [*others, FINALIZER])
+    if _is_nameless(manifest):
+        patch["metadata"]["annotations"] = {GROUP_NAME_ANNOTATION: group_name_of(manifest)}
+    return patch
+
+
+def _is_nameless(manifest: Mapping[str, Any]) -> bool:
+    annotations = manifest["metadata"].get("annotations") or {}
+    return "groupName" not in manifest["spec"] and not annotations.get(GROUP_NAME_ANNOTATION)
 
 
 def without_finalizer(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +115,7 @@ class GroupDeletion:
                 why = f"the broker cannot be used now: waiting up to {group.drain_timeout_s} s for it"
                 self._announce_once(key, "DeletionWaits", why, type="Warning")
             return STEP_S
-        if not is_made and (why := await self._not_owned(key, group, reach)):
+        if why := await self._not_owned(key, group, reach, is_made=is_made):
             return await self.remove_finalizer(key, why)
         if not is_late and not await self._is_drained(key, group):
             return STEP_S
@@ -148,15 +165,24 @@ class GroupDeletion:
             return True  # what is owned by the group goes before it
         return await self._context.secrets.own(key.namespace, credentials_name(key.name)) is not None
 
-    async def _not_owned(self, key: Key, group: GroupManifest, reach: Reach) -> str:
-        """Reason why a group that was never complete has nothing on the broker, empty if it may have."""
-        if key in self._owned:
+    async def _not_owned(self, key: Key, group: GroupManifest, reach: Reach, *, is_made: bool) -> str:
+        """Reason why nothing on the broker is the group's: empty if it may be, and where this process has made it.
+
+        That the group's ConfigMap is there says less: anybody in the namespace may have made that.
+        Raises ClusterError.
+        """
+        if key in self._owned or self._provisioner.is_provisioned(key):
             return ""
+        claim = await self._provisioner.claim(group)
         try:
             async with asyncio.timeout(LIMIT_S):
-                await check_owned(reach.admin, group.spec)
-        except (GroupNotFound, GroupDiffers, NotOwned) as error:
+                await check_owned(reach.admin, group.spec, claim=claim, is_made=is_made)
+        except NotOwned as error:
             return _left(group, error)
+        except (GroupNotFound, GroupDiffers) as error:
+            if not is_made:
+                return _left(group, error)
+            self._owned.add(key)
         except (TimeoutError, ProvisioningError) as error:
             log.debug("%s: its owner on the broker is unknown: %s", key, error)
         else:
@@ -196,7 +222,13 @@ class GroupDeletion:
         left = None if survey is None or survey.description is None else survey.description.lag
         try:
             async with asyncio.timeout(LIMIT_S):
-                await delete_own(reach.admin, group.spec, is_made=is_made, force=is_late)
+                await delete_own(
+                    reach.admin,
+                    group.spec,
+                    claim=await self._provisioner.claim(group),
+                    is_made=is_made,
+                    force=is_late,
+                )
         except (GroupNotFound, GroupDiffers, NotOwned) as error:
             return await self.remove_finalizer(key, _left(group, error))
         except (TimeoutError, ProvisioningError) as error:
@@ -231,6 +263,5 @@ def _left(group: GroupManifest, error: GroupNotFound | GroupDiffers | NotOwned) 
             diff = "; ".join(error.diff)
             return f"{name} stays on the broker, because it differs from the manifest: {diff}"
         case NotOwned():
-            what = "; ".join(error.what)
-            return f"it has no objects on the broker; objects of others with its name stay: {what}"
+            return f"it has no objects on the broker: {name} there has another owner, and stays as it is"
     return f"nothing of {name} is on the broker"

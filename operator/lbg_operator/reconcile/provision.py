@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 from base64 import b64decode
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lbg_broker.admin import ProvisioningError, Unreachable
+from lbg_broker.admin import NotOwned, ProvisioningError, Unreachable
 from lbg_broker.admin.actions import PutUser
 from lbg_broker.admin.groups import GENERATED_PASSWORD_BYTES, create_group
+from lbg_broker.admin.ownership import Claim
 from lbg_broker.group import GroupSpec
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import CONFIG_MAP, GROUP, SECRET
 from lbg_operator.reconcile.context import Reach, ReconcileContext, broker_key
+from lbg_operator.reconcile.desired import claim_of
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.resources.credentials import AUTHORITY, Login, credentials_of, login_in
 from lbg_operator.resources.names import attributes_name, credentials_name
@@ -48,6 +50,7 @@ class Provisioner:
         self._logins: dict[Key, Login] = {}
         """Contents of the Secret of each group's user when the group was last seen whole, or since the broker cannot be
         used."""
+        self._foreign: set[Key] = set()
 
     def is_provisioned(self, group: Key) -> bool:
         """True if the group was once seen whole; it may need repair since."""
@@ -68,9 +71,26 @@ class Provisioner:
         needs_ca = self._context.has_authority(broker_key(group))
         return secret is not None and (AUTHORITY in secret["data"]) == needs_ca
 
+    def is_of_another_owner(self, group: Key) -> bool:
+        """True if the group of this name on the broker was last found to be somebody else's."""
+        return group in self._foreign
+
+    async def claim(self, group: GroupManifest) -> Claim:
+        """Claim by which the group's object deletes what it has on the broker: nothing that it did not take over yet.
+
+        Raises ClusterError.
+        """
+        key = Key(group.metadata.namespace, group.metadata.name)
+        login = self._logins.get(key)
+        if login is None:
+            secret = await self._context.secrets.own(key.namespace, credentials_name(key.name))
+            login = None if secret is None else login_in(secret)
+        return replace(self._claim(group, None if login is None else login.password), adopts=False)
+
     def forget(self, group: Key) -> None:
         self._done.pop(group, None)
         self._logins.pop(group, None)
+        self._foreign.discard(group)
 
     async def restore(self, group: GroupManifest) -> bool:
         """Make the Secret of the group's user again, as it was, where it was deleted while nobody can give the user
@@ -112,13 +132,23 @@ class Provisioner:
             return Unreachable(f"group {group.spec.name} waits until other groups are provisioned")
         try:
             async with asyncio.timeout(LIMIT_S):
-                created = await create_group(reach.admin, group.spec, password=login.password, finish=True)
+                created = await create_group(
+                    reach.admin,
+                    group.spec,
+                    password=login.password,
+                    claim=self._claim(group, login.password),
+                    finish=True,
+                )
         except TimeoutError:
             return Unreachable(f"the broker did not finish group {group.spec.name} within {LIMIT_S:g} s")
+        except NotOwned as error:
+            self._leave(key)
+            return error
         except ProvisioningError as error:
             return error
         finally:
             slots.release()
+        self._foreign.discard(key)
         self._done[key] = _Done(group.spec, reach, self._context.now())
         self._logins[key] = login
         self._context.surveys.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)
@@ -127,6 +157,16 @@ class Provisioner:
             self._context.surveys.soon(key)
             self._announce_changes(key, was_there=created.was_there, changes=changes)
         return None
+
+    def _claim(self, group: GroupManifest, password: str | None) -> Claim:
+        broker = self._context.broker(broker_key(group))
+        return claim_of(group, broker, self._context.settings.cluster_uid, password=password)
+
+    def _leave(self, key: Key) -> None:
+        """The broker's group of this name is somebody else's: it is not read for the object's status either."""
+        self._done.pop(key, None)
+        self._foreign.add(key)
+        self._context.surveys.forget(key)
 
     def _is_settled(self, key: Key, group: GroupManifest, reach: Reach) -> bool:
         done = self._done.get(key)

@@ -17,9 +17,9 @@ from lbg_broker.admin import ProvisioningError
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.admin.survey import lags
 from lbg_operator.errors import GroupNotFound, LagUnknown, ManifestError
-from lbg_operator.kube.api import ClusterError
+from lbg_operator.kube.api import Cluster, ClusterError, Forbidden
 from lbg_operator.kube.client import KubernetesCluster, connected
-from lbg_operator.kube.kinds import BROKER, GROUP, Kind
+from lbg_operator.kube.kinds import BROKER, GROUP, NAMESPACE, Kind
 from lbg_operator.metrics_api import PORT as METRICS_PORT
 from lbg_operator.metrics_api import LagReader, MetricsApi, Service, serve
 from lbg_operator.reconcile.broker import BrokerReconciler
@@ -52,6 +52,7 @@ from lbg_operator.runtime.watches import (
 )
 from lbg_operator.runtime.work_queue import WorkQueue
 from lbg_operator.settings import OperatorSettings
+from lbg_operator.status.condition_rules import is_provisioned_in
 
 MAX_AGE_S = 0.5
 """Several autoscalers that read the lag at once share one read of their broker."""
@@ -66,6 +67,8 @@ def lag_reader(context: ReconcileContext) -> LagReader:
             group = context.group(manifest)
         except ManifestError as error:
             raise LagUnknown(f"the manifest of group {namespace}/{name} is invalid: {error}") from None
+        if not is_provisioned_in(manifest):
+            raise LagUnknown(f"group {namespace}/{name} has no group of its own on the broker")
         reach = context.reach.get(broker_key(group))
         if reach is None:
             raise LagUnknown(f"the broker of group {namespace}/{name} cannot be reached")
@@ -123,6 +126,8 @@ NATIVE_SIDECARS_SINCE = (1, 29)
 """The first version of Kubernetes that starts them without a feature gate."""
 SECURITY_CONSTRAINTS = "security.openshift.io/v1"
 """API group of a cluster that assigns users to pods."""
+CLUSTER_NAMESPACE = "kube-system"
+"""Its UID is that of the cluster."""
 NEW_CRDS_S = 30.0
 NOT_SERVED_YET = frozenset({404, 429})
 """Answers of the API server for a CRD that it has just accepted: it is not there, or its storage is initialising."""
@@ -165,7 +170,18 @@ async def suited(settings: OperatorSettings, cluster: KubernetesCluster) -> Oper
         settings,
         native_sidecars=await cluster.version() >= NATIVE_SIDECARS_SINCE,
         assigns_users=await cluster.serves(SECURITY_CONSTRAINTS),
+        cluster_uid=await _cluster_uid(cluster),
     )
+
+
+async def _cluster_uid(cluster: Cluster) -> str:
+    """Empty where the operator's rules are older than its code. Raises ClusterError."""
+    try:
+        found = await cluster.read(NAMESPACE, None, CLUSTER_NAMESPACE)
+    except Forbidden as error:
+        log.warning("the cluster's UID is unknown, groups are owned by their objects' UIDs alone: %s", error)
+        return ""
+    return "" if found is None else str(found["metadata"]["uid"])
 
 
 class OperatorProcess:

@@ -11,6 +11,7 @@ from lbg_broker.admin import (
     AdminError,
     Denied,
     GroupDiffers,
+    NotOwned,
     ProvisioningError,
     Refused,
     Taken,
@@ -20,7 +21,7 @@ from lbg_broker.admin import (
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_operator.crds import Floor, GroupManifest
-from lbg_operator.status.conditions import Condition, Reason, with_stalled
+from lbg_operator.status.conditions import Condition, Reason, Type, with_stalled
 from lbg_operator.status.pods import NO_MOUNTS, Mounts, failing
 
 STRANDED_AFTER_S = 60.0
@@ -159,6 +160,13 @@ def is_ready(manifest: Mapping[str, Any]) -> bool:
     )
 
 
+def is_provisioned_in(manifest: Mapping[str, Any]) -> bool:
+    """False if the status says that the broker's group of this name may be another one, or says nothing yet."""
+    told = manifest.get("status", {}).get("conditions", ())
+    reasons = [one["reason"] for one in told if one["type"] == Type.PROVISIONED]
+    return bool(reasons) and reasons[0] not in (Reason.NOT_OWNED.word, Reason.NOT_ACCEPTED.word)
+
+
 def taken(unapplied: Unapplied) -> Condition:
     """The condition Accepted, by what the API server refuses as wrong by itself."""
     if unapplied.mistakes:
@@ -178,6 +186,8 @@ def provisioned(observation: Observation) -> Condition:
             return Condition(Reason.PROVISIONED)
         case Denied() | Refused():
             reason = Reason.BROKER_DENIES
+        case NotOwned():
+            reason = Reason.NOT_OWNED
         case GroupDiffers() | Taken() | UnderWay():
             reason = Reason.GROUP_DIFFERS
         case Unsupported():

@@ -73,6 +73,12 @@ class Reason(enum.Enum):
         "The broker has a group of this name with other attributes; nothing was changed there. Set groupName to "
         "another name, or change the manifest. For another number of queues, run `lbg group repartition`.",
     )
+    NOT_OWNED = (
+        Type.PROVISIONED,
+        State.FALSE,
+        "The group of this name on the broker has another owner, and nothing was changed there. Recreate the object "
+        "with another groupName, or take the group over with adopt, which the Broker allows in allowAdoptionFrom.",
+    )
     NOT_BEGUN = (
         Type.PROVISIONED,
         State.UNKNOWN,
@@ -251,6 +257,7 @@ FINAL = frozenset(
         Reason.BROKER_NOT_ALLOWED,
         Reason.NAME_TAKEN,
         Reason.GROUP_DIFFERS,
+        Reason.NOT_OWNED,
         Reason.UNSUPPORTED,
     }
 )

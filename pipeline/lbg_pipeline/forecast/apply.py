@@ -7,7 +7,7 @@ list has one owner: forced, as a schedule written by hand and a forecast one can
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from kubernetes.client import ApiClient, Configuration, CustomObjectsApi
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from lbg_broker.group import group_name_of
 from lbg_pipeline.errors import ClusterRefused
 from lbg_pipeline.forecast.schedule import Entry, patch
 
@@ -68,7 +69,7 @@ class Cluster:
         action = f"list LoadBalancedGroups in namespace {self.namespace}"
         objects = self._request(action, "list_namespaced_custom_object")["items"]
         named = {one["metadata"]["name"]: one for one in objects}
-        named |= {_broker_name(one): one for one in objects}
+        named |= {group_name_of(one): one for one in objects}
         targets: dict[str, Target] = {}
         unfit: dict[str, str] = {}
         for group in groups:
@@ -122,11 +123,6 @@ class Cluster:
                 f"{action}: the API server at {self._host} does not answer: {reason}"
             ) from None
         return response
-
-
-def _broker_name(one: Mapping[str, Any]) -> str:
-    metadata = one["metadata"]
-    return str(one["spec"].get("groupName") or f"{metadata['namespace']}-{metadata['name']}")
 
 
 def _refused(action: str, namespace: str, error: ApiException) -> str:

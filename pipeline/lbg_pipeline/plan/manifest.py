@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from lbg_broker.group import EXCLUSIVE, HASH_FUNCTIONS, MODES, SESSIONS, SpecError, hash_of
+from lbg_broker.group import EXCLUSIVE, HASH_FUNCTIONS, MODES, SESSIONS, SpecError, group_name_of, hash_of
 from lbg_broker.group.spec import HASH_COUNT_MAX
 from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.plan.simulate import ASSIGNMENTS, BALANCED
@@ -87,7 +87,7 @@ def _declared(manifest: Mapping[str, Any]) -> Declared:
     replicas = _count(spec, "replicas", 1, least=0)
     return Declared(
         name=name,
-        group=str(spec.get("groupName") or f"{metadata.get('namespace', 'default')}-{name}"),
+        group=group_name_of(manifest),
         mode=mode,
         hash_count=_count(hashing, "count", 128),
         hash_function=_word(hashing, "function", tuple(HASH_FUNCTIONS), "crc32"),

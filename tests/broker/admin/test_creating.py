@@ -18,6 +18,7 @@ from lbg_broker.admin.actions import (
 )
 from lbg_broker.admin.errors import ApplyFailed, GroupUnfinished, Refused, StillInUse, Taken, Unreachable
 from lbg_broker.admin.groups import create_group
+from lbg_broker.admin.ownership import BY_HAND, Record
 from lbg_broker.admin.record import spec_in
 from lbg_broker.admin.snapshot import QueueStatus, UserState
 from lbg_broker.group import GroupSpec, topology_of
@@ -102,7 +103,7 @@ async def test_a_record_that_is_none_is_replaced() -> None:
     observed = await admin.observe("orders", wanted=ORDERS)
 
     async def observe(group: str, *, wanted: GroupSpec | None = None) -> object:
-        return replace(observed, record="not json")
+        return replace(observed, record=Record("not json", BY_HAND))
 
     admin.observe = observe
     again = await create_group(admin, ORDERS)
@@ -286,7 +287,7 @@ async def test_a_repair_that_fails_leaves_the_group_as_it_was() -> None:
     observed = await admin.observe("orders", wanted=ORDERS)
 
     async def observe(group: str, *, wanted: GroupSpec | None = None) -> object:
-        return replace(observed, record=ORDERS.to_record())
+        return replace(observed, record=Record(ORDERS.to_record(), BY_HAND))
 
     admin.observe = observe
     admin.fail_on = lambda action: Unreachable("gone") if isinstance(action, PutUser) else None

@@ -10,6 +10,7 @@ import pytest
 from lbg_broker.admin.actions import DeleteExchange, DeleteQueue
 from lbg_broker.admin.errors import GroupDiffers, GroupNotFound, NotOwned, StillInUse, UnderWay, Unreachable
 from lbg_broker.admin.groups import create_group, delete_group, delete_own
+from lbg_broker.admin.ownership import CLAIM_BY_HAND
 from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, UserState
 from lbg_broker.group import GroupSpec
 from lbg_broker.group.spec import marked
@@ -154,7 +155,7 @@ async def test_the_queues_of_another_group_stay() -> None:
 @pytest.mark.parametrize("is_made", [False, True])
 async def test_an_owner_deletes_its_group_with_its_user(is_made: bool) -> None:
     admin = await made()
-    await delete_own(admin, ORDERS, is_made=is_made)
+    await delete_own(admin, ORDERS, claim=CLAIM_BY_HAND, is_made=is_made)
     assert admin.holds_nothing()
 
 
@@ -169,7 +170,7 @@ async def test_what_an_interrupted_create_left_is_its_own() -> None:
             await create_group(admin, ORDERS)
         admin.fail_on = lambda action: None
         admin.locked.clear()
-        await delete_own(admin, ORDERS, is_made=False)
+        await delete_own(admin, ORDERS, claim=CLAIM_BY_HAND, is_made=False)
         assert admin.holds_nothing(), f"killed at {failing}"
 
 
@@ -178,7 +179,9 @@ async def test_a_group_with_other_attributes_is_another_owners(is_made: bool) ->
     admin = await made()
     there = dict(admin.queues)
     with pytest.raises(GroupDiffers, match="queue_count"):
-        await delete_own(admin, replace(ORDERS, queue_count=8), is_made=is_made, force=True)
+        await delete_own(
+            admin, replace(ORDERS, queue_count=8), claim=CLAIM_BY_HAND, is_made=is_made, force=True
+        )
     assert admin.queues == there
 
 
@@ -187,8 +190,8 @@ async def test_a_group_that_a_create_would_not_have_adopted_is_another_owners() 
     changed = replace(admin.queues["lbg.orders.q.0"], arguments={"x-max-length": 1})
     admin.queues["lbg.orders.q.0"] = changed
     with pytest.raises(GroupDiffers, match="x-max-length"):
-        await delete_own(admin, ORDERS, is_made=False, force=True)
-    await delete_own(admin, ORDERS, is_made=True)
+        await delete_own(admin, ORDERS, claim=CLAIM_BY_HAND, is_made=False, force=True)
+    await delete_own(admin, ORDERS, claim=CLAIM_BY_HAND, is_made=True)
     assert admin.holds_nothing()
 
 
@@ -196,7 +199,7 @@ async def test_a_group_that_another_owner_is_changing_is_not_deleted() -> None:
     admin = await made()
     admin.records["orders"] = marked(ORDERS, 8)
     with pytest.raises(UnderWay):
-        await delete_own(admin, ORDERS, is_made=False)
+        await delete_own(admin, ORDERS, claim=CLAIM_BY_HAND, is_made=False)
 
 
 async def test_parts_without_a_record_are_its_own_where_nobody_uses_them() -> None:
@@ -206,11 +209,11 @@ async def test_parts_without_a_record_are_its_own_where_nobody_uses_them() -> No
             await admin.perform(DeleteQueue(name))
         _fill(admin, "lbg.orders.q.1", ready=ready)
         if is_own:
-            await delete_own(admin, ORDERS, is_made=False)
+            await delete_own(admin, ORDERS, claim=CLAIM_BY_HAND, is_made=False)
             assert admin.holds_nothing()
         else:
-            with pytest.raises(NotOwned, match=r"queue lbg\.orders\.q\.1 exists \(1 message"):
-                await delete_own(admin, ORDERS, is_made=False, force=True)
+            with pytest.raises(NotOwned, match="group 'orders' on this broker has another owner"):
+                await delete_own(admin, ORDERS, claim=CLAIM_BY_HAND, is_made=False, force=True)
             assert "lbg.orders.q.1" in admin.queues
 
 

@@ -31,6 +31,7 @@ from lbg_broker.admin.errors import (
 from lbg_broker.admin.groups import create_group, delete_group, delete_own, list_groups, show_group
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi, ManagementSettings
+from lbg_broker.admin.ownership import CLAIM_BY_HAND, Record
 from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.group import GroupSpec, Names, topology_of
 from lbg_broker.group.topology import Exchange
@@ -141,8 +142,8 @@ async def test_queues_of_another_owner_under_the_groups_name_are_neither_taken_n
     await channel.exchange_declare("lbg.orders", "fanout", durable=True)
     with pytest.raises(Taken):
         await create_group(admin, orders, finish=True)
-    with pytest.raises(NotOwned, match=r"queue lbg\.orders\.q\.0 exists"):
-        await delete_own(admin, orders, is_made=False, force=True)
+    with pytest.raises(NotOwned, match="group 'orders' on this broker has another owner"):
+        await delete_own(admin, orders, claim=CLAIM_BY_HAND, is_made=False, force=True)
     there = await admin.observe("orders")
     assert there.exchanges["lbg.orders"] is not None
     assert (await channel.queue_declare("lbg.orders.q.0", passive=True)).message_count == 1
@@ -160,10 +161,10 @@ async def test_a_group_whose_user_is_another_owners_is_neither_taken_nor_deleted
     await create_group(admin, orders, with_user=False)
     with pytest.raises(Taken):
         await create_group(admin, orders, finish=True)
-    with pytest.raises(NotOwned, match=orders.client_username):
-        await delete_own(admin, orders, is_made=False, force=True)
+    with pytest.raises(NotOwned):
+        await delete_own(admin, orders, claim=CLAIM_BY_HAND, is_made=False, force=True)
     assert (await show_group(admin, "orders")).spec == orders
-    await delete_own(admin, orders, is_made=True)
+    await delete_own(admin, orders, claim=CLAIM_BY_HAND, is_made=True)
     left = await admin.observe("orders", wanted=orders)
     assert left.is_empty
     assert left.user(orders.client_username) is not None
@@ -183,7 +184,7 @@ async def test_a_new_record_takes_the_place_of_the_old_one(
 ) -> None:
     await create_group(admin, orders)
     for text in ("not json", orders.to_record()):
-        await admin.perform(WriteRecord("orders", text))
+        await admin.perform(WriteRecord("orders", Record(text)))
     connection = await connect(settings, name="test")
     channel = await connection.open_channel()
     got = await channel.basic_get("lbg.orders.config")
@@ -246,8 +247,8 @@ async def test_a_prefix_and_a_user_of_another_group_are_taken(admin: LiveAdmin, 
     with pytest.raises(Taken) as refused:
         await create_group(admin, wanted)
     assert refused.value.what == (
-        "prefix 'orders' is that of group 'orders'",
-        f"user {orders.client_username!r} is that of group 'orders'",
+        "prefix 'orders' is that of another group",
+        f"user {orders.client_username!r} is that of another group",
     )
 
 

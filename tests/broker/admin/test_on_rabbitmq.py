@@ -40,7 +40,7 @@ async def test_a_group_of_the_same_name_in_another_virtual_host_keeps_its_user(
         ConnectionSettings.parse(rabbitmq.new_vhost()),
         ManagementApi(ManagementSettings.parse(rabbitmq.management_url)),
     )
-    with pytest.raises(Taken, match="is that of group 'orders of virtual host test-"):
+    with pytest.raises(Taken, match=r"is that of another group$"):
         await create_group(elsewhere, orders)
     await create_group(elsewhere, orders, with_user=False)
     await delete_group(elsewhere, "orders")

@@ -16,6 +16,7 @@ from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.groups import create_group, delete_group, show_group
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi, ManagementSettings
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.survey import lags, survey
 from lbg_broker.client import ConnectionSettings, connect_any
 from lbg_broker.group import GroupSpec
@@ -164,12 +165,12 @@ async def test_a_prefix_is_known_without_reading_the_records_again(
     read = AmqpAdmin.record
     asked = []
 
-    async def reading(self: AmqpAdmin, group: str) -> str | None:
+    async def reading(self: AmqpAdmin, group: str) -> Record | None:
         asked.append(group)
         return await read(self, group)
 
     monkeypatch.setattr(AmqpAdmin, "record", reading)
-    with pytest.raises(Taken, match="prefix 'b' is that of group 'b'"):
+    with pytest.raises(Taken, match=r"prefix 'b' is that of another group$"):
         await create_group(admin, spec_of("e", prefix="b"), with_user=False)
     assert sorted(set(asked) - {"e"}) == ["d"], "the one that was made since"
 
@@ -182,7 +183,7 @@ async def test_a_group_that_somebody_else_made_anew_counts_with_its_new_prefix(
     elsewhere = place.admin()
     await delete_group(elsewhere, "a", with_user=False)
     await create_group(elsewhere, spec_of("a", prefix="new"), with_user=False)
-    with pytest.raises(Taken, match="prefix 'new' is that of group 'a'"):
+    with pytest.raises(Taken, match=r"prefix 'new' is that of another group$"):
         await create_group(admin, spec_of("c", prefix="new"), with_user=False)
     await create_group(admin, spec_of("c", prefix="a"), with_user=False)
     await delete_group(elsewhere, "c", with_user=False)
@@ -196,7 +197,7 @@ async def test_a_record_out_of_reach_holds_up_no_other_group_and_is_told(
     await create_group(admin, spec_of("down"), with_user=False)
     read = AmqpAdmin.record
 
-    async def reading(self: AmqpAdmin, group: str) -> str | None:
+    async def reading(self: AmqpAdmin, group: str) -> Record | None:
         if group == "down":
             await asyncio.Event().wait()
         return await read(self, group)

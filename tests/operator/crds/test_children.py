@@ -198,7 +198,7 @@ def test_the_sidecar_understands_all_of_it() -> None:
     )
     settings = settings_of(group)
     member, process = settings.member, settings.process
-    assert (member.group, member.name) == ("shop-orders", "orders-6d5f-x2x9z")
+    assert (member.group, member.name) == ("shop-orders-644f7b8c", "orders-6d5f-x2x9z")
     assert (member.assignment, member.clients) == ("static", 4)
     assert (member.rebalance_delay_s, member.max_handoff_s, member.release_interval_s) == (7, 2, 60)
     assert (member.order, member.prefetch, member.call_timeout_s) == ("queue", 40, 9)
@@ -293,10 +293,12 @@ def test_the_secret_holds_the_login_and_the_addresses() -> None:
 
 def test_the_configmap_is_enough_to_publish_by() -> None:
     assert attributes_of(group_of())["data"] == {
-        "group": "shop-orders",
-        "hash-prefix": "shop-orders",
+        "group": "shop-orders-644f7b8c",
+        "hash-prefix": "shop-orders-644f7b8c",
         "hash-count": "128",
         "hash-function": "crc32",
         "queue-count": "8",
-        "record.json": '{"HP":"shop-orders","HC":128,"QC":8,"QS":1000,"CU":"shop-orders"}',
+        "record.json": (
+            '{"HP":"shop-orders-644f7b8c","HC":128,"QC":8,"QS":1000,"CU":"shop-orders-644f7b8c"}'
+        ),
     }

@@ -43,7 +43,7 @@ def test_by_default_there_is_none() -> None:
 
 def test_a_journal_is_kept_on_a_claim_that_groups_share_in_a_folder_of_its_own() -> None:
     group = journaling({"volumeClaim": "journals"})
-    assert told_of(group)["LBG_JOURNAL"] == "/var/lib/lbg-journals/shop-orders"
+    assert told_of(group)["LBG_JOURNAL"] == "/var/lib/lbg-journals/shop-orders-644f7b8c"
     made = injected(group, SETTINGS, has_ca=True)
     assert {"name": "lbg-journals", "mountPath": "/var/lib/lbg-journals"} in sidecar_of(made)["volumeMounts"]
     assert {"name": "lbg-journals", "persistentVolumeClaim": {"claimName": "journals"}} in made["spec"][

@@ -12,7 +12,9 @@ from support.kubernetes.manifests import broker_manifest, consumer, group_manife
 def test_the_least_of_a_group_has_the_defaults_of_the_schema() -> None:
     group = GroupManifest.parse(group_manifest())
     assert group.broker == BrokerRef("shop", "main")
-    assert (group.spec.name, group.spec.hash_prefix, group.spec.client_username) == ("shop-orders",) * 3
+    assert (group.spec.name, group.spec.hash_prefix, group.spec.client_username) == (
+        "shop-orders-644f7b8c",
+    ) * 3
     assert (group.spec.hash_count, group.spec.queue_count, group.spec.queue_size_mb) == (128, 8, 1000)
     assert (group.spec.mode, group.spec.hash_function, group.spec.max_clients) == ("Exclusive", "crc32", 8)
     assert (group.assignment, group.rebalance_delay_s, group.max_handoff_s) == ("Balanced", 5, 3)
@@ -76,12 +78,40 @@ def test_what_an_api_server_without_our_rules_let_through_is_said_with_the_manif
     )
 
 
-def test_a_default_name_that_is_too_long_asks_for_another() -> None:
-    manifest = group_manifest(name="o" * 40, namespace="s" * 40)
-    with pytest.raises(ManifestError) as raised:
+def test_a_default_name_is_shortened_to_fit_and_stays_unique() -> None:
+    manifests = [group_manifest(name="o" * 40 + end, namespace="s" * 40) for end in "ab"]
+    names = [GroupManifest.parse(one).spec.name for one in manifests]
+    assert [len(name) for name in names] == [63, 63]
+    assert len(set(names)) == 2
+
+
+def test_names_that_are_alike_when_joined_are_different_groups() -> None:
+    one, other = group_manifest(name="a-orders", namespace="team"), group_manifest(namespace="team-a")
+    assert GroupManifest.parse(one).spec.name == "team-a-orders-bdf12633"
+    assert GroupManifest.parse(other).spec.name == "team-a-orders-75c1a60b"
+
+
+def test_a_groups_name_is_the_manifests_or_the_chosen_one_or_that_of_before_or_the_default() -> None:
+    manifest = group_manifest({"groupName": "given"})
+    manifest["metadata"]["annotations"] = {"lbg.dev/group-name": "chosen"}
+    manifest["status"] = {"groupName": "shop-orders"}
+    assert GroupManifest.parse(manifest).spec.name == "given"
+    del manifest["spec"]["groupName"]
+    assert GroupManifest.parse(manifest).spec.name == "chosen"
+    del manifest["metadata"]["annotations"]
+    assert GroupManifest.parse(manifest).spec.name == "shop-orders"
+    del manifest["status"]
+    assert GroupManifest.parse(manifest).spec.name == "shop-orders-644f7b8c"
+
+
+@pytest.mark.parametrize("where", ["name", "annotation"])
+def test_a_name_that_cannot_be_a_groups_asks_for_another(where: str) -> None:
+    manifest = group_manifest(name="or.ders" if where == "name" else "orders")
+    if where == "annotation":
+        manifest["metadata"]["annotations"] = {"lbg.dev/group-name": "a.b"}
+    with pytest.raises(ManifestError, match="set it to another name") as raised:
         GroupManifest.parse(manifest)
     assert raised.value.field == "spec.groupName"
-    assert "set it to a shorter name" in raised.value.rule
 
 
 def test_what_only_the_broker_knows_is_said_with_the_manifest_s_field() -> None:

@@ -86,10 +86,10 @@ def foreign_user(place: Place) -> None:
     place.broker.users["shop-orders"] = UserState("shop-orders", "elsewhere")
 
 
-@pytest.mark.parametrize("taking", [foreign_queues, foreign_user])
+@pytest.mark.parametrize(("taking", "reason"), [(foreign_queues, "NotOwned"), (foreign_user, "GroupDiffers")])
 @in_virtual_time
 async def test_what_another_owner_has_under_the_name_of_a_group_stays_and_is_not_waited_for(
-    taking: Callable[[Place], None],
+    taking: Callable[[Place], None], reason: str
 ) -> None:
     async with Place() as place:
         place.apply_broker()
@@ -98,7 +98,7 @@ async def test_what_another_owner_has_under_the_name_of_a_group_stays_and_is_not
         await place.start()
         place.apply_group()
         await asyncio.sleep(SETTLED_S)
-        assert place.conditions()["Provisioned"] == ("False", "GroupDiffers")
+        assert place.conditions()["Provisioned"] == ("False", reason)
         place.delete_group()
         await asyncio.sleep(2)
         assert not place.has(GROUP)
@@ -118,11 +118,13 @@ async def test_another_owners_group_of_the_same_attributes_stays_where_it_could_
         place.broker.waiting[QUEUE] = 7
         place.apply_group(drainTimeoutSeconds=5)
         await asyncio.sleep(SETTLED_S)
-        assert place.conditions()["Provisioned"] == ("False", "GroupDiffers")
+        assert place.conditions()["Provisioned"] == ("False", "NotOwned")
         place.delete_group()
         await asyncio.sleep(60)
         assert not place.has(GROUP)
-        assert "user 'shop-orders' is that of group 'elsewhere'" in place.events[-1].message
+        assert place.events[-1].message == (
+            "it has no objects on the broker: shop-orders there has another owner, and stays as it is"
+        )
         assert QUEUE in place.broker.queues
         assert not any(isinstance(one, DeleteQueue) for one in place.broker.performed)
 
@@ -170,7 +172,7 @@ async def test_a_group_that_differs_from_the_one_on_the_broker_does_not_delete_i
         await asyncio.sleep(2)
         place.apply_group(queues={"count": 4}, drainTimeoutSeconds=5)
         await asyncio.sleep(SETTLED_S)
-        assert place.conditions()["Provisioned"] == ("False", "GroupDiffers")
+        assert place.conditions()["Provisioned"] == ("False", "NotOwned")
         place.delete_group()
         await asyncio.sleep(60)
         assert not place.has(GROUP)

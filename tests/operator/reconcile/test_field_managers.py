@@ -32,6 +32,7 @@ class GitOps(Place):
         super().__init__(cluster=self.managed)
         spec = {
             "brokerRef": {"name": "main"},
+            "groupName": "shop-orders",
             "queues": {"count": 8},
             "replicas": 2,
             "consumer": consumer(),

@@ -149,12 +149,12 @@ async def test_somebody_else_s_group_of_the_same_name_is_not_waited_for() -> Non
         await place.start()
         place.apply_group(deletionPolicy="Delete")
         await asyncio.sleep(SETTLED_S)
-        assert place.conditions()["Provisioned"] == ("False", "GroupDiffers")
+        assert place.conditions()["Provisioned"] == ("False", "NotOwned")
         place.pods.has_members = False
         place.delete_group()
         await asyncio.sleep(2 * AT_ONCE_S)
         assert not place.has(GROUP)
-        assert "because it differs from the manifest" in place.last_words()
+        assert "shop-orders there has another owner" in place.last_words()
         assert "lbg.shop-orders.q.0" in place.broker.queues
 
 

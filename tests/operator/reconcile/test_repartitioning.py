@@ -34,7 +34,7 @@ async def test_another_number_of_queues_is_said_with_the_command_and_taken_once_
     async with Place() as place:
         await place.ready()
         spec = recorded(place)
-        place.apply_group(queues={"count": 12})
+        place.edit_group({"queues": {"count": 12}})
         await asyncio.sleep(SETTLED_S)
         assert place.conditions()["Provisioned"] == ("False", "GroupDiffers")
         said = place.message("Provisioned")
@@ -58,6 +58,6 @@ async def test_a_number_that_was_changed_on_the_broker_alone_is_said_and_not_cha
         await asyncio.sleep(LATER_S)
         assert place.conditions()["Provisioned"] == ("False", "GroupDiffers")
         assert recorded(place).queue_count == 12
-        place.apply_group(queues={"count": 12})
+        place.edit_group({"queues": {"count": 12}})
         await asyncio.sleep(LATER_S)
         assert place.conditions()["Provisioned"] == ("True", "Provisioned")

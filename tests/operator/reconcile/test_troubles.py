@@ -64,11 +64,15 @@ async def test_the_older_of_two_groups_has_the_name_and_the_younger_gets_it_afte
         await asyncio.sleep(SETTLED_S)
         assert place.conditions()["Accepted"] == ("True", "Accepted")
         assert place.conditions(COPY)["Accepted"] == ("False", "NameTaken")
-        assert "shop/orders is group shop-orders" in place.message("Accepted", COPY)
+        assert "orders is group shop-orders" in place.message("Accepted", COPY)
         assert not place.has(DEPLOYMENT, "copy")
         place.delete_group()
         await asyncio.sleep(SETTLED_S)
         assert place.conditions(COPY)["Accepted"] == ("True", "Accepted")
+        assert place.conditions(COPY)["Provisioned"] == ("False", "NotOwned")
+        place.cluster.edit(BROKER, *MAIN, {"spec": {"allowAdoptionFrom": ["shop"]}})
+        place.edit_group({"adopt": True}, COPY)
+        await asyncio.sleep(SETTLED_S)
         assert place.has(DEPLOYMENT, "copy")
 
 

@@ -13,7 +13,7 @@ import pytest
 from kmock import RawHandler
 
 from lbg_operator.kube.api import ClusterError, Forbidden, Invalid, Terminating
-from lbg_operator.kube.kinds import CONFIG_MAP, EVENT, GROUP, POD, SECRET
+from lbg_operator.kube.kinds import CONFIG_MAP, EVENT, GROUP, NAMESPACE, POD, SECRET, Kind
 from lbg_operator.settings import OperatorSettings
 from support.kubernetes.fake_cluster import FakeCluster
 from support.kubernetes.served_cluster import TOKEN, ServedCluster
@@ -110,6 +110,22 @@ async def test_the_operator_goes_by_what_the_cluster_can_do(
     assert await suited(settings, cluster) == replace(settings, native_sidecars=True)
     served.cluster.served.add("security.openshift.io/v1")
     assert await suited(settings, cluster) == replace(settings, native_sidecars=True, assigns_users=True)
+
+
+async def test_the_clusters_uid_is_that_of_kube_system_and_empty_where_it_may_not_be_read(
+    cluster: KubernetesCluster, served: ServedCluster
+) -> None:
+    settings = OperatorSettings(sidecar_image="s:1", broker_image="b:1")
+    metadata = {"name": "kube-system", "uid": "uid-of-the-cluster"}
+    served.cluster.put({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    assert (await suited(settings, cluster)).cluster_uid == "uid-of-the-cluster"
+
+    def forbid(verb: str, kind: Kind, name: str) -> None:
+        if kind is NAMESPACE:
+            raise Forbidden("read Namespace", "is forbidden", status=403)
+
+    served.cluster.fail = forbid
+    assert (await suited(settings, cluster)).cluster_uid == ""
 
 
 async def test_an_event_is_created(cluster: KubernetesCluster, served: ServedCluster) -> None:

@@ -92,10 +92,10 @@ async def test_a_later_schedule_replaces_the_former_whole(served: ServedCluster)
 
 
 async def test_groups_are_found_by_their_name_on_the_broker_and_by_their_own(served: ServedCluster) -> None:
-    asked = ["shop-orders", "orders", "letters", "mails", "fixed", "shop-elsewhere"]
+    asked = ["shop-orders-644f7b8c", "orders", "letters", "mails", "fixed", "shop-elsewhere"]
     targets, unfit = await with_cluster(lambda cluster: cluster.find(asked))
     mails = Target("shop", "mails", 10)
-    assert targets == {"shop-orders": ORDERS, "orders": ORDERS, "letters": mails, "mails": mails}
+    assert targets == {"shop-orders-644f7b8c": ORDERS, "orders": ORDERS, "letters": mails, "mails": mails}
     assert unfit == {
         "fixed": "LoadBalancedGroup shop/fixed has no spec.scaling, so there is no minimum to raise",
         "shop-elsewhere": "there is no LoadBalancedGroup for group shop-elsewhere in namespace shop",

@@ -28,7 +28,7 @@ def test_defaults_are_those_of_the_api_server(tmp_path: Path) -> None:
     assert told == read_manifest(file(tmp_path, group_manifest()), group=None)
     assert (told.name, told.group, told.mode, told.assignment) == (
         "orders",
-        "shop-orders",
+        "shop-orders-644f7b8c",
         "Exclusive",
         "Balanced",
     )
@@ -74,9 +74,13 @@ def test_one_of_several_is_named_by_its_group(tmp_path: Path) -> None:
     two = [group_manifest(), group_manifest({"groupName": "other"}, name="second")]
     listed = file(tmp_path, {"kind": "List", "items": two})
     assert read_manifest(listed, group="other").name == "second"
-    with pytest.raises(PlanRefused, match="has the groups shop-orders, other: name one of them with --group"):
+    with pytest.raises(
+        PlanRefused, match="has the groups shop-orders-644f7b8c, other: name one of them with --group"
+    ):
         read_manifest(listed, group=None)
-    with pytest.raises(PlanRefused, match="is of group shop-orders, other on the broker, and not of third"):
+    with pytest.raises(
+        PlanRefused, match="is of group shop-orders-644f7b8c, other on the broker, and not of third"
+    ):
         read_manifest(listed, group="third")
 
 

@@ -24,6 +24,7 @@ from lbg_broker.admin.actions import (
 )
 from lbg_broker.admin.errors import Busy
 from lbg_broker.admin.observe import recorded
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, Policy, QueueStatus, Snapshot, UserState
 from lbg_broker.group import Engine, GroupSpec, Names, Permissions, topology_of
@@ -47,6 +48,7 @@ class FakeAdmin:
         self.connections: dict[str, int] = {}
         self.permissions: dict[str, Permissions] = {}
         self.records: dict[str, str] = {}
+        self.owners: dict[str, str] = {}
         self.policies: tuple[Policy, ...] = ()
         self.beats: list[Heartbeat] = []
         self.locked: set[str] = set()
@@ -68,8 +70,8 @@ class FakeAdmin:
 
     async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Snapshot:
         names = Names(group)
-        text = self.records.get(group)
-        spec = wanted or recorded(text, group)
+        record = self._record(group)
+        spec = wanted or recorded(record, group)
         mine = [name for name in (*self.exchanges, *self.queues) if name.startswith(f"{names.exchange}.")]
         asked = topology_of(spec, self.engine) if spec else None
         exchanges = dict.fromkeys(
@@ -78,7 +80,7 @@ class FakeAdmin:
         queues = dict.fromkeys([*([one.name for one in asked.queues] if asked else []), names.config, *mine])
         observed = Snapshot(
             self.engine,
-            record=text,
+            record=record,
             exchanges={
                 n: self.exchanges.get(n) for n in exchanges if n in self.exchanges or n not in self.queues
             },
@@ -90,11 +92,15 @@ class FakeAdmin:
             policies=self.policies,
             prefixes={
                 name: other.hash_prefix
-                for name, record in self.records.items()
-                if name != group and (other := recorded(record, name)) is not None
+                for name in self.records
+                if name != group and (other := recorded(self._record(name), name)) is not None
             },
         )
         return _amqp_only(observed) if self.amqp_only else observed
+
+    def _record(self, group: str) -> Record | None:
+        text = self.records.get(group)
+        return None if text is None else Record(text, self.owners.get(group, ""))
 
     async def perform(self, action: Action) -> None:
         if error := self.fail_on(action):
@@ -116,8 +122,8 @@ class FakeAdmin:
                 self.permissions[user] = permissions
             case RevokePermissions(user):
                 self.permissions.pop(user, None)
-            case WriteRecord(group, text):
-                self.records[group] = text
+            case WriteRecord(group, record):
+                self.records[group], self.owners[group] = record.text, record.owner
             case DeleteExchange(name):
                 self.exchanges.pop(name, None)
                 self.bindings = {one for one in self.bindings if one.exchange != name}

@@ -107,8 +107,10 @@ class Place:
     def apply_group(
         self, name: str = "orders", namespace: str = "shop", *, consumes: bool = True, **spec: Any
     ) -> None:
-        """With a consumer of two replicas."""
-        told = {"replicas": 2, **({"consumer": consumer()} if consumes else {}), **spec}
+        """With a consumer of two replicas. `groupName` None: without a name on the broker."""
+        named = {"groupName": f"{namespace}-{name}", "replicas": 2}
+        given = {**named, **({"consumer": consumer()} if consumes else {}), **spec}
+        told = {field: value for field, value in given.items() if value is not None}
         manifest = group_manifest(told, name=name, namespace=namespace)
         manifest["metadata"].update(uid=f"uid-of-{namespace}-{name}-{wall_clock():%H%M%S%f}")
         self.cluster.put(manifest)

@@ -9,6 +9,7 @@ from typing import Any
 
 from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.admin.rows import READY
+from lbg_broker.group import group_name_of
 from lbg_operator.kube.api import Object
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP, POD, Kind
 from lbg_operator.reconcile.desired import DELETION_COST
@@ -40,7 +41,7 @@ class Pods:
     def members(self, name: str) -> Sequence[Heartbeat]:
         """Of the group that the broker knows by `name`; queues are dealt out one by one, the oldest pod first."""
         for (kind, namespace, group), one in self._cluster.objects.items():
-            if kind is GROUP and one["spec"].get("groupName", f"{namespace}-{group}") == name:
+            if kind is GROUP and group_name_of(one) == name:
                 pods = self.of(group, str(namespace)) if self.has_members else []
                 count = one["spec"]["queues"]["count"]
                 return [_beat(index, pod, len(pods), count) for index, pod in enumerate(pods)]

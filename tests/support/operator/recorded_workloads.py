@@ -166,7 +166,9 @@ def workloads() -> dict[str, Any]:
 
 
 def _of_group(spec: Spec, settings: OperatorSettings, *, has_ca: bool) -> Spec:
-    group = GroupManifest.parse(group_manifest(copy.deepcopy(spec)))
+    manifest = group_manifest(copy.deepcopy(spec))
+    manifest["status"] = {"groupName": spec.get("groupName", "shop-orders")}  # of a group that exists
+    group = GroupManifest.parse(manifest)
     of = session_set_of if group.has_sessions else deployment_of
     return of(group, settings, has_ca=has_ca)
 

@@ -1,0 +1,82 @@
+"""Owner of a group: who may change it, as the header `lbg-owner` of its record states.
+
+The header is `by-hand`, or `kubernetes/CLUSTER-UID/OBJECT-UID`, where the first is the UID of namespace kube-system and
+the second that of the LoadBalancedGroup. It is no key of the record's body, because members and publishers of older
+versions refuse keys that they do not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+BY_HAND = "by-hand"
+KUBERNETES = "kubernetes"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Message with a group's attributes. `owner` is empty for one that was written before owners were recorded."""
+
+    text: str
+    owner: str = ""
+
+
+def kubernetes_owner(cluster_uid: str, object_uid: str) -> str:
+    """Owner of a group that a Kubernetes object asks for. `cluster_uid` is empty where it could not be read."""
+    return f"{KUBERNETES}/{cluster_uid}/{object_uid}"
+
+
+def is_of_kubernetes(owner: str) -> bool:
+    return owner.startswith(f"{KUBERNETES}/")
+
+
+def is_same_owner(one: str, other: str) -> bool:
+    """True if both are one owner. A cluster that could not be read is not compared: objects' UIDs are unique."""
+    if not (is_of_kubernetes(one) and is_of_kubernetes(other)):
+        return one == other
+    one_cluster, one_object = _parts(one)
+    other_cluster, other_object = _parts(other)
+    return one_object == other_object and (
+        one_cluster == other_cluster or not one_cluster or not other_cluster
+    )
+
+
+def owner_text(owner: str) -> str:
+    """An owner for people."""
+    if owner == BY_HAND:
+        return "by hand"
+    if not is_of_kubernetes(owner):
+        return owner or "not recorded"
+    cluster, uid = _parts(owner)
+    return f"Kubernetes object {uid} of cluster {cluster or 'unknown'}"
+
+
+def _parts(owner: str) -> tuple[str, str]:
+    cluster, _, uid = owner.removeprefix(f"{KUBERNETES}/").partition("/")
+    return cluster, uid
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Claim of `owner` to a group.
+
+    - `password`: by which an object of Kubernetes shows that a group without an owner is its own: its user's, from the
+      object's Secret.
+    - `adopts`: a group of another owner is taken over.
+    - `remedy`: what to do where the group is another owner's.
+    """
+
+    owner: str = BY_HAND
+    password: str | None = field(default=None, repr=False)
+    adopts: bool = False
+    remedy: str = "`lbg group adopt` takes it over"
+
+    def owner_after(self, record: Record | None) -> str:
+        """Owner of a group that had `record`, once the claim is accepted. The command line leaves it as it is."""
+        if record is None or not is_of_kubernetes(self.owner):
+            return self.owner if record is None else record.owner
+        is_known = is_same_owner(record.owner, self.owner)
+        return record.owner if is_known and _parts(record.owner)[0] else self.owner
+
+
+CLAIM_BY_HAND = Claim()
