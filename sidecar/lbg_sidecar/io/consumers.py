@@ -33,13 +33,13 @@ NO_ANSWER_HINTS = {
     EMBEDDED: "the embedded broker answers at once unless it is stopped or overloaded",
 }
 NO_CHANNEL = Cause("no_channel", "no channel", _CONSUMED)
-CANCELLED = Cause("consumer_ended", "no consumer, because the broker ended it", _CONSUMED)
+CANCELLED = Cause("consumer_ended", "no consumer", _CONSUMED, hint="the broker ended it")
 
 
 def closed_channel(error: ClientError) -> Cause:
     """State of a queue whose channel the broker closed. Each reply code is a state of its own."""
     code = f"_{error.reply_code}" if isinstance(error, ChannelClosed) else ""
-    return Cause(f"channel_closed{code}", "no channel, because it was closed", _CONSUMED)
+    return Cause(f"channel_closed{code}", "no channel", _CONSUMED, hint="the broker closed it")
 
 
 class QueueEvents(Protocol):

@@ -14,7 +14,7 @@ from lbg_sidecar.core.roster import Post
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.consumers import QueueEvents
 from lbg_sidecar.io.delivery_journal import DeliveryJournal
-from lbg_sidecar.io.log_events import log_effect, log_session
+from lbg_sidecar.io.log_events import LiveLogger, log_effect, log_session
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.message import Message
 
@@ -54,6 +54,7 @@ class EffectExecutor:
         self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._me: Identity | None = None
+        self._live = LiveLogger(machine.name)
 
     def drive(self, machine: MemberCore) -> None:
         """From now on this one, which goes on from the one before."""
@@ -105,7 +106,9 @@ class EffectExecutor:
                 self._events.on_failed(error)
             case fx.SessionTaken() | fx.SessionForgotten() | fx.SessionEnded():
                 log_session(self._machine.name, effect)
-            case fx.Moved() | fx.HandoffAbandoned() | fx.TakenOver() | fx.LiveSet():
+            case fx.LiveSet(live):
+                self._live.changed(live)
+            case fx.Moved() | fx.HandoffAbandoned() | fx.TakenOver():
                 log_effect(self._machine.name, self._index, effect)
             case fx.GivenBack() | fx.Taken():
                 log_effect(self._machine.name, self._index, effect)

@@ -14,7 +14,6 @@ from lbg_sidecar.core.effects import (
     Effect,
     GivenBack,
     HandoffAbandoned,
-    LiveSet,
     Moved,
     Poisoned,
     SessionEnded,
@@ -82,6 +81,38 @@ class StateLogger(Generic[Queue]):
                 extra={"fields": {"event": line.event, **self._fields, **fields}},
             )
         self._schedule()
+
+
+LIVE_GATHER_S = 1.0
+"""Least time between two lines about the live members: when many join at once, each would otherwise log each."""
+
+
+class LiveLogger:
+    """Logs who is live: a change at once, and further ones of the next moment together."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._live: frozenset[int] | None = None
+        self._logged: frozenset[int] | None = None
+
+    def changed(self, live: frozenset[int]) -> None:
+        self._live = live
+        if self._timer is None:
+            self._log()
+
+    def _log(self) -> None:
+        self._timer, live = None, self._live
+        if live is None or live == self._logged:
+            return
+        self._logged = live
+        self._timer = self._loop.call_later(LIVE_GATHER_S, self._log)
+        log.info(
+            "%s: live members: %s",
+            *(self._name, " ".join(map(str, sorted(live))) or "none"),
+            extra={"fields": {"event": "live", "member": self._name, "live": sorted(live)}},
+        )
 
 
 def log_session(name: str, effect: Effect) -> None:
@@ -196,12 +227,6 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
                 "partitioned?); attaching anew, %d messages that were at work here are done there",
                 *(name, queue, by, cut_off),
                 extra=_fields("superseded", name, queue, {"by": by, "cut_off": cut_off}),
-            )
-        case LiveSet(live):
-            log.info(
-                "%s: live members: %s",
-                *(name, " ".join(map(str, sorted(live))) or "none"),
-                extra={"fields": {"event": "live", "member": name, "live": sorted(live)}},
             )
         case _:
             pass

@@ -14,7 +14,7 @@ from lbg_broker.group import EMBEDDED, RABBITMQ
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.effects import Attach
 from lbg_sidecar.io.consumers import QueueConsumers, QueueEvents
-from lbg_sidecar.io.log_events import StateLogger
+from lbg_sidecar.io.log_events import LiveLogger, StateLogger
 from support.virtual_time import in_virtual_time
 
 QUEUES = 128
@@ -126,9 +126,9 @@ def test_queues_that_are_refused_at_every_attempt_are_few_lines(
 
     test()
     assert caplog.messages[0].startswith(
-        "m: 128 queues have no channel, because it was closed (queues 0-127): "
+        "m: 128 queues have no channel (queues 0-127): channel closed: 404 NOT_FOUND"
     )
-    assert "404" in caplog.messages[0]
+    assert caplog.messages[0].endswith("; the broker closed it")
     assert caplog.messages[-1] == "m: all 128 queues are consumed again after 600.0 s"
     assert len(caplog.messages) < 12
 
@@ -146,3 +146,23 @@ def test_a_connection_that_is_lost_and_comes_back_without_answers_adds_no_lines(
 
     test()
     assert 4 < len(caplog.messages) < 12
+
+
+def test_members_that_join_one_by_one_within_a_moment_are_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    @in_virtual_time
+    async def test() -> None:
+        log = LiveLogger("m")
+        for count in range(1, 65):
+            log.changed(frozenset(range(count)))
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(10)
+        log.changed(frozenset())
+        log.changed(frozenset(range(2)))
+        log.changed(frozenset())
+        await asyncio.sleep(10)
+
+    test()
+    assert caplog.messages[0] == "m: live members: 0"
+    assert caplog.messages[-2] == f"m: live members: {' '.join(map(str, range(64)))}"
+    assert caplog.messages[-1] == "m: live members: none"
+    assert len(caplog.messages) == 6
