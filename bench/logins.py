@@ -11,11 +11,13 @@ wrong passwords and from another one.
 from __future__ import annotations
 
 import asyncio
+import base64
 import secrets
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,14 +43,17 @@ HOST = "127.0.0.1"
 OTHER_HOST = "127.0.0.9"
 """Address of logins that do not share the attack's."""
 
-ANSWER_WITHIN_S = 150.0
+ANSWER_WITHIN_S = 200.0
+CONNECT_WITHIN_S = 10.0
+"""A right login is tried again after so long, as LBG's clients do by default."""
+
 SETTLE_S = 5.0
 """Seconds between the attack's begin and the measurement: the first burst is over."""
 
 
-async def _attempt(port: int, user: str, password: str, from_host: str) -> bool:
+async def _attempt(port: int, user: str, password: str, from_host: str, within_s: float) -> bool:
     """One login; True if it was right. Raises OSError and TimeoutError."""
-    async with asyncio.timeout(ANSWER_WITHIN_S):
+    async with asyncio.timeout(within_s):
         reader, writer = await asyncio.open_connection(HOST, port, local_addr=(from_host, 0))
         wire = Wire(Role.CLIENT, heartbeat_s=0)
         wire.initiate()
@@ -75,8 +80,21 @@ async def _attempt(port: int, user: str, password: str, from_host: str) -> bool:
             writer.transport.abort()
 
 
-async def wrong_logins(port: int, connections: int) -> None:
-    """Until killed; reports attempts a second."""
+async def _request(port: int) -> None:
+    """One request to the management API with a wrong password. Raises OSError and TimeoutError."""
+    async with asyncio.timeout(ANSWER_WITHIN_S):
+        reader, writer = await asyncio.open_connection(HOST, port)
+        login = base64.b64encode(f"guest:{secrets.token_hex(8)}".encode()).decode()
+        head = f"GET /api/whoami HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Basic {login}\r\n\r\n"
+        try:
+            writer.write(head.encode())
+            await reader.readuntil(b"\r\n\r\n")
+        finally:
+            writer.transport.abort()
+
+
+async def wrong_logins(port: int, connections: int, management: bool) -> None:
+    """Until killed; reports the number of attempts that were answered."""
     raise_descriptor_limit()
     answered = 0
 
@@ -84,8 +102,11 @@ async def wrong_logins(port: int, connections: int) -> None:
         nonlocal answered
         while True:
             try:
-                await _attempt(port, "guest", secrets.token_hex(8), HOST)
-            except (OSError, TimeoutError):
+                if management:
+                    await _request(port)
+                else:
+                    await _attempt(port, "guest", secrets.token_hex(8), HOST, ANSWER_WITHIN_S)
+            except (OSError, TimeoutError, EOFError):
                 await asyncio.sleep(0.1)
             answered += 1
 
@@ -113,8 +134,10 @@ async def confirms_a_second(url: str, seconds: float) -> float:
 async def login_s(port: int, user: str, from_host: str) -> float:
     """Seconds until a right login is in, with what it has to try again."""
     begun = time.monotonic()
-    while not await _attempt(port, user, PASSWORD, from_host):
-        pass
+    while True:
+        with suppress(OSError, TimeoutError):
+            if await _attempt(port, user, PASSWORD, from_host, CONNECT_WITHIN_S):
+                break
     return time.monotonic() - begun
 
 
@@ -136,7 +159,11 @@ class Logins:
                 self.took_s.setdefault(what, []).append(await login_s(port, user, host))
 
 
-async def measure(broker: EmbeddedBroker, connections: int, rounds: int, seconds: float, logins: int) -> None:
+async def measure(
+    broker: EmbeddedBroker, connections: int, rounds: int, seconds: float, logins: int, *, management: bool
+) -> None:
+    port = broker.management_port if management else broker.port
+    wrong = {"port": port, "connections": connections, "management": management}
     names = [f"user-{number}" for number in range(rounds * (2 * logins + 1))]
     for name in names:
         await asyncio.to_thread(broker.put, f"users/{name}", password=PASSWORD, tags="")
@@ -150,7 +177,7 @@ async def measure(broker: EmbeddedBroker, connections: int, rounds: int, seconds
     alone, beside, attempts, shares, right = [], [], [], [], Logins()
     for _ in range(rounds):
         alone.append(await confirms_a_second(broker.url, seconds))
-        attack = await Worker.start("logins", role="wrong", port=broker.port, connections=connections)
+        attack = await Worker.start("logins", role="wrong", **wrong)
         try:
             await attack.answer("ready")
             await asyncio.sleep(SETTLE_S)
@@ -179,13 +206,15 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of publishing, in each half of a round")
+    parser.add_argument("--management", action="store_true", help="wrong passwords to the management API")
     parser.add_argument("--logins", type=int, default=20, help="right logins of each kind in a round")
     told = parser.asked()
     with (
         tempfile.TemporaryDirectory(prefix="lbg-bench-") as directory,
         EmbeddedBroker(Path(directory) / "data") as broker,
     ):
-        asyncio.run(measure(broker, told.connections, told.rounds, told.seconds, told.logins))
+        counts = (told.connections, told.rounds, told.seconds, told.logins)
+        asyncio.run(measure(broker, *counts, management=told.management))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Logins: the costly hash off the event loop, fair between addresses; refusals answered late.
 
 A password's hash is costly on purpose. It is computed on one thread, one at a time, and after a wrong password the
-thread pauses for five times what the hash took: wrong passwords cost at most a sixth of a core. A login that was
+thread rests for ten times what a hash takes: wrong passwords cost at most a tenth of a core. A login that was
 right or wrong before is answered from memory (`core/permissions.py`), so members that reconnect wait for nobody.
 
 Who is next: the address with the fewest wrong passwords, and of its logins the newest, because older ones are more
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
@@ -56,25 +55,24 @@ class LoginLimits:
       wait ten seconds for an answer (`connect_timeout_s` of LBG's), which has to arrive in that time.
     - `forget_s`: seconds after which one refusal of an address is forgotten.
     - `spacing_s`, `spacing_in_all_s`: seconds that each waiting refusal adds to the next one's delay, of its address
-      and of any: an address has 20 attempts a second, all together have 200.
+      and of any: an address has 10 attempts a second, all together have 200. The thread checks more, also on a busy
+      machine, so a newcomer is not behind them.
     - `longest_delay_s`: bound of all that.
-    - `rest`: pause of the thread after a wrong password, in times of what its hash took.
+    - `longest_wait_s`: time for a login to be checked. Clients give up earlier; it bounds what those hold who do not.
+    - `rest_s`: rest of the thread after a wrong password, whose hash takes 4 ms.
     - `waiting_max`: logins that wait for the thread; beyond it the oldest of the address with the most is given up.
-    - `suspect_waiting_max`: the same of an address with `suspect_refusals` or more: it has no more waiting than are
-      checked in two seconds, and a right password among them is not behind hundreds of wrong ones.
     - `addresses_max`: addresses whose refusals are remembered.
     """
 
     first_delay_s: float = 0.1
     max_delay_s: float = 4.0
     forget_s: float = 5.0
-    spacing_s: float = 0.05
+    spacing_s: float = 0.1
     spacing_in_all_s: float = 0.005
-    longest_delay_s: float = 120.0
-    rest: float = 5.0
+    longest_delay_s: float = 180.0
+    longest_wait_s: float = 60.0
+    rest_s: float = 0.04
     waiting_max: int = 4096
-    suspect_waiting_max: int = 64
-    suspect_refusals: float = 3.0
     addresses_max: int = 4096
 
 
@@ -106,19 +104,13 @@ class LoginQueue:
         self._waiting.setdefault(network_of(attempt.address), []).append(attempt)
         self._waiting_count += 1
 
-    def excess(self, address: str, now: float) -> list[Attempt]:
-        """Logins that wait no more, because too many do, of this address or in all: the oldest."""
-        network = network_of(address)
-        waiting = self._waiting.get(network, [])
-        is_suspect = self._count_of(network, now) >= self._limits.suspect_refusals
-        given_up = waiting[: -self._limits.suspect_waiting_max] if is_suspect else []
-        for attempt in given_up:
-            self.discard(attempt)
-        while self._waiting_count > self._limits.waiting_max:
-            heaviest = max(self._waiting.values(), key=len)
-            given_up.append(heaviest[0])
-            self.discard(heaviest[0])
-        return given_up
+    def excess(self) -> Attempt | None:
+        """The login that waits no more if too many do: the oldest of the address with the most."""
+        if self._waiting_count <= self._limits.waiting_max:
+            return None
+        oldest = max(self._waiting.values(), key=len)[0]
+        self.discard(oldest)
+        return oldest
 
     def discard(self, attempt: Attempt) -> None:
         """The login waits no more; nothing happens to one that does not."""
@@ -141,9 +133,16 @@ class LoginQueue:
             self._waiting[network] = self._waiting.pop(network)
         return attempt
 
-    def checked(self, *, is_right: bool, took_s: float, now: float) -> None:
+    def alike(self, attempt: Attempt) -> list[Attempt]:
+        """The logins that wait with the same name and password."""
+        login = (attempt.name, attempt.password)
+        return [
+            one for waiting in self._waiting.values() for one in waiting if (one.name, one.password) == login
+        ]
+
+    def checked(self, *, is_right: bool, now: float) -> None:
         """The thread has checked a password."""
-        self.free_at = now if is_right else now + self._limits.rest * took_s
+        self.free_at = now if is_right else now + self._limits.rest_s
 
     def refused(self, address: str, now: float) -> float:
         """Count a refusal, whose answer is held from now on; returns the seconds until it is given."""
@@ -189,13 +188,6 @@ _UNCHECKED: Final = LoginUnchecked("not checked, because too many logins wait")
 log = logging.getLogger("lbg.broker")
 
 
-def _check(password: str, password_hash: str) -> tuple[bool, float]:
-    """Compares a password with a hash; the result, and the CPU time in seconds."""
-    begun = time.thread_time()
-    is_right = is_password_of_user(password, password_hash)
-    return is_right, time.thread_time() - begun
-
-
 class Logins:
     """Checks of one broker, of its AMQP listener and its management API."""
 
@@ -203,12 +195,11 @@ class Logins:
         self,
         users: Users,
         *,
-        within_s: float = 10.0,
         peer_log: PeerLog | None = None,
         limits: LoginLimits | None = None,
     ) -> None:
         self._users = users
-        self._within_s = within_s
+        self._longest_wait_s = (limits or LoginLimits()).longest_wait_s
         self._peer_log = peer_log or PeerLog(log)
         self._queue = LoginQueue(limits)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="lbg-login")
@@ -227,14 +218,16 @@ class Logins:
             self._settle(attempt, known)
             return attempt.answer
         self._queue.add(attempt)
-        expiry = attempt.expiry = loop.call_later(self._within_s, self._give_up, attempt)
+        expiry = attempt.expiry = loop.call_later(self._longest_wait_s, self._give_up, attempt)
 
         def end(_: asyncio.Future[Outcome]) -> None:
             expiry.cancel()
             self._queue.discard(attempt)
 
         attempt.answer.add_done_callback(end)
-        self._hold_excess(address, loop.time())
+        excess = self._queue.excess()
+        if excess is not None:
+            self._give_up(excess)
         self._check_next()
         return attempt.answer
 
@@ -261,26 +254,16 @@ class Logins:
     def _settle(self, attempt: Attempt, outcome: User | LoginRefused) -> None:
         if isinstance(outcome, User):
             _answer(attempt.answer, outcome)
-            return
-        now = asyncio.get_running_loop().time()
-        if attempt.answer.done():  # the client has gone, which spares its address nothing
-            self._queue.refused(attempt.address, now)
+        elif attempt.answer.done():  # the client has gone, which spares its address nothing
+            self._queue.refused(attempt.address, asyncio.get_running_loop().time())
             self._queue.answered(attempt.address)
         else:
-            self._hold(attempt, outcome)
-        self._hold_excess(attempt.address, now)
-
-    def _hold(self, attempt: Attempt, refusal: LoginRefused | LoginUnchecked) -> None:
-        if attempt.expiry is not None:
-            attempt.expiry.cancel()
-        self._refuse(attempt.peer, attempt.address, refusal, attempt.answer)
+            if attempt.expiry is not None:
+                attempt.expiry.cancel()
+            self._refuse(attempt.peer, attempt.address, outcome, attempt.answer)
 
     def _refuse(
-        self,
-        peer: str,
-        address: str,
-        refusal: LoginRefused | LoginUnchecked,
-        answer: asyncio.Future[Outcome],
+        self, peer: str, address: str, refusal: LoginRefused, answer: asyncio.Future[Outcome]
     ) -> None:
         """Give the answer after its delay."""
         self._peer_log.warn(network_of(address), f"{peer}: refused: {printable(refusal.reason)}")
@@ -294,16 +277,8 @@ class Logins:
 
         answer.add_done_callback(end)
 
-    def _hold_excess(self, address: str, now: float) -> None:
-        for attempt in self._queue.excess(address, now):
-            known = self._users.recall(attempt.name, attempt.password, loopback=attempt.loopback)
-            if isinstance(known, User):
-                _answer(attempt.answer, known)
-            else:
-                self._hold(attempt, known or _UNCHECKED)
-
     def _give_up(self, attempt: Attempt) -> None:
-        """The time limit is over."""
+        """The time limit is over, or too many wait."""
         line = f"{attempt.peer}: refused: {_UNCHECKED.reason}"
         self._peer_log.warn(network_of(attempt.address), line)
         _answer(attempt.answer, _UNCHECKED)
@@ -329,7 +304,7 @@ class Logins:
     def _submit(self, loop: asyncio.AbstractEventLoop, attempt: Attempt) -> None:
         self._is_busy = True
         password_hash = self._users.password_hash_of(attempt.name)
-        checking = self._executor.submit(_check, attempt.password, password_hash)
+        checking = self._executor.submit(is_password_of_user, attempt.password, password_hash)
         checking.add_done_callback(partial(self._on_thread, loop, attempt, password_hash))
 
     def _on_thread(
@@ -337,20 +312,22 @@ class Logins:
         loop: asyncio.AbstractEventLoop,
         attempt: Attempt,
         password_hash: str,
-        checking: ThreadFuture[tuple[bool, float]],
+        checking: ThreadFuture[bool],
     ) -> None:
         if not checking.cancelled() and not loop.is_closed():
             loop.call_soon_threadsafe(self._checked, attempt, password_hash, checking)
 
-    def _checked(
-        self, attempt: Attempt, password_hash: str, checking: ThreadFuture[tuple[bool, float]]
-    ) -> None:
+    def _checked(self, attempt: Attempt, password_hash: str, checking: ThreadFuture[bool]) -> None:
         self._is_busy = False
-        is_right, took_s = checking.result()
-        self._queue.checked(is_right=is_right, took_s=took_s, now=asyncio.get_running_loop().time())
+        is_right = checking.result()
+        self._queue.checked(is_right=is_right, now=asyncio.get_running_loop().time())
         self._users.remember(attempt.name, attempt.password, password_hash, is_right=is_right)
         outcome = self._users.recall(attempt.name, attempt.password, loopback=attempt.loopback)
-        if outcome is not None:
+        if isinstance(outcome, User):
+            for one in (attempt, *self._queue.alike(attempt)):
+                known = self._users.recall(one.name, one.password, loopback=one.loopback)
+                self._settle(one, outcome if known is None else known)
+        elif outcome is not None:
             self._settle(attempt, outcome)
         elif not attempt.answer.done():  # the user's password was changed while the old one was checked
             self._queue.add(attempt)

@@ -339,7 +339,7 @@ class Server:
             self.settings.data_dir, administrator, default_group=self.settings.default_message_group
         )
         self.broker, self.users = opened.broker, opened.users
-        self.logins = Logins(self.users, within_s=self.settings.handshake_timeout_s, peer_log=self.peer_log)
+        self.logins = Logins(self.users, peer_log=self.peer_log)
         self._commit = GroupCommit(
             self.broker,
             opened.store,

@@ -274,7 +274,7 @@ async def log_in(broker: ManagedBroker, request: web.Request) -> User:
     return outcome
 
 
-GONE_S: Final = 1.0
+GONE_S: Final = 5.0
 """Seconds between two checks whether a client whose login waits is still connected."""
 
 
