@@ -47,6 +47,10 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) install -c constraints.txt -e '.[bench]'
 	@touch $@
 
+$(VENV)/.images: $(VENV)/.runtime
+	$(PIP) install -c constraints.txt -e '.[images]'
+	@touch $@
+
 install: $(VENV)/.runtime  ## make .venv and leave .venv/bin/lbg in it
 dev: $(VENV)/.dev  ## install, and what tests, checks and benchmarks need
 	@.ci/debian-packages rabbitmq-server postgresql prometheus nodejs node-ws default-jre-headless
@@ -114,7 +118,7 @@ full-disk: $(VENV)/.dev  ## fill the broker's disk, kill it, start it, drain it,
 exactly-once: dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--sessions application"
 	$(VENV)/bin/python -m bench.exactly_once $(EXACTLY_ONCE_ARGS)
 
-images:  ## container images of sidecar, broker and operator, by docker, podman or buildah; IMAGE_ARGS="--build-arg BASE_IMAGE=…"
+images: $(VENV)/.images  ## container images by docker, podman or buildah, and their SBOMs; IMAGE_ARGS="--build-arg BASE_IMAGE=…"
 	@.ci/images $(IMAGE_ARGS)
 
 clean:  ## remove everything that make made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tomllib
 from pathlib import PurePosixPath
 
 import click
@@ -17,6 +18,21 @@ FILE = instructions(DOCKERFILE.read_text())
 IMAGES = ("broker", "sidecar", "operator", "pipeline")
 RUN_STAGES = ("run", *IMAGES)
 BUILD_STAGES = ("dependencies", "build-operator", "build-pipeline", "build-java", "build")
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+REQUIREMENTS: dict[str, list[str]] = {
+    "build": PROJECT["build-system"]["requires"],
+    "run": PROJECT["project"]["dependencies"],
+    "operator": EXTRAS["operator"],
+    "pipeline": EXTRAS["pipeline"],
+}
+
+
+def canonical(package: str) -> str:
+    """Its name as package indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def rests(word: str, *stages: str) -> list[str]:
@@ -92,20 +108,26 @@ def test_every_source_that_is_copied_exists_and_is_sent() -> None:
             if "from" in options:
                 assert options["from"] in BUILD_STAGES
             elif source != ".":
-                assert (ROOT / source).is_file(), source
-                assert is_sent(PurePosixPath(source), rules()), source
+                files = [ROOT / source] if (ROOT / source).is_file() else list((ROOT / source).iterdir())
+                assert files, source
+                for file in files:
+                    assert is_sent(PurePosixPath(file.relative_to(ROOT)), rules()), file
 
 
 @pytest.mark.process
 def test_only_what_the_wheel_is_made_of_is_sent() -> None:
     sent = {str(path) for path in sent_files()}
-    assert {path for path in sent if "/" not in path} == {"pyproject.toml", "constraints.txt", "README.md"}
+    assert {path for path in sent if "/" not in path} == {"pyproject.toml", "README.md"}
     assert {path.split("/")[0] for path in sent if "/" in path} == {
         "broker",
         "sidecar",
         "operator",
         "pipeline",
         "cli",
+        "docker",
+    }
+    assert {path for path in sent if path.startswith("docker/")} == {
+        f"docker/requirements/{name}.txt" for name in REQUIREMENTS
     }
 
 
@@ -123,7 +145,7 @@ def test_what_could_be_large_or_stale_is_not_sent(path: str) -> None:
     assert not is_sent(PurePosixPath(path), rules())
 
 
-def test_all_that_comes_from_an_index_has_the_pinned_version() -> None:
+def test_what_comes_from_an_index_has_a_hash() -> None:
     """Also what builds: without --no-build-isolation pip would fetch the newest setuptools."""
     installs = [
         command
@@ -133,10 +155,30 @@ def test_all_that_comes_from_an_index_has_the_pinned_version() -> None:
     ]
     assert len(installs) == 7
     for command in installs:
-        assert "-c constraints.txt" in command or "--no-index" in command, command
-    assert any(
-        line.startswith("setuptools==") for line in (ROOT / "constraints.txt").read_text().splitlines()
+        assert "--require-hashes" in command or "--no-index" in command, command
+    used = {name for command in installs for name in re.findall(r"-r /requirements/(\w+)\.txt", command)}
+    assert used == REQUIREMENTS.keys()
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_an_image_has_what_the_project_needs_at_the_versions_that_tests_ran_with(name: str) -> None:
+    """`.ci/requirements` writes these files again after a change of either."""
+    text = (ROOT / "docker" / "requirements" / f"{name}.txt").read_text()
+    pinned: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\S)", text.strip()):
+        head, *hashes = (line.removesuffix("\\").strip() for line in entry.splitlines())
+        found = re.fullmatch(r"([\w.-]+)==(\S+)", head)
+        assert found is not None, head
+        assert hashes, head
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes), head
+        pinned[canonical(found[1])] = found[2]
+    constrained = dict(
+        line.split("==", 1) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
     )
+    constrained = {canonical(package): version for package, version in constrained.items()}
+    assert {package: constrained.get(package) for package in pinned} == pinned
+    needed = {canonical(match[0]) for one in REQUIREMENTS[name] if (match := re.match(r"[\w.-]+", one))}
+    assert needed <= pinned.keys()
 
 
 def test_no_secret_can_stay_in_a_layer() -> None:
@@ -161,3 +203,9 @@ def test_no_engine_is_one_clear_line() -> None:
         text=True,
     )
     assert (done.returncode, done.stderr) == (1, "images need no-such-engine, which is not here\n")
+
+
+@pytest.mark.process
+def test_a_bill_of_materials_is_of_an_image_that_there_is() -> None:
+    done = subprocess.run([ROOT / ".ci" / "sbom", "nothing", "out"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, f"usage: .ci/sbom {'|'.join(IMAGES)} FILE\n")
