@@ -50,7 +50,8 @@ def refusal_of(
             f"Broker {ref.namespace}/{ref.name} does not list {group.metadata.namespace} in its allowedNamespaces",
         )
     for other in namesakes:
-        if _age(other) < _age(group):
+        # One that may not use the broker has no name there.
+        if broker.allows(other.metadata.namespace) and _age(other) < _age(group):
             metadata = other.metadata
             is_near = metadata.namespace == group.metadata.namespace
             who = metadata.name if is_near else "a LoadBalancedGroup of another namespace"

@@ -117,6 +117,21 @@ async def test_names_that_are_alike_when_joined_are_two_groups() -> None:
         assert len(place.broker.records) == 2
 
 
+@in_virtual_time
+async def test_a_namespace_that_may_not_use_a_broker_occupies_no_name_there() -> None:
+    async with Place() as place:
+        place.apply_broker()
+        await place.start()
+        elsewhere = {"name": "main", "namespace": "shop"}
+        place.apply_group("squatter", "alley", groupName=DEFAULT, brokerRef=elsewhere)
+        await asyncio.sleep(SETTLED_S)
+        place.apply_group(groupName=None)
+        await asyncio.sleep(SETTLED_S)
+        assert place.conditions(Key("alley", "squatter"))["Accepted"] == ("False", "BrokerNotAllowed")
+        assert place.conditions()["Accepted"] == ("True", "Accepted")
+        assert set(place.broker.records) == {DEFAULT}
+
+
 # Owners
 
 
