@@ -138,6 +138,29 @@ def test_drift_is_repaired(shop: Kubectl) -> None:
     until(lambda: shop.is_there("networkpolicy", "orders"), what="the NetworkPolicy to be back")
 
 
+@pytest.mark.parametrize(
+    ("mode", "workload"), [("Exclusive", "deployment/orders"), ("Sessions", "statefulset/orders-lbg")]
+)
+def test_objects_that_a_manifest_no_longer_asks_for_are_deleted(
+    shop: Kubectl, mode: str, workload: str
+) -> None:
+    scaling = {"maxReplicas": 2, "targetLag": 1000}
+    group = stage.group("orders", mode=mode, queues=1 if mode == "Sessions" else 8, scaling=scaling)
+    shop.apply(group)
+    until(lambda: stage.is_condition(shop, "lbg", "orders", "Ready"), what="a group that is served")
+    made = (workload, "hpa/orders", "pdb/orders", "networkpolicy/orders")
+    for one in made:
+        until(lambda one=one: shop.is_there(*one.split("/")), what=f"{one} to be made")
+    del group["spec"]["scaling"]
+    shop.apply(group)
+    until(lambda: not shop.is_there("hpa", "orders"), what="the autoscaler to be deleted")
+    del group["spec"]["consumer"]
+    shop.apply(group)
+    for one in made:
+        until(lambda one=one: not shop.is_there(*one.split("/")), what=f"{one} to be deleted")
+    assert shop.is_there("lbg", "orders")
+
+
 def test_a_deleted_group_works_off_what_waits(shop: Kubectl) -> None:
     shop.apply(stage.group("orders", delay_ms=10, replicas=1))
     until(lambda: stage.is_condition(shop, "lbg", "orders", "Ready"), what="a group that is served")
