@@ -9,6 +9,8 @@ import pytest
 
 from lbg_operator.kube.kinds import API_SERVICE, DEPLOYMENT, GROUP, KEDA_KINDS, KINDS, POD, SECRET, Kind
 from lbg_operator.kube.kinds import NAMESPACE as KUBE_NAMESPACE
+from lbg_operator.metrics_api.lag import Service
+from lbg_operator.metrics_api.tls import secret_name
 from lbg_operator.resources.autoscaler import LAG_METRIC
 from support.kubernetes.chart import LARGE, NAMESPACE, Object, of_kind, rendered
 
@@ -106,6 +108,9 @@ def test_in_its_own_namespace_it_may_keep_its_certificate_wherever_it_watches() 
     keeping = {("", "secrets", verb) for verb in ("get", "create", "patch")}
     assert keeping <= used(SECRET)
     assert given(own) == keeping
+    limited, created = own["rules"]
+    assert limited["resourceNames"] == [secret_name(Service(NAMESPACE, "lbg-operator"))]
+    assert created["verbs"] == ["create"]
 
 
 @pytest.mark.parametrize(
