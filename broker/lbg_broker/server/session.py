@@ -143,7 +143,7 @@ log = logging.getLogger("lbg.broker")
 
 LOOPBACK: Final = ("127.", "::1", "::ffff:127.")
 
-AHEAD_MAX_BYTES: Final = 8 * 1024
+AHEAD_MAX_BYTES: Final = 16 * 1024
 """Bytes that a client may send before its login is answered: a whole handshake, if it does not wait."""
 
 
@@ -354,22 +354,26 @@ class Session(asyncio.Protocol):
             answer = logins.check(*login.credentials, peer=peer, address=address, loopback=loopback)
         if self._timer is not None:
             self._timer.cancel()
-        self._login = answer
-        answer.add_done_callback(self._logged_in)
+        if answer.done():
+            self._logged_in(answer)
+        else:
+            self._login = answer
+            answer.add_done_callback(self._logged_in)
 
     def _logged_in(self, answer: asyncio.Future[Outcome]) -> None:
         handshake, server = self._handshake, self._server
         if answer.cancelled() or handshake is None:
             return
-        self._login = None
+        was_awaited, self._login = self._awaits_login(), None
         outcome = answer.result()
         server.flush_soon(self)
         if isinstance(outcome, User):
             handshake.logged_in(outcome)
             self._timer = server.loop.call_later(server.settings.handshake_timeout_s, self._handshake_expired)
-            ahead = bytes(self._ahead)
-            self._ahead.clear()
-            self.data_received(ahead)
+            if was_awaited:
+                ahead = bytes(self._ahead)
+                self._ahead.clear()
+                self.data_received(ahead)
         elif isinstance(outcome, LoginUnchecked):
             self.abort()  # a refusal would mean that the password is wrong
         else:
