@@ -124,7 +124,7 @@ class Reach:
 
 
 class _Version(NamedTuple):
-    """What a parsed manifest depends on."""
+    """Version of an object, by which its parsed manifest is valid."""
 
     uid: str
     generation: int

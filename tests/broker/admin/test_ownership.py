@@ -1,4 +1,4 @@
-"""Who owns a group, and what is refused to everybody else."""
+"""Owners of groups, and the requests that are refused to everybody else."""
 
 from __future__ import annotations
 
