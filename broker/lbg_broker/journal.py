@@ -96,10 +96,10 @@ def file_order(path: Path) -> tuple[str, int, str]:
     """Sorts closed files by when they were opened; the number breaks ties and clocks that went back do
     not.
     """
-    found = _CLOSED.fullmatch(path.name)
-    if found is None:
+    match = _CLOSED.fullmatch(path.name)
+    if match is None:
         return ("", 0, path.name)
-    return (found["opened"], int(found["number"]), path.name)
+    return (match["opened"], int(match["number"]), path.name)
 
 
 _BLOCK_BYTES = 64 * 1024

@@ -169,7 +169,7 @@ class CommitLog:
         self.path = Path(path)
         self._streams_max = streams_max
         self._slots: OrderedDict[tuple[str, int], _Slot] = OrderedDict()
-        self._found: list[StreamRuns] = []
+        self._loaded: list[StreamRuns] = []
         self._is_disk_full = False
         try:
             self._descriptor = self._opened()
@@ -186,7 +186,7 @@ class CommitLog:
 
     def streams(self) -> tuple[StreamRuns, ...]:
         """Contents of the file when it was opened."""
-        return tuple(self._found)
+        return tuple(self._loaded)
 
     def write(self, publisher: str, hash_: int, numbers: SequenceSet) -> None:
         """These numbers of the stream were processed. When it returns, kill -9 does not undo it."""
@@ -274,28 +274,28 @@ class CommitLog:
         return False
 
     def _load(self) -> None:
-        found = []
+        entries = []
         for at in range(SLOTS_AT, len(self._map) - SLOT_BYTES + 1, SLOT_BYTES):
-            slot = self._map[at : at + SLOT_BYTES]
-            named = unpacked_name(slot)
+            slot_bytes = self._map[at : at + SLOT_BYTES]
+            named = unpacked_name(slot_bytes)
             if named is not None:
                 name, opened, hash_, publisher = named
-                found.append((opened, publisher, hash_, _Slot(at, name), slot[NAME_BYTES:]))
-        found.sort(key=lambda entry: entry[0])
-        for _, publisher, hash_, known, records in found:
-            self._slots[publisher, hash_] = known
-            read = [
-                unpacked_record(known.name, records[:RECORD_BYTES]),
-                unpacked_record(known.name, records[RECORD_BYTES:]),
+                entries.append((opened, publisher, hash_, _Slot(at, name), slot_bytes[NAME_BYTES:]))
+        entries.sort(key=lambda entry: entry[0])
+        for _, publisher, hash_, slot, records in entries:
+            self._slots[publisher, hash_] = slot
+            unpacked = [
+                unpacked_record(slot.name, records[:RECORD_BYTES]),
+                unpacked_record(slot.name, records[RECORD_BYTES:]),
             ]
-            valid = [record for record in read if record is not None]
+            valid = [record for record in unpacked if record is not None]
             if valid:
-                known.generation, numbers = max(valid, key=lambda record: record[0])
-                self._found.append((publisher, hash_, tuple(numbers.runs())))
-        self._opened_last = found[-1][0] if found else 0
-        taken = {known.at for known in self._slots.values()}
+                slot.generation, numbers = max(valid, key=lambda record: record[0])
+                self._loaded.append((publisher, hash_, tuple(numbers.runs())))
+        self._opened_last = entries[-1][0] if entries else 0
+        used = {slot.at for slot in self._slots.values()}
         slots_end = len(self._map) - SLOT_BYTES + 1
-        self._free = [at for at in range(SLOTS_AT, slots_end, SLOT_BYTES) if at not in taken]
+        self._free = [at for at in range(SLOTS_AT, slots_end, SLOT_BYTES) if at not in used]
 
     # Slots
 
@@ -418,20 +418,20 @@ class PositionFile:
 
     def _mapped(self) -> mmap.mmap:
         descriptor = self._descriptor
-        found = os.pread(descriptor, SIZE_BYTES, 0)
-        version = _version_of(found)
+        stored = os.pread(descriptor, SIZE_BYTES, 0)
+        version = _version_of(stored)
         if version is not None and version > POSITION_VERSION:
             raise CommitsError(
                 f"position file {self.path} is of version {version}, but this member supports {POSITION_VERSION}: run "
                 "the newer member again, or move the file away: the broker then continues after acknowledged messages"
             )
-        records = [self._read(found, at) for at in RECORDS_AT] if version is not None else []
-        known = [record for record in records if record is not None]
-        if known:
-            self._generation, self.committed, self.is_over, epoch_bytes = max(known)
+        records = [self._read(stored, at) for at in RECORDS_AT] if version is not None else []
+        valid = [record for record in records if record is not None]
+        if valid:
+            self._generation, self.committed, self.is_over, epoch_bytes = max(valid)
             self.epoch = epoch_bytes.rstrip(b"\0").decode(errors="replace") or None
-        elif any(found[RECORDS_AT[0] :]) or (version is None and any(found)):
-            self._set_aside(found)
+        elif any(stored[RECORDS_AT[0] :]) or (version is None and any(stored)):
+            self._set_aside(stored)
             version = None
         # With its space: a full disk is met here, and not as SIGBUS in the middle of a write.
         os.posix_fallocate(descriptor, 0, SIZE_BYTES)
@@ -445,18 +445,18 @@ class PositionFile:
                 mapped[: len(head)] = head
         return mapped
 
-    def _read(self, found: bytes, at: int) -> tuple[int, int, bool, bytes] | None:
+    def _read(self, stored: bytes, at: int) -> tuple[int, int, bool, bytes] | None:
         """Generation, number, whether that ends the session, and epoch; None for a record that was never written, is
         torn, or is another session's."""
         for layout in (_POSITION_RECORD, _RECORD_1):
-            content = found[at + _CRC.size : at + _CRC.size + layout.size]
+            content = stored[at + _CRC.size : at + _CRC.size + layout.size]
             crc = _CRC.pack(crc32(content, self._named))
-            if len(content) == layout.size and found[at : at + _CRC.size] == crc:
+            if len(content) == layout.size and stored[at : at + _CRC.size] == crc:
                 generation, committed, is_over, *epoch = layout.unpack(content)
                 return generation, committed, is_over, epoch[0] if epoch else b""
         return None
 
-    def _set_aside(self, found: bytes) -> None:
+    def _set_aside(self, stored: bytes) -> None:
         """Something is in it, and no valid record: it is damaged, or another session's."""
         aside = next(
             path
@@ -464,7 +464,7 @@ class PositionFile:
             if not (path := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists()
         )
         with os.fdopen(open_private(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-            file.write(found)
+            file.write(stored)
         log.warning(
             "position file %s is damaged, or another session's: what was in it is in %s; the broker goes on after what "
             "was acknowledged to it, and may repeat what was processed since",
@@ -478,8 +478,8 @@ class PositionFile:
         )
 
 
-def _version_of(found: bytes) -> int | None:
-    head, crc = found[: _POSITION_HEAD.size], found[_POSITION_HEAD.size : _POSITION_HEAD.size + _CRC.size]
+def _version_of(stored: bytes) -> int | None:
+    head, crc = stored[: _POSITION_HEAD.size], stored[_POSITION_HEAD.size : _POSITION_HEAD.size + _CRC.size]
     if len(head) < _POSITION_HEAD.size or crc != _CRC.pack(crc32(head)):
         return None
     magic, version = _POSITION_HEAD.unpack(head)

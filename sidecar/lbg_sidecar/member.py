@@ -152,7 +152,7 @@ class Member:
         joined = loop.create_task(self._joined.wait())
         try:
             await asyncio.wait({joined, self._life}, return_when=asyncio.FIRST_COMPLETED)
-            self._raise_what_ended_it()
+            self._raise_failure()
         except BaseException:
             await self._end()
             raise
@@ -176,7 +176,7 @@ class Member:
         """
         assert self._life is not None, "use `async with Member(…) as member`"
         await asyncio.wait({self._life})
-        self._raise_what_ended_it()
+        self._raise_failure()
 
     def stop(self, reason: str = "stopped") -> None:
         """Leave: hand every queue over, then be over. Asked a second time, leave at once.
@@ -221,10 +221,10 @@ class Member:
         return await link.count(queue) if link is not None else None
 
     @property
-    def heard_at(self) -> float | None:
+    def last_received_at(self) -> float | None:
         """Time of the last byte from the broker, on the loop's clock; None when unknown."""
         link = self._driver.link if self._driver is not None else None
-        return link.work.heard_at if link is not None else None
+        return link.consume_connection.last_received_at if link is not None else None
 
     # Connections
 
@@ -233,11 +233,11 @@ class Member:
         connections = reconnect_loop(
             settings.addresses, name=f"lbg member {settings.name}", on_failure=self._on_failure
         )
-        work: ClientConnection | None = None
+        consume_connection: ClientConnection | None = None
         try:
-            async for work in connections:
+            async for consume_connection in connections:
                 try:
-                    await self._live_on(work, records, states)
+                    await self._live_on(consume_connection, records, states)
                 except (ClientError, IndexTaken, RecordUnavailable) as error:
                     if self.spec is None and not error.retryable:
                         raise
@@ -246,15 +246,19 @@ class Member:
                     return
         finally:
             self._left.set()
-            if work is not None:
-                await work.close(timeout_s=CONNECTIONS_S)
+            if consume_connection is not None:
+                await consume_connection.close(timeout_s=CONNECTIONS_S)
 
-    async def _live_on(self, work: ClientConnection, records: DurableState, states: StateLogger[int]) -> None:
+    async def _live_on(
+        self, consume_connection: ClientConnection, records: DurableState, states: StateLogger[int]
+    ) -> None:
         """One connection, from joining to losing it or leaving."""
-        driver = await self._learn_again(work) or await self._learn(work, records)
-        await app_ready(driver, work)
+        driver = await self._reread_group(consume_connection) or await self._read_group(
+            consume_connection, records
+        )
+        await app_ready(driver, consume_connection)
         link = await MemberConnection.open(
-            work,
+            consume_connection,
             self._names,
             queues=self._queues,
             claim_of=self._index_claim,
@@ -290,9 +294,9 @@ class Member:
             states.disconnected()
             link.abort()
 
-    async def _learn(self, work: ClientConnection, records: DurableState) -> Driver:
+    async def _read_group(self, consume_connection: ClientConnection, records: DurableState) -> Driver:
         """Once, before the first join."""
-        group = await group_of(work, self.settings.group)
+        group = await group_of(consume_connection, self.settings.group)
         spec = group.spec
         machine = machine_of(
             self.settings,
@@ -324,12 +328,12 @@ class Member:
         self._driver = driver
         return driver
 
-    async def _learn_again(self, work: ClientConnection) -> Driver | None:
+    async def _reread_group(self, consume_connection: ClientConnection) -> Driver | None:
         """While the connection was gone, or because of it, the group may have got another number of queues."""
-        driver, known = self._driver, self.spec
-        if driver is None or known is None:
+        driver, spec = self._driver, self.spec
+        if driver is None or spec is None:
             return None
-        group = await reread_group(work, known)
+        group = await reread_group(consume_connection, spec)
         if group is not None:
             log.info("%s: the group has %d queues now", self.settings.name, group.spec.queue_count)
             machine = machine_of(
@@ -375,7 +379,7 @@ class Member:
         self._stood_down = True
         self._lost.set()
 
-    def _raise_what_ended_it(self) -> None:
+    def _raise_failure(self) -> None:
         if self._life is not None and self._life.done() and not self._life.cancelled():
             self._life.result()
 

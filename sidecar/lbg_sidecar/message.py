@@ -78,10 +78,10 @@ VALUE_MAX_CHARS = 8192
 
 def trace_in(headers: Mapping[str, Any]) -> dict[str, str]:
     """Parts of a trace context that can be headers; a state without its parent says nothing."""
-    found: dict[str, str] = {name: headers[name] for name in NAMES if _is_usable(headers.get(name))}
-    if PARENT not in found:
-        found.pop(STATE, None)
-    return found
+    trace: dict[str, str] = {name: headers[name] for name in NAMES if _is_usable(headers.get(name))}
+    if PARENT not in trace:
+        trace.pop(STATE, None)
+    return trace
 
 
 def trace_of(headers: Mapping[str, Any]) -> dict[str, str]:
@@ -170,8 +170,8 @@ def session_stamp_of(delivery: Delivery) -> tuple[int | None, bool]:
         if header.startswith(_SESSION_SEQ, number_at - len(_SESSION_SEQ)):
             (sequence,) = _LONG_LONG(header, number_at)
     if sequence is None:
-        found = delivery.headers.get(HEADER_SESSION_SEQ)
-        sequence = found if isinstance(found, int) else None
+        value = delivery.headers.get(HEADER_SESSION_SEQ)
+        sequence = value if isinstance(value, int) else None
     ends = _SESSION_END in header and delivery.headers.get(HEADER_SESSION_END) is True
     return sequence, ends
 
@@ -183,8 +183,8 @@ def session_epoch_of(delivery: Delivery) -> str | None:
     at = header.rfind(_SESSION_EPOCH, 0, end) + len(_SESSION_EPOCH)
     if end >= 0 and at >= len(_SESSION_EPOCH) and at + 4 + _LONG(header, at)[0] == end:
         return header[at + 4 : end].decode()
-    found = delivery.headers.get(HEADER_SESSION_EPOCH) if HEADER_SESSION_EPOCH.encode() in header else None
-    return found if isinstance(found, str) else None
+    epoch = delivery.headers.get(HEADER_SESSION_EPOCH) if HEADER_SESSION_EPOCH.encode() in header else None
+    return epoch if isinstance(epoch, str) else None
 
 
 def content_type_of(header: bytes) -> str | None:

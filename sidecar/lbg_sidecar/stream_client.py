@@ -61,10 +61,10 @@ async def consume(
             while True:
                 await answered.wait()
                 answered.clear()
-                said = {"acks": acks[:], "verdicts": verdicts[:], "cancelled": cancelled[:]}
+                fields = {"acks": acks[:], "verdicts": verdicts[:], "cancelled": cancelled[:]}
                 for some in (acks, verdicts, cancelled):
                     some.clear()
-                await socket.send_str(json.dumps({name: some for name, some in said.items() if some}))
+                await socket.send_str(json.dumps({name: some for name, some in fields.items() if some}))
 
         def over(number: int, task: asyncio.Future[dict[str, Any] | None]) -> None:
             del running[number]

@@ -14,7 +14,7 @@ import pytest
 
 from lbg_broker.client import ConnectionSettings, Delivery, connect
 from lbg_broker.dead_letters import ReplayResult, Selection, open_dead_queue, replay
-from lbg_broker.dead_letters.letter import FIRST_MESSAGES, HELD_MAX_BYTES, LARGEST_MESSAGES, ReadWindow
+from lbg_broker.dead_letters.letter import FIRST_MESSAGES, LARGEST_MESSAGES, UNACKED_MAX_BYTES, ReadWindow
 from lbg_broker.group import Names, binding_key
 from support.admin.dead_letters import dead, ids, listed, put, refused
 from support.admin.group_on_broker import declare_group
@@ -186,7 +186,7 @@ def test_a_broker_that_is_busy_with_acks_for_long_is_waited_for(
                 for _, message in page:
                     queue.ack(message)
                 taken += len(page)
-            return taken, queue.not_looked_at
+            return taken, queue.unread
 
     with EmbeddedBroker(tmp_path / "data") as broker:
         assert asyncio.run(taken_at_the_first_page(broker)) == (DEEP, 0)
@@ -218,9 +218,9 @@ def on_a_terminal(typed: str, *arguments: str) -> Said:
 def test_windows_grow_up_to_what_a_prefetch_count_can_say_and_memory_bears() -> None:
     windows = ReadWindow()
     assert [windows.open() for _ in range(10)][-3:] == [32_768, LARGEST_MESSAGES, LARGEST_MESSAGES]
-    windows.came(HELD_MAX_BYTES // 1000)
+    windows.received(UNACKED_MAX_BYTES // 1000)
     assert windows.open() == 1000
-    windows.came(HELD_MAX_BYTES)
+    windows.received(UNACKED_MAX_BYTES)
     assert windows.open() == 64, "a page at least"
 
 
@@ -229,7 +229,7 @@ def test_a_window_is_crowded_when_less_than_a_page_fits_beside_what_stays() -> N
     assert windows.is_crowded, "before the first is open"
     size = windows.open()
     for _ in range(size):
-        windows.came(10)
+        windows.received(10)
     assert windows.is_crowded
     for _ in range(64):
         windows.acked()

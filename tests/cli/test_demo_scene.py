@@ -107,7 +107,7 @@ def moved(was: str, now: str, at_us: int, queue: int = 1) -> dict[str, object]:
 
 
 def bindings(made: DemoModel, name: str) -> dict[int, Any]:
-    rows = made.description.known_services
+    rows = made.description.reported_services
     return {row.number: one for row in rows for one in row.bindings if one.member.name == name}
 
 

@@ -29,7 +29,7 @@ from support.waiting import GUARD_S, until
 
 def talk_is_blocked(member: DrivenMember) -> bool:
     link = member.driver.link
-    return link is not None and link.talk.is_blocked
+    return link is not None and link.publish_connection.is_blocked
 
 
 async def ready(place: Place) -> int:

@@ -111,8 +111,8 @@ class WriteRecord:
     def __str__(self) -> str:
         if self.before is not None and self.before.text == self.record.text:
             return f"record the owner of group {self.group}"
-        what = "write the record of" if self.is_final else "record the attributes of the unfinished"
-        return f"{what} group {self.group}"
+        verb_phrase = "write the record of" if self.is_final else "record the attributes of the unfinished"
+        return f"{verb_phrase} group {self.group}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class ActOnQueue:
     arguments: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        told = "".join(f" {name}={value}" for name, value in self.arguments.items())
-        return f"{self.action}{told} on queue {self.queue}"
+        arguments = "".join(f" {name}={value}" for name, value in self.arguments.items())
+        return f"{self.action}{arguments} on queue {self.queue}"
 
 
 @dataclass(frozen=True, slots=True)

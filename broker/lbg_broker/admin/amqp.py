@@ -68,7 +68,7 @@ class AmqpLink:
 
     async def connection(self) -> ClientConnection:
         """The open connection. Raises AdminError."""
-        with self.told_plainly():
+        with self.translated_errors():
             return await self._connected()
 
     @contextlib.asynccontextmanager
@@ -85,7 +85,7 @@ class AmqpLink:
         self, count: int, *, within_s: float | None = REQUEST_S
     ) -> AsyncIterator[Sequence[Channel]]:
         """As `channel`; up to `count` of them, as there is room."""
-        with self.told_plainly(within_s):
+        with self.translated_errors(within_s):
             async with asyncio.timeout(within_s), self._room:
                 connection = await self._connected()
                 borrowed = await self._borrowed(connection, count)
@@ -96,7 +96,7 @@ class AmqpLink:
                     for channel in borrowed:
                         channel.close_soon()
                     raise
-                self._give_back(connection, borrowed)
+                self._return_channels(connection, borrowed)
 
     async def close(self, *, timeout_s: float = CLOSE_S) -> None:
         """Closes the connection: whoever waits gets Unreachable; a broker that does not answer is waited for
@@ -131,26 +131,26 @@ class AmqpLink:
             self._idle.clear()
 
     async def _borrowed(self, connection: ClientConnection, count: int) -> list[Channel]:
-        found: list[Channel] = []
-        while self._idle and len(found) < count:
+        channels: list[Channel] = []
+        while self._idle and len(channels) < count:
             channel = self._idle.pop()
             if channel.is_open:
-                found.append(channel)
+                channels.append(channel)
         try:
             opened = await asyncio.gather(
-                *(connection.open_channel() for _ in range(count - len(found))), return_exceptions=True
+                *(connection.open_channel() for _ in range(count - len(channels))), return_exceptions=True
             )
         except asyncio.CancelledError:
-            for channel in found:
+            for channel in channels:
                 channel.close_soon()
             raise
-        found += (one for one in opened if isinstance(one, Channel))
+        channels += (one for one in opened if isinstance(one, Channel))
         failed = [one for one in opened if isinstance(one, BaseException)]
-        if failed and not found:
+        if failed and not channels:
             raise failed[0]
-        return found
+        return channels
 
-    def _give_back(self, connection: ClientConnection, channels: Sequence[Channel]) -> None:
+    def _return_channels(self, connection: ClientConnection, channels: Sequence[Channel]) -> None:
         for channel in channels:
             if connection is self._connection and len(self._idle) < IDLE_CHANNELS_MAX:
                 self._idle.append(channel)
@@ -158,7 +158,7 @@ class AmqpLink:
                 channel.close_soon()
 
     @contextlib.contextmanager
-    def told_plainly(self, within_s: float | None = None) -> Iterator[None]:
+    def translated_errors(self, within_s: float | None = None) -> Iterator[None]:
         """Turns the client's errors into an AdminError that names the broker; its connect errors do so themselves."""
         try:
             yield
@@ -209,15 +209,15 @@ class Locks:
             raise Busy(group)
         self._held[group] = None
         try:
-            await self._take(group)
+            await self._acquire(group)
             yield
         finally:
             if self._held.pop(group) is not None:
                 # If it cannot be let go, its connection is lost, and the lock with it.
                 with contextlib.suppress(AdminError):
-                    await self._let_go(group)
+                    await self._release(group)
 
-    async def keep(self, group: str) -> None:
+    async def renew(self, group: str) -> None:
         """Have the lock again that is to be held; for a group that is not locked there is none. Raises Busy."""
         if group not in self._held:
             return
@@ -225,9 +225,9 @@ class Locks:
         if holder is None:
             raise Busy(group)
         if not holder.is_open:
-            await self._take(group, within_s=LOCK_AGAIN_S)
+            await self._acquire(group, within_s=LOCK_AGAIN_S)
 
-    async def _take(self, group: str, *, within_s: float = 0.0) -> None:
+    async def _acquire(self, group: str, *, within_s: float = 0.0) -> None:
         self._held[group] = None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
@@ -245,7 +245,7 @@ class Locks:
                     raise Busy(group) from error
             await asyncio.sleep(0.05)
 
-    async def _let_go(self, group: str) -> None:
+    async def _release(self, group: str) -> None:
         async with self._link.channel() as channel:
             await channel.queue_delete(_lock_of(group))
 
@@ -255,7 +255,7 @@ def _lock_of(group: str) -> str:
 
 
 # A look at an empty record queue should not take as long as a member's patient read of it.
-RECORD_LOOKS = 10
+RECORD_READS = 10
 PERSISTENT = 2
 BINDING_CHANNELS = 16
 
@@ -270,15 +270,15 @@ class AmqpAdmin:
     def lock(self, group: str) -> contextlib.AbstractAsyncContextManager[None]:
         return self._locks.of(group)
 
-    async def keep_lock(self, group: str) -> None:
+    async def renew_lock(self, group: str) -> None:
         """Have the lock again that is to be held, if it went with a connection. Raises Busy when another has it."""
-        await self._locks.keep(group)
+        await self._locks.renew(group)
 
     async def engine(self) -> Engine:
         """Engine of the broker. Raises Unsupported for one that cannot carry a group."""
-        said = (await self.link.connection()).server_properties
+        properties = (await self.link.connection()).server_properties
         try:
-            return Engine.announced(said)
+            return Engine.announced(properties)
         except SpecError as error:
             raise Unsupported(f"the broker at {self.link.where} cannot carry a group: {error}") from error
 
@@ -291,21 +291,23 @@ class AmqpAdmin:
 
     async def counts_of(self, queues: Sequence[str]) -> dict[str, QueueStatus | Unknown | None]:
         """As `counts`, asked for all at once."""
-        found: dict[str, QueueStatus | Unknown | None] = {}
-        while len(found) < len(queues):
-            rest = queues[len(found) :]
+        counts: dict[str, QueueStatus | Unknown | None] = {}
+        while len(counts) < len(queues):
+            rest = queues[len(counts) :]
             try:
                 async with self.link.channel() as channel:
-                    asked = [channel.queue_declare(name, passive=True) for name in rest]
+                    requests = [channel.queue_declare(name, passive=True) for name in rest]
                     for name, answer in zip(
-                        rest, await asyncio.gather(*asked, return_exceptions=True), strict=True
+                        rest, await asyncio.gather(*requests, return_exceptions=True), strict=True
                     ):
                         if isinstance(answer, BaseException):
                             raise answer
-                        found[name] = QueueStatus(ready=answer.message_count, consumers=answer.consumer_count)
+                        counts[name] = QueueStatus(
+                            ready=answer.message_count, consumers=answer.consumer_count
+                        )
             except Refused as error:  # which closed the channel: the rest is asked for again
-                found[queues[len(found)]] = _not_seen(error)
-        return found
+                counts[queues[len(counts)]] = _status_of_refusal(error)
+        return counts
 
     async def has_exchange(self, name: str) -> bool | Unknown:
         """UNKNOWN as in `counts`."""
@@ -313,14 +315,14 @@ class AmqpAdmin:
             async with self.link.channel() as channel:
                 await channel.exchange_declare(name, passive=True)
         except Refused as error:
-            return UNKNOWN if _not_seen(error) is UNKNOWN else False
+            return UNKNOWN if _status_of_refusal(error) is UNKNOWN else False
         return True
 
     async def record(self, group: str) -> Record | None:
         """The group's record; None when its queue is missing or stays empty."""
         try:
             async with self.link.channel() as channel:
-                return await read_record(channel, group, looks=RECORD_LOOKS)
+                return await read_record(channel, group, reads=RECORD_READS)
         except GroupNotFound:
             return None
 
@@ -337,13 +339,13 @@ class AmqpAdmin:
     async def bind(self, bindings: Sequence[Binding]) -> None:
         """Over several channels: a channel's next request waits until its last one is on the broker's disk."""
         if bindings:
-            await self._locks.keep(bindings[0].queue.split(".")[1])
+            await self._locks.renew(bindings[0].queue.split(".")[1])
         async with self.link.channels(min(BINDING_CHANNELS, len(bindings)), within_s=None) as channels:
-            asked = [
+            requests = [
                 channels[number % len(channels)].queue_bind(one.queue, one.exchange, one.routing_key)
                 for number, one in enumerate(bindings)
             ]
-            for answer in await asyncio.gather(*asked, return_exceptions=True):
+            for answer in await asyncio.gather(*requests, return_exceptions=True):
                 if isinstance(answer, BaseException):
                     raise answer
 
@@ -365,14 +367,14 @@ class AmqpAdmin:
         just before, which is enough once nothing is published to it any more.
         """
         if only_unused or only_empty:
-            seen = await self.counts(name)
-            if seen is None:
+            status = await self.counts(name)
+            if status is None:
                 return
-            if seen is UNKNOWN:
+            if status is UNKNOWN:
                 raise StillInUse(name.split(".")[1], [f"{name} could not be counted"])
-            if (seen.ready and only_empty) or (seen.consumers and only_unused):
+            if (status.ready and only_empty) or (status.consumers and only_unused):
                 raise StillInUse(
-                    name.split(".")[1], [f"{name} has {seen.ready} messages, {seen.consumers} consumers"]
+                    name.split(".")[1], [f"{name} has {status.ready} messages, {status.consumers} consumers"]
                 )
         async with self._missing_is_fine(), self._changing(name) as channel:
             await channel.queue_delete(
@@ -419,8 +421,8 @@ class AmqpAdmin:
             bound = 0
             try:
                 async with self.link.channel(within_s=None) as channel:
-                    asked = [channel.queue_bind(queue, name, key) for name in rest]
-                    for answer in await asyncio.gather(*asked, return_exceptions=True):
+                    requests = [channel.queue_bind(queue, name, key) for name in rest]
+                    for answer in await asyncio.gather(*requests, return_exceptions=True):
                         if isinstance(answer, BaseException):
                             raise answer
                         bound += 1
@@ -443,7 +445,7 @@ class AmqpAdmin:
     @contextlib.asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Channel]:
         """A channel to change what is called `name`: its group's lock is still held, if it was taken."""
-        await self._locks.keep(name.split(".")[1])
+        await self._locks.renew(name.split(".")[1])
         async with self.link.channel() as channel:
             yield channel
 
@@ -456,7 +458,7 @@ class AmqpAdmin:
                 raise
 
 
-def _not_seen(error: Refused) -> Unknown | None:
+def _status_of_refusal(error: Refused) -> Unknown | None:
     """Meaning of a refused read: absent, or not permitted to this user. Raises any other refusal."""
     if isinstance(error.__cause__, NotFound):
         return None

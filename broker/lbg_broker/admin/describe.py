@@ -175,8 +175,8 @@ class Description:
         least settled first; Unknown when nobody could be asked or nobody is there."""
         if isinstance(self.native, PartitionsStatus):
             return self.native.rebalance
-        reported = {member.rebalance for member in self._known_members}
-        return next((word for word in _LEAST_SETTLED_FIRST if word in reported), UNKNOWN_STATUS)
+        reported = {member.rebalance for member in self._member_rows}
+        return next((status for status in _LEAST_SETTLED_FIRST if status in reported), UNKNOWN_STATUS)
 
     @property
     def is_settled(self) -> bool:
@@ -186,7 +186,7 @@ class Description:
         """
         if self.is_shared:
             return True
-        rows = self.known_services
+        rows = self.reported_services
         primaries = sum(one.is_primary for row in rows for one in row.bindings)
         return 0 < len(rows) == primaries and self.rebalance == READY
 
@@ -197,12 +197,12 @@ class Description:
         if self.is_shared:
             consumers = [queue.count("consumers") for queue in self.queues]
             return [] if any(count is UNKNOWN or count for count in consumers) else [0]
-        return [one.number for one in self.known_services if not one.is_served]
+        return [one.number for one in self.reported_services if not one.is_served]
 
     @property
     def service_counts(self) -> dict[str, int] | None:
         """Number of queues or partitions in each status; None where there are none, or one is unknown."""
-        statuses = [one.status for one in self.known_services]
+        statuses = [one.status for one in self.reported_services]
         if not statuses or UNKNOWN_STATUS in statuses:
             return None
         return {status: statuses.count(status) for status in STATUSES}
@@ -210,8 +210,8 @@ class Description:
     @cached_property
     def served_by(self) -> dict[int, list[int]]:
         """Numbers of the queues or partitions that each member serves, by the member's index."""
-        served: dict[int, list[int]] = {member.index: [] for member in self._known_members}
-        for one in self.known_services:
+        served: dict[int, list[int]] = {member.index: [] for member in self._member_rows}
+        for one in self.reported_services:
             if one.member is not None:
                 served[one.member.index].append(one.number)
         return served
@@ -243,11 +243,11 @@ class Description:
 
     @property
     def poisoned(self) -> list[MemberQueue]:
-        return [one for _, one in _poisoned(self._known_members)]
+        return [one for _, one in _poisoned(self._member_rows)]
 
     @property
-    def held_back(self) -> list[MemberQueue]:
-        return [one for _, one in _held_back(self._known_members)]
+    def postponed(self) -> list[MemberQueue]:
+        return [one for _, one in _postponed(self._member_rows)]
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`: counts are numbers, `"unknown"`, or null for what is not there."""
@@ -278,24 +278,24 @@ class Description:
         return fields
 
     @property
-    def _known_members(self) -> tuple[MemberRow, ...]:
+    def _member_rows(self) -> tuple[MemberRow, ...]:
         return () if self.members is UNKNOWN else self.members
 
     @property
-    def known_services(self) -> tuple[ServiceRow, ...]:
+    def reported_services(self) -> tuple[ServiceRow, ...]:
         """`services`, and none where they could not be read."""
         return () if self.services is UNKNOWN else self.services
 
     @cached_property
     def _by_tag(self) -> dict[str, MemberRow]:
         names = Names(self.group)
-        return {names.mailbox(member.index): member for member in self._known_members}
+        return {names.mailbox(member.index): member for member in self._member_rows}
 
     @cached_property
     def _reports(self) -> dict[int, list[tuple[MemberRow, MemberQueue]]]:
         """The members' reports of each queue, by its number."""
         reports: dict[int, list[tuple[MemberRow, MemberQueue]]] = {}
-        for member in self._known_members:
+        for member in self._member_rows:
             for one in member.queues:
                 reports.setdefault(one.queue, []).append((member, one))
         return reports
@@ -348,7 +348,7 @@ class Description:
 
 def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unknown) -> Description:
     names = Names(group)
-    problems = [f"{what}: unknown ({why})" for what, why in observed.why.items()]
+    problems = [f"{subject}: unknown ({why})" for subject, why in observed.why.items()]
     spec = None
     if observed.record is None:
         problems.append("the group's record is missing: `lbg group create` with its attributes repairs it")
@@ -378,7 +378,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unk
     if members is not UNKNOWN:
         is_one_queue = bool(queues) and queues[0].number is None
         problems += _poisoned_lines(names, members, is_one_queue=is_one_queue)
-        problems += _held_back_lines(names, members)
+        problems += _postponed_lines(names, members)
     return Description(
         group=group,
         spec=spec,
@@ -396,8 +396,8 @@ def _poisoned(members: Iterable[MemberRow]) -> Iterator[tuple[MemberRow, MemberQ
     return ((member, one) for member in members for one in member.queues if one.poisoned)
 
 
-def _held_back(members: Iterable[MemberRow]) -> Iterator[tuple[MemberRow, MemberQueue]]:
-    return ((member, one) for member in members for one in member.queues if one.is_held_back)
+def _postponed(members: Iterable[MemberRow]) -> Iterator[tuple[MemberRow, MemberQueue]]:
+    return ((member, one) for member in members for one in member.queues if one.is_postponed)
 
 
 def _poisoned_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue: bool) -> Iterator[str]:
@@ -411,8 +411,8 @@ def _poisoned_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue:
         )
 
 
-def _held_back_lines(names: Names, members: Iterable[MemberRow]) -> Iterator[str]:
-    for member, one in _held_back(members):
+def _postponed_lines(names: Names, members: Iterable[MemberRow]) -> Iterator[str]:
+    for member, one in _postponed(members):
         yield (
             f"the handoff of {names.queue(one.queue)} from {member.name} is postponed ({one.put_off} in a row), "
             f"because calls of the application did not end; the next waits up to {one.next_drain_s:g} s"

@@ -88,12 +88,12 @@ class RecordUnreadable(ProvisioningError):
 
 
 class Taken(ProvisioningError):
-    """Names of a new group are in use. `what`: one line for each, with the object that has the name."""
+    """Names of a new group are in use. `conflicts`: one line for each, with the object that has the name."""
 
-    def __init__(self, group: str, what: Sequence[str]) -> None:
-        super().__init__(f"group {group!r} cannot be created, these are taken: {'; '.join(what)}")
+    def __init__(self, group: str, conflicts: Sequence[str]) -> None:
+        super().__init__(f"group {group!r} cannot be created, these are taken: {'; '.join(conflicts)}")
         self.group = group
-        self.what = tuple(what)
+        self.what = tuple(conflicts)
 
 
 class NotOwned(ProvisioningError):
@@ -123,13 +123,13 @@ class Unsupported(ProvisioningError):
 
 def would_break(group: str, losing: Sequence[str], reordering: Sequence[str]) -> Unsupported:
     """The refusal for policies in force, one line for each that loses messages and each that reorders them."""
-    what = " and ".join(
+    effect = " and ".join(
         f"{harm} here: {'; '.join(lines)}"
         for harm, lines in (("lose messages", losing), ("have them out of order", reordering))
         if lines
     )
     return Unsupported(
-        f"group {group!r} would {what}; change that policy, or put one of a higher priority without it on "
+        f"group {group!r} would {effect}; change that policy, or put one of a higher priority without it on "
         f"^lbg\\.{group}\\."
     )
 
@@ -153,11 +153,11 @@ class StillInUse(ProvisioningError):
 class UnderWay(ProvisioningError):
     """Somebody began to give the group another number of queues, and has not come to the end: it takes no messages."""
 
-    def __init__(self, group: str, now: int, wanted: int) -> None:
-        undo = "" if now == wanted else f", --queues {now} takes it back"
+    def __init__(self, group: str, now: int, target: int) -> None:
+        undo = "" if now == target else f", --queues {now} takes it back"
         super().__init__(
-            f"group {group!r} is on its way from {now} to {wanted} queues and takes no messages until it is there: "
-            f"`lbg group repartition {group} --queues {wanted}` finishes it{undo}"
+            f"group {group!r} is on its way from {now} to {target} queues and takes no messages until it is there: "
+            f"`lbg group repartition {group} --queues {target}` finishes it{undo}"
         )
         self.group = group
 

@@ -77,7 +77,7 @@ async def apply(admin: BrokerAdmin, actions: Sequence[Action]) -> None:
             # bindings it may have refused only one.
             is_refused = isinstance(error, Refused) and not isinstance(action, Bind)
             doubtful = [] if is_refused else [action]
-            left_behind = await _take_back(admin, [*done, *doubtful])
+            left_behind = await _undo(admin, [*done, *doubtful])
             if isinstance(error, Exception):
                 raise ApplyFailed(str(action), error, left_behind=left_behind) from error
             raise
@@ -90,7 +90,7 @@ async def apply_all(admin: BrokerAdmin, actions: Sequence[Action]) -> None:
         await admin.perform(action)
 
 
-async def _take_back(admin: BrokerAdmin, done: Sequence[Action]) -> list[str]:
+async def _undo(admin: BrokerAdmin, done: Sequence[Action]) -> list[str]:
     left_behind = []
     for action in reversed(done):
         undo = undo_of(action)
@@ -120,8 +120,8 @@ def plan_close(group: str, observed: Snapshot, *, session: str | None) -> tuple[
             f"publishers, and `lbg group delete {group}` when it is drained"
         )
     parent = Names(group).parent
-    seen = observed.queues.get(parent)
-    sessions = seen.native if isinstance(seen, QueueStatus) else seen
+    queue = observed.queues.get(parent)
+    sessions = queue.native if isinstance(queue, QueueStatus) else queue
     if sessions is UNKNOWN:
         why = next(iter(observed.why.values()), "no reason known")
         raise Unsupported(
@@ -152,18 +152,18 @@ def plan_rotate(
     Raises GroupNotFound, RecordUnreadable, Unsupported, and Taken when `username` is not free.
     """
     spec = _existing(group, observed)
-    wanted = replace_user(spec, username or spec.client_username)
-    user = observed.user(wanted.client_username)
+    desired = replace_user(spec, username or spec.client_username)
+    user = observed.user(desired.client_username)
     is_new = user is None
     if user is not None and user is not UNKNOWN and user.made_for != group:
         raise Taken(group, [f"user {user.name!r} exists and is not the group's"])
-    put_user = PutUser(wanted.client_username, password, group, is_new)
+    put_user = PutUser(desired.client_username, password, group, is_new)
     actions: list[Action] = [put_user] if is_new else []
-    if is_new or wanted != spec:
+    if is_new or desired != spec:
         permissions = topology_of(spec, observed.engine).permissions
-        actions.append(PutPermissions(wanted.client_username, permissions, None if is_new else permissions))
-    if wanted != spec:
-        actions.append(_record(wanted, observed))
+        actions.append(PutPermissions(desired.client_username, permissions, None if is_new else permissions))
+    if desired != spec:
+        actions.append(_record(desired, observed))
     # Last: the password before this one cannot be put back.
     return tuple(actions if is_new else [*actions, put_user])
 
@@ -185,12 +185,12 @@ def plan_finish(group: str, observed: Snapshot, *, force: bool) -> tuple[Action,
     return tuple(DeleteUser(name) for name in before)
 
 
-def _record(wanted: GroupSpec, observed: Snapshot) -> WriteRecord:
+def _record(desired: GroupSpec, observed: Snapshot) -> WriteRecord:
     """A group that is closed stays so."""
     assert isinstance(observed.record, Record)
     is_closed = is_closed_in(observed.record.text)
-    text = closed_record(wanted) if is_closed else wanted.to_record()
-    return WriteRecord(wanted.name, _rewritten(text, observed), observed.record)
+    text = closed_record(desired) if is_closed else desired.to_record()
+    return WriteRecord(desired.name, _rewritten(text, observed), observed.record)
 
 
 def _rewritten(text: str, observed: Snapshot) -> Record:
@@ -255,9 +255,9 @@ async def create_group(
     Raises ProvisioningError.
     """
     generated = secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
-    wish = DesiredUser(password or generated, given=password is not None) if with_user else None
+    wish = DesiredUser(password or generated, is_given=password is not None) if with_user else None
     async with admin.lock(spec.name):
-        observed = await admin.observe(spec.name, wanted=spec)
+        observed = await admin.observe(spec.name, desired=spec)
         require_owner(spec, observed, claim)
         begun = unfinished(spec.name, observed)
         was_begun = begun is not None or is_only_a_record_queue(Names(spec.name).config, observed)
@@ -266,7 +266,7 @@ async def create_group(
             require_supported(spec, observed)
             left = await admin.observe(spec.name)
             await apply_all(admin, plan_delete(spec.name, left, force=False, with_user=with_user))
-            observed, was_begun = await admin.observe(spec.name, wanted=spec), False
+            observed, was_begun = await admin.observe(spec.name, desired=spec), False
         actions = plan_create(spec, observed, user=wish, claim=claim, finish=finish)
         try:
             await apply(admin, actions)
@@ -276,7 +276,7 @@ async def create_group(
             raise
     is_generated = password is None and any(isinstance(action, PutUser) for action in actions)
     changes = tuple(action for action in actions if not isinstance(action, CheckPolicies))
-    unchecked = tuple(f"{what} ({why})" for what, why in observed.why.items())
+    unchecked = tuple(f"{subject} ({why})" for subject, why in observed.why.items())
     return Created(
         spec,
         changes,

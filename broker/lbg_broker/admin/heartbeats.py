@@ -15,7 +15,7 @@ from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.client import Channel, ClientConnection, Delivery
 from lbg_broker.group import TO_ALL, Names
 
-Hear = Callable[[str, bytes], None]
+OnHeartbeat = Callable[[str, bytes], None]
 """Gets each message, with the group that it came from."""
 
 KEPT_S = 120.0
@@ -30,7 +30,7 @@ FRESH_S = 2.0
 """Members send a beat every second, 1.2 s apart at most; what one said longer ago may not be so any more."""
 
 
-class Heard(Sequence[Heartbeat]):
+class CollectedHeartbeats(Sequence[Heartbeat]):
     """The beats of one group, parsed when somebody looks at one. `digests` are those of the messages that they came in:
     a member at rest says the same every second, byte for byte."""
 
@@ -64,14 +64,14 @@ class Heard(Sequence[Heartbeat]):
 
 async def collect_heartbeats(
     amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float
-) -> dict[str, Heard | Refused]:
+) -> dict[str, CollectedHeartbeats | Refused]:
     """The beats of each group within `seconds`, or why nobody could listen to it."""
-    heard = {group: Heard() for group in groups}
+    collected = {group: CollectedHeartbeats() for group in groups}
     queue = await amqp.own_queue()
     try:
         async with amqp.link.channel(within_s=None) as channel:
-            hear = _hearing(lambda group, body: heard[group].append(body))
-            tag = await channel.consume(queue, hear, no_ack=True)
+            on_heartbeat = _deliveries_to(lambda group, body: collected[group].append(body))
+            tag = await channel.consume(queue, on_heartbeat, no_ack=True)
             exchanges = {Names(group).members: group for group in groups}
             refused = await amqp.bind_own(queue, list(exchanges), key=TO_ALL)
             await asyncio.sleep(seconds)
@@ -80,7 +80,7 @@ async def collect_heartbeats(
         # If it cannot be deleted, its connection is lost, and the queue with it.
         with contextlib.suppress(AdminError):
             await amqp.delete_own(queue)
-    return {**heard, **{exchanges[name]: error for name, error in refused.items()}}
+    return {**collected, **{exchanges[name]: error for name, error in refused.items()}}
 
 
 class HeartbeatQueue:
@@ -91,7 +91,7 @@ class HeartbeatQueue:
         self._connection: ClientConnection | None = None
         self._channel: Channel | None = None
         self._queue = ""
-        self._asked_at: dict[str, float] = {}
+        self._requested_at: dict[str, float] = {}
         self._since: dict[str, float] = {}
         self._bound_at: dict[str, float] = {}
         self._beats: dict[str, dict[object, tuple[float, Heartbeat]]] = {}
@@ -102,16 +102,16 @@ class HeartbeatQueue:
         async with self._turn:
             now = asyncio.get_running_loop().time()
             await self._open()
-            self._asked_at[group] = now
+            self._requested_at[group] = now
             if group not in self._since:
                 await self._bind(group)
                 self._since[group] = asyncio.get_running_loop().time()
-            elif not self.heard(group) and self._bound_at[group] < now - BIND_AGAIN_S:
+            elif not self.latest(group) and self._bound_at[group] < now - BIND_AGAIN_S:
                 await self._bind(group)
-            await self._leave([one for one in self._since if self._asked_at[one] < now - KEPT_S])
+            await self._leave([one for one in self._since if self._requested_at[one] < now - KEPT_S])
             return self._since[group]
 
-    def heard(self, group: str) -> list[Heartbeat]:
+    def latest(self, group: str) -> list[Heartbeat]:
         """Last heartbeat of each member of `group`, unless that was too long ago."""
         now = asyncio.get_running_loop().time()
         return [beat for at, beat in self._beats.get(group, {}).values() if at > now - FRESH_S]
@@ -123,10 +123,10 @@ class HeartbeatQueue:
         self._since.clear()
         self._beats.clear()
         self._queue = await self._amqp.own_queue()
-        with self._amqp.link.told_plainly():
+        with self._amqp.link.translated_errors():
             channel = await connection.open_channel()
             await channel.consume(
-                self._queue, _hearing(self._hear), no_ack=True, on_cancelled=channel.close_soon
+                self._queue, _deliveries_to(self._on_heartbeat), no_ack=True, on_cancelled=channel.close_soon
             )
         self._connection, self._channel = connection, channel
 
@@ -144,21 +144,21 @@ class HeartbeatQueue:
             self._forget(group)
 
     def _forget(self, group: str) -> None:
-        for known in (self._asked_at, self._since, self._bound_at, self._beats):
-            known.pop(group, None)
+        for per_group in (self._requested_at, self._since, self._bound_at, self._beats):
+            per_group.pop(group, None)
 
-    def _hear(self, group: str, body: bytes) -> None:
-        if group in self._asked_at and (beat := _beat(body)) is not None:
+    def _on_heartbeat(self, group: str, body: bytes) -> None:
+        if group in self._requested_at and (beat := _beat(body)) is not None:
             now = asyncio.get_running_loop().time()
             self._beats.setdefault(group, {})[beat.get("index")] = now, beat
 
 
-def _hearing(hear: Hear) -> Callable[[list[Delivery]], None]:
-    def take(deliveries: list[Delivery]) -> None:
+def _deliveries_to(on_heartbeat: OnHeartbeat) -> Callable[[list[Delivery]], None]:
+    def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            hear(delivery.exchange.split(".")[1], bytes(delivery.body))
+            on_heartbeat(delivery.exchange.split(".")[1], bytes(delivery.body))
 
-    return take
+    return on_deliveries
 
 
 def _beat(body: bytes) -> Heartbeat | None:

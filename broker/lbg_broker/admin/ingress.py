@@ -24,14 +24,14 @@ def without(pattern: str, exchange: str) -> str:
     """`pattern` for all names but `exchange`; one that does not allow that anyway, as it is."""
     if not allows(pattern, exchange):
         return pattern
-    taken, rest = _parted(pattern)
-    return _joined({**dict.fromkeys(taken), re.escape(exchange): None}, rest)
+    excluded, rest = _parted(pattern)
+    return _joined({**dict.fromkeys(excluded), re.escape(exchange): None}, rest)
 
 
 def restored(pattern: str, exchange: str) -> str:
     """The pattern that `without` was given; any other pattern as it is."""
-    taken, rest = _parted(pattern)
-    return _joined([one for one in taken if one != re.escape(exchange)], rest)
+    excluded, rest = _parted(pattern)
+    return _joined([one for one in excluded if one != re.escape(exchange)], rest)
 
 
 def is_without(pattern: str, exchange: str) -> bool:
@@ -48,15 +48,15 @@ def allows(pattern: str, name: str) -> bool:
 
 
 def _parted(pattern: str) -> tuple[list[str], str]:
-    taken = []
+    excluded = []
     while (head := _HEAD.match(pattern)) is not None and pattern.endswith(_TAIL):
-        taken.append(head[1])
+        excluded.append(head[1])
         pattern = pattern[head.end() : -len(_TAIL)]
-    return taken, pattern
+    return excluded, pattern
 
 
-def _joined(taken: Iterable[str], rest: str) -> str:
-    for name in reversed(list(taken)):
+def _joined(excluded: Iterable[str], rest: str) -> str:
+    for name in reversed(list(excluded)):
         rest = rf"^(?!{name}$)(?=[\s\S]*?(?:{rest}{_TAIL}"
     return rest
 
@@ -64,8 +64,8 @@ def _joined(taken: Iterable[str], rest: str) -> str:
 class Ingress(Protocol):
     async def close(self) -> None: ...
 
-    async def hold(self) -> bool:
-        """See that it is still closed. False when somebody had found a way in since the last look."""
+    async def ensure_closed(self) -> bool:
+        """Closes what was opened since the last call. False if a publisher was connected meanwhile."""
         ...
 
     async def open(self) -> None: ...
@@ -81,7 +81,7 @@ class QueueIngress:
     async def close(self) -> None:
         await self._admin.perform(ActOnQueue(self._queue, "ingress", {"open": False}))
 
-    async def hold(self) -> bool:
+    async def ensure_closed(self) -> bool:
         await self.close()
         return True
 
@@ -109,9 +109,9 @@ class PermissionIngress:
         self._is_new = True
 
     async def close(self) -> None:
-        await self.hold()
+        await self.ensure_closed()
 
-    async def hold(self) -> bool:
+    async def ensure_closed(self) -> bool:
         was_closed = not await self._withdraw()
         return not await self._cut_publishers() and was_closed
 
@@ -130,8 +130,8 @@ class PermissionIngress:
         if self._closes:
             before = [user for user, now in permissions.items() if is_without(now.write, exchange)]
             for user in (*writers, *(before if self._is_new else ())):
-                found = await self._management.connections_of(user)
-                self._of_before |= dict.fromkeys(found, user)
+                connections = await self._management.connections_of(user)
+                self._of_before |= dict.fromkeys(connections, user)
             self._is_new = False
         return bool(writers)
 

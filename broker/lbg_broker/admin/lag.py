@@ -78,7 +78,7 @@ class LagReader:
             counts.add_done_callback(seen)
             begun = {spec: self._counted(spec, engine, counts) for spec in old}
         else:
-            begun = {spec: self._counted_and_heard(spec, engine) for spec in old}
+            begun = {spec: self._from_heartbeats(spec, engine) for spec in old}
         for spec, reading in begun.items():
             task = asyncio.create_task(_in_time(reading))
             task.add_done_callback(seen)
@@ -96,12 +96,10 @@ class LagReader:
             counts = {name: Backlog(_sum(pair), consumers) for name, (*pair, consumers) in found.items()}
         else:
             queues = [name for spec in specs for name in stream_queues(spec, engine)]
-            seen_now = await self._amqp.counts_of(queues)
-            counts = {name: Backlog(_ready(one), _consumers(one)) for name, one in seen_now.items()}
-        nobody_knows = Backlog(UNKNOWN, UNKNOWN)
-        of_groups = (
-            [counts.get(name, nobody_knows) for name in stream_queues(spec, engine)] for spec in specs
-        )
+            status = await self._amqp.counts_of(queues)
+            counts = {name: Backlog(_ready(one), _consumers(one)) for name, one in status.items()}
+        unknown = Backlog(UNKNOWN, UNKNOWN)
+        of_groups = ([counts.get(name, unknown) for name in stream_queues(spec, engine)] for spec in specs)
         return [
             Backlog(_sum(one.messages for one in found), _sum(one.consumers for one in found))
             for found in of_groups
@@ -110,16 +108,16 @@ class LagReader:
     async def _counted(
         self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[Mapping[str, Counts]]
     ) -> Lag:
-        found = await asyncio.shield(counts)
+        counted = await asyncio.shield(counts)
         total = 0
         for name in stream_queues(spec, engine):
-            ready, unacked = found.get(name, (UNKNOWN, UNKNOWN))
+            ready, unacked = counted.get(name, (UNKNOWN, UNKNOWN))
             if ready is UNKNOWN or unacked is UNKNOWN:
                 return UNKNOWN
             total += ready + unacked
         return total
 
-    async def _counted_and_heard(self, spec: GroupSpec, engine: Engine) -> Lag:
+    async def _from_heartbeats(self, spec: GroupSpec, engine: Engine) -> Lag:
         queues = stream_queues(spec, engine)
         loop = asyncio.get_running_loop()
         try:
@@ -129,16 +127,16 @@ class LagReader:
         while True:
             counted = await self._amqp.counts_of(queues)
             ready, consumers = 0, {}
-            for number, seen_now in enumerate(counted.values()):
-                if seen_now is None or seen_now is UNKNOWN:
+            for number, status in enumerate(counted.values()):
+                if status is None or status is UNKNOWN:
                     return UNKNOWN
-                if seen_now.ready is UNKNOWN or seen_now.consumers is UNKNOWN:
+                if status.ready is UNKNOWN or status.consumers is UNKNOWN:
                     return UNKNOWN
-                ready += seen_now.ready
-                consumers[number] = seen_now.consumers
+                ready += status.ready
+                consumers[number] = status.consumers
             if not await self._all_answer([name for name, one in counted.items() if _is_bare(one)]):
                 return UNKNOWN
-            members = members_of(self._ear.heard(spec.name))
+            members = members_of(self._ear.latest(spec.name))
             unacked = (
                 in_flight_of_one_queue(members, consumers[0])
                 if is_native(spec, engine)
@@ -172,13 +170,13 @@ class LagReader:
 
 def in_flight(members: Sequence[MemberRow], consumers: Mapping[int, int]) -> Lag:
     """Messages that `members` have in flight, UNKNOWN unless each consumer of each queue is one of them."""
-    told: dict[int, list[int]] = {}
+    reported: dict[int, list[int]] = {}
     for member in members:
         for one in member.queues:
-            told.setdefault(one.queue, []).append(one.in_flight)
-    if any(len(told.get(queue, ())) < count for queue, count in consumers.items()):
+            reported.setdefault(one.queue, []).append(one.in_flight)
+    if any(len(reported.get(queue, ())) < count for queue, count in consumers.items()):
         return UNKNOWN
-    return sum(sum(told.get(queue, ())) for queue, count in consumers.items() if count)
+    return sum(sum(reported.get(queue, ())) for queue, count in consumers.items() if count)
 
 
 def in_flight_of_one_queue(members: Sequence[MemberRow], consumers: int) -> Lag:
@@ -188,16 +186,16 @@ def in_flight_of_one_queue(members: Sequence[MemberRow], consumers: int) -> Lag:
     return sum(one.in_flight for member in members for one in member.queues)
 
 
-def _is_bare(seen_now: QueueStatus | Unknown | None) -> bool:
-    return isinstance(seen_now, QueueStatus) and seen_now.ready == 0 and seen_now.consumers == 0
+def _is_bare(status: QueueStatus | Unknown | None) -> bool:
+    return isinstance(status, QueueStatus) and status.ready == 0 and status.consumers == 0
 
 
-def _ready(seen_now: QueueStatus | Unknown | None) -> Lag:
-    return seen_now.ready if isinstance(seen_now, QueueStatus) else UNKNOWN
+def _ready(status: QueueStatus | Unknown | None) -> Lag:
+    return status.ready if isinstance(status, QueueStatus) else UNKNOWN
 
 
-def _consumers(seen_now: QueueStatus | Unknown | None) -> int | Unknown:
-    return seen_now.consumers if isinstance(seen_now, QueueStatus) else UNKNOWN
+def _consumers(status: QueueStatus | Unknown | None) -> int | Unknown:
+    return status.consumers if isinstance(status, QueueStatus) else UNKNOWN
 
 
 def _sum(counts: Iterable[Lag]) -> Lag:

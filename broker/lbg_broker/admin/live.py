@@ -64,9 +64,9 @@ class LiveAdmin:
     def lock(self, group: str) -> AbstractAsyncContextManager[None]:
         return self.amqp.lock(group)
 
-    async def keep_lock(self, group: str) -> None:
+    async def renew_lock(self, group: str) -> None:
         """For who holds the lock for long, and does not change anything by AMQP meanwhile. Raises Busy."""
-        await self.amqp.keep_lock(group)
+        await self.amqp.renew_lock(group)
 
     async def close(self) -> None:
         try:
@@ -90,13 +90,13 @@ class LiveAdmin:
         return await self.management_for("groups can only be listed").groups()
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[Heartbeat]:
-        heard = (await collect_heartbeats(self.amqp, [group], seconds=seconds))[group]
-        if isinstance(heard, Refused):
-            raise heard
-        return heard
+        collected = (await collect_heartbeats(self.amqp, [group], seconds=seconds))[group]
+        if isinstance(collected, Refused):
+            raise collected
+        return collected
 
-    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Snapshot:
-        return await self._observing.observe(group, wanted=wanted)
+    async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
+        return await self._observing.observe(group, desired=desired)
 
     async def observe_many(self, specs: Sequence[GroupSpec]) -> Mapping[str, Snapshot]:
         """Snapshot of each group from lists, by its name; see `lbg_broker.admin.observe`."""
@@ -178,8 +178,8 @@ class LiveAdmin:
             return
         engine = await self.amqp.engine()
         queues = await management.queues_of([group], is_sampled=engine.is_rabbitmq)
-        seen = Snapshot(engine, queues=queues[group], policies=policies)
-        losing, reordering = losses(topology, seen), reorderings(topology, seen)
+        snapshot = Snapshot(engine, queues=queues[group], policies=policies)
+        losing, reordering = losses(topology, snapshot), reorderings(topology, snapshot)
         if losing or reordering:
             raise would_break(group, losing, reordering)
 
@@ -189,16 +189,16 @@ class LiveAdmin:
         if self._management is None:
             return
         try:
-            seen = (await self._management.queues_named([queue])).get(queue)
+            status = (await self._management.queues_named([queue])).get(queue)
         except (Unreachable, Denied):
             return
-        if seen is not None and seen.is_down:
+        if status is not None and status.is_down:
             raise StillInUse(
                 queue.split(".")[1], [f"{queue} does not answer, because most of its nodes are down"]
             )
 
-    def management_for(self, what: str) -> ManagementAdmin:
-        """Raises Unsupported when there is none to do `what`."""
+    def management_for(self, purpose: str) -> ManagementAdmin:
+        """Raises Unsupported when there is none to do `purpose`."""
         if self._management is None:
-            raise Unsupported(f"{what}: needs the management API, and {NO_API}")
+            raise Unsupported(f"{purpose}: needs the management API, and {NO_API}")
         return self._management

@@ -110,7 +110,7 @@ class ManagementApi:
         self._permits = permits
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
-        self._kept: dict[str, tuple[bytes, Hashable, Any]] = {}
+        self._cache: dict[str, tuple[bytes, Hashable, Any]] = {}
         """By address: the digest of the last answer, the key that was asked with, and what was read."""
 
     @classmethod
@@ -129,7 +129,7 @@ class ManagementApi:
 
     async def get(self, where: str) -> Any:
         """The JSON at `where`, or None when the API says there is no such object (404)."""
-        return await self._ask("GET", where, None)
+        return await self._request("GET", where, None)
 
     async def get_as(self, where: str, read: Callable[[Any], T], *, key: Hashable) -> T:
         """Result of `read` on the JSON at `where`, None for 404. While the answer is the same one by byte, the same
@@ -137,24 +137,24 @@ class ManagementApi:
 
         def once(answer: bytes) -> T:
             digest = blake2b(answer, digest_size=16).digest()
-            kept = self._kept.get(where)
-            if kept is None or kept[:2] != (digest, key):
-                kept = self._kept[where] = digest, key, read(_parsed(answer))
-            return cast(T, kept[2])
+            cached = self._cache.get(where)
+            if cached is None or cached[:2] != (digest, key):
+                cached = self._cache[where] = digest, key, read(_parsed(answer))
+            return cast(T, cached[2])
 
-        found = await self._ask("GET", where, None, once)
-        return read(None) if found is None else found
+        content = await self._request("GET", where, None, once)
+        return read(None) if content is None else content
 
     async def post(self, where: str, body: Mapping[str, object]) -> Any:
         """The JSON of the answer, or None when there is no such thing to ask (404)."""
-        return await self._ask("POST", where, body)
+        return await self._request("POST", where, body)
 
     async def put(self, where: str, body: Mapping[str, object]) -> None:
-        await self._ask("PUT", where, body)
+        await self._request("PUT", where, body)
 
     async def delete(self, where: str) -> None:
         """Delete the object; one that is not there is fine."""
-        await self._ask("DELETE", where, None)
+        await self._request("DELETE", where, None)
 
     async def close(self) -> None:
         """Closes the client: whoever waits, or asks later, gets Unreachable."""
@@ -162,7 +162,7 @@ class ManagementApi:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(
+    async def _request(
         self,
         verb: str,
         where: str,
@@ -172,13 +172,13 @@ class ManagementApi:
         errors: list[Unreachable] = []
         for place in tuple(self.places):
             try:
-                return await self._ask_at(place, verb, where, body, read or _parsed)
+                return await self._request_at(place, verb, where, body, read or _parsed)
             except Unreachable as error:
                 errors.append(error)
                 self.places.append(self.places.pop(0))
         raise errors[0] if len(errors) == 1 else Unreachable("; ".join(map(str, errors)))
 
-    async def _ask_at(
+    async def _request_at(
         self,
         place: ManagementSettings,
         verb: str,
@@ -206,14 +206,14 @@ class ManagementApi:
                     )
                 if response.status < 400:
                     return read(answer)
-                said = f"answered {response.status} to {verb} {where}: {_reason(answer)}"
+                answered = f"answered {response.status} to {verb} {where}: {_reason(answer)}"
                 if response.status == 401:
                     raise Denied(
                         f"the management API at {place.url} refuses user {place.user!r}: {_reason(answer)}"
                     )
                 if response.status in NOT_NOW:
-                    raise Unreachable(f"the management API at {place.url} {said}")
-                raise Refused(f"the management API at {place.url} {said}", status=response.status)
+                    raise Unreachable(f"the management API at {place.url} {answered}")
+                raise Refused(f"the management API at {place.url} {answered}", status=response.status)
         except json.JSONDecodeError as error:
             raise Unreachable(
                 f"the server at {place.url} is not a management API: {where} is not JSON"
@@ -270,8 +270,8 @@ def _parsed(answer: bytes) -> Any:
 
 def _reason(answer: bytes) -> str:
     try:
-        said = json.loads(answer)
-        return str(said.get("reason") or said.get("error") or said)
+        problem = json.loads(answer)
+        return str(problem.get("reason") or problem.get("error") or problem)
     except (ValueError, AttributeError):
         return answer[:200].decode("utf-8", "replace").strip() or "no reason given"
 

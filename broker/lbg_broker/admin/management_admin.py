@@ -73,8 +73,8 @@ def _all_counts(listed: Listed) -> dict[str, Counts]:
     return {str(one["name"]): _counts(one) for _, one in listed}
 
 
-def _exchange(found: Mapping[str, Any]) -> ExchangeState:
-    return ExchangeState(sys.intern(str(found["type"])), _shared(found.get("arguments")))
+def _exchange(fields: Mapping[str, Any]) -> ExchangeState:
+    return ExchangeState(sys.intern(str(fields["type"])), _shared(fields.get("arguments")))
 
 
 def _claimed(group: str) -> tuple[str, ...]:
@@ -98,15 +98,15 @@ def _queue(now: Mapping[str, Any], sampled: Mapping[str, Any]) -> QueueStatus:
     )
 
 
-def _shared(told: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _shared(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """One object for all that say the same: the queues of hundreds of groups have few different arguments."""
-    return _one_of(json.dumps(told, sort_keys=True)) if told else _NOTHING
+    return _one_of(json.dumps(arguments, sort_keys=True)) if arguments else _NOTHING
 
 
 @lru_cache(maxsize=1024)
 def _one_of(text: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(text)
-    return found
+    value: Mapping[str, Any] = json.loads(text)
+    return value
 
 
 def _counts(queue: Mapping[str, Any]) -> Counts:
@@ -132,8 +132,8 @@ def _count(value: object) -> int | Unknown:
 
 
 def _active(queue: Mapping[str, Any]) -> str | Unknown | None:
-    told = [queue[name] for name in _ACTIVE if name in queue]
-    return (told[0] or None) if told else UNKNOWN
+    tags = [queue[name] for name in _ACTIVE if name in queue]
+    return (tags[0] or None) if tags else UNKNOWN
 
 
 _MADE_FOR = "lbg"
@@ -150,17 +150,17 @@ class ManagementAdmin:
         """Every exchange of each of `groups`."""
 
         def read(listed: Listed) -> dict[str, dict[str, ExchangeState]]:
-            found: dict[str, dict[str, ExchangeState]] = {group: {} for group in groups}
+            by_group: dict[str, dict[str, ExchangeState]] = {group: {} for group in groups}
             for group, one in listed:
-                found[group][str(one["name"])] = _exchange(one)
-            return found
+                by_group[group][str(one["name"])] = _exchange(one)
+            return by_group
 
         return await self._of_groups("exchanges", groups, "(\\.|$)", _EXCHANGE, read)
 
     async def exchanges_named(self, names: Sequence[str]) -> dict[str, ExchangeState]:
         """Those of `names` that are there."""
-        found = await self._named("exchanges", names, _EXCHANGE)
-        return {str(one["name"]): _exchange(one) for one in found}
+        rows = await self._named("exchanges", names, _EXCHANGE)
+        return {str(one["name"]): _exchange(one) for one in rows}
 
     async def queues_of(
         self, groups: Sequence[str], *, is_sampled: bool
@@ -173,37 +173,35 @@ class ManagementAdmin:
         """
 
         def read(listed: Listed) -> dict[str, dict[str, QueueStatus]]:
-            found: dict[str, dict[str, QueueStatus]] = {group: {} for group in groups}
+            by_group: dict[str, dict[str, QueueStatus]] = {group: {} for group in groups}
             for group, one in listed:
                 name = str(one["name"])
                 if not name.startswith(_claimed(group)):
-                    found[group][name] = _queue(one, one)
-            return found
+                    by_group[group][name] = _queue(one, one)
+            return by_group
 
         if not is_sampled:
             return await self._of_groups("queues", groups, "\\.", f"{_OF_NOW},{_SAMPLED},{COLUMNS}", read)
-        found: dict[str, dict[str, QueueStatus]] = {group: {} for group in groups}
+        by_group: dict[str, dict[str, QueueStatus]] = {group: {} for group in groups}
         sampled: dict[str, Mapping[str, Any]] = {}
         for group, one in await self._listed("queues", groups, "\\.", f"name,{_SAMPLED}"):
             name = str(one["name"])
             sampled[name] = one
             if not name.startswith(_claimed(group)):
-                found[group][name] = QueueStatus()
+                by_group[group][name] = QueueStatus()
         columns = f"{_OF_NOW}{_WITHOUT_SAMPLES}"
         for group, one in await self._listed("queues", groups, "\\.", columns):
             name = str(one["name"])
             if not name.startswith(_claimed(group)):
-                found[group][name] = _queue(one, sampled.get(name, {}))
-        return found
+                by_group[group][name] = _queue(one, sampled.get(name, {}))
+        return by_group
 
     async def queues_named(self, names: Sequence[str]) -> dict[str, QueueStatus]:
         """Those of `names` that are there, one question each: RabbitMQ goes through all queues of a virtual host for a
         list, even of a few (40 us for each queue there is, on 3.10), and answers for one name in 1 ms. The policy in
         force on it is not told."""
-        found = await self._named("queues", names, f"{_OF_NOW}{_WITHOUT_SAMPLES}")
-        return {
-            str(one["name"]): replace(_queue(one, {}), policy=UNKNOWN, effective=UNKNOWN) for one in found
-        }
+        rows = await self._named("queues", names, f"{_OF_NOW}{_WITHOUT_SAMPLES}")
+        return {str(one["name"]): replace(_queue(one, {}), policy=UNKNOWN, effective=UNKNOWN) for one in rows}
 
     async def counts(self, groups: Sequence[str]) -> Mapping[str, Counts]:
         """Of the queues that carry messages to members of `groups`, as of now on the embedded broker, up to 5 s ago on
@@ -224,33 +222,33 @@ class ManagementAdmin:
 
     async def all_answer(self, queues: Sequence[str]) -> bool:
         """True if each of these queues is there and can count."""
-        found = await self._named("queues", queues, "members,online&disable_stats=true")
-        return len(found) == len(queues) and all(map(_can_count, found))
+        rows = await self._named("queues", queues, "members,online&disable_stats=true")
+        return len(rows) == len(queues) and all(map(_can_count, rows))
 
     async def groups(self) -> list[str]:
         """The names of all groups, by their records' queues."""
-        found = await self._chosen("queues", f"^{_RECORD_QUEUE.pattern}$", "name&disable_stats=true")
-        return [group[1] for one in found if (group := _RECORD_QUEUE.fullmatch(str(one["name"])))]
+        rows = await self._chosen("queues", f"^{_RECORD_QUEUE.pattern}$", "name&disable_stats=true")
+        return [group[1] for one in rows if (group := _RECORD_QUEUE.fullmatch(str(one["name"])))]
 
     async def groups_with_exchange(self) -> list[str]:
         """The names of all groups that can be published to: a list of exchanges costs RabbitMQ a fifth of one of
         queues."""
-        found = await self._chosen("exchanges", f"^{_GROUP_EXCHANGE.pattern}$", "name")
-        return [group[1] for one in found if (group := _GROUP_EXCHANGE.fullmatch(str(one["name"])))]
+        rows = await self._chosen("exchanges", f"^{_GROUP_EXCHANGE.pattern}$", "name")
+        return [group[1] for one in rows if (group := _GROUP_EXCHANGE.fullmatch(str(one["name"])))]
 
     async def bound_to(self, queue: str) -> set[str]:
         """The names of the exchanges that `queue` is bound to."""
-        found = await self._list(path("queues", self._vhost, queue, "bindings") + "?columns=source")
-        return {str(one["source"]) for one in found} - {""}
+        rows = await self._list(path("queues", self._vhost, queue, "bindings") + "?columns=source")
+        return {str(one["source"]) for one in rows} - {""}
 
     async def bindings(self, exchanges: Sequence[str]) -> frozenset[Binding]:
         """Every binding of a queue to one of `exchanges`."""
-        found = set()
+        bindings = set()
         for exchange in exchanges:
             for one in await self._list(path("exchanges", self._vhost, exchange, "bindings", "source")):
                 if one.get("destination_type") == "queue":
-                    found.add(Binding(exchange, str(one["destination"]), str(one["routing_key"])))
-        return frozenset(found)
+                    bindings.add(Binding(exchange, str(one["destination"]), str(one["routing_key"])))
+        return frozenset(bindings)
 
     async def _of_groups(
         self, kind: str, groups: Sequence[str], rest: str, columns: str, read: Callable[[Listed], T]
@@ -259,9 +257,9 @@ class ManagementAdmin:
         object as before where all is listed and nothing has changed."""
         if _are_few(groups, rest):
             return read(await self._listed(kind, groups, rest, columns))
-        asked = frozenset(groups)
+        names = frozenset(groups)
         where = f"{path(kind, self._vhost)}?columns={columns}"
-        return await self._api.get_as(where, lambda found: read(_of(asked, found or ())), key=(rest, asked))
+        return await self._api.get_as(where, lambda rows: read(_of(names, rows or ())), key=(rest, names))
 
     async def _listed(self, kind: str, groups: Sequence[str], rest: str, columns: str) -> Listed:
         if _are_few(groups, rest):
@@ -276,20 +274,20 @@ class ManagementAdmin:
 
     async def _chosen(self, kind: str, pattern: str, columns: str) -> list[Mapping[str, Any]]:
         """Those whose names match, with these columns, page by page."""
-        found: list[Mapping[str, Any]] = []
+        rows: list[Mapping[str, Any]] = []
         chosen = f"name={quote(pattern, safe='')}&use_regex=true&page_size={PAGE_SIZE}&columns={columns}"
         page = pages = 1
         while page <= pages:
             answer = await self._api.get(f"{path(kind, self._vhost)}?page={page}&{chosen}")
             if answer is None:
                 break
-            found += answer["items"]
+            rows += answer["items"]
             page, pages = page + 1, int(answer["page_count"])
-        return found
+        return rows
 
     async def _list(self, where: str) -> list[Mapping[str, Any]]:
-        found = await self._api.get(where)
-        return [] if found is None else list(found)
+        rows = await self._api.get(where)
+        return [] if rows is None else list(rows)
 
     async def check(self) -> None:
         """Raises Unreachable or Denied unless the API lets us in."""
@@ -300,25 +298,25 @@ class ManagementAdmin:
         it sampled up to 5 s ago."""
         columns = "name,running,mem_alarm,disk_free_alarm"
         nodes = await self._list(path("nodes") + f"?columns={columns}")
-        return tuple(f"{node['name']} {what}" for node in nodes for what in _wrong_with(node))
+        return tuple(f"{node['name']} {alarm}" for node in nodes for alarm in _wrong_with(node))
 
     async def users(self) -> Mapping[str, UserState]:
         """Every user of the broker."""
 
-        def read(found: Any) -> dict[str, UserState]:
-            return {user.name: user for user in map(self._user, found or ())}
+        def read(rows: Any) -> dict[str, UserState]:
+            return {user.name: user for user in map(self._user, rows or ())}
 
         return await self._api.get_as(path("users") + "?columns=name,tags,password_hash", read, key=None)
 
     async def connections(self, users: Sequence[str]) -> dict[str, int]:
         """Number of connections of each user, now: the list of all connections is up to 5 s behind on RabbitMQ."""
-        found = {}
+        counts = {}
         for user in users:
             listed = await self._api.get(path("connections", "username", user))
             if listed is None:
                 raise Refused("the management API does not list the connections of a user", status=404)
-            found[user] = len(listed)
-        return found
+            counts[user] = len(listed)
+        return counts
 
     async def connections_of(self, user: str) -> list[str]:
         """The broker's names of the connections that `user` has to this virtual host, now."""
@@ -327,10 +325,10 @@ class ManagementAdmin:
 
     async def connection_name(self, connection: str) -> str | None:
         """Name that its client gave it, empty if none; None when it is gone, or not sampled yet."""
-        found = await self._api.get(path("connections", connection))
-        if found is None:
+        fields = await self._api.get(path("connections", connection))
+        if fields is None:
             return None
-        return str((found.get("client_properties") or {}).get("connection_name") or "")
+        return str((fields.get("client_properties") or {}).get("connection_name") or "")
 
     async def has_published(self, connection: str) -> bool:
         """True if anything was published over it, as of up to 5 s ago on RabbitMQ."""
@@ -342,14 +340,14 @@ class ManagementAdmin:
         await self._api.delete(path("connections", connection))
 
     async def permissions(self, user: str) -> Permissions | None:
-        found = await self._api.get(path("permissions", self._vhost, user))
-        return None if found is None else _permissions(found)
+        fields = await self._api.get(path("permissions", self._vhost, user))
+        return None if fields is None else _permissions(fields)
 
     async def all_permissions(self) -> Mapping[str, Permissions]:
         """Of every user in the virtual host."""
 
-        def read(found: Any) -> dict[str, Permissions]:
-            return {str(one["user"]): _permissions(one) for one in found or ()}
+        def read(rows: Any) -> dict[str, Permissions]:
+            return {str(one["user"]): _permissions(one) for one in rows or ()}
 
         return await self._api.get_as(path("vhosts", self._vhost, "permissions"), read, key=None)
 
@@ -371,8 +369,8 @@ class ManagementAdmin:
         await self._api.delete(path("users", name))
 
     async def put_permissions(self, action: PutPermissions) -> None:
-        wanted = action.permissions
-        patterns = {"configure": wanted.configure, "write": wanted.write, "read": wanted.read}
+        desired = action.permissions
+        patterns = {"configure": desired.configure, "write": desired.write, "read": desired.read}
         await self._api.put(path("permissions", self._vhost, action.user), patterns)
 
     async def revoke_permissions(self, user: str) -> None:
@@ -389,10 +387,10 @@ class ManagementAdmin:
     async def close(self) -> None:
         await self._api.close()
 
-    def _user(self, found: Mapping[str, Any]) -> UserState:
+    def _user(self, fields: Mapping[str, Any]) -> UserState:
         """A user's tag says which group it was made for: users belong to a broker, groups to a virtual host."""
-        name, password_hash = str(found["name"]), str(found.get("password_hash") or "")
-        tags = found.get("tags", ())
+        name, password_hash = str(fields["name"]), str(fields.get("password_hash") or "")
+        tags = fields.get("tags", ())
         # A list since RabbitMQ 3.9, a comma-separated text before.
         listed = tags.split(",") if isinstance(tags, str) else tags
         for tag in listed:
@@ -409,17 +407,17 @@ def _in_a_tag(vhost: str) -> str:
     return quote(vhost, safe="")
 
 
-def _permissions(found: Mapping[str, Any]) -> Permissions:
-    return Permissions(found["configure"], found["write"], found["read"])
+def _permissions(fields: Mapping[str, Any]) -> Permissions:
+    return Permissions(fields["configure"], fields["write"], fields["read"])
 
 
-def _policy(found: Mapping[str, Any], *, of_operator: bool) -> Policy:
+def _policy(fields: Mapping[str, Any], *, of_operator: bool) -> Policy:
     return Policy(
-        name=str(found["name"]),
-        pattern=str(found["pattern"]),
-        apply_to=str(found.get("apply-to", "all")),
-        priority=int(found.get("priority", 0)),
-        definition=found.get("definition", {}),
+        name=str(fields["name"]),
+        pattern=str(fields["pattern"]),
+        apply_to=str(fields.get("apply-to", "all")),
+        priority=int(fields.get("priority", 0)),
+        definition=fields.get("definition", {}),
         of_operator=of_operator,
     )
 

@@ -70,7 +70,7 @@ class PrefixIndex:
         self._management = management
         self._connection: ClientConnection | None = None
         self._marker = ""
-        self._known: dict[str, str] = {}
+        self._prefixes: dict[str, str] = {}
         self._unread: dict[str, float] = {}
         self._reading = SingleFlight(self._read)
 
@@ -86,24 +86,26 @@ class PrefixIndex:
         await self._have_marker()
         groups = await self._management.groups_with_exchange()
         bound = await self._management.bound_to(self._marker)
-        self._known = {
-            group: prefix for group, prefix in self._known.items() if Names(group).members in bound
+        self._prefixes = {
+            group: prefix for group, prefix in self._prefixes.items() if Names(group).members in bound
         }
         now = asyncio.get_running_loop().time()
         self._unread = {group: until for group, until in self._unread.items() if until > now}
-        new = [group for group in groups if group not in self._known and group not in self._unread]
+        new = [group for group in groups if group not in self._prefixes and group not in self._unread]
         room = asyncio.Semaphore(AT_A_TIME)
         read = await asyncio.gather(*(self._prefix(group, room) for group in new))
-        found = self._known | {group: one for group, one in zip(new, read, strict=True) if one is not None}
+        prefixes = self._prefixes | {
+            group: one for group, one in zip(new, read, strict=True) if one is not None
+        }
         return (
-            {group: found[group] for group in groups if group in found},
+            {group: prefixes[group] for group in groups if group in prefixes},
             [group for group in groups if group in self._unread],
         )
 
     async def _have_marker(self) -> None:
         connection = await self._amqp.link.connection()
         if connection is not self._connection:
-            self._known = {}
+            self._prefixes = {}
             self._marker = await self._amqp.own_queue()
             self._connection = connection
 
@@ -118,7 +120,7 @@ class PrefixIndex:
                 self._unread[group] = asyncio.get_running_loop().time() + READ_AGAIN_S
                 return None
             if spec is not None and not refused:
-                self._known[group] = spec.hash_prefix
+                self._prefixes[group] = spec.hash_prefix
             return None if spec is None else spec.hash_prefix
 
 
@@ -144,22 +146,22 @@ class SnapshotReader:
         self._management = management
         self._prefixes = PrefixIndex(amqp, management) if management is not None else None
 
-    async def observe(self, group: str, *, wanted: GroupSpec | None) -> Snapshot:
+    async def observe(self, group: str, *, desired: GroupSpec | None) -> Snapshot:
         engine = await self._amqp.engine()
         record = await self._amqp.record(group)
-        spec = wanted or recorded(record, group)
+        spec = desired or recorded(record, group)
         topology = topology_of(spec, engine) if spec is not None else None
         why: dict[str, str] = {}
         management = await self._reachable_management(why)
         base = Snapshot(engine, record=record, why=why)
         if management is None:
             return await self._by_amqp(base, Names(group), topology)
-        seen = await self._by_both(
-            management, base, Names(group), spec, topology, is_wanted=wanted is not None
+        snapshot = await self._by_both(
+            management, base, Names(group), spec, topology, is_desired=desired is not None
         )
-        if wanted is not None and recorded(record, group) is None:
-            seen = await self._with_prefixes(seen, group)
-        return seen
+        if desired is not None and recorded(record, group) is None:
+            snapshot = await self._with_prefixes(snapshot, group)
+        return snapshot
 
     async def _by_amqp(self, base: Snapshot, names: Names, topology: Topology | None) -> Snapshot:
         exchanges: dict[str, ExchangeState | Unknown | None] = {}
@@ -178,10 +180,10 @@ class SnapshotReader:
         spec: GroupSpec | None,
         topology: Topology | None,
         *,
-        is_wanted: bool,
+        is_desired: bool,
     ) -> Snapshot:
         why = dict(base.why)
-        needed = topology if is_wanted else None
+        needed = topology if is_desired else None
         listed = await or_unknown("exchanges", _exchanges(management, base.engine, names, needed), why)
         exchanges: dict[str, ExchangeState | Unknown | None] = dict.fromkeys(_exchange_names(names, topology))
         if listed is UNKNOWN:
@@ -200,13 +202,13 @@ class SnapshotReader:
         permissions: Permissions | Unknown | None = None
         if spec is not None:
             permissions = await or_unknown("permissions", management.permissions(spec.client_username), why)
-        seen = replace(base, users=await or_unknown("users", management.users(), why))
-        if len(users := seen.users_of(names.group)) > 1:
-            seen = replace(
-                seen, connections=await or_unknown("connections", management.connections(users), why)
+        snapshot = replace(base, users=await or_unknown("users", management.users(), why))
+        if len(users := snapshot.users_of(names.group)) > 1:
+            snapshot = replace(
+                snapshot, connections=await or_unknown("connections", management.connections(users), why)
             )
         return replace(
-            seen,
+            snapshot,
             exchanges=exchanges,
             queues=counted,
             bindings=bindings,
@@ -215,36 +217,36 @@ class SnapshotReader:
             why=why,
         )
 
-    async def _with_prefixes(self, seen: Snapshot, group: str) -> Snapshot:
+    async def _with_prefixes(self, snapshot: Snapshot, group: str) -> Snapshot:
         assert self._prefixes is not None
-        why = dict(seen.why)
-        found = await or_unknown("prefixes", self._prefixes.but(group), why)
-        if found is UNKNOWN:
-            return replace(seen, why=why)
-        prefixes, unread = found
+        why = dict(snapshot.why)
+        read = await or_unknown("prefixes", self._prefixes.but(group), why)
+        if read is UNKNOWN:
+            return replace(snapshot, why=why)
+        prefixes, unread = read
         if unread:
             why["prefixes"] = f"the records of these groups are out of reach: {', '.join(unread)}"
-        return replace(seen, prefixes=prefixes, why=why)
+        return replace(snapshot, prefixes=prefixes, why=why)
 
     async def _probed_queues(
         self, names: Names, topology: Topology | None
     ) -> dict[str, QueueStatus | Unknown | None]:
         """Without a list, ask by name; queues beyond the known ones are found by counting up."""
-        asked = (
+        names_probed = (
             [queue.name for queue in topology.queues]
             if topology
             else [names.parent, names.unrouted, names.dead, names.config]
         )
-        found: dict[str, QueueStatus | Unknown | None] = {**await self._amqp.counts_of(asked)}
-        if topology is None and found[names.parent] is None:
-            del found[names.parent]
-        number = sum(names.number_of(name) is not None for name in asked)
-        while isinstance(seen := await self._amqp.counts(names.queue(number)), QueueStatus):
-            found[names.queue(number)] = seen
+        statuses: dict[str, QueueStatus | Unknown | None] = {**await self._amqp.counts_of(names_probed)}
+        if topology is None and statuses[names.parent] is None:
+            del statuses[names.parent]
+        number = sum(names.number_of(name) is not None for name in names_probed)
+        while isinstance(status := await self._amqp.counts(names.queue(number)), QueueStatus):
+            statuses[names.queue(number)] = status
             number += 1
-        if isinstance(seen := await self._amqp.counts(names.validation), QueueStatus):
-            found[names.validation] = seen
-        return found
+        if isinstance(status := await self._amqp.counts(names.validation), QueueStatus):
+            statuses[names.validation] = status
+        return statuses
 
     async def _counted_queues(
         self, names: Names, topology: Topology | None, listed: Mapping[str, QueueStatus] | Unknown
@@ -252,32 +254,32 @@ class SnapshotReader:
         """The listed queues with the counts that AMQP gives now."""
         if listed is UNKNOWN:
             return await self._probed_queues(names, topology)
-        wanted = [queue.name for queue in topology.queues] if topology else [names.config]
-        found: dict[str, QueueStatus | Unknown | None] = dict.fromkeys(wanted)
+        queue_names = [queue.name for queue in topology.queues] if topology else [names.config]
+        statuses: dict[str, QueueStatus | Unknown | None] = dict.fromkeys(queue_names)
         for name, counts in (await self._amqp.counts_of(list(listed))).items():
-            found[name] = listed[name].counted(counts)
-        return found
+            statuses[name] = listed[name].counted(counts)
+        return statuses
 
     async def _reachable_management(self, why: dict[str, str]) -> ManagementAdmin | None:
-        what = "users, permissions, bindings, policies, prefixes"
+        subject = "users, permissions, bindings, policies, prefixes"
         if self._management is None:
-            why[what] = NO_API
+            why[subject] = NO_API
             return None
         try:
             await self._management.check()
         except AdminError as error:
-            why[what] = str(error)
+            why[subject] = str(error)
             return None
         return self._management
 
 
 def _refused(
-    names: Names, seen: Mapping[str, ExchangeState | QueueStatus | Unknown | None]
+    names: Names, objects: Mapping[str, ExchangeState | QueueStatus | Unknown | None]
 ) -> dict[str, str]:
     """The reasons for counts that AMQP refused."""
     refused = [
         name
-        for name, one in seen.items()
+        for name, one in objects.items()
         if one is UNKNOWN or (isinstance(one, QueueStatus) and one.ready is UNKNOWN and not one.is_down)
     ]
     if not refused:
@@ -290,12 +292,12 @@ def _refused(
     }
 
 
-async def or_unknown(what: str, reading: Awaitable[T], why: dict[str, str]) -> T | Unknown:
+async def or_unknown(subject: str, reading: Awaitable[T], why: dict[str, str]) -> T | Unknown:
     """The reading, or UNKNOWN with the reason noted."""
     try:
         return await reading
     except AdminError as error:
-        why[what] = str(error)
+        why[subject] = str(error)
         return UNKNOWN
 
 
@@ -321,9 +323,9 @@ async def _queues(
     `is_plain`: no policy can be on them, and no others are looked for.
     """
     if engine.is_rabbitmq and needed is not None and len(needed.queues) <= BY_NAME_MAX:
-        found = await management.queues_named([one.name for one in needed.queues])
-        if not found or is_plain:
-            return found
+        statuses = await management.queues_named([one.name for one in needed.queues])
+        if not statuses or is_plain:
+            return statuses
     return (await management.queues_of([names.group], is_sampled=engine.is_rabbitmq))[names.group]
 
 
@@ -339,7 +341,7 @@ class Survey:
 
     specs: tuple[GroupSpec, ...] = ()
     lists: tuple[object, ...] = ()
-    found: Mapping[str, Snapshot] = field(default_factory=dict)
+    snapshots: Mapping[str, Snapshot] = field(default_factory=dict)
 
 
 async def observe_many(
@@ -363,22 +365,24 @@ async def observe_many(
     lists = (engine, exchanges, queues, users, permissions)
     is_last = last.specs == tuple(specs) and len(last.lists) == len(lists)
     if is_last and not why and not policies and all(map(is_, last.lists, lists)):
-        return last.found
-    found = {}
+        return last.snapshots
+    snapshots = {}
     for spec in specs:
         names = Names(spec.name)
         needed: dict[str, ExchangeState | Unknown | None] = {one.name: None for one in exchanges_of(names)}
-        asked: dict[str, QueueStatus | Unknown | None] = {one.name: None for one in queues_of(spec, engine)}
-        found[spec.name] = Snapshot(
+        expected: dict[str, QueueStatus | Unknown | None] = {
+            one.name: None for one in queues_of(spec, engine)
+        }
+        snapshots[spec.name] = Snapshot(
             engine,
             record=Record(spec.to_record()) if names.config in queues[spec.name] else None,
             exchanges={**needed, **exchanges[spec.name]},
-            queues={**asked, **queues[spec.name]},
+            queues={**expected, **queues[spec.name]},
             users=users,
             permissions=UNKNOWN if permissions is UNKNOWN else permissions.get(spec.client_username),
             policies=policies,
             why=why,
         )
     if not why and not policies:
-        last.specs, last.lists, last.found = tuple(specs), lists, found
-    return found
+        last.specs, last.lists, last.snapshots = tuple(specs), lists, snapshots
+    return snapshots

@@ -67,21 +67,23 @@ def drift(topology: Topology, observed: Snapshot) -> Iterator[str]:
     before 4.3 none for the second, and after an upgrade they need a policy.
     """
     for exchange in topology.exchanges:
-        seen = observed.exchanges.get(exchange.name)
-        if seen is None or seen is UNKNOWN:
+        exchange_state = observed.exchanges.get(exchange.name)
+        if exchange_state is None or exchange_state is UNKNOWN:
             continue
-        if seen.type is not UNKNOWN and seen.type != exchange.type:
-            yield f"exchange {exchange.name} type: {seen.type} -> {exchange.type}"
-        if seen.arguments is not UNKNOWN and dict(seen.arguments) != dict(exchange.arguments):
-            yield f"exchange {exchange.name} arguments: {dict(seen.arguments)} -> {dict(exchange.arguments)}"
+        if exchange_state.type is not UNKNOWN and exchange_state.type != exchange.type:
+            yield f"exchange {exchange.name} type: {exchange_state.type} -> {exchange.type}"
+        if exchange_state.arguments is not UNKNOWN and dict(exchange_state.arguments) != dict(
+            exchange.arguments
+        ):
+            yield f"exchange {exchange.name} arguments: {dict(exchange_state.arguments)} -> {dict(exchange.arguments)}"
     for queue in topology.queues:
         there = observed.queues.get(queue.name)
         if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
             continue
         for key in sorted({*there.arguments, *queue.arguments} - _JUDGED_IN_FORCE):
-            was, wanted = there.arguments.get(key), queue.arguments.get(key)
-            if was != wanted:
-                yield f"queue {queue.name} {key}: {_shown(was)} -> {_shown(wanted)}"
+            was, desired = there.arguments.get(key), queue.arguments.get(key)
+            if was != desired:
+                yield f"queue {queue.name} {key}: {_shown(was)} -> {_shown(desired)}"
     if observed.bindings is not UNKNOWN:
         exchanges = {exchange.name for exchange in topology.exchanges}
         for extra in sorted(observed.bindings - set(topology.bindings), key=str):
@@ -102,7 +104,7 @@ def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
         yield f"queues pause when the node of their member is lost: {line} (a policy of {DISCONNECTED_MS} helps)"
     for line in drift(topology, observed):
         yield f"changed since its creation (observed -> created): {line}"
-    if observed.takes_nothing(spec.name):
+    if observed.is_unusable(spec.name):
         yield f"{Names(spec.name).parent} refuses publishers, its ingress is closed: `lbg group create` opens it"
     if observed.bindings is not UNKNOWN:
         there = {
@@ -145,12 +147,12 @@ def lacks_only_its_record(record: str, topology: Topology, observed: Snapshot) -
 
 def is_left_over(topology: Topology, observed: Snapshot) -> bool:
     """True if all that is there is known to be part of `topology`, and of no use to anybody yet or any more."""
-    wanted = {exchange.name for exchange in topology.exchanges} | {queue.name for queue in topology.queues}
+    desired = {exchange.name for exchange in topology.exchanges} | {queue.name for queue in topology.queues}
     there = {
         name: one for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
     }
     return (
-        wanted >= there.keys()
+        desired >= there.keys()
         and all(one is not UNKNOWN and one.arguments is not UNKNOWN for one in there.values())
         and all(_is_idle(one) for one in there.values() if isinstance(one, QueueStatus))
         and observed.bindings is not UNKNOWN
@@ -165,16 +167,16 @@ def is_only_a_record_queue(record: str, observed: Snapshot) -> bool:
     return observed.record is None and isinstance(queue, QueueStatus) and there == [queue] and _is_idle(queue)
 
 
-def _is_idle(seen: QueueStatus) -> bool:
-    return seen.ready == 0 and seen.consumers == 0 and seen.unacked in (0, UNKNOWN)
+def _is_idle(status: QueueStatus) -> bool:
+    return status.ready == 0 and status.consumers == 0 and status.unacked in (0, UNKNOWN)
 
 
 def conflicting_names(observed: Snapshot) -> Iterator[str]:
-    for kind, seen in (("exchange", observed.exchanges), ("queue", observed.queues)):
-        for name, one in seen.items():
+    for kind, objects in (("exchange", observed.exchanges), ("queue", observed.queues)):
+        for name, one in objects.items():
             if one is not None and one is not UNKNOWN:
-                held = f" ({contents_of(one)})" if isinstance(one, QueueStatus) else ""
-                yield f"{kind} {name} exists{held}"
+                contents = f" ({contents_of(one)})" if isinstance(one, QueueStatus) else ""
+                yield f"{kind} {name} exists{contents}"
 
 
 def conflicting_prefix(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
@@ -185,23 +187,23 @@ def conflicting_prefix(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
         yield f"prefix {spec.hash_prefix!r} is that of another group"
 
 
-def taken_user(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
+def conflicting_user(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
     user = observed.user(spec.client_username)
     if isinstance(user, UserState) and user.made_for != spec.name:
         by = "is that of another group" if user.made_for else "exists"
         yield f"user {spec.client_username!r} {by}"
 
 
-def contents_of(seen: QueueStatus) -> str:
+def contents_of(status: QueueStatus) -> str:
     def count(value: int | Unknown, unit: str) -> str:
         if value is UNKNOWN:
             return f"{unit}s unknown"
         return f"{value} {unit}{'' if value == 1 else 's'}"
 
-    parts = [count(seen.ready, "message")]
-    if seen.unacked is not UNKNOWN and seen.unacked:
-        parts.append(f"{seen.unacked} unacked")
-    return ", ".join([*parts, count(seen.consumers, "consumer")])
+    parts = [count(status.ready, "message")]
+    if status.unacked is not UNKNOWN and status.unacked:
+        parts.append(f"{status.unacked} unacked")
+    return ", ".join([*parts, count(status.consumers, "consumer")])
 
 
 _NOT_ON_RABBITMQ = {
@@ -259,15 +261,17 @@ def too_old(spec: GroupSpec, engine: Engine) -> Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class DesiredUser:
-    """The password for the group's user. `given`: somebody chose it, so a user that is there gets it as well."""
+    """The password for the group's user. `is_given`: somebody chose it, so a user that is there gets it as well."""
 
     password: str = field(repr=False)
-    given: bool = True
+    is_given: bool = True
 
     def is_to_be_set(self, there: UserState | Unknown | None) -> bool:
         """True if a user that is there needs it: setting the same again costs a broker a write and a hash."""
         return (
-            self.given and isinstance(there, UserState) and not is_hash_of(self.password, there.password_hash)
+            self.is_given
+            and isinstance(there, UserState)
+            and not is_hash_of(self.password, there.password_hash)
         )
 
 
@@ -311,17 +315,17 @@ def plan_create(
         _require_owner_without_record(spec, topology, observed, claim)
     if is_there and differing:
         raise GroupDiffers(spec.name, differing)
-    taken: list[str] = []
+    conflicts: list[str] = []
     if not is_there and not _is_adoptable(spec.name, topology, observed, finish=finish):
         if is_of_kubernetes(claim.owner) and not observed.owner and any(conflicting_names(observed)):
             raise NotOwned(spec.name, remedy=claim.remedy)
-        taken += conflicting_names(observed)
+        conflicts += conflicting_names(observed)
     if existing is None and not is_whole:
-        taken += conflicting_prefix(spec, observed)
+        conflicts += conflicting_prefix(spec, observed)
     if user is not None:
-        taken += taken_user(spec, observed)
-    if taken:
-        raise Taken(spec.name, taken)
+        conflicts += conflicting_user(spec, observed)
+    if conflicts:
+        raise Taken(spec.name, conflicts)
     is_new = existing is None and begun is None and not is_whole
     return tuple(_creating(spec, topology, observed, user, claim, is_new=is_new))
 
@@ -342,8 +346,8 @@ def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool 
     names = Names(group)
     if not force and (where := list(_uses(names, observed))):
         raise StillInUse(group, where, remedy=_remedy_in_use(group, observed))
-    exchanges = [name for name, seen in observed.exchanges.items() if seen is not None]
-    queues = [name for name, seen in observed.queues.items() if seen is not None]
+    exchanges = [name for name, status in observed.exchanges.items() if status is not None]
+    queues = [name for name, status in observed.queues.items() if status is not None]
     guarded = _guarded_queues(names, queues)
     actions: list[Action] = []
     if observed.queue_count_to_be is not None:
@@ -429,7 +433,7 @@ def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made:
     if is_there and (differing := list(drift(topology, observed))):
         raise GroupDiffers(spec.name, differing)
     is_foreign = not is_there and not _is_adoptable(spec.name, topology, observed, finish=True)
-    if is_foreign or any(taken_user(spec, observed)):
+    if is_foreign or any(conflicting_user(spec, observed)):
         raise NotOwned(spec.name, remedy=claim.remedy)
 
 
@@ -455,7 +459,9 @@ def refuse_under_way(spec: GroupSpec, observed: Snapshot) -> None:
 def require_users(observed: Snapshot, done: str) -> None:
     """Raise Unsupported, with the reason, where users could not be looked at."""
     if observed.users is UNKNOWN:
-        why = next((reason for what, reason in observed.why.items() if "user" in what), "no reason known")
+        why = next(
+            (reason for subject, reason in observed.why.items() if "user" in subject), "no reason known"
+        )
         raise Unsupported(
             f"the group's user cannot be {done}: {why}; give the management API's address with --management, "
             "or leave the user out with --no-user"
@@ -498,9 +504,9 @@ def _creating(
         yield WriteRecord(spec.name, Record(spec.to_unfinished(), claim.owner), is_final=False)
     # What is there and not known in full is declared all the same: a broker refuses a declaration that differs.
     for exchange in topology.exchanges:
-        seen = observed.exchanges.get(exchange.name)
-        if seen is None or seen is UNKNOWN or seen.arguments is UNKNOWN:
-            yield DeclareExchange(exchange, is_new=seen is None)
+        status = observed.exchanges.get(exchange.name)
+        if status is None or status is UNKNOWN or status.arguments is UNKNOWN:
+            yield DeclareExchange(exchange, is_new=status is None)
     for queue in topology.queues:
         there = observed.queues.get(queue.name)
         if _is_to_be_declared(there) and not (is_new and queue.name == record_queue):
@@ -511,7 +517,7 @@ def _creating(
     missing = [binding for binding in topology.bindings if binding not in there_already]
     for queue_name, of_queue in groupby(missing, key=lambda binding: binding.queue):
         yield Bind(queue_name, tuple(of_queue), is_new=observed.bindings is not UNKNOWN)
-    if observed.takes_nothing(spec.name):
+    if observed.is_unusable(spec.name):
         yield ActOnQueue(Names(spec.name).parent, "ingress", {"open": True})
     begun = unfinished(spec.name, observed)
     if user is not None:
@@ -522,8 +528,8 @@ def _creating(
         yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
 
 
-def _is_to_be_declared(seen: QueueStatus | Unknown | None) -> bool:
-    return seen is None or seen is UNKNOWN or seen.arguments is UNKNOWN
+def _is_to_be_declared(status: QueueStatus | Unknown | None) -> bool:
+    return status is None or status is UNKNOWN or status.arguments is UNKNOWN
 
 
 def _recording(spec: GroupSpec, observed: Snapshot, claim: Claim) -> Iterator[Action]:
@@ -574,13 +580,15 @@ def _guarded_queues(names: Names, queues: list[str]) -> list[str]:
 
 
 def _uses(names: Names, observed: Snapshot) -> Iterator[str]:
-    for name in _guarded_queues(names, [name for name, seen in observed.queues.items() if seen is not None]):
-        seen = observed.queues[name]
-        if seen is None:
+    for name in _guarded_queues(
+        names, [name for name, status in observed.queues.items() if status is not None]
+    ):
+        status = observed.queues[name]
+        if status is None:
             continue
-        if seen is not UNKNOWN and seen.is_down:
+        if status is not UNKNOWN and status.is_down:
             yield f"{name} does not answer, because most of its nodes are down"
-        elif seen is UNKNOWN or seen.ready is UNKNOWN or seen.consumers is UNKNOWN:
+        elif status is UNKNOWN or status.ready is UNKNOWN or status.consumers is UNKNOWN:
             yield f"{name} could not be counted"
-        elif seen.ready or seen.consumers or (seen.unacked is not UNKNOWN and seen.unacked):
-            yield f"{name} has {contents_of(seen)}"
+        elif status.ready or status.consumers or (status.unacked is not UNKNOWN and status.unacked):
+            yield f"{name} has {contents_of(status)}"

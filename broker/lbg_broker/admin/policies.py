@@ -54,9 +54,9 @@ class PolicyEffect:
 def losses(topology: Topology, observed: Snapshot) -> list[str]:
     """One line for each setting in force that would lose messages of the group; empty when there is none known."""
     return _lines(
-        (next((over.named[one] for one in by if one in over.named), None), words, queue.name)
+        (next((over.named[one] for one in by if one in over.named), None), effect, queue.name)
         for queue, settings, over in _all_in_force(topology, observed)
-        for by, words in _losing(queue, settings, observed.engine)
+        for by, effect in _losing(queue, settings, observed.engine)
     )
 
 
@@ -99,7 +99,7 @@ def in_force(
 ) -> dict[str, object]:
     """The settings of a queue with these arguments under policies that say `definition`."""
     is_quorum = arguments.get("x-queue-type") == "quorum"
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for setting in _SETTINGS if is_quorum else _OF_BOTH:
         own, policy = arguments.get(f"x-{setting}"), definition.get(setting)
         if own is None or policy is None:
@@ -109,12 +109,12 @@ def in_force(
         else:
             value = policy if is_quorum else own
         if value is not None:
-            found[setting] = value
+            settings[setting] = value
     if is_quorum and engine.version >= (4, 0, 0):
-        found.setdefault("delivery-limit", DEFAULT_DELIVERY_LIMIT)
+        settings.setdefault("delivery-limit", DEFAULT_DELIVERY_LIMIT)
     if is_quorum and engine.waits_for_disconnected:
-        found.setdefault(DISCONNECTED, DEFAULT_DISCONNECTED_MS)
-    return found
+        settings.setdefault(DISCONNECTED, DEFAULT_DISCONNECTED_MS)
+    return settings
 
 
 def _all_in_force(
@@ -123,11 +123,11 @@ def _all_in_force(
     if not observed.engine.is_rabbitmq:
         return
     for queue in topology.queues:
-        seen = observed.queues.get(queue.name)
-        over = policies_over(queue, seen, observed.policies, observed.engine)
+        status = observed.queues.get(queue.name)
+        over = policies_over(queue, status, observed.policies, observed.engine)
         arguments: Mapping[str, object] = queue.arguments
-        if isinstance(seen, QueueStatus) and seen.arguments is not UNKNOWN:
-            arguments = seen.arguments
+        if isinstance(status, QueueStatus) and status.arguments is not UNKNOWN:
+            arguments = status.arguments
         yield queue, in_force(arguments, over.definition, observed.engine), over
 
 
@@ -152,20 +152,20 @@ def _losing(
 
 
 def policies_over(
-    queue: Queue, seen: QueueStatus | Unknown | None, policies: Sequence[Policy] | Unknown, engine: Engine
+    queue: Queue, status: QueueStatus | Unknown | None, policies: Sequence[Policy] | Unknown, engine: Engine
 ) -> PolicyEffect:
     """RabbitMQ's word for which policy of a user's is in force comes before our own evaluation of patterns; what it
     calls the effective definition is sampled, so that it adds to what the policies say now and overrules nothing."""
     definition: dict[str, object] = {}
     named: dict[str, str] = {}
-    if isinstance(seen, QueueStatus) and seen.effective is not UNKNOWN:
-        definition.update(seen.effective)
-        named.update(dict.fromkeys(seen.effective, "a policy"))
+    if isinstance(status, QueueStatus) and status.effective is not UNKNOWN:
+        definition.update(status.effective)
+        named.update(dict.fromkeys(status.effective, "a policy"))
     if policies is UNKNOWN:
         return PolicyEffect(definition, named)
     users = [one for one in policies if not one.of_operator]
-    if isinstance(seen, QueueStatus) and seen.policy is not UNKNOWN:
-        policy = next((one for one in users if one.name == seen.policy), None)
+    if isinstance(status, QueueStatus) and status.policy is not UNKNOWN:
+        policy = next((one for one in users if one.name == status.policy), None)
     else:
         policy = _first(queue, users)
     now: dict[str, object] = {}
@@ -210,12 +210,12 @@ def _combined(own: object, policy: object, engine: Engine) -> int:
     return min(own, policy)
 
 
-def _lines(found: Iterator[tuple[str | None, str, str]]) -> list[str]:
+def _lines(losses: Iterator[tuple[str | None, str, str]]) -> list[str]:
     """From (policy, words for the setting, queue): a line for each policy and setting, with its first queue."""
     queues: dict[tuple[str, str], list[str]] = {}
-    for policy, words, queue in found:
-        queues.setdefault((policy or "RabbitMQ itself", words), []).append(queue)
+    for policy, effect, queue in losses:
+        queues.setdefault((policy or "RabbitMQ itself", effect), []).append(queue)
     return [
-        f"{policy} sets {words} on queue {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else "")
-        for (policy, words), names in queues.items()
+        f"{policy} sets {effect} on queue {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else "")
+        for (policy, effect), names in queues.items()
     ]

@@ -22,8 +22,8 @@ class BrokerAdmin(Protocol):
         """Be the only provisioner of `group` for as long as the block lasts; raises Busy while another one is."""
         ...
 
-    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Snapshot:
-        """One round of reading; what it looks for follows `wanted`, or else the group's record."""
+    async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
+        """One round of reading; what it looks for follows `desired`, or else the group's record."""
         ...
 
     async def perform(self, action: Action) -> None:

@@ -13,10 +13,10 @@ from lbg_broker.group import HEADER_OWNER, GroupSpec, Names, SpecError
 if TYPE_CHECKING:
     from lbg_broker.client import Channel
 
-EMPTY_LOOKS = 40
+EMPTY_READS = 40
 """Another reader holds the record between its get and its requeue, for about a round trip. Forty attempts outlast any
 such reader; a queue that is still empty has lost its record."""
-LOOK_INTERVAL_S = 0.05
+READ_INTERVAL_S = 0.05
 ANSWER_S = 10.0
 """A quorum queue without a majority does not answer at all. An election takes a second or two."""
 
@@ -44,15 +44,15 @@ def spec_in(text: str, group: str) -> GroupSpec:
         raise RecordUnreadable(group, str(error)) from error
 
 
-async def read_record(channel: Channel, group: str, *, looks: int = EMPTY_LOOKS) -> Record | None:
+async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS) -> Record | None:
     """The record with its owner; None when the queue is there and stays empty.
 
     Raises GroupNotFound, RecordUnavailable, ClientError.
     """
     name = Names(group).config
-    for look in range(looks):
-        if look:
-            await asyncio.sleep(LOOK_INTERVAL_S)
+    for attempt in range(reads):
+        if attempt:
+            await asyncio.sleep(READ_INTERVAL_S)
         try:
             async with asyncio.timeout(ANSWER_S):
                 delivery = await channel.basic_get(name)

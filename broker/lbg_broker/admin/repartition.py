@@ -57,15 +57,15 @@ SENDER = "lbg group repartition"
 
 def repartition_announced(names: Names, queue_count: int) -> Announce:
     """There are to be so many: whoever processed messages says which, for who gets their keys from now on."""
-    return _told(names, queue_count, is_done=False)
+    return _announcement(names, queue_count, is_done=False)
 
 
 def repartition_done(names: Names, queue_count: int) -> Announce:
     """There are so many, as the record says."""
-    return _told(names, queue_count, is_done=True)
+    return _announcement(names, queue_count, is_done=True)
 
 
-def _told(names: Names, queue_count: int, *, is_done: bool) -> Announce:
+def _announcement(names: Names, queue_count: int, *, is_done: bool) -> Announce:
     message = {
         "v": 1,
         "type": "repartition",
@@ -118,28 +118,28 @@ async def drain(
     ingress: Ingress,
     depths: Callable[[], Awaitable[Sequence[Depth]]],
     *,
-    keep_lock: Callable[[], Awaitable[None]],
+    renew_lock: Callable[[], Awaitable[None]],
     is_sampled: bool,
     timeout_s: float,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     """Return when nothing comes in and nothing is left. `is_sampled`: what is delivered is counted every 5 s only.
 
-    Raises NotDrained, and what `keep_lock` does: who lost the group to another run must not close it again.
+    Raises NotDrained, and what `renew_lock` does: who lost the group to another run must not close it again.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     still_since: float | None = None
     while True:
-        await keep_lock()
-        is_closed = await ingress.hold()
+        await renew_lock()
+        is_closed = await ingress.ensure_closed()
         began = loop.time()
-        found = await depths()
-        if not is_closed or any(one.ready != 0 for one in found):
+        counted = await depths()
+        if not is_closed or any(one.ready != 0 for one in counted):
             still_since = None
         elif still_since is None:
             still_since = began
-        left = list(left_in(found))
+        left = list(left_in(counted))
         if still_since is not None and not left:
             if began - still_since >= (SAMPLED_S if is_sampled else 0.0):
                 return
@@ -148,7 +148,7 @@ async def drain(
             left.append("publishers that were still connected")
         if loop.time() >= deadline:
             raise NotDrained(group, left, timeout_s)
-        tell(f"waiting for: {'; '.join(left)}")
+        report(f"waiting for: {'; '.join(left)}")
         await asyncio.sleep(DRAIN_LOOK_S)
 
 
@@ -170,7 +170,7 @@ class SingleQueueLayout:
         """Of the partitions with a number below `below`, or of all that there are."""
         return [
             Depth(f"{self._queue} partition {one.partition}", one.ready, one.unacked)
-            for one in (await self._seen()).partitions
+            for one in (await self._partitions_status()).partitions
             if below is None or one.partition < below
         ]
 
@@ -180,31 +180,31 @@ class SingleQueueLayout:
     async def prepare(self, spec: GroupSpec, *, discard: bool) -> None:
         """Raises Refused when a partition that goes is not empty, unless `discard`."""
         size_bytes = spec.queue_size_bytes * spec.queue_count
-        told = {"count": spec.queue_count, "discard": discard, "max_length_bytes": size_bytes}
-        await self._admin.perform(ActOnQueue(self._queue, "repartition", told))
+        arguments = {"count": spec.queue_count, "discard": discard, "max_length_bytes": size_bytes}
+        await self._admin.perform(ActOnQueue(self._queue, "repartition", arguments))
         await self._admin.perform(repartition_done(self._names, spec.queue_count))
 
     async def settle(
-        self, spec: GroupSpec, *, discard: bool, timeout_s: float, tell: Callable[[str], None]
+        self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Callable[[str], None]
     ) -> bool:
         """Wait until the queue is Ready; False when it is not by then."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
-            status = (await self._seen()).rebalance
+            status = (await self._partitions_status()).rebalance
             if status == "Ready":
                 return True
             if loop.time() >= deadline:
-                tell(f"no longer waiting: {self._queue} is {status}")
+                report(f"no longer waiting: {self._queue} is {status}")
                 return False
-            tell(f"waiting for: {self._queue} is {status}")
+            report(f"waiting for: {self._queue} is {status}")
             await asyncio.sleep(LOOK_S)
 
-    async def _seen(self) -> PartitionsStatus:
-        seen = (await self._admin.observe(self._names.group)).queues[self._queue]
-        if not isinstance(seen, QueueStatus) or not isinstance(seen.native, PartitionsStatus):
+    async def _partitions_status(self) -> PartitionsStatus:
+        status = (await self._admin.observe(self._names.group)).queues[self._queue]
+        if not isinstance(status, QueueStatus) or not isinstance(status.native, PartitionsStatus):
             raise Unreachable(f"the partitions of {self._queue} could not be read")
-        return seen.native
+        return status.native
 
 
 TOLD_S = 0.5
@@ -231,8 +231,8 @@ class SeparateQueuesLayout:
         """Of the queues with a number below `below`, or of all that there are."""
         queues = self._numbered(await self._admin.observe(self._names.group))
         return [
-            Depth(self._names.queue(number), seen.ready, seen.unacked)
-            for number, seen in sorted(queues.items())
+            Depth(self._names.queue(number), status.ready, status.unacked)
+            for number, status in sorted(queues.items())
             if below is None or number < below
         ]
 
@@ -246,11 +246,11 @@ class SeparateQueuesLayout:
 
         Queues that are too many stay until `settle`: members still consume from them.
         """
-        for action in restriping(spec, await self._admin.observe(self._names.group, wanted=spec)):
+        for action in restriping(spec, await self._admin.observe(self._names.group, desired=spec)):
             await self._admin.perform(action)
 
     async def settle(
-        self, spec: GroupSpec, *, discard: bool, timeout_s: float, tell: Callable[[str], None]
+        self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Callable[[str], None]
     ) -> bool:
         """See that all members know the new number, and remove the queues that are too many, the highest first.
 
@@ -266,10 +266,10 @@ class SeparateQueuesLayout:
             behind = list(unsettled(members, spec.queue_count, is_late=is_late))
             if not behind or loop.time() >= deadline:
                 break
-            tell(f"waiting for: {'; '.join(behind)}")
+            report(f"waiting for: {'; '.join(behind)}")
         await self._remove_surplus(spec.queue_count, discard=discard)
         for line in behind:
-            tell(f"no longer waiting: {line}")
+            report(f"no longer waiting: {line}")
         return not behind
 
     async def _remove_surplus(self, queue_count: int, *, discard: bool) -> None:
@@ -280,9 +280,9 @@ class SeparateQueuesLayout:
     def _numbered(self, observed: Snapshot) -> dict[int, QueueStatus]:
         stem = self._names.queue(0)[:-1]
         return {
-            int(name.removeprefix(stem)): seen if seen is not UNKNOWN else QueueStatus()
-            for name, seen in observed.queues.items()
-            if seen is not None and name.startswith(stem) and name.removeprefix(stem).isdecimal()
+            int(name.removeprefix(stem)): status if status is not UNKNOWN else QueueStatus()
+            for name, status in observed.queues.items()
+            if status is not None and name.startswith(stem) and name.removeprefix(stem).isdecimal()
         }
 
 
@@ -301,15 +301,15 @@ def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
             yield DeclareQueue(queue)
     if observed.engine.is_rabbitmq:
         yield CheckPolicies(spec.name, topology)
-    wanted = {one for one in topology.bindings if one.exchange == names.exchange}
-    missing = [one for one in topology.bindings if one in wanted and one not in observed.bindings]
+    desired = {one for one in topology.bindings if one.exchange == names.exchange}
+    missing = [one for one in topology.bindings if one in desired and one not in observed.bindings]
     for name, of_queue in groupby(missing, key=_queue_of):
         yield Bind(name, tuple(of_queue))
     stem = names.queue(0)[:-1]
     extra = [
         one
         for one in observed.bindings
-        if one.exchange == names.exchange and one.queue.startswith(stem) and one not in wanted
+        if one.exchange == names.exchange and one.queue.startswith(stem) and one not in desired
     ]
     for name, of_queue in groupby(sorted(extra, key=_order_of), key=_queue_of):
         yield Unbind(name, tuple(of_queue))
@@ -320,9 +320,9 @@ def unsettled(members: Sequence[MemberRow], queue_count: int, *, is_late: bool) 
     it."""
     hint = " (of an older version? restart it)" if is_late else ""
     for member in members:
-        known = {one.queue for one in member.queues}
-        if known != set(range(queue_count)):
-            yield f"{member.name} still uses {len(known)} queues{hint}"
+        queues = {one.queue for one in member.queues}
+        if queues != set(range(queue_count)):
+            yield f"{member.name} still uses {len(queues)} queues{hint}"
         elif member.rebalance != "Ready":
             yield f"{member.name} is {member.rebalance}"
         elif unbound := [one.queue for one in member.queues if one.status == "Unbound"]:
@@ -337,7 +337,7 @@ def _order_of(binding: Binding) -> tuple[str, str]:
     return binding.queue, binding.routing_key
 
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +363,7 @@ class Manner(Protocol):
     async def depths(self, *, below: int | None) -> Sequence[Depth]: ...
     async def announce(self, queue_count: int) -> None: ...
     async def prepare(self, spec: GroupSpec, *, discard: bool) -> None: ...
-    async def settle(self, spec: GroupSpec, *, discard: bool, timeout_s: float, tell: Tell) -> bool: ...
+    async def settle(self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Report) -> bool: ...
 
 
 async def repartition_group(
@@ -374,14 +374,14 @@ async def repartition_group(
     timeout_s: float,
     max_clients: int | None = None,
     discard: bool = False,
-    tell: Tell = lambda line: None,
+    report: Report = lambda line: None,
 ) -> Repartitioned:
     """Give `group` so many queues, or partitions; go on where an interrupted run stopped.
 
     `max_clients`: the limit of clients there is to be; None leaves the one that the group was given.
     `timeout_s` is for draining, and once more for members to be Ready. When it is not drained by then, or on the first
     interrupt, nothing is changed and ingress is open again. `discard`: what is left in queues that go is deleted, and
-    not waited for. `tell` gets a line for each step, and for what is waited for.
+    not waited for. `report` gets a line for each step, and for what is waited for.
 
     Raises NotDrained and other errors of ProvisioningError; SpecError for a number that the group cannot have.
     """
@@ -390,55 +390,55 @@ async def repartition_group(
     async with admin.lock(group):
         observed = await admin.observe(group)
         spec = _existing(group, observed)
-        wanted = recounted(spec, queue_count, max_clients=max_clients)
-        if wanted.to_record() == spec.to_record() and observed.queue_count_to_be is None:
+        desired = recounted(spec, queue_count, max_clients=max_clients)
+        if desired.to_record() == spec.to_record() and observed.queue_count_to_be is None:
             return Repartitioned(spec.queue_count, queue_count, is_changed=False)
-        require_supported(wanted, observed)
+        require_supported(desired, observed)
         manner = _manner_of(admin, management, names, spec, observed)
         assert isinstance(observed.record, Record)
         was, owner = observed.record.text, observed.owner
         await _to_record(admin, spec, marked(spec, queue_count), before=was, owner=owner)
-        tell(f"ingress off: {group} goes from {spec.queue_count} to {queue_count} queues")
+        report(f"ingress off: {group} goes from {spec.queue_count} to {queue_count} queues")
         try:
             await manner.ingress.close()
             await drain(
                 group,
                 manner.ingress,
                 lambda: manner.depths(below=queue_count if discard else None),
-                keep_lock=lambda: admin.keep_lock(group),
+                renew_lock=lambda: admin.renew_lock(group),
                 is_sampled=manner.is_sampled,
                 timeout_s=timeout_s,
-                tell=tell,
+                report=report,
             )
         except (NotDrained, asyncio.CancelledError):
-            await _take_back(admin, manner, spec, tell, owner=owner)
+            await _undo(admin, manner, spec, report, owner=owner)
             raise
-        tell("drained")
+        report("drained")
         await manner.announce(queue_count)
-        await manner.prepare(wanted, discard=discard)
+        await manner.prepare(desired, discard=discard)
         began = marked(spec, queue_count)
-        await _to_record(admin, wanted, marked(wanted, queue_count), before=began, owner=owner)
-        tell(f"changed: {queue_count} queues")
-        is_settled = await manner.settle(wanted, discard=discard, timeout_s=timeout_s, tell=tell)
-        tell("members are Ready" if is_settled else "not all members are Ready")
-        await _open(admin, manner, wanted, tell, owner=owner)
+        await _to_record(admin, desired, marked(desired, queue_count), before=began, owner=owner)
+        report(f"changed: {queue_count} queues")
+        is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
+        report("members are Ready" if is_settled else "not all members are Ready")
+        await _open(admin, manner, desired, report, owner=owner)
     return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
 
 
-async def _take_back(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, tell: Tell, *, owner: str) -> None:
+async def _undo(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, owner: str) -> None:
     """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
     await manner.prepare(spec, discard=False)
-    await manner.settle(spec, discard=False, timeout_s=0.0, tell=lambda line: None)
-    tell("nothing is changed")
-    await _open(admin, manner, spec, tell, owner=owner)
+    await manner.settle(spec, discard=False, timeout_s=0.0, report=lambda line: None)
+    report("nothing is changed")
+    await _open(admin, manner, spec, report, owner=owner)
 
 
-async def _open(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, tell: Tell, *, owner: str) -> None:
+async def _open(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, owner: str) -> None:
     """Publishers wait for the record, so it comes after."""
     await manner.ingress.open()
     before = marked(spec, spec.queue_count)
     await _to_record(admin, spec, spec.to_record(), before=before, owner=owner)
-    tell("ingress on")
+    report("ingress on")
 
 
 async def _to_record(admin: BrokerAdmin, spec: GroupSpec, text: str, *, before: str, owner: str) -> None:

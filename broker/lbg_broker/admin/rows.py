@@ -11,7 +11,7 @@ from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, SessionStatus, Unkno
 
 Count = int | Unknown
 
-HELD_BACK_FROM = 2
+POSTPONED_FROM = 2
 """Handoffs in a row that were put off: the first leaves the application the time that the group's setting says."""
 
 
@@ -36,9 +36,9 @@ class MemberQueue:
         return self.role == "primary"
 
     @property
-    def is_held_back(self) -> bool:
+    def is_postponed(self) -> bool:
         """True if it should be another member's, and calls that do not end keep it here."""
-        return self.put_off >= HELD_BACK_FROM
+        return self.put_off >= POSTPONED_FROM
 
 
 @dataclass(frozen=True, slots=True)

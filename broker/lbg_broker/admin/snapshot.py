@@ -84,25 +84,25 @@ class SessionsStatus:
 Native: TypeAlias = PartitionsStatus | MessageGroupsStatus | SessionsStatus
 
 
-def native_of(found: Mapping[str, Any]) -> Native | None:
+def native_of(fields: Mapping[str, Any]) -> Native | None:
     """From a queue's JSON; None for a queue of no such kind."""
-    if "partitions" in found:
-        handoffs = found["handoffs"]
+    if "partitions" in fields:
+        handoffs = fields["handoffs"]
         return PartitionsStatus(
-            rebalance=str(found["rebalance_status"]),
-            ingress=bool(found["ingress"]),
+            rebalance=str(fields["rebalance_status"]),
+            ingress=bool(fields["ingress"]),
             handoffs=int(handoffs["total"]),
             forced=int(handoffs["forced"]),
             messages_forced=int(handoffs["messages_forced"]),
-            partitions=tuple(map(_partition, found["partitions"])),
+            partitions=tuple(map(_partition, fields["partitions"])),
         )
-    if "message_groups" in found:
+    if "message_groups" in fields:
         return MessageGroupsStatus(
-            int(found["message_groups"]["known"]), int(found["message_groups"]["busy"])
+            int(fields["message_groups"]["known"]), int(fields["message_groups"]["busy"])
         )
-    if "sessions" in found:
+    if "sessions" in fields:
         return SessionsStatus(
-            bool(found["closed"]), int(found["pool"]), tuple(map(_session, found["sessions"]))
+            bool(fields["closed"]), int(fields["pool"]), tuple(map(_session, fields["sessions"]))
         )
     return None
 
@@ -141,25 +141,25 @@ def native_json(native: Native) -> dict[str, Any]:
             }
 
 
-def _partition(found: Mapping[str, Any]) -> PartitionStatus:
+def _partition(fields: Mapping[str, Any]) -> PartitionStatus:
     return PartitionStatus(
-        partition=int(found["partition"]),
-        status=str(found["status"]),
-        consumer_tag=found["consumer_tag"],
-        ready=int(found["messages_ready"]),
-        unacked=int(found["messages_unacknowledged"]),
+        partition=int(fields["partition"]),
+        status=str(fields["status"]),
+        consumer_tag=fields["consumer_tag"],
+        ready=int(fields["messages_ready"]),
+        unacked=int(fields["messages_unacknowledged"]),
     )
 
 
-def _session(found: Mapping[str, Any]) -> SessionStatus:
-    away_since = found["away_since"]
+def _session(fields: Mapping[str, Any]) -> SessionStatus:
+    away_since = fields["away_since"]
     return SessionStatus(
-        session=str(found["session"]),
-        state=str(found["state"]),
-        consumer_tag=found["consumer_tag"],
-        assigned=int(found["last_sequence"]),
-        acknowledged=int(found["acknowledged"]),
-        messages=int(found["messages"]),
+        session=str(fields["session"]),
+        state=str(fields["state"]),
+        consumer_tag=fields["consumer_tag"],
+        assigned=int(fields["last_sequence"]),
+        acknowledged=int(fields["acknowledged"]),
+        messages=int(fields["messages"]),
         away_since_s=None if away_since is None else float(away_since),
     )
 
@@ -265,13 +265,13 @@ class Snapshot:
     @property
     def is_empty(self) -> bool:
         """True if the broker said of every name that it is free."""
-        seen = [*self.exchanges.values(), *self.queues.values()]
-        return self.record is None and all(one is None for one in seen)
+        states = [*self.exchanges.values(), *self.queues.values()]
+        return self.record is None and all(one is None for one in states)
 
-    def takes_nothing(self, group: str) -> bool:
+    def is_unusable(self, group: str) -> bool:
         """True if the broker is known to refuse what is published to the group's one queue of partitions."""
-        seen = self.queues.get(Names(group).parent)
-        native = seen.native if isinstance(seen, QueueStatus) else None
+        status = self.queues.get(Names(group).parent)
+        native = status.native if isinstance(status, QueueStatus) else None
         return isinstance(native, PartitionsStatus) and not native.ingress
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from lbg_broker.admin.describe import Description, describe
 from lbg_broker.admin.errors import AdminError, GroupNotFound, ProvisioningError, Refused, Unreachable
 from lbg_broker.admin.groups import LISTEN_S
-from lbg_broker.admin.heartbeats import Heard
+from lbg_broker.admin.heartbeats import CollectedHeartbeats
 from lbg_broker.admin.lag import Backlog
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.protocol import Heartbeat
@@ -35,11 +35,11 @@ async def survey(
     specs: Mapping[str, GroupSpec],
     *,
     listen_s: float = LISTEN_S,
-    known: dict[str, Described] | None = None,
+    cache: dict[str, Described] | None = None,
 ) -> dict[str, Description | ProvisioningError]:
     """Description of each group as by `show_group`, under the same keys, from a few lists for all of them.
 
-    `known` is filled: given to the next survey, it has what has not changed since as the same objects, for nothing.
+    `cache` is filled: given to the next survey, it has what has not changed since as the same objects, for nothing.
 
     What went wrong with one group is said in its place. Messages are counted as the management API counts them, on
     RabbitMQ up to 5 s ago. Records and bindings are not looked at, so nothing is said of what is wrong with them.
@@ -55,14 +55,14 @@ async def survey(
         except (Refused, Unreachable) as error:
             # The user may not make a queue to listen with, or nobody can: most nodes of RabbitMQ 4.3 are down.
             beats = dict.fromkeys(served, error)
-    known = {} if known is None else known
-    found = {
-        key: _described(spec.name, observed[spec.name], beats.get(spec.name, ()), known)
+    cache = {} if cache is None else cache
+    described = {
+        key: _described(spec.name, observed[spec.name], beats.get(spec.name, ()), cache)
         for key, spec in specs.items()
     }
-    while len(known) > KNOWN_MAX:  # those that were not surveyed for the longest time
-        del known[next(iter(known))]
-    return found
+    while len(cache) > KNOWN_MAX:  # those that were not surveyed for the longest time
+        del cache[next(iter(cache))]
+    return described
 
 
 async def lags(
@@ -74,8 +74,8 @@ async def lags(
 
     Raises AdminError when the broker cannot be asked at all.
     """
-    found = await admin.lags(list(specs.values()), max_age_s=max_age_s)
-    return dict(zip(specs, found, strict=True))
+    values = await admin.lags(list(specs.values()), max_age_s=max_age_s)
+    return dict(zip(specs, values, strict=True))
 
 
 async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str, Backlog]:
@@ -85,27 +85,29 @@ async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str
 
     Raises AdminError when the broker cannot be asked at all.
     """
-    found = await admin.backlogs(list(specs.values()))
-    return dict(zip(specs, found, strict=True))
+    values = await admin.backlogs(list(specs.values()))
+    return dict(zip(specs, values, strict=True))
 
 
 def _described(
-    group: str, observed: Snapshot, beats: Sequence[Heartbeat] | AdminError, known: dict[str, Described]
+    group: str, observed: Snapshot, beats: Sequence[Heartbeat] | AdminError, cache: dict[str, Described]
 ) -> Description | ProvisioningError:
-    last = known.pop(group, None)
+    last = cache.pop(group, None)
     if observed.is_empty:
         return GroupNotFound(group)
     if isinstance(beats, AdminError):
         why = {**observed.why, "members": str(beats)}
         return describe(group, replace(observed, why=why), beats=UNKNOWN)
-    digests = beats.digests if isinstance(beats, Heard) else frozenset()
+    digests = beats.digests if isinstance(beats, CollectedHeartbeats) else frozenset()
     if last is not None and last.digests == digests and _is_same(last.observed, observed):
-        known[group] = last
+        cache[group] = last
         return last.description
-    found = describe(group, observed, beats=beats)
-    if found.members is not UNKNOWN and len(found.members) == len(digests):  # else which came last counts
-        known[group] = Described(observed, digests, found)
-    return found
+    description = describe(group, observed, beats=beats)
+    if description.members is not UNKNOWN and len(description.members) == len(
+        digests
+    ):  # else which came last counts
+        cache[group] = Described(observed, digests, description)
+    return description
 
 
 def _is_same(last: Snapshot, observed: Snapshot) -> bool:

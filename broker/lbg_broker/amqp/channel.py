@@ -97,9 +97,9 @@ class Channel:
             raise DecodeError("a content header is too short")
         class_id, weight, size = _HEAD.unpack_from(payload)
         if class_id != self._method.class_id or weight:
-            wanted = self._method.class_id
+            expected = self._method.class_id
             text = (
-                f"expected content header for class {wanted}, got one for class {class_id}, weight {weight}"
+                f"expected content header for class {expected}, got one for class {class_id}, weight {weight}"
             )
             raise PeerError(ReplyCode.FRAME_ERROR, text)
         header = payload[_HEAD.size :]

@@ -59,19 +59,19 @@ def negotiate_limits(
 
 def check_limits(answer: ConnectionTuneOk, tune: ConnectionTune) -> None:
     """Raises `PeerError` (530, as RabbitMQ does) when a client answered with more than was offered."""
-    for name, asked, offered, least in (
+    for name, value, offered, least in (
         ("frame_max", answer.frame_max, tune.frame_max, FRAME_MIN_BYTES),
         ("channel_max", answer.channel_max, tune.channel_max, 0),
     ):
-        if offered and not 0 < asked <= offered:
+        if offered and not 0 < value <= offered:
             raise PeerError(
                 ReplyCode.NOT_ALLOWED,
-                f"negotiated {name} = {asked} is higher than the maximum allowed value ({offered})",
+                f"negotiated {name} = {value} is higher than the maximum allowed value ({offered})",
             )
-        if asked and asked < least:
+        if value and value < least:
             raise PeerError(
                 ReplyCode.NOT_ALLOWED,
-                f"negotiated {name} = {asked} is lower than the minimum allowed value ({least})",
+                f"negotiated {name} = {value} is lower than the minimum allowed value ({least})",
             )
 
 
@@ -105,7 +105,7 @@ class Heartbeats:
         self._checked_at = now
 
     @property
-    def heard_at(self) -> float | None:
+    def last_received_at(self) -> float | None:
         """Time of the last byte, as of the last check; None without heartbeats."""
         return self._in_at if self._interval_s > 0 else None
 
@@ -306,7 +306,7 @@ class Connection:
             if self.state is ConnectionState.HEADER and self.role is Role.SERVER:
                 data = self._receive_header(data, events)
                 if data:
-                    self._reader.hold(data)
+                    self._reader.buffer(data)
                 return bool(events)
             if self.state is ConnectionState.STARTING and self.role is Role.CLIENT:
                 self._refuse_header(data)
@@ -394,11 +394,11 @@ class Connection:
         elif kind is ConnectionClose and self.state in CONNECTION_CLOSABLE:
             after = ConnectionState.PEER_CLOSED
         else:
-            found = CONNECTION.get((self.state, kind))
-            if found is None:
+            transition = CONNECTION.get((self.state, kind))
+            if transition is None:
                 text = f"{kind.NAME} is not expected in connection state {self.state.name.lower()}"
                 raise PeerError(ReplyCode.COMMAND_INVALID, text)
-            after = found
+            after = transition
         if isinstance(method, ConnectionTuneOk):
             check_limits(method, self._proposed)
             self._adopt(method)
@@ -454,8 +454,8 @@ class Connection:
 
     def channel_state(self, channel: int) -> ChannelState:
         """The state of a channel; one never opened is closed."""
-        found = self._channels.get(channel)
-        return found.state if found else ChannelState.CLOSED
+        machine = self._channels.get(channel)
+        return machine.state if machine else ChannelState.CLOSED
 
     def accepts(self, channel: int) -> bool:
         """True if the connection is open and this channel neither closed nor closing by us."""
@@ -477,9 +477,9 @@ class Connection:
         return pulse
 
     @property
-    def heard_at(self) -> float | None:
+    def last_received_at(self) -> float | None:
         """Time of the last byte from the peer, to an eighth of a heartbeat; None without heartbeats."""
-        return self._heartbeats.heard_at if self._heartbeats is not None else None
+        return self._heartbeats.last_received_at if self._heartbeats is not None else None
 
     def take_output(self) -> bytes:
         """Everything to write, once."""
@@ -575,7 +575,7 @@ class Connection:
     def _may_send(self, channel: int) -> bool:
         if channel in self._sendable:
             return True
-        if self._muted or ((found := self._channels.get(channel)) and found.muted):
+        if self._muted or ((machine := self._channels.get(channel)) and machine.muted):
             return False
         raise LocalProtocolError(f"channel {channel} is {self.channel_state(channel).name.lower()}")
 
@@ -588,10 +588,10 @@ class Connection:
         elif kind is ConnectionCloseOk and self.state is ConnectionState.PEER_CLOSED:
             after = ConnectionState.CLOSED
         else:
-            found = CONNECTION.get((self.state, kind))
-            if found is None:
+            transition = CONNECTION.get((self.state, kind))
+            if transition is None:
                 raise LocalProtocolError(f"{kind.NAME} cannot be sent while {self.state.name.lower()}")
-            after = found
+            after = transition
         self._writer.method(0, method.encode())
         if isinstance(method, ConnectionTune):
             self._proposed = method

@@ -181,13 +181,13 @@ class DeliveryReader(FrameReader):
             position = following
 
     def _learn_names(self, encoded: bytes) -> tuple[str, str] | None:
-        found = read_names(encoded, "surrogateescape")
-        if found is None or found[2] != len(encoded):
+        names_read = read_names(encoded, "surrogateescape")
+        if names_read is None or names_read[2] != len(encoded):
             return None
         if len(self._names) >= CACHE_MAX:
             self._names.clear()
-        self._names[encoded] = found[:2]
-        return found[:2]
+        self._names[encoded] = names_read[:2]
+        return names_read[:2]
 
     def _learn_tag(self, encoded: bytes) -> str:
         tag, _ = read_shortstr(encoded, 0, "surrogateescape")
@@ -275,10 +275,10 @@ class PublishReader(FrameReader):
             position = following
 
     def _learn_names(self, encoded: bytes) -> _Names | None:
-        found = read_names(encoded, "strict")
-        if found is None or found[2] != len(encoded) - 1:
+        names_read = read_names(encoded, "strict")
+        if names_read is None or names_read[2] != len(encoded) - 1:
             return None
-        names = (found[0], found[1], encoded[-1] & 1 == 1, encoded[-1] & 2 == 2)
+        names = (names_read[0], names_read[1], encoded[-1] & 1 == 1, encoded[-1] & 2 == 2)
         if len(self._names) >= CACHE_MAX:
             self._names.clear()
         self._names[encoded] = names

@@ -65,8 +65,8 @@ class FrameReader(ABC):
         self._ready = ready
         self._body_max_bytes = body_max_bytes
         self.limit(frame_max_bytes)
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._buffered: list[bytes] = []
+        self._buffered_bytes = 0
         self._needed_bytes = 0
         self._halted = False
 
@@ -79,22 +79,22 @@ class FrameReader(ABC):
         """Add the events of a read, up to where `halt` was called; returns whether it was. Raises `PeerError` when the
         bytes are no frames."""
         self._halted = False
-        if self._held:
-            self._held.append(data)
-            self._held_bytes += len(data)
-            if self._held_bytes < self._needed_bytes:
+        if self._buffered:
+            self._buffered.append(data)
+            self._buffered_bytes += len(data)
+            if self._buffered_bytes < self._needed_bytes:
                 return False
-            data = b"".join(self._held)
-            self._held.clear()
+            data = b"".join(self._buffered)
+            self._buffered.clear()
         position = self._read(data, events)
         if position < len(data):
-            self.hold(data[position:])
+            self.buffer(data[position:])
         return self._halted
 
-    def hold(self, data: bytes) -> None:
+    def buffer(self, data: bytes) -> None:
         """Keep bytes for the next `feed`."""
-        self._held.append(data)
-        self._held_bytes = len(data)
+        self._buffered.append(data)
+        self._buffered_bytes = len(data)
 
     def halt(self) -> None:
         """Leave what follows to the next `feed`."""

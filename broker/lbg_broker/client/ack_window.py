@@ -79,23 +79,23 @@ class AckWindow(Generic[D]):
             delivery for delivery in chain(self.prefix, self._outstanding) if delivery not in self._singly
         )
 
-    def forget(self, gone: Collection[D]) -> None:
+    def forget(self, released: Collection[D]) -> None:
         """These unacknowledged deliveries are the broker's again, or settled by other means (nack, reject), and never
         acknowledged here."""
-        self.prefix = [delivery for delivery in self.prefix if delivery not in gone]
-        for delivery in gone:
+        self.prefix = [delivery for delivery in self.prefix if delivery not in released]
+        for delivery in released:
             self.scattered.pop(delivery, None)
-        self._singly.update(delivery for delivery in self._outstanding if delivery in gone)
+        self._singly.update(delivery for delivery in self._outstanding if delivery in released)
         self._advance()
 
-    def take_these(self, wanted: Iterable[D]) -> list[D]:
+    def pop_done(self, deliveries: Iterable[D]) -> list[D]:
         """Of these what is done, to acknowledge singly; it counts as acked from now on."""
-        taken = [] if self._in_order else [delivery for delivery in wanted if delivery in self.scattered]
-        self._acked_singly(taken)
-        return taken
+        acked = [] if self._in_order else [delivery for delivery in deliveries if delivery in self.scattered]
+        self._acked_singly(acked)
+        return acked
 
-    def _acked_singly(self, taken: Iterable[D]) -> None:
-        for delivery in taken:
+    def _acked_singly(self, acked: Iterable[D]) -> None:
+        for delivery in acked:
             del self.scattered[delivery]
             self._singly.add(delivery)
 
@@ -123,15 +123,15 @@ class AckWindow(Generic[D]):
         """The delivery to acknowledge singly before others."""
         return None if self._in_order else next(iter(self.scattered), None)
 
-    def take_scattered(self, limit: int, *, is_due: Callable[[D], bool] | None = None) -> list[D]:
+    def pop_scattered(self, limit: int, *, is_due: Callable[[D], bool] | None = None) -> list[D]:
         """Up to `limit` deliveries to acknowledge singly, those done first; they count as acked from now on."""
-        taken: list[D] = []
+        acked: list[D] = []
         for delivery in () if self._in_order else self.scattered:
-            if len(taken) == limit or (is_due is not None and not is_due(delivery)):
+            if len(acked) == limit or (is_due is not None and not is_due(delivery)):
                 break
-            taken.append(delivery)
-        self._acked_singly(taken)
-        return taken
+            acked.append(delivery)
+        self._acked_singly(acked)
+        return acked
 
     @property
     def unacked(self) -> int:
@@ -205,7 +205,7 @@ class AckBatcher:
         self._loop = asyncio.get_running_loop()
         self._window = AckWindow[int]()
         self._frames = AckFrames()
-        self._began_after = self._known = channel.last_delivery_tag
+        self._began_after = self._last_tag = channel.last_delivery_tag
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self.frames_sent = 0
@@ -213,7 +213,7 @@ class AckBatcher:
     def settle(self, delivery_tag: int) -> None:
         """This message is done. Raises ValueError when it was settled before."""
         window = self._window
-        if delivery_tag > self._known or delivery_tag != window.oldest:
+        if delivery_tag > self._last_tag or delivery_tag != window.oldest:
             self._expect(delivery_tag)
         window.done(delivery_tag)
         if not self._is_due and window.prefix:
@@ -240,10 +240,10 @@ class AckBatcher:
             self._send()
 
     def _expect(self, delivery_tag: int) -> None:
-        if delivery_tag > self._known:
+        if delivery_tag > self._last_tag:
             last = max(delivery_tag, self._channel.last_delivery_tag)
-            self._window.delivered(range(self._known + 1, last + 1))
-            self._known = last
+            self._window.delivered(range(self._last_tag + 1, last + 1))
+            self._last_tag = last
             return
         oldest = self._window.oldest
         if oldest is None or delivery_tag < oldest or self._window.is_settled_early(delivery_tag):

@@ -290,10 +290,10 @@ class ClientConnection(asyncio.Protocol):
         return self._machine.heartbeat_s
 
     @property
-    def heard_at(self) -> float | None:
+    def last_received_at(self) -> float | None:
         """Time of the last byte from the broker, on the loop's clock, to an eighth of a heartbeat; None without
         them."""
-        return self._machine.heard_at
+        return self._machine.last_received_at
 
     @property
     def channel_count(self) -> int:

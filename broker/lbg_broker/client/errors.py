@@ -89,8 +89,8 @@ class ConnectionClosed(ConnectionLost):
     """The connection was closed by one side, with a reply code (200: in order)."""
 
     def __init__(self, reply_code: int, reply_text: str, *, by_broker: bool) -> None:
-        who = "the broker" if by_broker else "us"
-        super().__init__(f"connection closed by {who}: {reply_code} {reply_text}")
+        closer = "the broker" if by_broker else "us"
+        super().__init__(f"connection closed by {closer}: {reply_code} {reply_text}")
         self.reply_code = reply_code
         self.reply_text = reply_text
         self.by_broker = by_broker

@@ -79,7 +79,7 @@ class Handshake:
 
     def explain_loss(self, reason: str) -> ConnectError:
         """The error for a socket that closed in the middle."""
-        if self._awaits_verdict and not self._tells_refusals:
+        if self._awaits_verdict and not self._reports_refusals:
             return AuthenticationError(f"{self._where}: closed after the login was sent ({reason})")
         return ConnectError(f"{self._where}: closed before the connection was open ({reason})")
 
@@ -96,7 +96,7 @@ class Handshake:
         self._awaits_verdict = True
 
     @property
-    def _tells_refusals(self) -> bool:
+    def _reports_refusals(self) -> bool:
         """True if the broker refuses a login with connection.close (RabbitMQ: authentication_failure_close). One
         that does not just hangs up, which looks like one that was killed at that moment."""
         return self.has("authentication_failure_close")

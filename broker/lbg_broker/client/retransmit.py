@@ -117,13 +117,13 @@ class OpenTags(Generic[T]):
             message = by_tag.pop(tag, None)
             return [] if message is None else [message]
         last = min(tag, self._last) if tag else self._last
-        taken = [
+        answered = [
             message
             for each in range(self._lowest, last + 1)
             if (message := by_tag.pop(each, None)) is not None
         ]
         self._lowest = max(self._lowest, last + 1)
-        return taken
+        return answered
 
     def clear(self) -> list[T]:
         """The channel is gone: return what was open. Tags begin at 1 again."""
@@ -140,7 +140,7 @@ class OpenTags(Generic[T]):
 class WindowState(Enum):
     FLOWING = auto()
     DRAINING = auto()
-    HELD = auto()
+    BACKOFF = auto()
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ class QueueWindow(Generic[M]):
     is_full: bool = False  # from a refusal on until the window is back at its start, or all is accepted
     resume_at: float = 0.0
     refused_at: float = 0.0  # the first of the refusals in a row
-    asked_at: float = 0.0  # when it was last answered, or when the first open message was sent since
+    awaiting_since: float = 0.0  # when it was last answered, or when the first open message was sent since
     _credit: int = 0
 
     def __post_init__(self) -> None:
@@ -170,12 +170,12 @@ class QueueWindow(Generic[M]):
     def restart_window(self) -> None:
         self.window = min(self.settings.first_window_messages, self.settings.window_messages)
 
-    def take_sendable(self, into: list[M], now: float, *, limit: int | None = None) -> None:
+    def pop_sendable(self, into: list[M], now: float, *, limit: int | None = None) -> None:
         """Move what may be sent now, up to `limit`, from pending to sent, in order, and append it to `into`."""
         if self.state is not WindowState.FLOWING:
             return
         if not self.open:
-            self.asked_at = now
+            self.awaiting_since = now
         pending, room = self.pending, self.window - self.open
         if limit is not None:
             room = min(room, limit)
@@ -236,7 +236,7 @@ class QueueWindow(Generic[M]):
 
     def settle(self, now: float) -> list[M]:
         """Remove and return the sent messages from the oldest up to the first that is open or refused."""
-        self.asked_at = now
+        self.awaiting_since = now
         sent = self.sent
         accepted = []
         while sent and sent[0].accepted:
@@ -260,7 +260,7 @@ class QueueWindow(Generic[M]):
         self.open_keys.clear()
         self.open = 0
         if any(message.accepted is False for message in ended):
-            self._hold(now)
+            self._back_off(now)
         elif self.state is WindowState.DRAINING:
             self.state = WindowState.FLOWING
         return ended
@@ -272,7 +272,7 @@ class QueueWindow(Generic[M]):
             self.restart_window()
         return ended
 
-    def _hold(self, now: float) -> None:
+    def _back_off(self, now: float) -> None:
         settings = self.settings
         if not self.refusals_in_a_row:
             self.refused_at = now
@@ -284,7 +284,7 @@ class QueueWindow(Generic[M]):
         self.window = 1
         self._credit = 0
         self.is_full = True
-        self.state = WindowState.HELD
+        self.state = WindowState.BACKOFF
 
     def drain(self) -> None:
         """Send nothing before all that is open has its answer."""
@@ -297,11 +297,11 @@ class QueueWindow(Generic[M]):
 
     def excuse_silence(self, now: float) -> None:
         """The broker took no publishes until now (connection.blocked): that it gave no answer means nothing."""
-        self.asked_at = max(self.asked_at, now)
+        self.awaiting_since = max(self.awaiting_since, now)
 
     def silent_s(self, now: float) -> float:
         """Time for which answers have been due without one."""
-        return now - self.asked_at if self.open else 0.0
+        return now - self.awaiting_since if self.open else 0.0
 
     def refusing_s(self, now: float) -> float:
         """Time for which everything was refused and nothing accepted."""

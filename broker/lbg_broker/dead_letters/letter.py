@@ -209,7 +209,7 @@ FIRST_MESSAGES = 256
 LARGEST_MESSAGES = 65_535
 """A prefetch count has 16 bits (AMQP 0-9-1, basic.qos), and none at all means 2,000 to a quorum queue."""
 
-HELD_MAX_BYTES = 128 * 1024 * 1024
+UNACKED_MAX_BYTES = 128 * 1024 * 1024
 """Of bodies in one window, if none is larger than the largest so far. Only a window's letters can be in memory."""
 
 
@@ -221,25 +221,25 @@ class ReadWindow:
         self.opened = 0
         self._size = 0
         self._largest_bytes = 1
-        self._held = 0
+        self._unacked = 0
 
     def open(self) -> int:
         """The size of a further window; what came before belongs to none any more."""
-        fits = max(PAGE_MESSAGES, HELD_MAX_BYTES // self._largest_bytes)
+        fits = max(PAGE_MESSAGES, UNACKED_MAX_BYTES // self._largest_bytes)
         self._size = min(max(FIRST_MESSAGES, 2 * self._size), LARGEST_MESSAGES, fits)
-        self._held = 0
+        self._unacked = 0
         self.opened += 1
         return self._size
 
-    def came(self, size_bytes: int) -> None:
-        self._held += 1
+    def received(self, size_bytes: int) -> None:
+        self._unacked += 1
         self._largest_bytes = max(self._largest_bytes, size_bytes)
 
     def acked(self) -> None:
         """One that came since the window was opened."""
-        self._held -= 1
+        self._unacked -= 1
 
     @property
     def is_crowded(self) -> bool:
         """Asked when everything that came was dealt with: whether less than a page of others fits in."""
-        return self._size - self._held < PAGE_MESSAGES
+        return self._size - self._unacked < PAGE_MESSAGES

@@ -29,7 +29,7 @@ given back and read again from the oldest on."""
 
 class DeadQueue:
     """`total`: dead letters that were there at the start. Later ones are not looked at, or a member that refuses what
-    is replayed would keep a replay going for ever. `not_looked_at`: held by somebody else."""
+    is replayed would keep a replay going for ever. `unread`: held by somebody else."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class DeadQueue:
         self._channel = channel
         self._turn_s = turn_s
         self._left = total  # of those that were there, as far as this process knows
-        self._found: deque[tuple[DeadLetter, Delivery]] = deque()
-        self._came = asyncio.Event()
+        self._selected: deque[tuple[DeadLetter, Delivery]] = deque()
+        self._arrived = asyncio.Event()
         self._begin(channel)
 
     @property
-    def not_looked_at(self) -> int:
-        return self._left - self._looked_at
+    def unread(self) -> int:
+        return self._left - self._read_count
 
     def ack(self, message: Delivery) -> None:
         self._channel.ack(message.delivery_tag)
@@ -67,12 +67,12 @@ class DeadQueue:
         ClientError."""
         self._selection = selection
         while True:
-            while self._found:
-                count = min(PAGE_MESSAGES, len(self._found))
-                yield [self._found.popleft() for _ in range(count)]
-            if self._looked_at >= self._left:
+            while self._selected:
+                count = min(PAGE_MESSAGES, len(self._selected))
+                yield [self._selected.popleft() for _ in range(count)]
+            if self._read_count >= self._left:
                 return
-            self._came.clear()
+            self._arrived.clear()
             if not self._channel.is_open:
                 raise self._channel.why_closed()
             if self._acked and asyncio.get_running_loop().time() - self._turn_began_at > self._turn_s:
@@ -82,11 +82,11 @@ class DeadQueue:
             else:
                 try:
                     async with asyncio.timeout(ANSWER_S):
-                        await self._came.wait()
+                        await self._arrived.wait()
                 except TimeoutError:
-                    if self._acked == self._acks_taken:
+                    if self._acked == self._acks_applied:
                         return  # somebody else holds the rest
-                    await self._until_acks_are_taken()
+                    await self._await_acks()
 
     async def close(self) -> None:
         """Everything acknowledged is so at the broker, and the rest is back in its place."""
@@ -100,17 +100,17 @@ class DeadQueue:
             await asyncio.sleep(APPLIED_AFTER_S)
         await self._channel.close()
 
-    async def _until_acks_are_taken(self) -> None:
+    async def _await_acks(self) -> None:
         """A channel of RabbitMQ does one thing after another, and for an ack it goes through all that it holds: behind
         30,000 letters that takes milliseconds. Nothing comes meanwhile, and no answer before it is through."""
         acked = self._acked
         await self._channel.queue_declare(self.names.dead, passive=True)
-        self._acks_taken = acked
+        self._acks_applied = acked
 
     async def _turn(self) -> None:
         await self.close()
         self._left -= self._acked
-        self._found.clear()
+        self._selected.clear()
         self._begin(await self.connection.open_channel())
 
     def _begin(self, channel: Channel) -> None:
@@ -118,11 +118,11 @@ class DeadQueue:
         self._windows = ReadWindow()
         self._window_began_at = 0
         self._consumer: str | None = None
-        self._looked_at = 0
+        self._read_count = 0
         self._acked = 0
-        self._acks_taken = 0
+        self._acks_applied = 0
         self._turn_began_at = asyncio.get_running_loop().time()
-        channel.closed.add_done_callback(lambda _: self._came.set())
+        channel.closed.add_done_callback(lambda _: self._arrived.set())
 
     async def _open_window(self) -> None:
         """The one before keeps what it holds and gets nothing more, so it holds what comes before this one."""
@@ -139,13 +139,13 @@ class DeadQueue:
         )
 
     def _on_deliveries(self, messages: list[Delivery]) -> None:
-        for message in islice(messages, self._left - self._looked_at):
-            self._looked_at += 1
-            self._windows.came(len(message.body))
+        for message in islice(messages, self._left - self._read_count):
+            self._read_count += 1
+            self._windows.received(len(message.body))
             letter = DeadLetter.of(message)
             if letter in self._selection:
-                self._found.append((letter, message))
-        self._came.set()
+                self._selected.append((letter, message))
+        self._arrived.set()
 
 
 @asynccontextmanager

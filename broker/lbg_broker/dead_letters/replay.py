@@ -107,7 +107,7 @@ async def list_letters(queue: DeadQueue, selection: Selection, *, limit: int) ->
         letters += [letter for letter, _ in page]
         if len(letters) >= limit:
             return Listing(queue.total, letters[:limit], 0)
-    return Listing(queue.total, letters, queue.not_looked_at)
+    return Listing(queue.total, letters, queue.unread)
 
 
 async def count(queue: DeadQueue, selection: Selection) -> int:
@@ -135,13 +135,13 @@ async def replay(queue: DeadQueue, selection: Selection, done: ReplayResult) -> 
     binding = Binding(queue.connection, queue.spec)
     window: QueueWindow[Replayed] = QueueWindow(REPLAY_SETTINGS)
     now = asyncio.get_running_loop().time
-    async for page in _taking(queue, selection, done):
+    async for page in _pages(queue, selection, done):
         for letter, _ in page:
             await binding.ensure(letter)
         window.pending.extend(Outgoing(one, one[0].key) for one in page)
         while window.pending:
             sends: list[Replayed] = []
-            window.take_sendable(sends, now())
+            window.pop_sendable(sends, now())
             await _replay_round(queue, publisher, restamping, [message.item for message in sends], done)
             for message in sends:
                 window.answered(message, ok=True)
@@ -152,7 +152,7 @@ async def discard(
     queue: DeadQueue, selection: Selection, done: ReplayResult, *, save: IO[str] | None = None
 ) -> None:
     """Acknowledge those selected; with `save`, once they are on its disk as JSON lines. Raises OSError, ClientError."""
-    async for page in _taking(queue, selection, done):
+    async for page in _pages(queue, selection, done):
         if save is not None:
             now_us = time.time_ns() // 1000
             for letter, message in page:
@@ -163,12 +163,12 @@ async def discard(
             _settle(queue, letter, message, done)
 
 
-async def _taking(queue: DeadQueue, selection: Selection, done: ReplayResult) -> AsyncIterator[Page]:
+async def _pages(queue: DeadQueue, selection: Selection, done: ReplayResult) -> AsyncIterator[Page]:
     done.total = queue.total
     done.missing_ids = set(selection.ids)
     async for page in queue.pages(selection):
         yield page
-    done.not_looked_at = queue.not_looked_at
+    done.not_looked_at = queue.unread
 
 
 async def _replay_round(

@@ -64,17 +64,17 @@ def _homes(queue_count: int, member_count: int) -> tuple[int, ...]:
     loads = [queue_count]
     rounds = _rounds((queue_count - 1).bit_length())
     for newcomer in range(1, member_count):
-        wanted = queue_count // (newcomer + 1)
+        target = queue_count // (newcomer + 1)
         most = max(loads)
         loads.append(0)
-        while loads[newcomer] < wanted:
+        while loads[newcomer] < target:
             for x in rounds:
                 queue = newcomer ^ x
                 if queue < queue_count and loads[owners[queue]] == most and owners[queue] != newcomer:
                     loads[owners[queue]] -= 1
                     owners[queue] = newcomer
                     loads[newcomer] += 1
-                    if loads[newcomer] == wanted:
+                    if loads[newcomer] == target:
                         break
             most -= 1
     return tuple(owners)

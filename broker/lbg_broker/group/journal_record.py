@@ -142,7 +142,7 @@ _DELIVERED = tuple(
     (field.name.rstrip("_"), _TYPES[str(field.type)]) for field in dataclass_fields(DeliveredRecord)
 )
 _OPTIONAL = frozenset({"session", "sequence", "group", "body_bytes", "mode"})
-_SAID = {str: "a string", int: "an integer", bool: "true or false", _NONE: "null"}
+_JSON_NAMES = {str: "a string", int: "an integer", bool: "true or false", _NONE: "null"}
 _MISSING = object()
 
 
@@ -177,14 +177,14 @@ def decode(line: str | bytes) -> Record:
     raise JournalError(f"a journal line is of kind {kind!r}, neither published nor delivered")
 
 
-def _values(fields: dict[str, Any], wanted: tuple[tuple[str, tuple[type, ...]], ...]) -> list[Any]:
+def _values(fields: dict[str, Any], expected: tuple[tuple[str, tuple[type, ...]], ...]) -> list[Any]:
     values = []
-    for name, types in wanted:
+    for name, types in expected:
         value = fields.get(name, None if name in _OPTIONAL else _MISSING)
         if type(value) not in types:
-            said = "is missing" if value is _MISSING else f"is {value!r}"
+            problem = "is missing" if value is _MISSING else f"is {value!r}"
             raise JournalError(
-                f"{name} of a journal line {said}, not {' or '.join(_SAID[type_] for type_ in types)}"
+                f"{name} of a journal line {problem}, not {' or '.join(_JSON_NAMES[type_] for type_ in types)}"
             )
         values.append(value)
     return values

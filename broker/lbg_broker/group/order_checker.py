@@ -68,12 +68,12 @@ class _Stream:
     """Numbers seen of one publisher and hash: every one. And of all its epochs the latest message of each key, as
     the beginning of its epoch and its number."""
 
-    __slots__ = ("began_us", "highest", "publishers", "seen")
+    __slots__ = ("began_us", "highest", "numbers", "publishers")
 
     def __init__(
         self, began_us: int, highest: dict[str, tuple[int, int]], publishers: dict[int, str]
     ) -> None:
-        self.seen = SequenceSet()
+        self.numbers = SequenceSet()
         self.began_us = began_us
         self.highest = highest
         self.publishers = publishers
@@ -113,7 +113,7 @@ class OrderChecker:
         stream = self._streams.get((publisher, hash_)) or self._open(publisher, hash_)
         number = stream.began_us, seq
         highest = _NOTHING if key is None else stream.highest.get(key, _NOTHING)
-        if not stream.seen.add(seq):
+        if not stream.numbers.add(seq):
             self.rewinds += 1
             kind = Kind.REWIND
         elif number < highest:
@@ -160,7 +160,7 @@ class OrderChecker:
         for publisher, by_hash in expected.items():
             for hash_, next_seq in by_hash.items():
                 stream = self._streams.get((publisher, hash_))
-                holes = (stream.seen if stream else SequenceSet()).holes(next_seq)
+                holes = (stream.numbers if stream else SequenceSet()).holes(next_seq)
                 lost += [Lost(publisher, hash_, first, last) for first, last in holes]
         return lost
 
@@ -188,10 +188,10 @@ class SessionVerdict:
 
 
 class _Session:
-    __slots__ = ("highest", "seen")
+    __slots__ = ("highest", "numbers")
 
     def __init__(self) -> None:
-        self.seen = SequenceSet()
+        self.numbers = SequenceSet()
         self.highest = 0
 
 
@@ -210,7 +210,7 @@ class SessionChecker:
         """`repeated`: the message itself, by publisher, hash and sequence there, was seen before."""
         one = self._sessions.setdefault(session, _Session())
         expected = one.highest + 1
-        is_new = one.seen.add(sequence)
+        is_new = one.numbers.add(sequence)
         one.highest = max(one.highest, sequence)
         if repeated:
             place = Place.TWO_PLACES if is_new else Place.REWIND

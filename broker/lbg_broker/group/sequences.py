@@ -147,13 +147,13 @@ class SequenceSet:
             holes.append((expected, upto - 1))
         return holes
 
-    def forget(self, keep_runs: int) -> int:
-        """Forget the lowest runs above the floor until `keep_runs` remain; how many numbers are forgotten.
+    def forget(self, runs_max: int) -> int:
+        """Forget the lowest runs above the floor until `runs_max` remain; how many numbers are forgotten.
 
         A forgotten number counts as never seen. The floor stays: raising it over a hole would call a message
         seen that never came, and that is a loss; forgetting can only let a repeat through.
         """
-        surplus = len(self._firsts) - keep_runs
+        surplus = len(self._firsts) - runs_max
         if surplus <= 0:
             return 0
         forgotten = sum(self._lasts[:surplus]) - sum(self._firsts[:surplus]) + surplus

@@ -89,9 +89,9 @@ def username(value: object) -> str:
     return _plain("client_username", value, USERNAME_MAX_BYTES)
 
 
-def one_of(field: str, value: object, known: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in known:
-        raise SpecError(field, value, f"must be one of {', '.join(known)}")
+def one_of(field: str, value: object, allowed: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise SpecError(field, value, f"must be one of {', '.join(allowed)}")
     return value
 
 
@@ -180,33 +180,33 @@ class GroupSpec:
         rebalance_delay_s: float | None = None,
         max_handoff_s: float | None = None,
     ) -> None:
-        keep = object.__setattr__
-        keep(self, "name", require_group_name(name))
-        keep(self, "hash_prefix", prefix(name if hash_prefix is None else hash_prefix))
-        keep(self, "hash_count", integer("hash_count", hash_count, HASH_COUNT_MAX))
-        keep(self, "mode", one_of("mode", mode, MODES))
-        keep(self, "queue_count", _queue_count(queue_count, hash_count, mode))
-        keep(self, "queue_size_mb", integer("queue_size_mb", queue_size_mb, QUEUE_SIZE_MAX_MB))
-        keep(self, "client_username", username(name if client_username is None else client_username))
-        keep(self, "hash_function", one_of("hash_function", hash_function, tuple(HASH_FUNCTIONS)))
-        keep(self, "limits_clients", max_clients is not None)
+        set_field = object.__setattr__
+        set_field(self, "name", require_group_name(name))
+        set_field(self, "hash_prefix", prefix(name if hash_prefix is None else hash_prefix))
+        set_field(self, "hash_count", integer("hash_count", hash_count, HASH_COUNT_MAX))
+        set_field(self, "mode", one_of("mode", mode, MODES))
+        set_field(self, "queue_count", _queue_count(queue_count, hash_count, mode))
+        set_field(self, "queue_size_mb", integer("queue_size_mb", queue_size_mb, QUEUE_SIZE_MAX_MB))
+        set_field(self, "client_username", username(name if client_username is None else client_username))
+        set_field(self, "hash_function", one_of("hash_function", hash_function, tuple(HASH_FUNCTIONS)))
+        set_field(self, "limits_clients", max_clients is not None)
         if max_clients is None:
             max_clients = self._most_clients
-        keep(self, "max_clients", integer("max_clients", max_clients, HASH_COUNT_MAX))
+        set_field(self, "max_clients", integer("max_clients", max_clients, HASH_COUNT_MAX))
         if mode not in UNCOUNTED_MODES and max_clients > self.queue_count:
             raise SpecError(
                 "max_clients",
                 max_clients,
                 f"must be at most queue_count ({self.queue_count}): HC >= QC >= CC",
             )
-        for field, given, default in (
+        for field, value, default in (
             ("rebalance_delay_s", rebalance_delay_s, REBALANCE_DELAY_S),
             ("max_handoff_s", max_handoff_s, MAX_HANDOFF_S),
         ):
-            duration = default if given is None else seconds(field, given)
+            duration = default if value is None else seconds(field, value)
             if duration != default and mode != PARTITIONED:
-                raise SpecError(field, given, f"goes with mode {PARTITIONED} only, and this is {mode}")
-            keep(self, field, duration)
+                raise SpecError(field, value, f"goes with mode {PARTITIONED} only, and this is {mode}")
+            set_field(self, field, duration)
 
     @classmethod
     def parse(cls, mapping: Mapping[str, object]) -> GroupSpec:
@@ -215,22 +215,22 @@ class GroupSpec:
         Counts may be decimal strings; a password is accepted and forgotten. Raises SpecError for what is
         missing, unknown or invalid.
         """
-        given: dict[str, object] = {}
+        fields: dict[str, object] = {}
         for name, value in mapping.items():
-            field = re.sub(r"(?<=[a-z])[A-Z]", lambda found: "_" + found[0].lower(), str(name))
+            field = re.sub(r"(?<=[a-z])[A-Z]", lambda match: "_" + match[0].lower(), str(name))
             if field in _PASSWORDS:
                 continue
             if field not in _FIELDS:
                 # Not the value: under a mistyped name it may be a password.
                 raise SpecError("attribute", name, f"is none of a group's: {', '.join(_FIELDS)}")
-            if field in given:
+            if field in fields:
                 raise SpecError("attribute", name, "is given twice, in two spellings")
             if value is not None:
-                given[field] = number(value) if field in _NUMBERS else value
+                fields[field] = number(value) if field in _NUMBERS else value
         for field in _REQUIRED:
-            if field not in given and not (field == "queue_count" and given.get("mode") in UNCOUNTED_MODES):
+            if field not in fields and not (field == "queue_count" and fields.get("mode") in UNCOUNTED_MODES):
                 raise SpecError(field, None, "is required")
-        return cls(**given)  # type: ignore[arg-type]  # checked in __post_init__
+        return cls(**fields)  # type: ignore[arg-type]  # checked in __post_init__
 
     @classmethod
     def from_record(cls, text: str | bytes, *, name: str) -> GroupSpec:
@@ -241,7 +241,7 @@ class GroupSpec:
             raise SpecError("record", _excerpt(text), f"must be JSON ({error})") from None
         if not isinstance(record, dict):
             raise SpecError("record", _excerpt(text), "must be a JSON object")
-        given: dict[str, object] = {"name": name}
+        fields: dict[str, object] = {"name": name}
         for key, value in record.items():
             if key in _PASSWORDS or key in (REPARTITION_KEY, CLOSED_KEY):
                 continue
@@ -249,8 +249,8 @@ class GroupSpec:
                 raise SpecError("key", key, "is of a group whose create was not finished")
             if key not in _RECORD_FIELDS:
                 raise SpecError("key", key, f"is none of a record's: {', '.join(_RECORD_FIELDS)}")
-            given[_RECORD_FIELDS[key]] = value
-        return cls.parse(given)
+            fields[_RECORD_FIELDS[key]] = value
+        return cls.parse(fields)
 
     @classmethod
     def from_unfinished(cls, text: str | bytes, *, name: str) -> GroupSpec | None:
@@ -296,10 +296,10 @@ class GroupSpec:
 
         Raises SpecError.
         """
-        given = self.attributes()
+        fields = self.attributes()
         if not self.limits_clients:
-            given["max_clients"] = None
-        return GroupSpec(**given | changes)  # type: ignore[arg-type]  # checked in __init__
+            fields["max_clients"] = None
+        return GroupSpec(**fields | changes)  # type: ignore[arg-type]  # checked in __init__
 
     def attributes(self) -> dict[str, object]:
         """Every attribute and its value."""
@@ -327,18 +327,18 @@ class Difference:
 
     field: str
     existing: object
-    wanted: object
+    desired: object
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.existing} -> {self.wanted}"
+        return f"{self.field}: {self.existing} -> {self.desired}"
 
 
-def differences(existing: GroupSpec, wanted: GroupSpec) -> tuple[Difference, ...]:
+def differences(existing: GroupSpec, desired: GroupSpec) -> tuple[Difference, ...]:
     """Every field in which the two differ, in the order of the fields; empty when they are the same group."""
     return tuple(
-        Difference(field, getattr(existing, field), getattr(wanted, field))
+        Difference(field, getattr(existing, field), getattr(desired, field))
         for field in _FIELDS
-        if getattr(existing, field) != getattr(wanted, field)
+        if getattr(existing, field) != getattr(desired, field)
     )
 
 
@@ -368,10 +368,10 @@ def closed_record(spec: GroupSpec) -> str:
 def is_closed_in(record: str) -> bool:
     """True if the group was closed; False where the record is none."""
     try:
-        found = json.loads(record)
+        fields = json.loads(record)
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and found.get(CLOSED_KEY) is True
+    return isinstance(fields, dict) and fields.get(CLOSED_KEY) is True
 
 
 def recounted(spec: GroupSpec, queue_count: int, *, max_clients: int | None = None) -> GroupSpec:
@@ -398,8 +398,8 @@ def marked(spec: GroupSpec, queue_count: int) -> str:
 def repartition_in(record: str) -> int | None:
     """The number of queues that the group is being given, None when nobody changes it or the record is none."""
     try:
-        found = json.loads(record)
+        fields = json.loads(record)
     except (ValueError, RecursionError):
         return None
-    wanted = found.get(REPARTITION_KEY) if isinstance(found, dict) else None
-    return wanted if isinstance(wanted, int) else None
+    target = fields.get(REPARTITION_KEY) if isinstance(fields, dict) else None
+    return target if isinstance(target, int) else None

@@ -32,10 +32,10 @@ class Engine:
         """From what a broker says of itself when a connection starts; raises SpecError for an unknown one."""
         if product not in (RABBITMQ, EMBEDDED):
             raise SpecError("engine", product, f"must be {RABBITMQ} or {EMBEDDED}")
-        found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
-        if found is None:
+        match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+        if match is None:
             raise SpecError("engine version", version, "must begin with numbers, as 4.0.5 does")
-        return cls(product, (int(found[1]), int(found[2]), int(found[3] or 0)))
+        return cls(product, (int(match[1]), int(match[2]), int(match[3] or 0)))
 
     @classmethod
     def announced(cls, properties: Mapping[str, object]) -> Engine:

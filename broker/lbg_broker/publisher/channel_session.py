@@ -28,7 +28,7 @@ from lbg_broker.publisher.events import ChannelRenewed, IngressClosed, IngressOp
 from lbg_broker.publisher.resume import group_facts
 from lbg_broker.publisher.sender import Sender, refuses_in_order
 
-LOOK_S = 1.0
+READ_EVERY_S = 1.0
 """Between two looks at the record of a group that takes nothing, spread by a half: publishers are many."""
 
 
@@ -44,14 +44,14 @@ async def is_repartitioning(connection: ClientConnection, spec: GroupSpec) -> bo
     Raises GroupClosed, ConnectionLost.
     """
     try:
-        found, wanted = await _read(connection, spec.name)
+        current, target = await _read(connection, spec.name)
     except (ProvisioningError, ChannelClosed):
         return False
-    return wanted is not None or found.queue_count != spec.queue_count
+    return target is not None or current.queue_count != spec.queue_count
 
 
 async def wait_for_ingress(
-    connection: ClientConnection, spec: GroupSpec, *, tell: Callable[[IngressClosed | IngressOpen], None]
+    connection: ClientConnection, spec: GroupSpec, *, on_event: Callable[[IngressClosed | IngressOpen], None]
 ) -> GroupSpec:
     """Return the group as it is, once nobody changes its number of queues.
 
@@ -59,28 +59,28 @@ async def wait_for_ingress(
     was gone it may have been made anew, and hashes may lead elsewhere. A record that cannot be read (its node may be
     down) changes nothing: publishing will show whether the exchange is there.
     """
-    told: int | None = None
+    announced: int | None = None
     while True:
         try:
-            found, wanted = await _read(connection, spec.name)
+            current, target = await _read(connection, spec.name)
         except (ProvisioningError, ChannelClosed):
-            if told is None:
+            if announced is None:
                 return spec
-            wanted = told
+            target = announced
         else:
-            if group_facts(found) != group_facts(spec):
+            if group_facts(current) != group_facts(spec):
                 raise GroupGone(
                     f"group {spec.name!r} was made anew with other attributes while it was published to: "
                     "sequences cannot go on there; start anew"
                 )
-        if wanted is None:
-            if told is not None:
-                tell(IngressOpen(spec.name, found.queue_count))
-            return found
-        if wanted != told:
-            tell(IngressClosed(spec.name, wanted))
-            told = wanted
-        await asyncio.sleep(LOOK_S * random.uniform(0.5, 1.5))
+        if target is None:
+            if announced is not None:
+                on_event(IngressOpen(spec.name, current.queue_count))
+            return current
+        if target != announced:
+            on_event(IngressClosed(spec.name, target))
+            announced = target
+        await asyncio.sleep(READ_EVERY_S * random.uniform(0.5, 1.5))
 
 
 async def _read(connection: ClientConnection, group: str) -> tuple[GroupSpec, int | None]:
@@ -104,7 +104,7 @@ DOUBT_EVERY_S = 0.25
 ANSWERS_S = 2.0
 
 # The group's record is read then as well: a closed ingress refuses as a full queue does.
-RECORD_LOOK_S = 2.0
+RECORD_READ_S = 2.0
 
 RENEW_AFTER_MAX_S = 160.0
 
@@ -127,7 +127,7 @@ async def run_channel(
     names: Names,
     *,
     on_attached: Callable[[], None],
-    tell: Callable[[ChannelRenewed], None],
+    on_event: Callable[[ChannelRenewed], None],
 ) -> NoReturn:
     """Carry over a channel, and over a new one when it is doubted. Raises ConnectionLost when the connection is gone,
     Repartitioned when its group changes, AccessDenied when perhaps it does; GroupGone, GroupClosed and
@@ -151,7 +151,7 @@ async def run_channel(
             break
         doubt = doubting.result()
         if isinstance(doubt, ChannelRenewed):
-            tell(doubt)
+            on_event(doubt)
         await carrying.pause(up_to_s=ANSWERS_S)
         carrying.detach()
         # Closed before anything is sent again: what it had for a queue cannot come in between any more.
@@ -184,23 +184,23 @@ async def _doubt(
     """
     loop = asyncio.get_running_loop()
     machine = carrying.machine
-    looking: Channel | None = None
-    refused, look_at = machine.counts.refused, 0.0
+    probe: Channel | None = None
+    refused, read_at = machine.counts.refused, 0.0
     while True:
         await asyncio.sleep(DOUBT_EVERY_S)
         now = loop.time()
         for name in carrying.named(machine.silent_queues(now, for_s=patience_s)):
             return ChannelRenewed(name, f"has answered nothing for {patience_s:g} s")
-        if machine.counts.refused > refused and now >= look_at:
-            refused, look_at = machine.counts.refused, now + RECORD_LOOK_S
+        if machine.counts.refused > refused and now >= read_at:
+            refused, read_at = machine.counts.refused, now + RECORD_READ_S
             if await is_repartitioning(connection, machine.stamper.spec):
                 return Repartitioned()
         if refuses_in_order(connection):
             continue
         for name in carrying.named(machine.refusing_queues(now, for_s=DOUBT_AFTER_S)):
             with suppress(ClientError):
-                if looking is None or not looking.is_open:
-                    looking = await connection.open_channel()
-                if (await looking.queue_declare(name, passive=True)).message_count == 0:
-                    await looking.close()
+                if probe is None or not probe.is_open:
+                    probe = await connection.open_channel()
+                if (await probe.queue_declare(name, passive=True)).message_count == 0:
+                    await probe.close()
                     return ChannelRenewed(name, "refuses messages though it is empty")

@@ -137,7 +137,8 @@ class PublishingReport:
             messages_per_s=round(counts.confirmed / seconds, 1) if seconds > 0 else 0.0,
             next_seq=dict(last.next_seq),
             epochs=[
-                {"publisher": each.publisher, "next_seq": dict(each.next_seq)} for each in (*ended.kept, last)
+                {"publisher": each.publisher, "next_seq": dict(each.next_seq)}
+                for each in (*ended.latest, last)
             ],
             epochs_left_out=ended.left_out,
             resumed_at_us=state.saved_at_us if state is not None and state.start.is_resumed else None,
@@ -157,12 +158,12 @@ class PublisherLoop:
         names: Names,
         *,
         on_attached: Callable[[], None],
-        tell: Callable[[events.PublisherEvent], None],
+        on_event: Callable[[events.PublisherEvent], None],
     ) -> None:
         self._sender = carrying
         self._names = names
         self._on_attached = on_attached
-        self._tell = tell
+        self._emit = on_event
         self._refused_at: int | None = None
         """Number of confirmed messages when the broker last refused for no reason that the group's record has."""
 
@@ -171,17 +172,17 @@ class PublisherLoop:
         carrying = self._sender
         while True:
             spec = carrying.machine.stamper.spec
-            found = await wait_for_ingress(connection, spec, tell=self._on_ingress)
-            if found.queue_count != spec.queue_count:
-                carrying.repartition(found)
+            current = await wait_for_ingress(connection, spec, on_event=self._on_ingress)
+            if current.queue_count != spec.queue_count:
+                carrying.repartition(current)
             try:
                 await run_channel(
-                    connection, carrying, self._names, on_attached=self._on_attached, tell=self._tell
+                    connection, carrying, self._names, on_attached=self._on_attached, on_event=self._emit
                 )
             except Repartitioned:
                 continue
             except AccessDenied as refusal:
-                await self._judge(connection, found, refusal)
+                await self._judge(connection, current, refusal)
 
     async def _judge(self, connection: ClientConnection, spec: GroupSpec, refusal: AccessDenied) -> None:
         """Raise BrokerRefused unless the group takes nothing on purpose, or did so a moment ago: who is refused again,
@@ -196,7 +197,7 @@ class PublisherLoop:
 
     def _on_ingress(self, event: events.IngressClosed | events.IngressOpen) -> None:
         self._sender.machine.full_queues.clear()  # what refuses is the group, and for another reason
-        self._tell(event)
+        self._emit(event)
         self._on_attached()  # who opens a publisher need not wait for the group
 
 
@@ -439,7 +440,7 @@ class GroupPublisher:
         if self._loop_runner is None:
             carrying = self._open(await read_spec(connection, self._names.group))
             self._loop_runner = PublisherLoop(
-                carrying, self._names, on_attached=self._progress.made, tell=self._on_event
+                carrying, self._names, on_attached=self._progress.made, on_event=self._on_event
             )
         limits = (self.settings.max_message_bytes, connection.max_message_bytes)
         self._opened().machine.stamper.body_max_bytes = min(filter(None, limits), default=None)

@@ -92,40 +92,40 @@ class InputVerifier:
         self._checks = {position: digest, sent_position: sent_digest}
         self._position = position
         self._sent_position = sent_position
-        self._seen = 0
+        self._read_count = 0
         self._digest = 0
-        self._kept_back: list[Row] = []
+        self._withheld: list[Row] = []
         self._check("the input")
 
     @property
     def is_over(self) -> bool:
         """True if every row from here on is simply to be published."""
-        return self._seen >= self._sent_position
+        return self._read_count >= self._sent_position
 
-    def take(self, row: Row) -> list[Row]:
+    def accept(self, row: Row) -> list[Row]:
         """The rows that may be published now. Raises InputChanged."""
         if self.is_over:
             return [row]
         self._digest = chained(self._digest, row.key or None, row.topic, row.body)
-        if self._seen >= self._position:
-            self._kept_back.append(row)
-        self._seen += 1
+        if self._read_count >= self._position:
+            self._withheld.append(row)
+        self._read_count += 1
         self._check(f"row {row.number}")
-        if self._seen < self._sent_position:
+        if self._read_count < self._sent_position:
             return []
-        rows, self._kept_back = self._kept_back, []
+        rows, self._withheld = self._withheld, []
         return rows
 
     def end(self) -> None:
         """The input is at its end. Raises InputChanged if it had more when it was published."""
         if not self.is_over:
             raise InputChanged(
-                f"the input has {self._seen} rows, and {self._sent_position} were published from it before: it is "
-                "not the same. Give the same input, or another state file to publish this one anew"
+                f"the input has {self._read_count} rows, and {self._sent_position} were published from it before: it "
+                "is not the same. Give the same input, or another state file to publish this one anew"
             )
 
     def _check(self, where: str) -> None:
-        if self._seen in self._checks and self._checks[self._seen] != self._digest:
+        if self._read_count in self._checks and self._checks[self._read_count] != self._digest:
             raise InputChanged(
                 f"the input was changed since it was published: something up to {where} differs. Give the same "
                 "input, or another state file to publish this one anew"
@@ -166,14 +166,14 @@ class EndedEpoch:
 class EndedEpochs:
     """For the report: the newest of those that sent something, the oldest of them first; `left_out` came before."""
 
-    kept: tuple[EndedEpoch, ...] = ()
+    latest: tuple[EndedEpoch, ...] = ()
     left_out: int = 0
 
     def with_one_more(self, epoch: EndedEpoch) -> EndedEpochs:
         if not epoch.next_seq:
             return self
-        kept = (*self.kept, epoch)[-ENDED_KEPT:]
-        return EndedEpochs(kept, self.left_out + len(self.kept) + 1 - len(kept))
+        latest = (*self.latest, epoch)[-ENDED_KEPT:]
+        return EndedEpochs(latest, self.left_out + len(self.latest) + 1 - len(latest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ def unpacked_slot(data: bytes, hash_count: int, *, version: int = 2) -> Slot | N
 
 def packed_ended(ended: EndedEpochs) -> bytes:
     """Compressed: most hashes of a short run have no message."""
-    epochs = [[epoch.publisher, epoch.next_seq] for epoch in ended.kept]
+    epochs = [[epoch.publisher, epoch.next_seq] for epoch in ended.latest]
     return zlib.compress(json.dumps([ended.left_out, epochs], separators=(",", ":")).encode())
 
 

@@ -188,7 +188,7 @@ class SendWindow:
         """Queues that refuse, until they have taken a number of messages again."""
         self.floor = CommitFloor(self._start, spec.hash_count)
         self._sendable: dict[int, QueueWindow[StampedMessage]] = {}
-        self._held: dict[int, QueueWindow[StampedMessage]] = {}
+        self._backing_off: dict[int, QueueWindow[StampedMessage]] = {}
         self._open = OpenTags[StampedMessage]()
         self._unconfirmed_bytes = 0
         self._is_connected = False
@@ -304,7 +304,7 @@ class SendWindow:
             self.windows[message.queue].pending.append(message)
         self.full_queues = set()
         self._sendable.clear()
-        self._held.clear()
+        self._backing_off.clear()
 
     def blocked(self, is_blocked: bool, now: float) -> None:
         """connection.blocked or unblocked: while blocked nothing is sent, answers still come."""
@@ -373,20 +373,20 @@ class SendWindow:
         step = Step()
         if not self._is_connected or self._is_blocked or self.failure is not None:
             return step
-        due = [window for window in self._held.values() if window.resume_at <= now]
+        due = [window for window in self._backing_off.values() if window.resume_at <= now]
         if due:
             step.barrier = self._is_fenced
             self._resume(due)
         if self._sendable:
             for window in self._sendable.values():
-                window.take_sendable(step.sends, now)
+                window.pop_sendable(step.sends, now)
             self._sendable.clear()
             self._open.sent_next(step.sends)
             for message in step.sends:
                 if message.sends > 1:
                     self.counts.resends += 1
-        if self._held:
-            step.wake_at = min(window.resume_at for window in self._held.values())
+        if self._backing_off:
+            step.wake_at = min(window.resume_at for window in self._backing_off.values())
         return step
 
     def _resume(self, due: list[QueueWindow[StampedMessage]]) -> None:
@@ -395,7 +395,7 @@ class SendWindow:
                 window.drain()
         for window in due:
             window.resume()
-            del self._held[window.queue]
+            del self._backing_off[window.queue]
             self._sendable[window.queue] = window
 
     def _ended(self, window: QueueWindow[StampedMessage], ended: list[StampedMessage]) -> WindowResult:
@@ -404,8 +404,8 @@ class SendWindow:
         self._confirm(result.behind, in_order=False)
         self.counts.accepted_after_gap += result.after_gap
         self.counts.inverted += result.inverted
-        if window.state is WindowState.HELD:
-            self._held[window.queue] = window
+        if window.state is WindowState.BACKOFF:
+            self._backing_off[window.queue] = window
             self.full_queues.add(window.queue)
         if window.pending:
             self._sendable[window.queue] = window

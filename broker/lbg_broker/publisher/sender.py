@@ -49,10 +49,10 @@ class QueueAlerts:
     """`named`: the names on the broker of queues, by their numbers."""
 
     def __init__(
-        self, named: Callable[[Iterable[int]], list[str]], tell: Callable[[events.PublisherEvent], None]
+        self, named: Callable[[Iterable[int]], list[str]], on_event: Callable[[events.PublisherEvent], None]
     ) -> None:
         self._named = named
-        self._tell = tell
+        self._on_event = on_event
         self._full: set[int] = set()
         self._silent: set[int] = set()
 
@@ -72,13 +72,13 @@ class QueueAlerts:
         names_before, names_now = self._named(before), self._named(now)
         for name in names_now:
             if name not in names_before:
-                self._tell(begun(name))
+                self._on_event(begun(name))
         for name in names_before:
             if name not in names_now:
-                self._tell(events.QueueTaking(name))
+                self._on_event(events.QueueTaking(name))
 
 
-SILENCE_LOOK_S = 1.0
+SILENCE_CHECK_S = 1.0
 
 
 def refuses_in_order(connection: ClientConnection) -> bool:
@@ -93,7 +93,7 @@ class Hooks:
 
     progress: Callable[[], None]
     fail: Callable[[Exception], None]
-    tell: Callable[[events.PublisherEvent], None]
+    on_event: Callable[[events.PublisherEvent], None]
 
 
 class Sender:
@@ -126,7 +126,7 @@ class Sender:
         """Callbacks for the confirm of a message, by the message's position."""
         self._saved_maybe_twice = 0
         self._is_one_queue = False
-        self._notices = QueueAlerts(self.named, hooks.tell)
+        self._notices = QueueAlerts(self.named, hooks.on_event)
         self._silence_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -150,7 +150,7 @@ class Sender:
             self._on_blocked("")
         self.step_soon()
         if self._silence_timer is None:
-            self._look_for_silence()
+            self._check_silence()
 
     async def pause(self, *, up_to_s: float) -> None:
         """Send nothing any more on this channel, and wait for the answers to what was sent."""
@@ -169,7 +169,7 @@ class Sender:
     def repartition(self, spec: GroupSpec) -> None:
         """While there is no channel: the group has another number of queues."""
         self.machine.repartition(spec)
-        self._notices = QueueAlerts(self.named, self._hooks.tell)
+        self._notices = QueueAlerts(self.named, self._hooks.on_event)
 
     def step_soon(self) -> None:
         """Step at the end of this loop turn, once."""
@@ -242,8 +242,8 @@ class Sender:
             self._record(accepted)
         if self.awaited:
             for message in accepted:
-                if (tell := self.awaited.pop(message.position, None)) is not None:
-                    tell()
+                if (on_confirmed := self.awaited.pop(message.position, None)) is not None:
+                    on_confirmed()
         self.step_soon()
         self._hooks.progress()
 
@@ -275,11 +275,11 @@ class Sender:
 
     def _on_blocked(self, reason: str) -> None:
         self.machine.blocked(True, self._loop.time())
-        self._hooks.tell(events.Blocked(reason))
+        self._hooks.on_event(events.Blocked(reason))
 
     def _on_unblocked(self) -> None:
         self.machine.blocked(False, self._loop.time())
-        self._hooks.tell(events.Unblocked())
+        self._hooks.on_event(events.Unblocked())
         self.step_soon()
 
     def named(self, queues: Iterable[int]) -> list[str]:
@@ -287,9 +287,9 @@ class Sender:
         names = [self._names.queue(queue) for queue in sorted(queues)]
         return [self._names.parent] if names and self._is_one_queue else names
 
-    def _look_for_silence(self) -> None:
+    def _check_silence(self) -> None:
         self._notices.silent(self.machine.silent_queues(self._loop.time(), for_s=SILENT_AFTER_S))
-        self._silence_timer = self._loop.call_later(SILENCE_LOOK_S, self._look_for_silence)
+        self._silence_timer = self._loop.call_later(SILENCE_CHECK_S, self._check_silence)
 
     def _wake_at(self, at: float | None) -> None:
         if self._wake_timer is not None:

@@ -193,8 +193,8 @@ class StateFile:
 
     def _read_ended(self, blob: layout.Blob) -> EndedEpochs:
         """It is for the report alone: where it is damaged, nothing is known of them."""
-        found = layout.unpacked_ended(os.pread(self._descriptor, blob.length, blob.at), blob.crc)
-        return EndedEpochs() if found is None else found
+        ended = layout.unpacked_ended(os.pread(self._descriptor, blob.length, blob.at), blob.crc)
+        return EndedEpochs() if ended is None else ended
 
 
 class _Outdated(Exception):
@@ -207,13 +207,13 @@ def _in_epoch(first: Identity, epoch: layout.SlotEpoch) -> Identity:
 
 def _read_head(path: Path, descriptor: int, spec: GroupSpec) -> tuple[Identity, int]:
     """The identity of the first epoch, and the file's version."""
-    found = layout.identity_json(os.pread(descriptor, layout.HEAD_BYTES, 0))
-    if found is None:
+    head = layout.identity_json(os.pread(descriptor, layout.HEAD_BYTES, 0))
+    if head is None:
         raise StateError(
             f"{path} is no state file of a publisher, or its head is damaged; it is left as it is. "
             "Name another file, or remove this one to publish everything anew"
         )
-    version, text = found
+    version, text = head
     saved: dict[str, Any] = json.loads(text)
     for field, value in group_facts(spec).items():
         if saved["group"].get(field) != value:
@@ -228,9 +228,9 @@ def _read_progress(path: Path, descriptor: int, spec: GroupSpec, version: int) -
     size = layout.slot_size_bytes(spec.hash_count, version=version)
     read = [
         layout.unpacked_slot(
-            os.pread(descriptor, size, layout.SLOTS_AT + which * size), spec.hash_count, version=version
+            os.pread(descriptor, size, layout.SLOTS_AT + slot * size), spec.hash_count, version=version
         )
-        for which in (0, 1)
+        for slot in (0, 1)
     ]
     valid = [slot for slot in read if slot is not None]
     mark = layout.unpacked_mark(os.pread(descriptor, layout.MARK_BYTES, layout.MARK_AT), version=version)
@@ -289,9 +289,9 @@ def _lock(descriptor: int, path: Path) -> None:
         raise StateError(f"state file {path} is in use by another publisher") from None
 
 
-def _require_same_reading(path: Path, saved: Identity, given: Identity) -> None:
-    for name in sorted(saved.input.keys() | given.input.keys()):
-        was, now = saved.input.get(name), given.input.get(name)
+def _require_same_reading(path: Path, saved: Identity, current: Identity) -> None:
+    for name in sorted(saved.input.keys() | current.input.keys()):
+        was, now = saved.input.get(name), current.input.get(name)
         if was != now:
             raise InputChanged(
                 f"state file {path} was made with {name} {was!r}, and now it is {now!r}: the messages would differ "

@@ -31,7 +31,7 @@ class BackPressure:
         self._limit_bytes = limit_bytes
         self._gathered_bytes = 0  # for the next batch
         self._handed_bytes = 0  # in the batch being written
-        self._held: set[Reader] = set()
+        self._paused: set[Reader] = set()
 
     @property
     def waiting_bytes(self) -> int:
@@ -42,12 +42,12 @@ class BackPressure:
         """This much came from somebody."""
         self._gathered_bytes += size
         if self.waiting_bytes > self._limit_bytes:
-            self.hold((reader,))
+            self.pause((reader,))
 
-    def hold(self, readers: Iterable[Reader]) -> None:
+    def pause(self, readers: Iterable[Reader]) -> None:
         """Read nothing more from these for now."""
         for reader in readers:
-            self._held.add(reader)
+            self._paused.add(reader)
             reader.pause_reading("disk")
 
     def handed_over(self) -> None:
@@ -59,19 +59,19 @@ class BackPressure:
         self._handed_bytes = 0
         self._release()
 
-    def nothing_to_write(self) -> None:
+    def unwritten(self) -> None:
         """All that was gathered went through without touching the disk."""
         self._gathered_bytes = 0
         self._release()
 
     def forget(self, reader: Reader) -> None:
         """Somebody is gone."""
-        self._held.discard(reader)
+        self._paused.discard(reader)
 
     def _release(self) -> None:
-        if self._held and self.waiting_bytes <= self._limit_bytes // 2:
-            held, self._held = self._held, set()
-            for reader in held:
+        if self._paused and self.waiting_bytes <= self._limit_bytes // 2:
+            paused, self._paused = self._paused, set()
+            for reader in paused:
                 reader.resume_reading("disk")
 
 
@@ -124,7 +124,7 @@ class GroupCommit:
             batch = self._broker.seal(on_reserve=not self._trial_due, trial=self._trial_due)
             self._trial_due = False
         if batch is None:
-            self._back_pressure.nothing_to_write()
+            self._back_pressure.unwritten()
         else:
             self._submit(batch)
 
@@ -225,12 +225,12 @@ class GroupCommit:
     def _wake(self, number: int, error: StoreError | None) -> None:
         """Tell those who wait for a batch."""
         waiters, self._waiters = self._waiters, []
-        for wanted, waiter in waiters:
+        for awaited, waiter in waiters:
             if waiter.done():
                 continue
             if error is not None:
                 waiter.set_exception(error)
-            elif wanted <= number:
+            elif awaited <= number:
                 waiter.set_result(None)
             else:
-                self._waiters.append((wanted, waiter))
+                self._waiters.append((awaited, waiter))

@@ -51,11 +51,11 @@ class Login:
 class Refused:
     """The client is not let in, for this reason (for the log).
 
-    `told`: a connection.close is in the output; otherwise the client cannot be told but by closing the socket.
+    `reports_refusal`: a connection.close is in the output; otherwise the socket is closed.
     """
 
     reason: str
-    told: bool
+    reports_refusal: bool
 
 
 def server_properties() -> dict[str, Any]:
@@ -139,14 +139,16 @@ class Handshake:
         """RabbitMQ's answer. A client that does not know it takes a close here for a broken protocol, so it
         only gets a closed socket («Authentication Failure Notifications»)."""
         capabilities = self._client_properties.get("capabilities")
-        told = isinstance(capabilities, Mapping) and capabilities.get("authentication_failure_close") is True
-        if told:
+        reports_refusal = (
+            isinstance(capabilities, Mapping) and capabilities.get("authentication_failure_close") is True
+        )
+        if reports_refusal:
             text = (
                 f"ACCESS_REFUSED - Login was refused using authentication mechanism {self._mechanism}. "
                 "For details see the broker logfile."
             )
             self._wire.send(0, ConnectionClose(ReplyCode.ACCESS_REFUSED, text[:255]))
-        return Refused(reason, told)
+        return Refused(reason, reports_refusal)
 
     def _enter(self, vhost: str) -> Admitted | Refused:
         if vhost not in self._vhosts:

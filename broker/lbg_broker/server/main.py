@@ -88,24 +88,24 @@ def serve(settings: ServerSettings, *, on_ready: Callable[[Server], None] | None
 
 async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None) -> None:
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[None] = loop.create_future()
+    stopped: asyncio.Future[None] = loop.create_future()
 
-    def tell() -> None:
-        if not told.done():
-            told.set_result(None)
+    def stop() -> None:
+        if not stopped.done():
+            stopped.set_result(None)
 
     # Before all else: to the first process of a container a signal that it has no handler for does not come, and
     # whoever wants to stop it while it recovers would wait in vain.
-    loop.add_signal_handler(signal.SIGTERM, tell)
+    loop.add_signal_handler(signal.SIGTERM, stop)
     async with running(settings) as server:
         log_accept_errors(loop, server.peer_log)
-        loop.add_signal_handler(signal.SIGINT, tell)
+        loop.add_signal_handler(signal.SIGINT, stop)
         if on_ready is not None:
             on_ready(server)
         failing = asyncio.ensure_future(server.wait())
-        await asyncio.wait((told, failing), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stopped, failing), return_when=asyncio.FIRST_COMPLETED)
         failing.cancel()
-        if not told.done():
+        if not stopped.done():
             raise _error_of(failing)
 
 

@@ -32,29 +32,29 @@ class WatchedFile:
     def __init__(self, called: str, files: Sequence[Path]) -> None:
         self._called = called
         self.files = tuple(files)
-        self._known = _marks(self.files)
+        self._marks = _marks(self.files)
 
-    async def follow(self, take_up: Callable[[], Awaitable[None]], *, every_s: float) -> None:
-        """Call `take_up` whenever one of the files is another or has changed, for ever.
+    async def follow(self, reload: Callable[[], Awaitable[None]], *, every_s: float) -> None:
+        """Call `reload` whenever one of the files is another or has changed, for ever.
 
-        Two files may be seen half changed: what `take_up` refuses is tried again each time, and told once.
+        Two files may be seen half changed: what `reload` refuses is tried again each time, and told once.
         """
-        told = ""
+        reported = ""
         while True:
             await asyncio.sleep(every_s)
             marks = await asyncio.to_thread(_marks, self.files)
-            if marks == self._known:
+            if marks == self._marks:
                 continue
             try:
-                await take_up()
+                await reload()
             except (StartError, StoreError) as error:
-                if str(error) != told:
-                    told = str(error)
+                if str(error) != reported:
+                    reported = str(error)
                     log.warning(
                         "%s changed and cannot be used; continuing with the old one: %s", self._called, error
                     )
             else:
-                self._known, told = marks, ""
+                self._marks, reported = marks, ""
                 log.info("%s changed and was reloaded", self._called)
 
 
@@ -64,10 +64,10 @@ def _marks(files: Sequence[Path]) -> Marks:
 
 def _mark(file: Path) -> tuple[int, int, int] | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 class ServerTls:
@@ -188,15 +188,19 @@ def first_accounts(users: Users, administrator: Administrator | None) -> list[De
     return _made(users, User("guest", hash_password("guest"), (ADMINISTRATOR,)))
 
 
-def administrator_accounts(users: Users, wanted: Administrator) -> list[Definition]:
-    """Give `wanted` its password and every permission; the rows that changed, none if all was so already."""
-    there = users.get(wanted.username)
-    is_known = not isinstance(users.log_in(wanted.username, wanted.password, loopback=True), LoginRefused)
-    is_granted = users.grant_of(wanted.username, VHOST) == _everything(wanted.username)
-    if there is not None and is_known and there.is_administrator and is_granted:
+def administrator_accounts(users: Users, administrator: Administrator) -> list[Definition]:
+    """Give `administrator` its password and every permission; the rows that changed, none if all was so already."""
+    there = users.get(administrator.username)
+    has_password = not isinstance(
+        users.log_in(administrator.username, administrator.password, loopback=True), LoginRefused
+    )
+    is_granted = users.grant_of(administrator.username, VHOST) == _everything(administrator.username)
+    if there is not None and has_password and there.is_administrator and is_granted:
         return []
     tags = () if there is None else tuple(tag for tag in there.tags if tag != ADMINISTRATOR)
-    return _made(users, User(wanted.username, hash_password(wanted.password), (*tags, ADMINISTRATOR)))
+    return _made(
+        users, User(administrator.username, hash_password(administrator.password), (*tags, ADMINISTRATOR))
+    )
 
 
 def _made(users: Users, user: User) -> list[Definition]:

@@ -55,7 +55,7 @@ async def open_broker(
                 "%s: the disk has no room for the reserve that acknowledgements need, so consumers may wait too: "
                 "free %d KiB, or let the volume grow",
                 store.path.parent,
-                store.wanted_bytes // 1024 + 1,
+                store.target_bytes // 1024 + 1,
             )
         stored = await asyncio.to_thread(store.load)
         users = load_users(stored.definitions)

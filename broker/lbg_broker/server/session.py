@@ -32,7 +32,7 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.peers import network_of, printable
 from lbg_broker.server.core.commands import ConnectionLost, ConnectionOpened, Paused
 from lbg_broker.server.core.connection import Peer
-from lbg_broker.server.core.effects import Deliver, Effect, Hold, Revoke, Send, SendContent
+from lbg_broker.server.core.effects import Deliver, Effect, PauseReading, Revoke, Send, SendContent
 from lbg_broker.server.core.permissions import User
 from lbg_broker.server.handshake import Admitted, Handshake, Login, Refused
 from lbg_broker.server.logins import LoginUnchecked, Outcome
@@ -62,12 +62,12 @@ def send_content(wire: Wire, effect: SendContent) -> None:
 
 def deliver(wire: Wire, effect: Deliver) -> None:
     """Put a run of deliveries in the output. Raises `LocalProtocolError`."""
-    put = wire.deliver
+    write = wire.deliver
     channel, consumer_tag, tag = effect.channel, effect.consumer_tag, effect.first_tag
     fresh_from = tag + effect.redelivered
     for message in effect.messages:
         origin = message.origin
-        put(
+        write(
             channel,
             consumer_tag,
             tag,
@@ -264,8 +264,8 @@ class Session(asyncio.Protocol):
                         self._closes(effect.method)
                     else:
                         send(wire, effect)
-                elif type(effect) is Hold:
-                    if effect.held:
+                elif type(effect) is PauseReading:
+                    if effect.is_paused:
                         self.pause_reading("alarm")
                     else:
                         self.resume_reading("alarm")
@@ -340,7 +340,7 @@ class Session(asyncio.Protocol):
                 self._log_in(verdict)
             elif isinstance(verdict, Refused):
                 self._report(f"refused: {verdict.reason}")
-                self._closing(verdict.told)
+                self._closing(verdict.reports_refusal)
             elif isinstance(verdict, Admitted):
                 self._enter(verdict)
 
@@ -377,7 +377,7 @@ class Session(asyncio.Protocol):
         elif isinstance(outcome, LoginUnchecked):
             self.abort()  # a refusal would mean that the password is wrong
         else:
-            self._closing(handshake.refuse_login(outcome.reason).told)
+            self._closing(handshake.refuse_login(outcome.reason).reports_refusal)
 
     def _report(self, line: str) -> None:
         """Log what anybody can cause, any number of times."""
@@ -492,14 +492,14 @@ class Session(asyncio.Protocol):
         self.abort()
 
     def _revoke(self, effect: Revoke) -> None:
-        if effect.is_told:
+        if effect.is_supported:
             revoke(self._wire, effect)
         if effect.taken:
             log.warning(
                 "%s: took %d deliveries of queue '%s' from consumer '%s', which %s",
                 *(self.name, len(effect.delivery_tags)),
                 *(printable(effect.queue), printable(effect.consumer_tag)),
-                "was told" if effect.is_told else "has no basic.revoke and continues with them",
+                "was told" if effect.is_supported else "has no basic.revoke and continues with them",
             )
 
     def _beat(self) -> None:

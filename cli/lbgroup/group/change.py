@@ -114,7 +114,7 @@ def repartition(
                 timeout_s=timeout,
                 max_clients=max_clients,
                 discard=discard,
-                tell=steps.show,
+                report=steps.show,
             ),
         )
     finally:

@@ -251,7 +251,7 @@ class BrokerReconciler:
             return
         self._context.reach[key] = reach
         counters = Counters(partial(backlogs, reach.admin), partial(lags, reach.admin))
-        self._context.surveys.begin(key, partial(survey, reach.admin, known={}), counters)
+        self._context.surveys.begin(key, partial(survey, reach.admin, cache={}), counters)
         self._wake_groups(key)
 
     async def _set_unreachable(self, key: Key) -> None:

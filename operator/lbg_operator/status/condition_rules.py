@@ -281,7 +281,7 @@ def degraded(group: GroupManifest, observation: Observation) -> Condition:
     if poisoned := description.poisoned:
         queues = [f"queue {one.queue}: {', '.join(one.poisoned_keys) or 'no key'}" for one in poisoned]
         return Condition(Reason.POISONED, "; ".join(queues[:QUEUES_NAMED_MAX]))
-    if held_back := description.held_back:
+    if held_back := description.postponed:
         queues = [f"queue {one.queue}: {one.put_off} handoffs postponed in a row" for one in held_back]
         return Condition(Reason.HANDOFFS_PUT_OFF, "; ".join(queues[:QUEUES_NAMED_MAX]))
     if stranded := stranded_of(description, observation.now_s):

@@ -201,47 +201,48 @@ def limit_of(channel: AppChannel) -> Callable[[int, float], CallLimit] | None:
     return getattr(channel, "limit", None)
 
 
-def withdraw(channel: AppChannel, messages: Collection[Message], *, taken: bool) -> None:
-    """The broker wants these calls' messages for another member (`taken`: has given them to it). A channel that lets
-    taken calls wait before they reach the application has a method of this name: it ends those as `INTERRUPTED` at
-    once, and of calls that are `taken` stops what it can without harm to others. In any other channel a call that
-    was taken has begun: it ends as it will, and is aborted when it is `taken`."""
-    withdrawing = getattr(channel, "withdraw", None)
-    if withdrawing is not None:
-        withdrawing(messages, taken=taken)
-    elif taken:
+def withdraw(channel: AppChannel, messages: Collection[Message], *, reassigned: bool) -> None:
+    """Withdraws messages that the broker requests for another member, or, `reassigned`, has delivered to it.
+
+    A channel that lets calls wait before they reach the application has a method of this name: it ends those as
+    `INTERRUPTED` at once, and of calls that are `reassigned` aborts what it can without harm to others. In any other
+    channel every call has begun: it is aborted if it is `reassigned`, and else ends with its verdict."""
+    withdraw_messages = getattr(channel, "withdraw", None)
+    if withdraw_messages is not None:
+        withdraw_messages(messages, reassigned=reassigned)
+    elif reassigned:
         channel.abort(messages)
 
 
 def request_position(channel: AppChannel) -> bool:
-    """Let the application say anew how far it has committed its session. A channel through which it can say so has a
-    method of this name: it is not ready from then on until it has said it. False for any other channel."""
-    asking = getattr(channel, "request_position", None)
-    if asking is None:
+    """Requests the position up to which the application has committed its session. A channel through which it can be
+    reported has a method of this name, and is not ready until the report. False for any other channel."""
+    request = getattr(channel, "request_position", None)
+    if request is None:
         return False
-    asking()
+    request()
     return True
 
 
 log = logging.getLogger("lbg.member")
 
-ASK_EVERY_S = 1.0
+REQUEST_EVERY_S = 1.0
 
 
 async def report_positions(handler: object, calls: Calls) -> None:
     processed, committed = getattr(handler, "processed", None), getattr(handler, "committed", None)
     try:
         if processed is not None:
-            calls.processed(parse_processed(await _said(processed())))
+            calls.processed(parse_processed(await _awaited(processed())))
         if committed is not None and calls.session is not None:
-            calls.committed(*parse_committed(await _said(committed(calls.session))))
+            calls.committed(*parse_committed(await _awaited(committed(calls.session))))
     except Exception as error:
         raise AppError(
             f"the handler failed to return its processed positions: {type(error).__name__}: {error}"
         ) from error
 
 
-ASKED_ANEW = "the session's position is requested again"
+REQUESTED_AGAIN = "the session's position is requested again"
 
 
 class PositionRequests:
@@ -252,16 +253,16 @@ class PositionRequests:
         self._task: asyncio.Task[None] | None = None
 
     def again(self, calls: Calls) -> None:
-        calls.ready(False, ASKED_ANEW)
-        self._task = asyncio.get_running_loop().create_task(self._ask(calls))
+        calls.ready(False, REQUESTED_AGAIN)
+        self._task = asyncio.get_running_loop().create_task(self._request(calls))
 
-    async def _ask(self, calls: Calls) -> None:
+    async def _request(self, calls: Calls) -> None:
         while True:
             try:
                 await report_positions(self._handler, calls)
             except AppError as error:
-                log.warning("%s; trying again in %g s", error, ASK_EVERY_S)
-                await asyncio.sleep(ASK_EVERY_S)
+                log.warning("%s; trying again in %g s", error, REQUEST_EVERY_S)
+                await asyncio.sleep(REQUEST_EVERY_S)
             else:
                 calls.ready(True)
                 return
@@ -271,5 +272,5 @@ class PositionRequests:
             self._task.cancel()
 
 
-async def _said(answer: object) -> object:
+async def _awaited(answer: object) -> object:
     return await answer if inspect.isawaitable(answer) else answer

@@ -35,7 +35,7 @@ def message_json(message: Message) -> str:
     except UnicodeDecodeError:
         return json.dumps(message.as_json(), separators=(",", ":"))
     publisher, hash_, seq = identity
-    who = _quoted(publisher)
+    publisher_json = _quoted(publisher)
     key, key_header = "null", ""
     if in_flight.key is not None:
         key = _quoted(in_flight.key)
@@ -43,8 +43,8 @@ def message_json(message: Message) -> str:
     redelivered = "true" if delivery.redelivered else "false"
     return (
         f'{{"id":{_quoted(message.id)},"group":{_quoted(message.group)},"queue":{message.queue},"hash":{hash_},'
-        f'"key":{key},"publisher":{who},"seq":{seq},"topic":{_quoted(message.topic)},"attempt":{in_flight.attempts},'
-        f'"redelivered":{redelivered},"headers":{{{key_header}"{HEADER_PUBLISHER}":{who},"{HEADER_SEQ}":{seq},'
+        f'"key":{key},"publisher":{publisher_json},"seq":{seq},"topic":{_quoted(message.topic)},"attempt":{in_flight.attempts},'
+        f'"redelivered":{redelivered},"headers":{{{key_header}"{HEADER_PUBLISHER}":{publisher_json},"{HEADER_SEQ}":{seq},'
         f'"{HEADER_TS}":{in_flight.published_at_us}}},"data":{_quoted(data)}}}'
     )
 
@@ -73,7 +73,7 @@ def attributes(message: Message) -> dict[str, str]:
     """The context attributes, as text; `datacontenttype` is not among them."""
     in_flight = message.in_flight
     name = message.id
-    found = {
+    values = {
         "specversion": "1.0",
         "id": name,
         "source": _source(message.group),
@@ -83,37 +83,37 @@ def attributes(message: Message) -> dict[str, str]:
         "lbgattempt": str(in_flight.attempts),
     }
     if 0 < in_flight.published_at_us < _TIME_ENDS_US:
-        found["time"] = _time(in_flight.published_at_us)
+        values["time"] = _time(in_flight.published_at_us)
     if topic := message.topic:
-        found["subject"] = topic
+        values["subject"] = topic
     if in_flight.key:
-        found["partitionkey"] = in_flight.key
+        values["partitionkey"] = in_flight.key
     identity = in_flight.identity
     if identity is not None:
-        found["lbgpublisher"] = identity[0]
-        found["lbghash"] = str(identity[1])
-        found["sequence"] = str(identity[2]).zfill(SEQUENCE_DIGITS)
+        values["lbgpublisher"] = identity[0]
+        values["lbghash"] = str(identity[1])
+        values["sequence"] = str(identity[2]).zfill(SEQUENCE_DIGITS)
     if in_flight.sequence is not None:
-        found["lbgsession"] = str(message.session)
-        found["lbgsequence"] = str(in_flight.sequence)
+        values["lbgsession"] = str(message.session)
+        values["lbgsequence"] = str(in_flight.sequence)
         if in_flight.epoch is not None:
-            found["lbgepoch"] = in_flight.epoch
+            values["lbgepoch"] = in_flight.epoch
     if not _WORTH_DECODING(message.delivery.header):
-        return found
+        return values
     headers = message.delivery.headers
     sent = trace_in(headers)
-    found.update((name, sent[name]) for name in (PARENT, STATE) if name in sent)
+    values.update((name, sent[name]) for name in (PARENT, STATE) if name in sent)
     own = _own(headers)
-    found.update((name, value) for name, value in own.items() if not name.startswith("lbg"))
-    return found
+    values.update((name, value) for name, value in own.items() if not name.startswith("lbg"))
+    return values
 
 
 def binary_headers(message: Message) -> dict[str, str]:
     """HTTP headers of binary mode; the body is `message.data`."""
-    found = attributes(message)
+    values = attributes(message)
     headers = {
         f"ce-{name}": value if _is_plain(value) else quote(value, safe=_PLAIN_IN_HEADER)
-        for name, value in found.items()
+        for name, value in values.items()
     }
     headers["Content-Type"] = _content_type_header(content_type(message))
     return headers | trace(message)

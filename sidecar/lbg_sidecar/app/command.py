@@ -31,12 +31,14 @@ UP_S = 1.0
 
 
 class RestartReadiness:
-    """`tell` is called with False when the command has been down for `down_grace_s`, and with True when it is up again
-    after that; never twice with the same."""
+    """Readiness of a command that is restarted when it ends.
 
-    def __init__(self, down_grace_s: float, tell: Callable[[bool], None]) -> None:
+    `on_change` is called with False when the command has been down for `down_grace_s`, and with True when it is up
+    again after that; never twice with the same."""
+
+    def __init__(self, down_grace_s: float, on_change: Callable[[bool], None]) -> None:
         self._down_grace_s = down_grace_s
-        self._tell = tell
+        self._on_change = on_change
         self._is_ready = True
         self._up: asyncio.TimerHandle | None = None
         self._down: asyncio.TimerHandle | None = None
@@ -60,7 +62,7 @@ class RestartReadiness:
         self.stop()
         if not self._is_ready:
             self._is_ready = True
-            self._tell(True)
+            self._on_change(True)
 
     def stop(self) -> None:
         """It is not found to be down any more."""
@@ -70,7 +72,7 @@ class RestartReadiness:
 
     def _stays_down(self) -> None:
         self._is_ready = False
-        self._tell(False)
+        self._on_change(False)
 
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -178,7 +180,7 @@ class CommandChannel:
         self.concurrency = concurrency
         self._uniform = uniform
         self._calls: Calls | None = None
-        self._restart_readiness = RestartReadiness(down_grace_s, self._tell_ready)
+        self._restart_readiness = RestartReadiness(down_grace_s, self._report_ready)
         self._process: asyncio.subprocess.Process | None = None
         self._running: dict[str, Message] = {}
         self._killed = False  # by us: nobody's failure
@@ -221,7 +223,7 @@ class CommandChannel:
         if any(message.in_flight in running for message in messages):
             self._kill()
 
-    def withdraw(self, messages: Collection[Message], *, taken: bool) -> None:
+    def withdraw(self, messages: Collection[Message], *, reassigned: bool) -> None:
         """It has begun all that it was given, and a kill would have others' messages processed twice: it goes on."""
 
     async def stop(self, grace_s: float) -> None:
@@ -330,7 +332,7 @@ class CommandChannel:
             self._restart_readiness.proved()
             self._calls.end(message, verdict)
 
-    def _tell_ready(self, is_ready: bool) -> None:
+    def _report_ready(self, is_ready: bool) -> None:
         if self._calls is not None:
             why = f"the command ends repeatedly: {shlex.join(self.command)}"
             self._calls.ready(is_ready, "" if is_ready else why)

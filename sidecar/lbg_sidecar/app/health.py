@@ -134,7 +134,7 @@ class HealthProbe:
         while True:
             self._hurry.clear()
             began_at = loop.time()
-            await self._look()
+            await self._check()
             wait_s = began_at + self._rules.interval_s - loop.time()
             with suppress(TimeoutError):
                 if self._health.is_up:  # a refused call asks for a probe at once; a sick one keeps its rhythm
@@ -143,7 +143,7 @@ class HealthProbe:
                 else:
                     await asyncio.sleep(max(wait_s, 0.0))
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         now = asyncio.get_running_loop().time
         why = await self._probe()
         if why is None and not self._health.is_up:

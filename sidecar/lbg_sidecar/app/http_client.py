@@ -100,7 +100,7 @@ def verdict_of_reply(
     if 200 <= status < 300:
         if is_cut and _is_object(body):
             return retry(_too_long(body), after_s=after_s)
-        return _said(body, after_s)
+        return _verdict_of_body(body, after_s)
     if status == 422:
         return drop(_shown(body) or "HTTP 422")
     shown = _shown(body)
@@ -142,13 +142,13 @@ def verdict_of_fields(fields: dict[str, object], after_s: float | None = None) -
 
     A word nobody knows is a retry that says so: an acknowledgement cannot be taken back.
     """
-    word = fields.get("verdict", fields.get("status"))
+    name = fields.get("verdict", fields.get("status"))
     kind = None
-    if isinstance(word, str):
-        kind = _WORDS.get(word) if "verdict" in fields else _DAPR.get(word)
+    if isinstance(name, str):
+        kind = _WORDS.get(name) if "verdict" in fields else _DAPR.get(name)
     if kind is None:
         return retry(
-            f"the reply's verdict is {word!r}: must be ack, retry or drop (Dapr: SUCCESS, RETRY, DROP)"
+            f"the reply's verdict is {name!r}: must be ack, retry or drop (Dapr: SUCCESS, RETRY, DROP)"
         )
     if kind is Kind.ACK:
         return ACK
@@ -178,7 +178,7 @@ def retry_after_s(value: str | None, *, now_s: float) -> float | None:
     return min(max(wait_s, 0.0), AFTER_MAX_S)
 
 
-def _said(body: bytes, after_s: float | None) -> Verdict:
+def _verdict_of_body(body: bytes, after_s: float | None) -> Verdict:
     if not _is_object(body):
         return ACK
     try:
@@ -351,23 +351,23 @@ class HttpClient:
 
     async def post(self, path: str, headers: dict[str, str], body: bytes, *, reply_max_bytes: int) -> Reply:
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        return await self._ask(
+        return await self._request(
             "POST", path, f"{fields}Content-Length: {len(body)}\r\n", body, reply_max_bytes
         )
 
     async def get(self, path: str, *, reply_max_bytes: int) -> Reply:
-        return await self._ask("GET", path, "", b"", reply_max_bytes)
+        return await self._request("GET", path, "", b"", reply_max_bytes)
 
     async def close(self) -> None:
         for connection in list(self._open):
             connection.close()
 
-    async def _ask(self, method: str, path: str, fields: str, body: bytes, limit: int) -> Reply:
+    async def _request(self, method: str, path: str, fields: str, body: bytes, limit: int) -> Reply:
         head = (
             f"{method} {quote(path, safe=_IN_PATH)} HTTP/1.1\r\nHost: {self._host}\r\n{fields}\r\n".encode()
         )
-        connection = self._kept() or await self._connected()
-        reply = connection.ask(head + body, limit)
+        connection = self._idle_connection() or await self._connected()
+        reply = connection.send(head + body, limit)
         try:
             return await reply
         except ReplyError as error:
@@ -381,7 +381,7 @@ class HttpClient:
             else:
                 connection.close()
 
-    def _kept(self) -> _Connection | None:
+    def _idle_connection(self) -> _Connection | None:
         fresh_since = self._loop.time() - IDLE_MAX_S
         while self._idle:
             connection = self._idle.pop()
@@ -427,7 +427,7 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         return self._reply is None and transport is not None and not transport.is_closing()
 
-    def ask(self, request: bytes, reply_max_bytes: int) -> asyncio.Future[Reply]:
+    def send(self, request: bytes, reply_max_bytes: int) -> asyncio.Future[Reply]:
         """Raises, from the future, ReplyError and OSError."""
         assert self._reply is None
         assert self._transport is not None

@@ -225,7 +225,7 @@ class BatchChannel:
         self._health: HealthProbe | None = None
         self._batch = BatchBuffer(self._settings)
         self._linger: asyncio.TimerHandle | None = None
-        self._looking: asyncio.Handle | None = None
+        self._gather_soon: asyncio.Handle | None = None
         self._requests: set[_Request] = set()
         self._request_of: dict[InFlight, _Request] = {}
 
@@ -238,11 +238,11 @@ class BatchChannel:
     def wake(self) -> None:
         """Looks at what arrives in one turn of the event loop together, once."""
         if (
-            self._looking is None
+            self._gather_soon is None
             and self._calls is not None
             and len(self._requests) < self._settings.requests
         ):
-            self._looking = asyncio.get_running_loop().call_soon(self._look)
+            self._gather_soon = asyncio.get_running_loop().call_soon(self._gather)
 
     def abort(self, messages: Collection[Message]) -> None:
         loop = asyncio.get_running_loop()
@@ -261,7 +261,7 @@ class BatchChannel:
             elif request.limit is None:
                 request.limit = loop.call_later(self._settings.abort_wait_s, request.task.cancel)
 
-    def withdraw(self, messages: Collection[Message], *, taken: bool) -> None:
+    def withdraw(self, messages: Collection[Message], *, reassigned: bool) -> None:
         """Gives back what is gathered for a request and has not begun. A request that holds others' messages is not
         closed: they would be processed twice for it."""
         for message in messages:
@@ -269,14 +269,14 @@ class BatchChannel:
             if request is None:
                 if self._batch.remove(message.in_flight) is not None:
                     self._end_interrupted(message)
-            elif taken:
+            elif reassigned:
                 request.aborted.add(message.in_flight)
                 if len(request.aborted) == len(request.messages) and request.task is not None:
                     request.task.cancel()
 
     async def stop(self, grace_s: float) -> None:
         self._calls = None
-        for timer in (self._linger, self._looking, *(request.limit for request in self._requests)):
+        for timer in (self._linger, self._gather_soon, *(request.limit for request in self._requests)):
             if timer is not None:
                 timer.cancel()
         if self._health is not None:
@@ -304,8 +304,8 @@ class BatchChannel:
             **health,
         }
 
-    def _look(self) -> None:
-        self._looking = None
+    def _gather(self) -> None:
+        self._gather_soon = None
         calls, gathering = self._calls, self._batch
         if calls is None:
             return
@@ -343,10 +343,10 @@ class BatchChannel:
         self._requests.add(request)
         for message in messages:
             self._request_of[message.in_flight] = request
-        request.task = asyncio.get_running_loop().create_task(self._ask(messages))
+        request.task = asyncio.get_running_loop().create_task(self._request(messages))
         request.task.add_done_callback(lambda task: self._over(request, task))
 
-    async def _ask(self, messages: list[Message]) -> BatchVerdicts:
+    async def _request(self, messages: list[Message]) -> BatchVerdicts:
         requester, health = self._requester, self._health
         assert requester is not None
         assert health is not None

@@ -51,7 +51,7 @@ class StreamSettings:
     answer_max_bytes: int = 1024 * 1024
 
 
-class Gone(Exception):
+class Disconnected(Exception):
     """The other side closed, or is dead: the text says which."""
 
 
@@ -137,7 +137,7 @@ class StreamConnection:
             await asyncio.sleep(interval_s / 2)
             while self._is_silent:
                 if not self.conversation.out:
-                    raise Gone(f"it answered no ping for {interval_s / 2:g} s")
+                    raise Disconnected(f"it answered no ping for {interval_s / 2:g} s")
                 await asyncio.sleep(interval_s / 2)
 
     async def _write(self, socket: web.WebSocketResponse) -> None:
@@ -160,19 +160,19 @@ class StreamConnection:
     def _frame(self) -> str | None:
         """As many messages as there are, as are allowed, and as fit."""
         take = self._calls.take
-        taken: list[Message] = []
+        messages: list[Message] = []
         texts: list[str] = []
         size = 0
         room = self.conversation.room(self._settings.concurrency)
-        while len(taken) < room and size < self._settings.frame_bytes:
+        while len(messages) < room and size < self._settings.frame_bytes:
             message = take()
             if message is None:
                 break
             text = message_json(message)
             size += len(text)
-            taken.append(message)
+            messages.append(message)
             texts.append(text)
-        return messages_frame(self.conversation.give(taken), texts) if taken else None
+        return messages_frame(self.conversation.send(messages), texts) if messages else None
 
     def _too_late(self, numbers: list[int]) -> None:
         late = self.conversation.unanswered(numbers)
@@ -194,7 +194,7 @@ async def text_frame(socket: web.WebSocketResponse, received: Callable[[], None]
         if message.type is WSMsgType.PING:
             await socket.pong(message.data)
         elif message.type is not WSMsgType.PONG:
-            raise Gone("the application closed it")
+            raise Disconnected("the application closed it")
 
 
 log = logging.getLogger("lbg.member")
@@ -219,7 +219,7 @@ class StreamChannel:
         self.concurrency = settings.concurrency
         self._calls: Calls | None = None
         self._connection: StreamConnection | None = None
-        self._is_taken = False  # by a connection that may not have said hello yet
+        self._is_occupied = False  # by a connection that may not have said hello yet
         self._grace: asyncio.TimerHandle | None = None
         self._connections = 0
         self._refused_frames = 0
@@ -240,10 +240,10 @@ class StreamChannel:
         if self._connection is not None:
             self._connection.cancel(messages)
 
-    def withdraw(self, messages: Collection[Message], *, taken: bool) -> None:
+    def withdraw(self, messages: Collection[Message], *, reassigned: bool) -> None:
         """Cancels messages that were taken. What was sent has begun: a connection whose application goes on with it
         is not closed for that, because others' messages would be processed twice."""
-        if taken and self._connection is not None:
+        if reassigned and self._connection is not None:
             self._connection.cancel(messages, must_confirm=False)
 
     async def stop(self, grace_s: float) -> None:
@@ -281,9 +281,9 @@ class StreamChannel:
             return web.Response(status=400, text=f"request a WebSocket with subprotocol {SUBPROTOCOL}\n")
         if self._calls is None:
             return web.Response(status=503, text="the member is not running; try again later\n")
-        if self._is_taken:
+        if self._is_occupied:
             return web.Response(status=409, text="another application is connected; try again later\n")
-        self._is_taken = True
+        self._is_occupied = True
         try:
             socket = web.WebSocketResponse(
                 protocols=(SUBPROTOCOL,),
@@ -296,7 +296,7 @@ class StreamChannel:
             await self._converse(request, socket)
             return socket
         finally:
-            self._is_taken = False
+            self._is_occupied = False
 
     async def _converse(self, request: web.Request, socket: web.WebSocketResponse) -> None:
         connection: StreamConnection | None = None
@@ -319,7 +319,7 @@ class StreamChannel:
             await _close(request, socket, BAD_FRAME, str(error))
         except Ended as end:
             await _close(request, socket, end.code, end.reason)
-        except (Gone, ConnectionError) as end:
+        except (Disconnected, ConnectionError) as end:
             log.info("the application's stream has ended: %s", end)
             await _close(request, socket, WSCloseCode.GOING_AWAY, "")
         finally:
@@ -342,17 +342,17 @@ class StreamChannel:
 
     def _disconnected(self, connection: StreamConnection) -> None:
         self._connection = None
-        taken_back = connection.conversation.taken_back()
+        returned = connection.conversation.close()
         calls = self._calls
         if calls is not None:
-            for message in taken_back:
+            for message in returned:
                 calls.end(message, INTERRUPTED)
-            log.info("no application is connected; %d messages are returned", len(taken_back))
+            log.info("no application is connected; %d messages are returned", len(returned))
             loop = asyncio.get_running_loop()
-            self._grace = loop.call_later(self._settings.reconnect_grace_s, self._nobody_came)
+            self._grace = loop.call_later(self._settings.reconnect_grace_s, self._grace_ended)
         connection.over.set_result(None)
 
-    def _nobody_came(self) -> None:
+    def _grace_ended(self) -> None:
         self._grace = None
         if self._calls is not None:
             self._calls.ready(False, NOBODY)

@@ -51,7 +51,7 @@ class Conversation(Generic[T]):
         """Number of messages that may still be given."""
         return max(0, min(self.credit, concurrency) - len(self._out))
 
-    def give(self, messages: Iterable[T]) -> int:
+    def send(self, messages: Iterable[T]) -> int:
         """The number of the first; the others follow it one by one."""
         first = self._sent + 1
         for message in messages:
@@ -72,7 +72,7 @@ class Conversation(Generic[T]):
     def unanswered(self, numbers: Iterable[int]) -> list[int]:
         return [number for number in numbers if number in self._out]
 
-    def taken_back(self) -> list[T]:
+    def close(self) -> list[T]:
         """The connection is over: everything unanswered, in the order it was given."""
         messages = list(self._out.values())
         self._out.clear()
@@ -97,7 +97,7 @@ class Conversation(Generic[T]):
             self._confirm(verdicts, number)
         acked_to = self._acked_to
         if "ack" in fields:
-            acked_to = self._known(fields["ack"])
+            acked_to = self._sent_number(fields["ack"])
             if acked_to <= self._acked_to:
                 raise StreamError(f"everything up to {self._acked_to} was acknowledged before {acked_to}")
             for number in self._out:
@@ -112,20 +112,20 @@ class Conversation(Generic[T]):
         return [(pop(number), verdict) for number, verdict in verdicts.items()]
 
     def _decide(self, verdicts: dict[int, Verdict], value: object, verdict: Verdict) -> None:
-        number = self._known(value)
+        number = self._sent_number(value)
         if number not in self._out or number in verdicts:
             raise StreamError(f"message {number} was answered twice")
         verdicts[number] = verdict
 
     def _confirm(self, verdicts: dict[int, Verdict], value: object) -> None:
-        number = self._known(value)
+        number = self._sent_number(value)
         if number not in self._out:
             return  # answered while the cancel was on its way
         if number not in self._cancelled:
             raise StreamError(f"message {number} was not to be cancelled")
         self._decide(verdicts, number, INTERRUPTED)
 
-    def _known(self, value: object) -> int:
+    def _sent_number(self, value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
             raise StreamError(f"not the number of a message: {value!r:.80}")
         if not 1 <= value <= self._sent:
@@ -152,19 +152,19 @@ def messages_frame(first: int, messages: Sequence[str]) -> str:
     return f'{{"first":{first},"messages":[{",".join(messages)}]}}'
 
 
-def _fields(text: str, known: frozenset[str]) -> dict[str, Any]:
+def _fields(text: str, allowed: frozenset[str]) -> dict[str, Any]:
     try:
         fields = read_object(text)
     except ValueError as error:
         raise StreamError(f"{error}: {text!r:.80}") from None
-    _only(fields, known)
+    _only(fields, allowed)
     return fields
 
 
-def _only(fields: dict[str, Any], known: frozenset[str]) -> None:
+def _only(fields: dict[str, Any], allowed: frozenset[str]) -> None:
     for name in fields:
-        if name not in known:
-            raise StreamError(f"{name!r:.80} is unknown; known are {', '.join(sorted(known))}")
+        if name not in allowed:
+            raise StreamError(f"{name!r:.80} is unknown; known are {', '.join(sorted(allowed))}")
 
 
 def _list(fields: dict[str, Any], name: str) -> list[Any]:

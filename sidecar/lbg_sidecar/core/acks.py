@@ -115,7 +115,7 @@ class AckScheduler:
         done = ack_window.take()
         if done:
             self._effects.append(Ack(attachment, done[-1].tag))
-        self._sent(attachment, done, ack_window.take_these(recalled), now)
+        self._sent(attachment, done, ack_window.pop_done(recalled), now)
 
     def _room(self, attachment: Attachment, now: float) -> int:
         """Number of ack frames that may be sent beside those in flight."""
@@ -129,7 +129,7 @@ class AckScheduler:
         if done:
             self._effects.append(Ack(attachment, done[-1].tag))
         done_before = now - SINGLE_ACK_AFTER_S
-        singly = ack_window.take_scattered(
+        singly = ack_window.pop_scattered(
             singly_max, is_due=lambda in_flight: (in_flight.finished_at or 0.0) <= done_before
         )
         self._sent(attachment, done, singly, now)

@@ -22,7 +22,7 @@ from lbg_sidecar.core.effects import (
     RequestPosition,
     SessionEnded,
     SessionForgotten,
-    SessionTaken,
+    SessionInUse,
 )
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.member_core import MemberCore
@@ -68,7 +68,7 @@ def broker_assigned_description(machine: BrokerAssignedMember, now: float) -> di
     }
     session = machine.session
     session_fields = (
-        {} if session is None else {"session": {**session.describe(), "taken": machine.is_session_taken}}
+        {} if session is None else {"session": {**session.describe(), "taken": machine.is_session_in_use}}
     )
     return {**common_description(machine), **session_fields, **content}
 
@@ -129,7 +129,7 @@ class BrokerAssignedMember(MemberCore):
         self.moves_keys = keys_at_once is not None
         self._live: frozenset[int] = frozenset()
         self._live_since = float("-inf")
-        self.is_session_taken = False
+        self.is_session_in_use = False
         """Another live consumer has it, as far as is known."""
         self._must_request_position = False
         self._request_due = float("inf")
@@ -173,7 +173,7 @@ class BrokerAssignedMember(MemberCore):
         binding = self.bindings.attached(attachment)
         if binding is not None:
             binding.active = True
-            self.is_session_taken = False
+            self.is_session_in_use = False
             self.roster.changed(now)
             self._capacity = self._keys_at_once
             self._fit_capacity()
@@ -196,15 +196,15 @@ class BrokerAssignedMember(MemberCore):
         if session is None:
             return False
         if code == RESOURCE_LOCKED:
-            if not self.is_session_taken:
-                self.is_session_taken = True
-                self.effects.append(SessionTaken(session.name, why))
+            if not self.is_session_in_use:
+                self.is_session_in_use = True
+                self.effects.append(SessionInUse(session.name, why))
             self._must_request_position = self._app_has_position
             return True
         if code != PRECONDITION_FAILED or session.committed is None:
             return False
         if session.is_over:
-            session.gone()  # the ack of its end was the last that came through before the connection went
+            session.deleted()  # the ack of its end was the last that came through before the connection went
         elif session.is_set_by_app:
             self.effects.append(Fail(SessionRefused(session.name, session.committed, why)))
         else:
@@ -216,7 +216,7 @@ class BrokerAssignedMember(MemberCore):
         session = self.session
         if session is None or not session.is_over:
             return False
-        session.gone()
+        session.deleted()
         return True
 
     def deliver(self, attachment: Attachment, arrivals: list[InFlight], now: float) -> None:
@@ -258,10 +258,15 @@ class BrokerAssignedMember(MemberCore):
 
     def _fit_capacity(self) -> None:
         """Reports the capacity for keys: messages that wait longer than an idle member needs should go to it."""
-        limit, known, attachment = self.dispatcher.limit, self._capacity, self.binding.attachment
-        if limit is None or known is None or attachment is None or self.binding.phase is not Phase.ATTACHED:
+        limit, reported, attachment = self.dispatcher.limit, self._capacity, self.binding.attachment
+        if (
+            limit is None
+            or reported is None
+            or attachment is None
+            or self.binding.phase is not Phase.ATTACHED
+        ):
             return
-        if limit.size * 2 <= known or limit.size >= known * 2:
+        if limit.size * 2 <= reported or limit.size >= reported * 2:
             self._capacity = limit.size
             self.effects.append(Capacity(attachment, limit.size))
 
@@ -301,7 +306,7 @@ class BrokerAssignedMember(MemberCore):
         behind that nobody ends. A member that comes back reports to be at the end, and the broker answers that it is
         gone."""
         session = self.session
-        if session is not None and session.is_gone and not self._presence.is_for_good:
+        if session is not None and session.is_deleted and not self._presence.is_for_good:
             self.effects.append(SessionEnded(session.name, (session.committed or 1) - 1))
             self.stop("its session has ended", now)
 

@@ -43,7 +43,7 @@ class InFlight:
     were made before, as far as is known. Times are the clock that the
     machine is driven with, in seconds: `started_at` of the last call, `first_started_at` of the first one
     through this attachment.
-    `is_asked`: the broker wants it back, and it was at work. `is_taken`: the broker has given it to another consumer.
+    `is_recalled`: the broker requests it back, and it was at work. `is_reassigned`: another consumer has it.
     """
 
     __slots__ = (
@@ -58,8 +58,8 @@ class InFlight:
         "finished_at",
         "first_started_at",
         "identity",
+        "is_reassigned",
         "is_recalled",
-        "is_taken",
         "key",
         "lane",
         "number",
@@ -96,7 +96,7 @@ class InFlight:
         self.ends_session = False
         self.lane: Hashable = None
         self.is_recalled = False
-        self.is_taken = False
+        self.is_reassigned = False
         self.calls = 0
         self.earlier = 0
         self.number = 0
@@ -124,7 +124,7 @@ class InFlight:
     @property
     def is_over(self) -> bool:
         """Nothing that becomes of it here counts any more: its channel is gone, or it is another consumer's."""
-        return self.is_taken or self.attachment.closed
+        return self.is_reassigned or self.attachment.closed
 
     def __repr__(self) -> str:
         return f"InFlight(q{self.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"
@@ -262,7 +262,7 @@ class Processed:
 
     def failed(self, identity: Identity, attempts: int) -> None:
         """Keep the count of attempts over a handoff, in either direction."""
-        _put(self._attempts, identity, attempts, self._streams_max)
+        _set_bounded(self._attempts, identity, attempts, self._streams_max)
 
     def attempts(self, identity: Identity) -> int:
         """Number of known attempts, here and elsewhere."""
@@ -304,7 +304,7 @@ class Processed:
                 stream.add_run(first, last)
             stream.forget(self._runs_max)
         for publisher, hash_, seq, count in positions.attempts:
-            _put(self._reported_attempts, (publisher, hash_, seq), count, self._streams_max)
+            _set_bounded(self._reported_attempts, (publisher, hash_, seq), count, self._streams_max)
 
     def _open(self, name: tuple[str, int]) -> SequenceSet:
         if len(self._streams) >= self._streams_max:
@@ -317,7 +317,7 @@ class Processed:
         return self._streams.keys()
 
 
-def _put(counts: dict[Identity, int], identity: Identity, count: int, limit: int) -> None:
+def _set_bounded(counts: dict[Identity, int], identity: Identity, count: int, limit: int) -> None:
     if identity not in counts and len(counts) >= limit:
         del counts[next(iter(counts))]
     counts[identity] = count
@@ -347,7 +347,7 @@ class SessionPosition:
         self.write: WritePosition | None = None
         self.is_over = False
         """Its End-of-Session has come, and all before it is processed."""
-        self.is_gone = False
+        self.is_deleted = False
         """The broker has forgotten it as well: its name is free."""
         self._is_set_by_app = False
 
@@ -390,12 +390,12 @@ class SessionPosition:
             self.write(sequence, epoch=self.epoch, is_over=self.is_over)
 
     def describe(self) -> dict[str, object]:
-        kept_by = "application" if self._is_set_by_app else "file" if self.write is not None else "broker"
-        return {"name": self.name, "committed": self.committed, "kept_by": kept_by, "ended": self.is_over}
+        stored_by = "application" if self._is_set_by_app else "file" if self.write is not None else "broker"
+        return {"name": self.name, "committed": self.committed, "kept_by": stored_by, "ended": self.is_over}
 
-    def gone(self) -> None:
+    def deleted(self) -> None:
         """The broker has forgotten it, for good. The next session of this name begins at 1."""
-        self.is_gone = True
+        self.is_deleted = True
         if self.write is not None and not self._is_set_by_app:
             self.write(0)
 

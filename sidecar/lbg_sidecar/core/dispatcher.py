@@ -228,7 +228,7 @@ class Dispatcher:
             if in_flight.abort_reason is None:  # it fell with another's abort: not this message's failure
                 in_flight.calls -= 1
                 if in_flight.is_recalled:
-                    return self._given_back(in_flight)
+                    return self._requeued(in_flight)
                 self.lanes.delay(in_flight, now)
                 self.lanes.wake(now)
                 return NextCall.NOTHING
@@ -248,7 +248,7 @@ class Dispatcher:
         if in_flight.identity is not None:
             self.processed.failed(in_flight.identity, in_flight.attempts)
         if in_flight.is_recalled:
-            return self._given_back(in_flight)
+            return self._requeued(in_flight)
         self.lanes.delay(in_flight, now + self._wait_s(in_flight, after_s, is_exhausted=is_exhausted))
         poisoned = in_flight.attachment.poisoned
         if not is_exhausted or in_flight in poisoned:
@@ -257,7 +257,7 @@ class Dispatcher:
         self.counts.poisoned += 1
         return NextCall.WARN
 
-    def _given_back(self, in_flight: InFlight) -> NextCall:
+    def _requeued(self, in_flight: InFlight) -> NextCall:
         """A call that has ended and is to be made again is another member's to make."""
         self.lanes.finish(in_flight)
         self._release(in_flight.attachment, [in_flight])
@@ -287,20 +287,20 @@ class Dispatcher:
         self.counts.given_back += len(idle)
         return idle, others
 
-    def take_back(
+    def reassign(
         self, attachment: Attachment, tags: Collection[int]
     ) -> tuple[list[InFlight], list[InFlight]]:
         """The broker has given these deliveries to another consumer. Returns all that were not acknowledged, and those
         of them that are at work."""
-        gone = _of_tags(attachment, tags)
-        at_work = [in_flight for in_flight in gone if self._is_at_work(in_flight)]
+        lost = _of_tags(attachment, tags)
+        at_work = [in_flight for in_flight in lost if self._is_at_work(in_flight)]
         idle = frozenset(
-            in_flight for in_flight in gone if in_flight not in at_work and in_flight.outcome is None
+            in_flight for in_flight in lost if in_flight not in at_work and in_flight.outcome is None
         )
         self.lanes.withdraw(attachment, idle)
-        self._release(attachment, gone)
-        for in_flight in gone:
-            in_flight.is_taken = True
+        self._release(attachment, lost)
+        for in_flight in lost:
+            in_flight.is_reassigned = True
             if in_flight in attachment.parked:
                 self.lanes.unpark(in_flight)
             if in_flight in attachment.unconfirmed:
@@ -308,7 +308,7 @@ class Dispatcher:
                 if in_flight.identity is not None:
                     del self._awaiting[in_flight.identity]
         self.counts.taken += len(at_work)
-        return gone, at_work
+        return lost, at_work
 
     def _is_at_work(self, in_flight: InFlight) -> bool:
         """Inside the application, or on its way to a confirm."""

@@ -52,7 +52,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
+class Requeue:
     """Have the broker put these deliveries back in their places, for others."""
 
     attachment: Attachment
@@ -62,10 +62,10 @@ class GiveBack:
 @dataclass(frozen=True, slots=True)
 class Withdraw:
     """The broker wants these calls' messages. Those that have not reached the application are to be reported as ended
-    now. `taken`: they are another member's, so stop the others, too."""
+    now. `reassigned`: they are another member's, so stop the others, too."""
 
     calls: tuple[InFlight, ...]
-    taken: bool
+    reassigned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionTaken:
+class SessionInUse:
     """For the log: another live consumer has this member's session; it waits for it, and logs that once."""
 
     session: str
@@ -172,17 +172,17 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenBack:
+class Recalled:
     """For the log: the broker moves partitions away (`queues`; none where it moves keys), and got back what was not
     begun; `at_work` messages are finished here."""
 
     queues: tuple[int, ...]
-    given_back: int
+    requeued: int
     at_work: int
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Reassigned:
     """For the log: the broker's time for that ended, and it has given partitions (`queues`) to another member.
     `at_work` messages were cut off at work: they are delivered again, and their verdicts do nothing."""
 
@@ -274,7 +274,7 @@ Effect = (
     | CountReady
     | Limit
     | Capacity
-    | GiveBack
+    | Requeue
     | Withdraw
     | Abort
     | Done
@@ -285,12 +285,12 @@ Effect = (
     | StoodDown
     | RequestPosition
     | Fail
-    | SessionTaken
+    | SessionInUse
     | SessionForgotten
     | SessionEnded
     | Moved
-    | GivenBack
-    | Taken
+    | Recalled
+    | Reassigned
     | HandoffAbandoned
     | TakenOver
     | Poisoned

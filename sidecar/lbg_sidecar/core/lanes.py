@@ -139,21 +139,27 @@ class Lanes:
         attachment.lanes.clear()
         return running
 
-    def withdraw(self, attachment: Attachment, gone: Collection[InFlight]) -> None:
+    def withdraw(self, attachment: Attachment, withdrawn: Collection[InFlight]) -> None:
         """Forget messages of an open attachment of which no call runs and nothing is parked. What waited behind them,
         and is not among them, goes on."""
-        heads = [in_flight for in_flight in (*attachment.ready, *attachment.shelved) if in_flight in gone]
-        attachment.ready = deque(in_flight for in_flight in attachment.ready if in_flight not in gone)
-        attachment.shelved = deque(in_flight for in_flight in attachment.shelved if in_flight not in gone)
-        heads += [in_flight for _, _, in_flight in self._delayed if in_flight in gone]
-        self._delayed = [entry for entry in self._delayed if entry[2] not in gone]
+        heads = [
+            in_flight for in_flight in (*attachment.ready, *attachment.shelved) if in_flight in withdrawn
+        ]
+        attachment.ready = deque(in_flight for in_flight in attachment.ready if in_flight not in withdrawn)
+        attachment.shelved = deque(
+            in_flight for in_flight in attachment.shelved if in_flight not in withdrawn
+        )
+        heads += [in_flight for _, _, in_flight in self._delayed if in_flight in withdrawn]
+        self._delayed = [entry for entry in self._delayed if entry[2] not in withdrawn]
         heapq.heapify(self._delayed)
         for shelf in self._lingering.values():
-            heads += [in_flight for in_flight in shelf if in_flight in gone]
-            shelf[:] = [in_flight for in_flight in shelf if in_flight not in gone]
+            heads += [in_flight for in_flight in shelf if in_flight in withdrawn]
+            shelf[:] = [in_flight for in_flight in shelf if in_flight not in withdrawn]
         for lane, waiting in attachment.lanes.items():
             if waiting is not None:
-                attachment.lanes[lane] = deque(in_flight for in_flight in waiting if in_flight not in gone)
+                attachment.lanes[lane] = deque(
+                    in_flight for in_flight in waiting if in_flight not in withdrawn
+                )
         for in_flight in heads:
             self._advance(in_flight)
 

@@ -57,7 +57,7 @@ class CallLimit(Protocol):
     def size(self) -> int: ...
     def began(self, in_flight: InFlight) -> None: ...
     def dropped(self, in_flight: InFlight) -> None: ...
-    def ended(self, in_flight: InFlight, took_s: float, now: float) -> None: ...
+    def ended(self, in_flight: InFlight, call_s: float, now: float) -> None: ...
 
 
 class ConcurrencyLimit:
@@ -72,7 +72,7 @@ class ConcurrencyLimit:
         self._gap_s = self._swift_s  # from answer to answer, on average
         self._answered_at = float("-inf")
         self._level = 1
-        self._took_s: float | None = None  # calls at the level, on average; None before the first
+        self._call_s: float | None = None  # calls at the level, on average; None before the first
         self._trial = 1  # another level, while it is compared with this one
         self._latencies: deque[float] = deque(maxlen=max(most, SAMPLES))
         self._proofs: deque[int] = deque(maxlen=PATIENCE_FIRST)
@@ -98,15 +98,15 @@ class ConcurrencyLimit:
         """The call ended without an answer of the application."""
         self._out.pop(in_flight, None)
 
-    def ended(self, in_flight: InFlight, took_s: float, now: float) -> None:
+    def ended(self, in_flight: InFlight, call_s: float, now: float) -> None:
         """The application answered, so long after it was given the message."""
         out = self._out
         at_once = out.get(in_flight)
         if at_once is None:
             return
         gap_s = now - self._answered_at
-        if gap_s > took_s:
-            gap_s = took_s
+        if gap_s > call_s:
+            gap_s = call_s
         if gap_s < GAP_MIN_S:
             gap_s = GAP_MIN_S
         self._gap_s += (gap_s - self._gap_s) / GAPS
@@ -114,10 +114,10 @@ class ConcurrencyLimit:
         trial = self._trial
         if trial // 2 < at_once <= trial:
             # Swift ones, too: a mean of slow calls alone says nothing of a mixture.
-            self._latencies.append(took_s)
+            self._latencies.append(call_s)
         together = 1 if next(iter(out)) is in_flight else self._together(in_flight)
         del out[in_flight]
-        is_slow = took_s > self._swift_s
+        is_slow = call_s > self._swift_s
         if together > 1 or is_slow:
             self._proofs.append(together)
         if is_slow:
@@ -136,25 +136,25 @@ class ConcurrencyLimit:
     def _judge(self) -> None:
         level, trial = self._level, self._trial
         is_enough = len(self._latencies) >= max(SAMPLES, trial)
-        if self._took_s is None:
+        if self._call_s is None:
             if len(self._latencies) >= FIRST_SAMPLES:
-                self._took_s = min(self._latencies)  # one of them may have come with a cold start
+                self._call_s = min(self._latencies)  # one of them may have come with a cold start
                 self._try(2)
         elif trial > level:
             if self._is_proved(level):
                 self._decide(trial, is_better=True)
             elif is_enough:
-                self._decide(trial, is_better=self._mean() <= self._took_s * _between(level, trial))
+                self._decide(trial, is_better=self._mean() <= self._call_s * _between(level, trial))
         elif trial < level:
             if self._is_proved(trial):
                 self._stand()
             elif is_enough:
-                self._decide(trial, is_better=self._mean() * _between(trial, level) < self._took_s)
+                self._decide(trial, is_better=self._mean() * _between(trial, level) < self._call_s)
         elif is_enough:
-            took_s = self._mean()
+            call_s = self._mean()
             self._latencies.clear()
-            is_slower = took_s > self._took_s * _between(1, 2)
-            self._took_s = took_s
+            is_slower = call_s > self._call_s * _between(1, 2)
+            self._call_s = call_s
             if is_slower and level > 1 and not self._is_proved(level // 2):
                 self._try(level // 2)
             elif self._calls >= self._patience * level:
@@ -180,7 +180,7 @@ class ConcurrencyLimit:
             self._stand()
             return
         is_up = trial > self._level
-        self._took_s = self._mean() if self._latencies else self._took_s
+        self._call_s = self._mean() if self._latencies else self._call_s
         self._level = trial
         self._patience = PATIENCE_FIRST
         if is_up or trial > 1:
@@ -203,7 +203,7 @@ class ConcurrencyLimit:
 
     def _is_harmless(self, trial: int) -> bool:
         """True if all is answered within a handoff even if nothing of it is worked on at the same time as before."""
-        return self._took_s is not None and self._took_s * trial / self._level <= self._handoff_s
+        return self._call_s is not None and self._call_s * trial / self._level <= self._handoff_s
 
     def _mean(self) -> float:
         return sum(self._latencies) / len(self._latencies)
@@ -230,7 +230,7 @@ class _Batch:
     """Messages given at once. `count`: with all that was out then."""
 
     count: int = 0
-    took_s: float = 0.0
+    call_s: float = 0.0
 
 
 class BatchLimit:
@@ -248,7 +248,7 @@ class BatchLimit:
         self._grown = 1
         self._patience = PATIENCE_FIRST
         self._singles = 0
-        self._given: _Batch | None = None
+        self._last_batch: _Batch | None = None
         self._out: dict[InFlight, _Batch] = {}
 
     @property
@@ -262,24 +262,24 @@ class BatchLimit:
         return max(1, min(self._most, self._grown, self._fitting))
 
     def began(self, in_flight: InFlight) -> None:
-        if self._given is None:
-            self._given = _Batch()
-        self._out[in_flight] = self._given
-        self._given.count = len(self._out)
+        if self._last_batch is None:
+            self._last_batch = _Batch()
+        self._out[in_flight] = self._last_batch
+        self._last_batch.count = len(self._out)
 
     def dropped(self, in_flight: InFlight) -> None:
         """The call ended without an answer of the application."""
         self._out.pop(in_flight, None)
 
-    def ended(self, in_flight: InFlight, took_s: float, now: float) -> None:
+    def ended(self, in_flight: InFlight, call_s: float, now: float) -> None:
         """The application answered, so long after it was given the message."""
         batch = self._out.pop(in_flight, None)
         if batch is None:
             return
-        self._given = None
-        if took_s > batch.took_s * LONGER:
-            batch.took_s = took_s
-            self._learn(batch.count, took_s)
+        self._last_batch = None
+        if call_s > batch.call_s * LONGER:
+            batch.call_s = call_s
+            self._learn(batch.count, call_s)
 
     @property
     def _fitting(self) -> int:
@@ -289,15 +289,15 @@ class BatchLimit:
         least = 2 if self._samples < SAMPLES and further_s <= self._handoff_s else 1
         return max(least, 1 + int(self._slack_s / further_s))
 
-    def _learn(self, count: int, took_s: float) -> None:
+    def _learn(self, count: int, call_s: float) -> None:
         single_s = self._single_s
         if count == 1 or single_s is None:
-            self._learn_single(took_s)
+            self._learn_single(call_s)
             return
         is_all = count >= self.size
-        if took_s < single_s:
-            self._single_s = _mean(single_s, took_s)
-        longer_s = max(0.0, took_s - single_s)
+        if call_s < single_s:
+            self._single_s = _mean(single_s, call_s)
+        longer_s = max(0.0, call_s - single_s)
         further_s = longer_s / (count - 1)
         is_far_too_long = longer_s > self._handoff_s
         self._further_s = further_s if is_far_too_long else _mean(self._further_s, further_s)
@@ -307,16 +307,16 @@ class BatchLimit:
         if self._samples >= SAMPLES and self._fitting > 1:
             self._patience = PATIENCE_FIRST
 
-    def _learn_single(self, took_s: float) -> None:
+    def _learn_single(self, call_s: float) -> None:
         """With two as the next step, and again after a while: single messages say nothing of two, and the application
         may have changed."""
         self._singles += 1
         if self._grown == 1:
-            self._single_s = took_s if self._single_s is None else min(self._single_s, took_s)
+            self._single_s = call_s if self._single_s is None else min(self._single_s, call_s)
             if self._singles == FIRST_SAMPLES:
                 self._singles, self._grown = 0, 2
             return
-        self._single_s = _mean(self._single_s, took_s)
+        self._single_s = _mean(self._single_s, call_s)
         if self._fitting > 1:
             self._singles = 0
         if self._singles >= self._patience:
@@ -325,5 +325,5 @@ class BatchLimit:
             self._further_s, self._samples, self._grown = None, 0, 2
 
 
-def _mean(known_s: float | None, new_s: float) -> float:
-    return new_s if known_s is None else known_s + (new_s - known_s) * WEIGHT
+def _mean(average_s: float | None, new_s: float) -> float:
+    return new_s if average_s is None else average_s + (new_s - average_s) * WEIGHT

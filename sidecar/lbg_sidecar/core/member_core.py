@@ -31,12 +31,12 @@ from lbg_sidecar.core.effects import (
     Done,
     Effect,
     Exit,
-    GiveBack,
-    GivenBack,
     Poisoned,
+    Reassigned,
+    Recalled,
     Republish,
+    Requeue,
     StoodDown,
-    Taken,
     TimedOut,
     Withdraw,
 )
@@ -312,13 +312,13 @@ class MemberCore(ABC):
     @abstractmethod
     def deliver(self, attachment: Attachment, arrivals: list[InFlight], now: float) -> None: ...
 
-    def revoked(self, attachment: Attachment, tags: Collection[int], now: float, *, taken: bool) -> None:
-        """The broker wants these deliveries for another member, or, `taken`, has given them to it. Nothing of them
+    def revoked(self, attachment: Attachment, tags: Collection[int], now: float, *, reassigned: bool) -> None:
+        """The broker wants these deliveries for another member, or, `reassigned`, has given them to it. Nothing of them
         starts here from now on. The answer goes out when the effects of this have been run."""
         if attachment.closed:
             return
-        if taken:
-            self._taken(attachment, tags)
+        if reassigned:
+            self._reassigned(attachment, tags)
         else:
             self._recalled(attachment, tags, now)
         self._after(now)
@@ -326,28 +326,28 @@ class MemberCore(ABC):
     def _recalled(self, attachment: Attachment, tags: Collection[int], now: float) -> None:
         idle, others = self.dispatcher.recall(attachment, tags)
         if idle:
-            self.effects.append(GiveBack(attachment, tuple(in_flight.tag for in_flight in idle)))
+            self.effects.append(Requeue(attachment, tuple(in_flight.tag for in_flight in idle)))
             self.effects.append(Done(tuple(idle), settled=False))
         self._ack_scheduler.settle_now(attachment, others, now)
         at_work = [in_flight for in_flight in others if in_flight.outcome is None]
         queues = () if self.moves_keys else _queues_of((*idle, *others))
-        self.effects.append(GivenBack(queues, len(idle), len(at_work)))
+        self.effects.append(Recalled(queues, len(idle), len(at_work)))
         running = tuple(in_flight for in_flight in at_work if in_flight in attachment.running)
         if running:
-            self.effects.append(Withdraw(running, taken=False))
+            self.effects.append(Withdraw(running, reassigned=False))
 
-    def _taken(self, attachment: Attachment, tags: Collection[int]) -> None:
-        gone, at_work = self.dispatcher.take_back(attachment, tags)
+    def _reassigned(self, attachment: Attachment, tags: Collection[int]) -> None:
+        lost, at_work = self.dispatcher.reassign(attachment, tags)
         running = tuple(in_flight for in_flight in at_work if in_flight in attachment.running)
-        over = tuple(in_flight for in_flight in gone if in_flight not in running)
+        over = tuple(in_flight for in_flight in lost if in_flight not in running)
         if running:
-            self.effects.append(Withdraw(running, taken=True))
+            self.effects.append(Withdraw(running, reassigned=True))
         if over:
             self.effects.append(
                 Done(over, settled=False)
             )  # a call that still runs is journalled when it has ended
-        if gone:
-            self.effects.append(Taken(_queues_of(gone), len(at_work)))
+        if lost:
+            self.effects.append(Reassigned(_queues_of(lost), len(at_work)))
 
     @abstractmethod
     def ready_counted(self, queue: int, ready: int | None, now: float) -> None:
@@ -370,7 +370,7 @@ class MemberCore(ABC):
         if in_flight.is_over:
             self.effects.append(Done((in_flight,), settled=False))
         elif action is NextCall.GIVE_BACK:
-            self.effects += (GiveBack(attachment, (in_flight.tag,)), Done((in_flight,), settled=False))
+            self.effects += (Requeue(attachment, (in_flight.tag,)), Done((in_flight,), settled=False))
         elif action is NextCall.DEAD_LETTER:
             self.effects.append(DeadLetter(in_flight))
         elif action is NextCall.REPUBLISH:
@@ -394,7 +394,7 @@ class MemberCore(ABC):
         if attachment.closed:
             return
         self.dispatcher.confirmed(in_flight, action)
-        if in_flight.is_recalled and not in_flight.is_taken:
+        if in_flight.is_recalled and not in_flight.is_reassigned:
             self._ack_scheduler.settle_now(attachment, (in_flight,), now)
         else:
             self._ack_scheduler.settled(attachment)
@@ -471,8 +471,8 @@ class MemberCore(ABC):
         """After each event and tick: do what is due for the queues."""
 
     def _report_empty(self) -> None:
-        is_gone = self._presence.emptied() is Stage.GONE
-        self.effects.append(Exit() if is_gone else StoodDown())
+        is_final = self._presence.emptied() is Stage.GONE
+        self.effects.append(Exit() if is_final else StoodDown())
 
 
 def _queues_of(deliveries: Iterable[InFlight]) -> tuple[int, ...]:

@@ -189,13 +189,13 @@ LOOK = b'{"v":1,"type":"look","index":0,"name":"","incarnation":""}'
 
 
 def encode(message: Message) -> bytes:
-    who = message.dead if isinstance(message, Gone) else message.sender
+    identity = message.dead if isinstance(message, Gone) else message.sender
     fields: dict[str, Any] = {
         "v": VERSION,
         "type": type(message).__name__.lower(),
-        "index": who.index,
-        "name": who.name,
-        "incarnation": who.incarnation,
+        "index": identity.index,
+        "name": identity.name,
+        "incarnation": identity.incarnation,
     }
     match message:
         case Welcome(content=content) | Beat(content=content):
@@ -235,34 +235,34 @@ def decode(body: bytes | memoryview) -> Message | None:
 
 
 def _decode(fields: dict[str, Any]) -> Message | None:
-    who = Identity(_number(fields["index"]), str(fields["name"]), str(fields["incarnation"]))
+    sender = Identity(_number(fields["index"]), str(fields["name"]), str(fields["incarnation"]))
     match fields["type"]:
         case "hello":
-            return Hello(who)
+            return Hello(sender)
         case "leave":
-            return Leave(who)
+            return Leave(sender)
         case "welcome":
-            return Welcome(who, _decode_content(fields))
+            return Welcome(sender, _decode_content(fields))
         case "beat":
-            return Beat(who, _decode_content(fields))
+            return Beat(sender, _decode_content(fields))
         case "gone":
-            return Gone(who, _number(fields["by"]))
+            return Gone(sender, _number(fields["by"]))
         case "ping":
-            return Ping(who, str(fields["target"]))
+            return Ping(sender, str(fields["target"]))
         case "move":
             queue, to = _number(fields["queue"]), _number(fields["to"])
-            return Move(who, queue, to, str(fields["move"]), str(fields.get("why", "")))
+            return Move(sender, queue, to, str(fields["move"]), str(fields.get("why", "")))
         case "reattached":
-            return Reattached(who, _number(fields["queue"]), str(fields["move"]))
+            return Reattached(sender, _number(fields["queue"]), str(fields["move"]))
         case "handover":
             positions = _decode_positions(fields)
             queue, paused_s = _number(fields["queue"]), float(fields["paused_s"])
             waiting = fields.get("waiting") is not False
-            return Handover(who, queue, str(fields["move"]), positions, paused_s, waiting)
+            return Handover(sender, queue, str(fields["move"]), positions, paused_s, waiting)
         case "knowledge":
-            return Knowledge(who, _decode_positions(fields))
+            return Knowledge(sender, _decode_positions(fields))
         case "repartition":
-            return Repartition(who, _number(fields["queues"]), fields["done"] is True)
+            return Repartition(sender, _number(fields["queues"]), fields["done"] is True)
     return None
 
 

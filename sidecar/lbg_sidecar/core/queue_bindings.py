@@ -194,7 +194,7 @@ class Bindings:
         binding.phase = Phase.DETACHING
         done = attachment.ack_window.take()
         singly_max = SINGLE_ACKS_AT_CLOSE if self._native is None else len(attachment.ack_window.scattered)
-        singly = attachment.ack_window.take_scattered(singly_max)
+        singly = attachment.ack_window.pop_scattered(singly_max)
         cut_off = _at_work(attachment)
         self._dispatcher.counts.forced += cut_off
         running, rest = self._dispatcher.close(attachment)

@@ -135,8 +135,10 @@ class SuccessorBinding:
             return
         successor = self._roster.peers.get(move.to)
         # What the successor reported after the last move of this queue still holds: nobody re-attaches otherwise.
-        is_known = successor is not None and successor.reported_at > moved_at + MOVE_OVER_AFTER_S
-        if binding.phase is Phase.ATTACHED and not (successor and is_known and is_behind(binding, successor)):
+        is_reported = successor is not None and successor.reported_at > moved_at + MOVE_OVER_AFTER_S
+        if binding.phase is Phase.ATTACHED and not (
+            successor and is_reported and is_behind(binding, successor)
+        ):
             binding.answers.append((move.sender.index, move.move))
             binding.quiet = True
             self._bindings.detach(binding)

@@ -19,7 +19,7 @@ from lbg_broker.client.retransmit import (
 )
 from lbg_sidecar.core.delivery import InFlight
 
-LOOKS_PER_PATIENCE = 20
+CHECKS_PER_PATIENCE = 20
 """So often an alarm is looked for meanwhile: its end is noticed soon, and waiting for answers begins there."""
 
 SETTINGS = RetransmitSettings(
@@ -56,14 +56,14 @@ class Retransmitter:
     def next_to_send(self, now: float) -> Outgoing[InFlight] | None:
         """The message to publish now, if any. Skips what nobody can acknowledge any more."""
         window = self._window
-        if window.state is WindowState.HELD and window.resume_at <= now:
+        if window.state is WindowState.BACKOFF and window.resume_at <= now:
             window.resume()
         while True:
-            taken: list[Outgoing[InFlight]] = []
-            window.take_sendable(taken, now, limit=1)
-            if not taken:
+            sendable: list[Outgoing[InFlight]] = []
+            window.pop_sendable(sendable, now, limit=1)
+            if not sendable:
                 return None
-            (message,) = taken
+            (message,) = sendable
             if not message.item.is_over:
                 return message
             window.withdraw(message)
@@ -73,15 +73,15 @@ class Retransmitter:
     ) -> InFlight | None:
         """The broker's answer; `returned`: it reached no queue. Returns the message if a queue has it, for good."""
         window = self._window
-        is_taken = ok and not returned
-        window.answered(message, is_taken)
+        is_accepted = ok and not returned
+        window.answered(message, is_accepted)
         window.settle(now)
         if window.is_drained:
             window.end_round(now)
         if ok:
             self._renewals = 0
             window.refusals_in_a_row = 0
-        return message.item if is_taken else None
+        return message.item if is_accepted else None
 
     def blocked(self, now: float) -> None:
         """The broker reads no publishes for now (connection.blocked): no answer speaks against the channel."""
@@ -120,4 +120,4 @@ class Retransmitter:
     @property
     def next_due(self) -> float | None:
         """Time at which refused messages may be sent again; None if none were refused."""
-        return self._window.resume_at if self._window.state is WindowState.HELD else None
+        return self._window.resume_at if self._window.state is WindowState.BACKOFF else None

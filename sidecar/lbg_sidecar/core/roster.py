@@ -47,25 +47,25 @@ class IndexClaim:
         free: Collection[int] = (),
     ) -> None:
         self.fixed = fixed
-        self._taken = set(probed) - set(free) if fixed is None else set()
+        self._in_use = set(probed) - set(free) if fixed is None else set()
         self._first = fixed if fixed is not None else previous
-        if self._first is not None and fixed is None and self._first in self._taken:
+        if self._first is not None and fixed is None and self._first in self._in_use:
             self._first = None
 
     def candidate(self) -> int | None:
         """The index to declare next; None when the fixed one is taken."""
         if self.fixed is not None:
-            return None if self.fixed in self._taken else self.fixed
-        if self._first is not None and self._first not in self._taken:
+            return None if self.fixed in self._in_use else self.fixed
+        if self._first is not None and self._first not in self._in_use:
             return self._first
         index = 0
-        while index in self._taken:
+        while index in self._in_use:
             index += 1
         return index
 
-    def taken(self, index: int) -> None:
+    def refused(self, index: int) -> None:
         """The broker refused `index` (405 RESOURCE_LOCKED)."""
-        self._taken.add(index)
+        self._in_use.add(index)
 
 
 LOST, LEAVE, UNSERVED = "lost", "leave", "unserved"
@@ -268,10 +268,10 @@ class Roster:
         return peer
 
     def _update(self, peer: Peer, content: BeatContent, now: float) -> None:
-        known = peer.queues
+        reported = peer.queues
         for state in content.queues:
-            before = known.get(state.queue)
-            if before is None or before.epoch != state.epoch:
+            former = reported.get(state.queue)
+            if former is None or former.epoch != state.epoch:
                 peer.attached_at[state.queue] = now
         peer.queues = {state.queue: state for state in content.queues}
         for state in content.queues:

@@ -128,19 +128,19 @@ class PostgresInbox:
             "UNION ALL SELECT 1, publisher, hash, seq FROM {rows}"
         )
         with connection.transaction(), _own_cursor(connection) as cursor:
-            found = cursor.execute(query, (NO_FLOOR,)).fetchall()
-        return as_json((row[1:] for row in found if row[0] == 0), (row[1:] for row in found if row[0] == 1))
+            rows = cursor.execute(query, (NO_FLOOR,)).fetchall()
+        return as_json((row[1:] for row in rows if row[0] == 0), (row[1:] for row in rows if row[0] == 1))
 
     def _locked_floor(self, cursor: Cursor[TupleRow], stream: tuple[str, int], strength: str) -> int:
         """Made if it is missing: what is not there cannot be locked, and a floor made meanwhile would not be seen."""
         lock = SQL("FOR SHARE") if strength == "SHARE" else SQL("FOR UPDATE")
         query = self._sql("SELECT floor FROM {floors} WHERE publisher = %s AND hash = %s ") + lock
-        while (found := cursor.execute(query, stream).fetchone()) is None:
+        while (row := cursor.execute(query, stream).fetchone()) is None:
             cursor.execute(
                 self._sql("INSERT INTO {floors} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"),
                 (*stream, NO_FLOOR),
             )
-        floor: int = found[0]
+        floor: int = row[0]
         return floor
 
     def _sql(self, text: Any) -> Composed:

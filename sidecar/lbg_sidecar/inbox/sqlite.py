@@ -53,10 +53,10 @@ class SQLiteInbox:
         inserted = cursor.execute(f"INSERT OR IGNORE INTO {self._rows} VALUES (?, ?, ?)", row).rowcount
         if not inserted:
             return False
-        found = cursor.execute(
+        floor = cursor.execute(
             f"SELECT floor FROM {self._floors} WHERE publisher = ? AND hash = ?", (publisher, hash_)
         ).fetchone()
-        if found is None or seq > found[0]:
+        if floor is None or seq > floor[0]:
             return True
         cursor.execute(f"DELETE FROM {self._rows} WHERE publisher = ? AND hash = ? AND seq = ?", row)
         return False
@@ -71,10 +71,10 @@ class SQLiteInbox:
         with connection:
             streams = connection.execute(f"SELECT DISTINCT publisher, hash FROM {self._rows}").fetchall()
             for stream in streams:
-                found = connection.execute(
+                row = connection.execute(
                     f"SELECT floor FROM {self._floors} WHERE publisher = ? AND hash = ?", stream
                 ).fetchone()
-                before = found[0] if found else -1
+                before = row[0] if row else -1
                 numbers = connection.execute(
                     f"SELECT seq FROM {self._rows} WHERE publisher = ? AND hash = ? ORDER BY seq", stream
                 )
@@ -93,11 +93,11 @@ class SQLiteInbox:
     def processed(self, connection: sqlite3.Connection) -> JsonStreams:
         """Processed streams, for the member."""
         # One statement, so that no compaction comes between rows and floors.
-        found = connection.execute(
+        rows = connection.execute(
             f"SELECT 0, publisher, hash, floor FROM {self._floors} "
             f"UNION ALL SELECT 1, publisher, hash, seq FROM {self._rows}"
         ).fetchall()
-        return as_json((row[1:] for row in found if row[0] == 0), (row[1:] for row in found if row[0] == 1))
+        return as_json((row[1:] for row in rows if row[0] == 0), (row[1:] for row in rows if row[0] == 1))
 
 
 def _require_transaction(cursor: sqlite3.Cursor | sqlite3.Connection) -> None:

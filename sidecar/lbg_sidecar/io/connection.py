@@ -37,7 +37,7 @@ PROBE_S = 2.0
 
 
 async def free_indexes(
-    talk: ClientConnection, posting: Channel, names: Names, indexes: Collection[int]
+    publish_connection: ClientConnection, posting: Channel, names: Names, indexes: Collection[int]
 ) -> set[int] | None:
     """Those whose mailbox is missing: a mandatory message to it comes back, before the answer to the next request.
     None when the broker takes no messages now.
@@ -49,7 +49,7 @@ async def free_indexes(
         return free
     loop = asyncio.get_running_loop()
     blocked: asyncio.Future[None] = loop.create_future()
-    talk.on_blocked = lambda _: None if blocked.done() else blocked.set_result(None)
+    publish_connection.on_blocked = lambda _: None if blocked.done() else blocked.set_result(None)
     posting.on_return = lambda returned: free.add(int(returned.routing_key))
     for index in indexes:
         posting.publish(names.members, str(index), LOOK, mandatory=True)
@@ -60,22 +60,22 @@ async def free_indexes(
             return None
         answer.result()
     finally:
-        talk.on_blocked = None
+        publish_connection.on_blocked = None
         blocked.cancel()
         answer.cancel()
     return free
 
 
 async def claim(
-    work: ClientConnection, names: Names, claiming: IndexClaim, on_body: OnBody
+    consume_connection: ClientConnection, names: Names, claiming: IndexClaim, on_body: OnBody
 ) -> tuple[int, Channel]:
     while (index := claiming.candidate()) is not None:
         mailbox, bindings = mailbox_of(names, index)
-        channel = await work.open_channel()
+        channel = await consume_connection.open_channel()
         try:
             await channel.queue_declare(mailbox.name, exclusive=True, arguments=dict(mailbox.arguments))
         except ResourceLocked:
-            claiming.taken(index)
+            claiming.refused(index)
             continue
         for binding in bindings:
             await channel.queue_bind(binding.queue, binding.exchange, binding.routing_key)
@@ -85,7 +85,7 @@ async def claim(
                 on_body(bytes(delivery.body))
 
         # Without a mailbox this member would be taken for gone: then it had better be.
-        await channel.consume(mailbox.name, on_deliveries, no_ack=True, on_cancelled=work.abort)
+        await channel.consume(mailbox.name, on_deliveries, no_ack=True, on_cancelled=consume_connection.abort)
         return index, channel
     raise IndexTaken(claiming.fixed or 0)
 
@@ -139,8 +139,8 @@ class MemberConnection:
 
     def __init__(
         self,
-        work: ClientConnection,
-        talk: ClientConnection,
+        consume_connection: ClientConnection,
+        publish_connection: ClientConnection,
         names: Names,
         index: int,
         *,
@@ -150,8 +150,8 @@ class MemberConnection:
         republished: ConfirmingPublisher,
         states: StateLogger[int],
     ) -> None:
-        self.work = work
-        self.talk = talk
+        self.consume_connection = consume_connection
+        self.publish_connection = publish_connection
         self.index = index
         self.dead = dead
         self.republished = republished
@@ -160,13 +160,13 @@ class MemberConnection:
         self._count_channel: Channel | None = None
         self._counts: set[asyncio.Task[None]] = set()
         self._count_lock = asyncio.Lock()
-        self.consumers = QueueConsumers(work, queues, names.mailbox(index), self._ended, states)
+        self.consumers = QueueConsumers(consume_connection, queues, names.mailbox(index), self._ended, states)
         self._on_lost: Callable[[MemberConnection, str], None] | None = None
 
     @classmethod
     async def open(
         cls,
-        work: ClientConnection,
+        consume_connection: ClientConnection,
         names: Names,
         *,
         queues: Sequence[str],
@@ -176,28 +176,29 @@ class MemberConnection:
         on_returned: OnReturned,
         states: StateLogger[int],
     ) -> MemberConnection:
-        """Claim an index over `work`, and open the connection that publishes. `queues` are the names of those that
-        carry the group's messages, by number. `claim_of` is called with (probed, free).
+        """Claims an index over `consume_connection`, and opens the connection that publishes.
+
+        `queues` are the names of the group's queues, by number. `claim_of` is called with (probed, free).
 
         Raises ClientError, IndexTaken.
         """
-        talk = await connect(work.settings, name=work.name)
+        publish_connection = await connect(consume_connection.settings, name=consume_connection.name)
         try:
             # Before anything is published: a broker that is short of memory answers nothing after it.
-            posting = await talk.open_channel()
+            posting = await publish_connection.open_channel()
             await posting.confirm_select()
-            dead = await ConfirmingPublisher.open(talk)
-            republished = await ConfirmingPublisher.open(talk)
-            free = await free_indexes(talk, posting, names, candidates)
+            dead = await ConfirmingPublisher.open(publish_connection)
+            republished = await ConfirmingPublisher.open(publish_connection)
+            free = await free_indexes(publish_connection, posting, names, candidates)
             posts = Posts(posting, names.members, on_returned)
             probed = candidates if free is not None else ()
-            index, mailbox = await claim(work, names, claim_of(probed, free or ()), on_body)
+            index, mailbox = await claim(consume_connection, names, claim_of(probed, free or ()), on_body)
         except BaseException:
-            talk.abort()
+            publish_connection.abort()
             raise
         link = cls(
-            work,
-            talk,
+            consume_connection,
+            publish_connection,
             names,
             index,
             queues=queues,
@@ -212,19 +213,19 @@ class MemberConnection:
 
     async def new_publisher(self) -> ConfirmingPublisher:
         """One more like `dead` and `republished`. Raises ClientError."""
-        publisher = await ConfirmingPublisher.open(self.talk)
+        publisher = await ConfirmingPublisher.open(self.publish_connection)
         self._watch(publisher.channel)
         return publisher
 
     @property
     def is_blocked(self) -> bool:
         """The broker takes nothing that is published, for now."""
-        return self.talk.is_blocked
+        return self.publish_connection.is_blocked
 
     def when_lost(self, callback: Callable[[MemberConnection, str], None]) -> None:
         """Call it, perhaps more than once, when this link is of no use any more."""
         self._on_lost = callback
-        for connection in (self.work, self.talk):
+        for connection in (self.consume_connection, self.publish_connection):
             connection.closed.add_done_callback(self._ended)
 
     def _watch(self, channel: Channel) -> None:
@@ -257,7 +258,7 @@ class MemberConnection:
         with suppress(ClientError):
             async with self._count_lock:
                 if self._count_channel is None or not self._count_channel.is_open:
-                    self._count_channel = await self.work.open_channel()
+                    self._count_channel = await self.consume_connection.open_channel()
                 answer = await self._count_channel.queue_declare(self._queues[queue], passive=True)
             return answer.message_count
         return None
@@ -265,9 +266,14 @@ class MemberConnection:
     async def close(self) -> None:
         """Both connections, within `CONNECTIONS_S`."""
         if self.is_blocked:  # nobody reads a goodbye
-            self.talk.abort()
-        await asyncio.gather(*(each.close(timeout_s=CONNECTIONS_S) for each in (self.work, self.talk)))
+            self.publish_connection.abort()
+        await asyncio.gather(
+            *(
+                each.close(timeout_s=CONNECTIONS_S)
+                for each in (self.consume_connection, self.publish_connection)
+            )
+        )
 
     def abort(self) -> None:
-        self.work.abort()
-        self.talk.abort()
+        self.consume_connection.abort()
+        self.publish_connection.abort()

@@ -49,7 +49,7 @@ class QueueEvents(Protocol):
     def on_attached(self, attachment: Attachment) -> None: ...
     def on_refused(self, attachment: Attachment, code: int, why: str) -> bool: ...
     def on_cancelled(self, attachment: Attachment) -> bool: ...
-    def on_revoked(self, attachment: Attachment, tags: Sequence[int], taken: bool) -> None: ...
+    def on_revoked(self, attachment: Attachment, tags: Sequence[int], reassigned: bool) -> None: ...
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None: ...
     def on_closed(self, attachment: Attachment) -> None: ...
 
@@ -63,15 +63,15 @@ class QueueConsumers:
 
     def __init__(
         self,
-        work: ClientConnection,
+        connection: ClientConnection,
         queues: Sequence[str],
         tag: str,
         on_lost: Callable[[asyncio.Future[ClientError | None]], None],
         states: StateLogger[int],
     ) -> None:
-        self._work = work
+        self._connection = connection
         self._states = states
-        hint = NO_ANSWER_HINTS.get(str(work.server_properties.get("product")), "")
+        hint = NO_ANSWER_HINTS.get(str(connection.server_properties.get("product")), "")
         self._no_answer = replace(NO_ANSWER, hint=hint)
         self._queues = queues
         self._tag = tag
@@ -93,7 +93,7 @@ class QueueConsumers:
         waiting = loop.call_later(ATTACH_WITHIN_S, self._states.enter, self._no_answer, attachment.queue)
         channel: Channel | None = None
         try:
-            channel = await self._work.open_channel()
+            channel = await self._connection.open_channel()
             self._channels[attachment] = channel
             channel.closed.add_done_callback(partial(self._closed, attachment, events))
             await channel.consume(
@@ -109,7 +109,7 @@ class QueueConsumers:
             self._states.leave(attachment.queue)
             events.on_attached(attachment)
         except ClientError as error:
-            if self._work.is_open:
+            if self._connection.is_open:
                 self._states.leave(attachment.queue, event=NO_ANSWER.event)
                 if channel is None:
                     self._states.enter(NO_CHANNEL, attachment.queue, str(error))
@@ -152,11 +152,11 @@ class QueueConsumers:
     def capacity(self, attachment: Attachment, keys: int) -> None:
         """Nothing to a broker that would not know the word."""
         channel = self._channels.get(attachment)
-        if channel is not None and self._work.has("lbg.capacity"):
+        if channel is not None and self._connection.has("lbg.capacity"):
             with suppress(ClientError):
                 channel.capacity(self._tag, keys)
 
-    def give_back(self, attachment: Attachment, tags: Sequence[int]) -> None:
+    def requeue(self, attachment: Attachment, tags: Sequence[int]) -> None:
         channel = self._channels.get(attachment)
         if channel is not None:
             with suppress(ClientError):
@@ -180,7 +180,7 @@ class QueueConsumers:
         was_attached = attachment in self._attached
         self._attached.discard(attachment)
         error = closed.result()
-        if not self._work.is_open:
+        if not self._connection.is_open:
             # First of all nothing more may start, on any queue.
             self._on_lost(closed)
         elif (timeout_s := consumer_timeout_in(error)) is not None:
@@ -203,7 +203,7 @@ def consumer_timeout_in(error: ClientError | None) -> float | None:
     """The broker's consumer timeout in seconds, if that is what closed a channel (RabbitMQ says it in words)."""
     if not isinstance(error, PreconditionFailed):
         return None
-    found = re.search(
+    timeout = re.search(
         r"delivery acknowledgement.* timed out\. Timeout value used: (\d+) ms", error.reply_text
     )
-    return int(found[1]) / 1000 if found is not None else None
+    return int(timeout[1]) / 1000 if timeout is not None else None

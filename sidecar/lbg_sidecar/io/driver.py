@@ -153,7 +153,7 @@ class Driver:
         self._executor.use(link, outgoing)
         self.lost_why = ""
         self._turned_at = self._loop.time()
-        self._fence_after_s = link.talk.heartbeat_s or NEVER
+        self._fence_after_s = link.publish_connection.heartbeat_s or NEVER
         self.machine.connected(link.index, self._turned_at)
         link.when_lost(self._link_lost)
         if not self.app_ready.is_set():
@@ -162,7 +162,7 @@ class Driver:
 
     def disconnect(self, why: str) -> None:
         """Lets go of the connection: nothing is dispatched or acknowledged from here on."""
-        link = self._executor.let_go()
+        link = self._executor.release_link()
         if link is None:
             return
         self.lost_why = why
@@ -175,7 +175,7 @@ class Driver:
 
     def part(self) -> None:
         """The machine has left: the link is closed by whoever opened it."""
-        if self._executor.let_go() is not None:
+        if self._executor.release_link() is not None:
             self.machine.disconnected(self._loop.time())
             self._executor.run()
 
@@ -243,9 +243,9 @@ class Driver:
     def on_cancelled(self, attachment: Attachment) -> bool:
         return self.machine.cancelled(attachment)
 
-    def on_revoked(self, attachment: Attachment, tags: Sequence[int], taken: bool) -> None:
+    def on_revoked(self, attachment: Attachment, tags: Sequence[int], reassigned: bool) -> None:
         """Gives deliveries back: they have gone out when this returns, and the answer follows."""
-        self.machine.revoked(attachment, tags, self._loop.time(), taken=taken)
+        self.machine.revoked(attachment, tags, self._loop.time(), reassigned=reassigned)
         self._run_effects()
 
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None:

@@ -63,7 +63,7 @@ class EffectExecutor:
     def use(self, link: MemberConnection, outgoing: Outbox) -> None:
         self.link, self._outbox = link, outgoing
 
-    def let_go(self) -> MemberConnection | None:
+    def release_link(self) -> MemberConnection | None:
         """Nothing goes to the broker any more. Returns the link there was."""
         link, outgoing = self.link, self._outbox
         self.link = self._outbox = None
@@ -92,8 +92,10 @@ class EffectExecutor:
                             outgoing.released(in_flight)
             case fx.Abort(calls):
                 self._app.abort([Message(in_flight, self._group) for in_flight in calls])
-            case fx.Withdraw(calls, taken):
-                withdraw(self._app, [Message(in_flight, self._group) for in_flight in calls], taken=taken)
+            case fx.Withdraw(calls, reassigned):
+                withdraw(
+                    self._app, [Message(in_flight, self._group) for in_flight in calls], reassigned=reassigned
+                )
             case fx.Exit():
                 self._events.on_exit()
             case fx.StoodDown():
@@ -104,13 +106,13 @@ class EffectExecutor:
                 self._events.on_request_position()
             case fx.Fail(error):
                 self._events.on_failed(error)
-            case fx.SessionTaken() | fx.SessionForgotten() | fx.SessionEnded():
+            case fx.SessionInUse() | fx.SessionForgotten() | fx.SessionEnded():
                 log_session(self._machine.name, effect)
             case fx.LiveSet(live):
                 self._live.changed(live)
             case fx.Moved() | fx.HandoffAbandoned() | fx.TakenOver():
                 log_effect(self._machine.name, self._index, effect)
-            case fx.GivenBack() | fx.Taken():
+            case fx.Recalled() | fx.Reassigned():
                 log_effect(self._machine.name, self._index, effect)
             case fx.Poisoned() | fx.Stalled() | fx.Superseded() | fx.TimedOut():
                 log_effect(self._machine.name, self._index, effect)
@@ -124,8 +126,8 @@ class EffectExecutor:
                 link.consumers.limit(attachment, prefetch)
             case fx.Capacity(attachment, keys):
                 link.consumers.capacity(attachment, keys)
-            case fx.GiveBack(attachment, tags):
-                link.consumers.give_back(attachment, tags)
+            case fx.Requeue(attachment, tags):
+                link.consumers.requeue(attachment, tags)
             case fx.Attach():
                 link.consumers.attach(effect, self._events)
             case fx.Detach():

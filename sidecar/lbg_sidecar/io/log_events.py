@@ -12,16 +12,16 @@ from typing import Generic
 
 from lbg_sidecar.core.effects import (
     Effect,
-    GivenBack,
     HandoffAbandoned,
     Moved,
     Poisoned,
+    Reassigned,
+    Recalled,
     SessionEnded,
     SessionForgotten,
-    SessionTaken,
+    SessionInUse,
     Stalled,
     Superseded,
-    Taken,
     TakenOver,
     TimedOut,
 )
@@ -117,7 +117,7 @@ class LiveLogger:
 
 def log_session(name: str, effect: Effect) -> None:
     match effect:
-        case SessionTaken(session, why):
+        case SessionInUse(session, why):
             log.warning(
                 "%s: session %r belongs to another live consumer: %s; waiting for it, because it may be an "
                 "earlier connection whose end the broker has not detected yet",
@@ -160,20 +160,20 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
                 *(name, queue, target, why, times, again),
                 extra=_fields("handed_over", name, queue, {"from": me, "to": to, "why": why, **times_s}),
             )
-        case GivenBack((), given_back, at_work):
+        case Recalled((), requeued, at_work):
             log.debug(
                 "%s: the broker moves keys to a member with less load: returned %d messages that had not begun, "
                 "finishing %d",
-                *(name, given_back, at_work),
-                extra=_of_many("given_back", name, (), {"given_back": given_back, "at_work": at_work}),
+                *(name, requeued, at_work),
+                extra=_of_many("given_back", name, (), {"given_back": requeued, "at_work": at_work}),
             )
-        case GivenBack(queues, given_back, at_work):
+        case Recalled(queues, requeued, at_work):
             log.info(
                 "%s: the broker moves %s: returned %d messages that had not begun, finishing %d",
-                *(name, _named(queues), given_back, at_work),
-                extra=_of_many("given_back", name, queues, {"given_back": given_back, "at_work": at_work}),
+                *(name, _named(queues), requeued, at_work),
+                extra=_of_many("given_back", name, queues, {"given_back": requeued, "at_work": at_work}),
             )
-        case Taken(queues, at_work):
+        case Reassigned(queues, at_work):
             log.warning(
                 "%s: the broker moved %s, because the handoff time ended: %d messages with running calls are delivered "
                 "again, and the verdicts have no effect",
@@ -181,29 +181,29 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
                 extra=_of_many("taken", name, queues, {"delivered_again": at_work}),
             )
         case HandoffAbandoned(queue, to, why, running, after_s, times, next_s):
-            kept = {"from": me, "to": to, "why": why, "running": running, "after_seconds": after_s}
-            kept |= {"times": times, "next_seconds": next_s}
+            fields = {"from": me, "to": to, "why": why, "running": running, "after_seconds": after_s}
+            fields |= {"times": times, "next_seconds": next_s}
             log.warning(
                 "%s: queue %d stays (%s): %d calls did not end within %.1f s; the handoff is postponed (%d in a row), "
                 "the next waits up to %.1f s",
                 *(name, queue, why, running, after_s, times, next_s),
-                extra=_fields("kept", name, queue, kept),
+                extra=_fields("kept", name, queue, fields),
             )
         case TakenOver(queue, former, why, _, pause_s):
             whence = f"from member {former}" if former is not None else "from no member"
             pause = f", it paused for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
-            taken = {"from": former, "to": me, "why": why, "pause_seconds": pause_s}
+            fields = {"from": former, "to": me, "why": why, "pause_seconds": pause_s}
             log.info(
                 "%s: queue %d taken over %s (%s)%s",
                 *(name, queue, whence, why, pause),
-                extra=_fields("taken_over", name, queue, taken),
+                extra=_fields("taken_over", name, queue, fields),
             )
         case Poisoned(queue, key, identity, attempts, reason):
-            which = "without a publisher's stamp" if identity is None else "-".join(map(str, identity))
+            message = "without a publisher's stamp" if identity is None else "-".join(map(str, identity))
             log.error(
                 "%s: queue %d: message %s failed %d times (%s); key %r waits while it is tried on, and when the window "
                 "is full of that key the whole queue does",
-                *(name, queue, which, attempts, reason or "no reason given", key),
+                *(name, queue, message, attempts, reason or "no reason given", key),
                 extra=_fields("poisoned", name, queue, {"key": key, "attempts": attempts, "reason": reason}),
             )
         case Stalled(queue, ready, quiet_s):

@@ -42,7 +42,7 @@ from lbg_broker.group import (
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.protocol import Identity
-from lbg_sidecar.core.retransmit import LOOKS_PER_PATIENCE, Retransmitter, RetransmitTimeouts
+from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, Retransmitter, RetransmitTimeouts
 
 log = logging.getLogger("lbg.member")
 
@@ -81,11 +81,11 @@ class ExchangePublisher:
         self._stamp = stamp
         self._on_confirmed = on_confirmed
         self._refused_hint = refused_hint
-        self._look_every_s = patience.answer_s / LOOKS_PER_PATIENCE
+        self._check_every_s = patience.answer_s / CHECKS_PER_PATIENCE
         self._loop = asyncio.get_running_loop()
         self._retransmitter = Retransmitter(patience=patience)
         self._retry: asyncio.TimerHandle | None = None
-        self._look: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._warned = False
         self._is_closed = False
@@ -103,7 +103,7 @@ class ExchangePublisher:
     def close(self) -> None:
         """The connection is gone, or about to be: no answer counts any more."""
         self._is_closed = True
-        for pending in (self._retry, self._look, self._renewal):
+        for pending in (self._retry, self._check, self._renewal):
             if pending is not None:
                 pending.cancel()
 
@@ -133,15 +133,15 @@ class ExchangePublisher:
         due = retransmitter.next_due
         if due is not None and due > now and self._retry is None:
             self._retry = self._loop.call_at(due, self._on_retry)
-        if retransmitter.waits and self._look is None:
-            self._look = self._loop.call_at(now + self._look_every_s, self._on_look)
+        if retransmitter.waits and self._check is None:
+            self._check = self._loop.call_at(now + self._check_every_s, self._on_check)
 
     def _on_retry(self) -> None:
         self._retry = None
         self._send()
 
-    def _on_look(self) -> None:
-        self._look = None
+    def _on_check(self) -> None:
+        self._check = None
         self._send()
 
     async def _renew(self, why: str) -> None:
@@ -161,8 +161,8 @@ class ExchangePublisher:
         self, publisher: ConfirmingPublisher, message: Outgoing[InFlight], confirm: asyncio.Future[None]
     ) -> None:
         error = confirm.exception()
-        is_gone = self._is_closed or publisher is not self._publisher
-        if is_gone or not isinstance(error, Nacked | Unroutable | None):
+        is_stale = self._is_closed or publisher is not self._publisher
+        if is_stale or not isinstance(error, Nacked | Unroutable | None):
             return
         in_flight = self._retransmitter.answered(
             message,
@@ -261,10 +261,10 @@ class Outbox:
 
     def _republished_properties(self, in_flight: InFlight) -> BasicProperties:
         headers = in_flight.delivery.headers
-        known = (HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS)
+        copied = (HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS)
         return BasicProperties(
             headers={
-                **{name: headers[name] for name in known if name in headers},
+                **{name: headers[name] for name in copied if name in headers},
                 HEADER_HASH: in_flight.identity[1] if in_flight.identity else 0,
                 HEADER_QUEUE: in_flight.queue,
                 HEADER_MEMBER: self._me.index,

@@ -120,28 +120,31 @@ class Group:
         return stream_queues(self.spec, self.engine)
 
 
-async def group_of(work: ClientConnection, name: str) -> Group:
+async def group_of(consume_connection: ClientConnection, name: str) -> Group:
     """Raises ClientError and the errors of `read_group`."""
-    channel = await work.open_channel()
+    channel = await consume_connection.open_channel()
     try:
         spec = await read_group(channel, name)
     except BaseException:
         channel.close_soon()  # it may still get the record, and must not keep it from others
         raise
     await channel.close()
-    server = work.server_properties
+    server = consume_connection.server_properties
     return Group(spec, Engine.parse(str(server["product"]), str(server["version"])))
 
 
-async def reread_group(work: ClientConnection, known: GroupSpec) -> Group | None:
-    """The group, if it has another number of queues than is known; None also where that cannot be read in time, as its
-    record's node may be down: then it is heard of on the members exchange. Raises ClientError when `work` is lost."""
+async def reread_group(consume_connection: ClientConnection, spec: GroupSpec) -> Group | None:
+    """The group, if its number of queues has changed.
+
+    None also if that cannot be read in time, because the record's node may be down: then a member's message reports the
+    change. Raises ClientError when `consume_connection` is lost.
+    """
     try:
         async with asyncio.timeout(RECORD_S):
-            group = await group_of(work, known.name)
+            group = await group_of(consume_connection, spec.name)
     except (TimeoutError, ProvisioningError, ChannelClosed):
         return None
-    same = (known.queue_count, known.max_clients)
+    same = (spec.queue_count, spec.max_clients)
     return None if (group.spec.queue_count, group.spec.max_clients) == same else group
 
 
@@ -202,20 +205,20 @@ def _session_of(
 ) -> SessionPosition | None:
     if spec.mode != SESSIONS:
         return None
-    known = former.dispatcher.session if former is not None else None
-    return SessionPosition(settings.name) if known is None else known
+    session = former.dispatcher.session if former is not None else None
+    return SessionPosition(settings.name) if session is None else session
 
 
-async def app_ready(driver: Driver, work: ClientConnection) -> None:
+async def app_ready(driver: Driver, consume_connection: ClientConnection) -> None:
     """Return when the application can take messages. Raises ClientError if the connection goes before that."""
     if driver.app_ready.is_set():
         return
     log.info("%s: waiting for the application: %s", driver.machine.name, driver.app_unready_why)
     ready: asyncio.Future[object] = asyncio.ensure_future(driver.app_ready.wait())
-    either: tuple[asyncio.Future[Any], ...] = (ready, work.closed)
+    either: tuple[asyncio.Future[Any], ...] = (ready, consume_connection.closed)
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:
         ready.cancel()
-    if work.closed.done():
-        raise work.closed.result() or ConnectionLost("closed")
+    if consume_connection.closed.done():
+        raise consume_connection.closed.result() or ConnectionLost("closed")

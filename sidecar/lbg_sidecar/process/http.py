@@ -113,9 +113,9 @@ def _require_unserved(listener: Listener) -> None:
     OSError."""
     if listener.path is None:
         return
-    with socket.socket(socket.AF_UNIX) as asked, suppress(FileNotFoundError, ConnectionRefusedError):
-        asked.setblocking(False)
-        asked.connect(str(listener.path))
+    with socket.socket(socket.AF_UNIX) as probe, suppress(FileNotFoundError, ConnectionRefusedError):
+        probe.setblocking(False)
+        probe.connect(str(listener.path))
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
@@ -155,7 +155,9 @@ def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) ->
     async def metrics(_: web.Request) -> web.Response:
         from lbg_sidecar.process.metrics import exposition
 
-        body = exposition(life.state(), measures, version=running, lag=lag.lag(), heard_at=life.heard_at)
+        body = exposition(
+            life.state(), measures, version=running, lag=lag.lag(), last_received_at=life.last_received_at
+        )
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def healthz(_: web.Request) -> web.Response:

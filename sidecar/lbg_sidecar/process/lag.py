@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LOOK_EVERY_S = 5.0
+COUNT_EVERY_S = 5.0
 LOOKS_PER_S_MAX = 10.0
 STALE_ROUNDS = 3
 """A count that is older than so many rounds says nothing any more."""
@@ -52,12 +52,12 @@ class LagWatch:
         while True:
             queues = [one["queue"] for one in _primary(self._state())]
             for queue in queues:
-                await self.look(queue)
+                await self.count_queue(queue)
                 await asyncio.sleep(_step_s(len(queues)))
             if not queues:
                 await asyncio.sleep(1.0)
 
-    async def look(self, queue: int) -> None:
+    async def count_queue(self, queue: int) -> None:
         """Count one queue."""
         ready = await self._count(queue)
         unacked = next((_unacked(one) for one in _primary(self._state()) if one["queue"] == queue), None)
@@ -72,13 +72,13 @@ class LagWatch:
         queues = _primary(state)
         if not state.get("connected") or "queues" not in state:
             return None
-        stale_s = STALE_ROUNDS * max(LOOK_EVERY_S, _step_s(len(queues)) * len(queues))
+        stale_s = STALE_ROUNDS * max(COUNT_EVERY_S, _step_s(len(queues)) * len(queues))
         counts = [self._counts.get(one["queue"]) for one in queues]
-        known = [one for one in counts if one is not None and self._now() - one.counted_at <= stale_s]
-        if len(known) < len(queues):
+        fresh = [one for one in counts if one is not None and self._now() - one.counted_at <= stale_s]
+        if len(fresh) < len(queues):
             return None
-        oldest = min((one.counted_at for one in known), default=None)
-        return Lag(sum(one.ready + one.unacked for one in known), oldest)
+        oldest = min((one.counted_at for one in fresh), default=None)
+        return Lag(sum(one.ready + one.unacked for one in fresh), oldest)
 
     def describe(self) -> dict[str, Any]:
         """For a view: the whole, and each queue with the age of its count."""
@@ -112,4 +112,4 @@ def _unacked(queue: Mapping[str, Any]) -> int | None:
 
 
 def _step_s(queues: int) -> float:
-    return max(LOOK_EVERY_S / max(queues, 1), 1 / LOOKS_PER_S_MAX)
+    return max(COUNT_EVERY_S / max(queues, 1), 1 / LOOKS_PER_S_MAX)

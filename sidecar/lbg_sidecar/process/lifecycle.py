@@ -133,9 +133,9 @@ class MemberLifecycle:
         return await self._member.count(queue) if self._member is not None else None
 
     @property
-    def heard_at(self) -> float | None:
+    def last_received_at(self) -> float | None:
         """Time of the last byte from the broker, on the loop's clock."""
-        return self._member.heard_at if self._member is not None else None
+        return self._member.last_received_at if self._member is not None else None
 
     def why_not_ready(self) -> list[str]:
         """Nothing, when the member has joined and its application takes messages."""
@@ -179,8 +179,8 @@ class MemberLifecycle:
             log.info("in the group %s", line)
 
     def _channel(self) -> AppChannel:
-        process, asked = self._settings.process, self._settings.member.concurrency
-        concurrency = asked or CONCURRENCY
+        process, concurrency_setting = self._settings.process, self._settings.member.concurrency
+        concurrency = concurrency_setting or CONCURRENCY
         if process.app is Channel.HTTP:
             return PushChannel(process.target, concurrency=concurrency, health=health_rules(process))
         if process.app is Channel.HTTP_BATCH:
@@ -188,7 +188,9 @@ class MemberLifecycle:
                 process.target, settings=batch_settings(process), health=health_rules(process)
             )
         if process.app is Channel.STREAM:
-            self._stream = StreamChannel(StreamSettings(concurrency=asked or STREAM_CONCURRENCY))
+            self._stream = StreamChannel(
+                StreamSettings(concurrency=concurrency_setting or STREAM_CONCURRENCY)
+            )
             return self._stream
         return CommandChannel(shlex.split(process.command), concurrency=concurrency)
 

@@ -125,11 +125,11 @@ async def _run(settings: SidecarSettings) -> int:
             )
             runners.append(runner)
             log.info("%s listener: %s", name, address_of(listener, runner))
-        looking = loop.create_task(lag.run())
+        counting = loop.create_task(lag.run())
         try:
             await life.run()
         finally:
-            looking.cancel()
+            counting.cancel()
         again = life.again
         if again:
             log.warning("left the group: %d messages with running calls are delivered again", again)

@@ -65,7 +65,7 @@ class Measures:
         self.age_s = Histogram(AGE_S)
         self.moved_away = 0
         self.taken_over = 0
-        self.kept = 0
+        self.postponed = 0
         self._now = now
         self._wall = wall
 
@@ -80,7 +80,7 @@ class Measures:
             case Moved():
                 self.moved_away += 1
             case HandoffAbandoned():
-                self.kept += 1
+                self.postponed += 1
             case _:
                 pass
 
@@ -186,13 +186,13 @@ def exposition(
     *,
     version: str,
     lag: Lag | None = None,
-    heard_at: float | None = None,
+    last_received_at: float | None = None,
 ) -> bytes:
     """The text of a scrape. `state` is `Member.state()`; what it does not say is absent, not 0."""
 
     def families() -> Iterator[Metric]:
         yield from _families(state, measures, version)
-        yield from _known_of_the_broker(measures, lag, heard_at)
+        yield from _broker_families(measures, lag, last_received_at)
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(families))
@@ -232,7 +232,7 @@ def _families(state: Mapping[str, Any], measures: Measures, version: str) -> Ite
             yield _counter(name, {(): state["counts"][field]})
     results: dict[tuple[str, ...], float] = {
         ("away",): measures.moved_away,
-        ("kept",): measures.kept,
+        ("kept",): measures.postponed,
         ("taken_over",): measures.taken_over,
     }
     yield _counter("lbg_handoffs_total", results)
@@ -246,13 +246,13 @@ def _families(state: Mapping[str, Any], measures: Measures, version: str) -> Ite
         yield family
 
 
-def _known_of_the_broker(measures: Measures, lag: Lag | None, heard_at: float | None) -> Iterator[Metric]:
+def _broker_families(measures: Measures, lag: Lag | None, last_received_at: float | None) -> Iterator[Metric]:
     if lag is not None:
         yield _gauge("lbg_messages_lag", {(): lag.messages})
         if lag.counted_at is not None:
             yield _gauge("lbg_messages_lag_timestamp_seconds", {(): measures.epoch_s(lag.counted_at)})
-    if heard_at is not None:
-        yield _gauge("lbg_broker_heard_timestamp_seconds", {(): measures.epoch_s(heard_at)})
+    if last_received_at is not None:
+        yield _gauge("lbg_broker_heard_timestamp_seconds", {(): measures.epoch_s(last_received_at)})
 
 
 def _queues(queues: list[Mapping[str, Any]]) -> Iterator[Metric]:

@@ -276,33 +276,33 @@ SECRET = frozenset({"broker"})
 def configure(environment: Mapping[str, str], file: Path | None = None) -> SidecarSettings:
     """Raises ConfigurationError."""
     rows = table()
-    said: dict[str, tuple[str, object]] = {}
+    values_read: dict[str, tuple[str, object]] = {}
     for name, value in (_in_file(file) if file is not None else {}).items():
         if name not in rows:
             raise ConfigurationError(
                 f"{name} in {file} is not a setting of a sidecar: remove it or correct its name"
             )
-        said[name] = (f"{name} in {file}", value)
+        values_read[name] = (f"{name} in {file}", value)
     by_variable = {row.variable: row for row in rows.values()}
     for variable, text in environment.items():
         if variable in by_variable:
-            said[by_variable[variable].name] = (variable, text)
+            values_read[by_variable[variable].name] = (variable, text)
         elif variable.startswith("LBG_") and variable not in OTHERS and not _SERVICE.search(variable):
             raise ConfigurationError(
                 f"{variable} is not a setting of a sidecar: unset it or correct its name"
             )
     for row in rows.values():
-        if row.required and row.name not in said:
+        if row.required and row.name not in values_read:
             raise ConfigurationError(
                 f"{row.variable} is missing: set it, or {row.name} in the file of --config"
             )
     values: dict[str, Any] = {}
-    for name, (where, value) in said.items():
+    for name, (where, value) in values_read.items():
         try:
             values[name] = read_value(str if name in SECRET else rows[name].kind, value)
         except ValueError as error:
             raise ConfigurationError(_line(where, name, value, str(error))) from None
-    return _settings(values, {name: where for name, (where, _) in said.items()})
+    return _settings(values, {name: where for name, (where, _) in values_read.items()})
 
 
 def _in_file(file: Path) -> dict[str, Any]:
@@ -350,22 +350,22 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
     return SidecarSettings(member=member, process=process, **listeners)
 
 
-def _of(holder: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {one.name: values[one.name] for one in fields(holder) if one.name in values}
+def _of(settings_class: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {one.name: values[one.name] for one in fields(settings_class) if one.name in values}
 
 
 def _check_command(command: str, where: str) -> None:
     try:
-        words = shlex.split(command)
+        arguments = shlex.split(command)
     except ValueError as error:
         raise ConfigurationError(_line(where, "command", command, f"cannot be split: {error}")) from None
-    if not words:
+    if not arguments:
         raise ConfigurationError(f"{where} is missing: with LBG_APP=command it is the command to run")
 
 
-def _places(said: BrokerSettings) -> tuple[ConnectionSettings, ...]:
+def _places(broker: BrokerSettings) -> tuple[ConnectionSettings, ...]:
     """Raises the client's SettingsError, also for a file of TLS that cannot be used."""
-    places = said.address.places()
+    places = broker.address.places()
     for place in places:
         if place.tls is not None:
             place.tls.context()

@@ -43,16 +43,16 @@ def _joined(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _body(request: web.Request, max_bytes: int) -> bytes:
-    found = bytearray()
+    body = bytearray()
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             async for chunk in request.content.iter_any():
-                found += chunk
-                if len(found) > max_bytes:
+                body += chunk
+                if len(body) > max_bytes:
                     raise Refused(413, f"the body takes more than {max_bytes} bytes: nothing was published")
     except TimeoutError:
         raise Refused(408, f"no whole body within {BODY_WITHIN_S:g} s: nothing was published") from None
-    return bytes(found)
+    return bytes(body)
 
 
 def _problem(refused: Refused) -> web.Response:

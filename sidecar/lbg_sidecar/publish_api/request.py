@@ -124,12 +124,12 @@ _REQUIRED = ("specversion", "id", "source", "type")
 class Event:
     """`id` is of source and id, None where there is none; `content` is of what a retry cannot have changed.
 
-    `topic_is_asked`: the topic was given as one; else it is the event's subject, and left out where it does not fit.
+    `topic_is_explicit`: the topic was given as one; else it is the event's subject, and left out where it does not fit.
     """
 
     key: str | None
     topic: str
-    topic_is_asked: bool
+    topic_is_explicit: bool
     body: bytes
     extra: MessageOptions
     event_id: str | None = None
@@ -185,13 +185,13 @@ def _no_constant(name: str) -> object:
 def _batched(events: object, trace: dict[str, str], query: Mapping[str, str]) -> list[Event]:
     if not isinstance(events, list):
         raise Refused(400, f"{BATCH} must be a JSON array of events")
-    found = []
+    batch = []
     for index, event in enumerate(events):
         try:
-            found.append(_structured(event, trace, query))
+            batch.append(_structured(event, trace, query))
         except Refused as error:
             raise error.at(index) from None
-    return found
+    return batch
 
 
 def _structured(event: object, trace: dict[str, str], query: Mapping[str, str]) -> Event:
@@ -264,11 +264,11 @@ def _encodable(name: str, value: str) -> str:
     return value
 
 
-def _utf8(what: str, value: str) -> bytes:
+def _utf8(name: str, value: str) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise Refused(400, f"{what} must be Unicode text without unpaired surrogates") from None
+        raise Refused(400, f"{name} must be Unicode text without unpaired surrogates") from None
 
 
 def _from_base64(text: object) -> bytes:

@@ -397,12 +397,12 @@ class PublishService:
             raise request.stopping()
         until = self._loop.time() + self.settings.answer_within_s
         group = await self._groups.get(name)
-        found = self._accept(group, events)
-        await self._confirmed([publication for publication, _ in found], until)
-        self.counts.deduplicated += sum(known for _, known in found)
+        accepted = self._accept(group, events)
+        await self._confirmed([publication for publication, _ in accepted], until)
+        self.counts.deduplicated += sum(is_duplicate for _, is_duplicate in accepted)
         return [
-            Receipt(event.event_id, each.publisher, each.hash, each.seq, known)
-            for event, (each, known) in zip(events, found, strict=True)
+            Receipt(event.event_id, each.publisher, each.hash, each.seq, is_duplicate)
+            for event, (each, is_duplicate) in zip(events, accepted, strict=True)
         ]
 
     def _accept(self, group: OpenGroup, events: list[Event]) -> list[tuple[Publication, bool]]:
@@ -420,12 +420,12 @@ class PublishService:
                 continue
             id_ = group.name.encode() + event.id
             try:
-                known = self._window.find(id_, event.content, now)
+                duplicate = self._window.find(id_, event.content, now)
             except OtherEvent:
                 raise request.other_event(event.event_id, at) from None
-            if known is None and ids.setdefault(id_, event.content) != event.content:
+            if duplicate is None and ids.setdefault(id_, event.content) != event.content:
                 raise request.other_event(event.event_id, at)
-            new_count += known is None
+            new_count += duplicate is None
         if new_count:
             self._require_room(group, new_count)
         return [self._accept_one(group, *each, now) for each in zip(events, topics, strict=True)]
@@ -439,8 +439,8 @@ class PublishService:
 
     def _accept_one(self, group: OpenGroup, event: Event, topic: str, now: float) -> tuple[Publication, bool]:
         id_ = None if event.id is None else group.name.encode() + event.id
-        if id_ is not None and (known := self._window.find(id_, event.content, now)) is not None:
-            return known.value, True
+        if id_ is not None and (duplicate := self._window.find(id_, event.content, now)) is not None:
+            return duplicate.value, True
         publication = Publication(group.publisher.identity.publisher, len(event.body))
         try:
             stamped = group.publisher.publish_soon(
@@ -502,7 +502,7 @@ def _topic(publisher: GroupPublisher, event: Event, at: int | None) -> str:
     except MessageTooLarge as error:
         raise request.too_large(len(event.body), error.limit_bytes, at) from None
     except SpecError as error:
-        if error.field == "topic" and not event.topic_is_asked:
+        if error.field == "topic" and not event.topic_is_explicit:
             return ""
         raise Refused(400, str(error), index=at) from None
     return event.topic

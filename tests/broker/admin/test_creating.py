@@ -100,9 +100,9 @@ async def test_a_missing_record_is_repaired() -> None:
 async def test_a_record_that_is_none_is_replaced() -> None:
     admin = FakeAdmin()
     await create_group(admin, ORDERS)
-    observed = await admin.observe("orders", wanted=ORDERS)
+    observed = await admin.observe("orders", desired=ORDERS)
 
-    async def observe(group: str, *, wanted: GroupSpec | None = None) -> object:
+    async def observe(group: str, *, desired: GroupSpec | None = None) -> object:
         return replace(observed, record=Record("not json", BY_HAND))
 
     admin.observe = observe
@@ -284,9 +284,9 @@ async def test_a_repair_that_fails_leaves_the_group_as_it_was() -> None:
     await admin.perform(DeleteQueue("lbg.orders.q.2"))
     admin.records.clear()
     there = (dict(admin.exchanges), dict(admin.queues), set(admin.bindings), dict(admin.permissions))
-    observed = await admin.observe("orders", wanted=ORDERS)
+    observed = await admin.observe("orders", desired=ORDERS)
 
-    async def observe(group: str, *, wanted: GroupSpec | None = None) -> object:
+    async def observe(group: str, *, desired: GroupSpec | None = None) -> object:
         return replace(observed, record=Record(ORDERS.to_record(), BY_HAND))
 
     admin.observe = observe

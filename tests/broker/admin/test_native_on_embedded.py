@@ -86,7 +86,7 @@ async def test_what_was_created_is_whole_is_surveyed_and_leaves_nothing(
     assert isinstance(surveyed, Description)
     assert surveyed.native == (await shown(admin)).native
     await delete_group(admin, "orders")
-    assert (await admin.observe("orders", wanted=spec)).is_empty
+    assert (await admin.observe("orders", desired=spec)).is_empty
 
 
 @pytest.mark.parametrize("mode", NATIVE_MODES)

@@ -86,7 +86,7 @@ async def test_a_deleted_group_leaves_nothing(
 ) -> None:
     await create_group(admin, orders)
     await delete_group(admin, "orders")
-    observed = await admin.observe("orders", wanted=orders)
+    observed = await admin.observe("orders", desired=orders)
     assert observed.is_empty
     assert observed.user(orders.client_username) is None
     with pytest.raises(GroupNotFound):
@@ -109,7 +109,7 @@ async def test_messages_and_consumers_stop_a_delete_and_force_overrules(
         "lbg.orders.q.2 has 0 messages, 1 consumer",
     )
     await delete_group(admin, "orders", force=True)
-    assert (await admin.observe("orders", wanted=orders)).is_empty
+    assert (await admin.observe("orders", desired=orders)).is_empty
     await connection.close()
 
 
@@ -125,7 +125,7 @@ async def test_a_group_deleted_in_part_is_repaired_or_deleted(admin: LiveAdmin, 
         await create_group(admin, orders)
     await admin.perform(DeleteExchange("lbg.orders.members"))
     await delete_group(admin, "orders")
-    observed = await admin.observe("orders", wanted=orders)
+    observed = await admin.observe("orders", desired=orders)
     assert observed.is_empty
     assert observed.user(orders.client_username) is None
 
@@ -165,7 +165,7 @@ async def test_a_group_whose_user_is_another_owners_is_neither_taken_nor_deleted
         await delete_own(admin, orders, claim=CLAIM_BY_HAND, is_made=False, force=True)
     assert (await show_group(admin, "orders")).spec == orders
     await delete_own(admin, orders, claim=CLAIM_BY_HAND, is_made=True)
-    left = await admin.observe("orders", wanted=orders)
+    left = await admin.observe("orders", desired=orders)
     assert left.is_empty
     assert left.user(orders.client_username) is not None
     await admin.perform(DeleteUser(orders.client_username))
@@ -196,7 +196,7 @@ async def test_a_new_record_takes_the_place_of_the_old_one(
 async def test_a_reader_is_told_when_there_is_no_group_or_no_record(
     admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbg_broker.admin.record.LOOK_INTERVAL_S", 0.001)
+    monkeypatch.setattr("lbg_broker.admin.record.READ_INTERVAL_S", 0.001)
     connection = await connect(settings, name="test")
     with pytest.raises(GroupNotFound, match="no group 'orders'"):
         await read_group(await connection.open_channel(), "orders")
@@ -221,7 +221,7 @@ async def test_twenty_readers_at_once_all_read_the_record(
 
 async def test_other_attributes_are_refused_with_the_difference(admin: LiveAdmin, orders: GroupSpec) -> None:
     await create_group(admin, orders)
-    wanted = GroupSpec(
+    desired = GroupSpec(
         "orders",
         "orders",
         hash_count=8,
@@ -230,13 +230,13 @@ async def test_other_attributes_are_refused_with_the_difference(admin: LiveAdmin
         client_username=orders.client_username,
     )
     with pytest.raises(GroupDiffers) as refused:
-        await create_group(admin, wanted)
+        await create_group(admin, desired)
     assert refused.value.diff == ("queue_count: 4 -> 2", "max_clients: 4 -> 2")
 
 
 async def test_a_prefix_and_a_user_of_another_group_are_taken(admin: LiveAdmin, orders: GroupSpec) -> None:
     await create_group(admin, orders)
-    wanted = GroupSpec(
+    desired = GroupSpec(
         "invoices",
         "orders",
         hash_count=8,
@@ -245,7 +245,7 @@ async def test_a_prefix_and_a_user_of_another_group_are_taken(admin: LiveAdmin, 
         client_username=orders.client_username,
     )
     with pytest.raises(Taken) as refused:
-        await create_group(admin, wanted)
+        await create_group(admin, desired)
     assert refused.value.what == (
         "prefix 'orders' is that of another group",
         f"user {orders.client_username!r} is that of another group",
@@ -291,7 +291,7 @@ async def test_without_a_management_api_a_group_is_created_checked_and_deleted_w
     with pytest.raises(Unsupported, match="user cannot be deleted"):
         await delete_group(admin, "orders")
     await delete_group(admin, "orders", with_user=False)
-    assert (await admin.observe("orders", wanted=orders)).is_empty
+    assert (await admin.observe("orders", desired=orders)).is_empty
     await admin.close()
 
 
@@ -303,7 +303,7 @@ async def test_what_a_delete_left_is_found_by_counting_where_nothing_lists_it(
     for name in ("lbg.orders.config", "lbg.orders.q.3"):
         await admin.perform(DeleteQueue(name))
     await delete_group(admin, "orders", with_user=False)
-    assert (await admin.observe("orders", wanted=orders)).is_empty
+    assert (await admin.observe("orders", desired=orders)).is_empty
     await admin.close()
 
 

@@ -110,7 +110,7 @@ async def test_a_limit_of_the_virtual_host_in_the_middle_of_a_create_leaves_noth
     ):
         await create_group(admin, orders)
     await api.delete(path("vhost-limits", settings.vhost, "max-queues"))
-    observed = await admin.observe("orders", wanted=orders)
+    observed = await admin.observe("orders", desired=orders)
     assert observed.is_empty
     assert observed.user(orders.client_username) is None
 

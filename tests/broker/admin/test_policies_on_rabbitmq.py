@@ -67,7 +67,7 @@ async def test_a_policy_that_loses_messages_is_refused_at_create_and_shown_when_
     await api.put(where, policy)
     with pytest.raises(Unsupported, match=re.escape(words)):
         await create_group(admin, orders)
-    assert (await admin.observe("orders", wanted=orders)).is_empty
+    assert (await admin.observe("orders", desired=orders)).is_empty
     await api.delete(where)
     await create_group(admin, orders)
     assert (await show_group(admin, "orders")).problems == ()
@@ -90,7 +90,7 @@ async def test_a_policy_that_only_the_broker_can_match_is_found_once_the_queues_
         ApplyFailed, match=r"policy 'odd' sets message-ttl 9 on queue lbg\.orders\.q\.0 and 3 more.*back"
     ):
         await create_group(admin, orders)
-    observed = await admin.observe("orders", wanted=orders)
+    observed = await admin.observe("orders", desired=orders)
     assert observed.is_empty
     assert observed.user(orders.client_username) is None
 

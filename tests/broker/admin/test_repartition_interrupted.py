@@ -199,7 +199,7 @@ async def test_who_is_interrupted_while_it_drains_changes_nothing(place: Place, 
         if line.startswith("waiting for"):
             waits.set()
 
-    task = asyncio.create_task(repartition_group(admin, "orders", 6, timeout_s=60.0, tell=tell))
+    task = asyncio.create_task(repartition_group(admin, "orders", 6, timeout_s=60.0, report=tell))
     await waits.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -319,7 +319,7 @@ async def test_who_loses_the_group_to_another_run_leaves_it_alone(
         if line.startswith("waiting for"):
             waits.set()
 
-    task = asyncio.create_task(repartition_group(first, "orders", 6, timeout_s=60.0, tell=tell))
+    task = asyncio.create_task(repartition_group(first, "orders", 6, timeout_s=60.0, report=tell))
     await waits.wait()
     async with asyncio.timeout(GUARD_S):
         (await first.amqp.link.connection()).abort()

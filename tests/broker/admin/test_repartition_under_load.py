@@ -130,7 +130,7 @@ async def test_nothing_is_lost_repeated_or_out_of_order_and_foreign_publishers_a
                 if line == "drained":
                     begun.update({one.name: one.begun for one in foreign})
 
-            done = await repartition_group(scene.admin, "orders", 6, timeout_s=30.0, tell=tell)
+            done = await repartition_group(scene.admin, "orders", 6, timeout_s=30.0, report=tell)
             before = len(judge.starts)
             await until(lambda: len(judge.starts) > before + 300, what="work after it")
         await until(lambda: all(other.done() for other in others), what="others to be refused")

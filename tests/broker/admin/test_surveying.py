@@ -350,7 +350,7 @@ async def test_what_has_not_changed_is_the_same_object_in_the_next_survey(
     known: dict[str, Described] = {}
 
     async def seen() -> dict[str, Description | ProvisioningError]:
-        return await survey(admin, {"a": spec, "b": other}, listen_s=LISTEN_S, known=known)
+        return await survey(admin, {"a": spec, "b": other}, listen_s=LISTEN_S, cache=known)
 
     async with member(place, spec):
         async with asyncio.timeout(GUARD_S):

@@ -83,10 +83,10 @@ def test_a_peer_was_heard_of_when_a_check_found_its_bytes():
     heartbeats = Heartbeats(8.0, 100.0, bytes_in=10, bytes_out=0)
     heartbeats.check(101.0, bytes_in=20, bytes_out=0)
     heartbeats.check(102.0, bytes_in=20, bytes_out=0)
-    assert heartbeats.heard_at == 101.0
+    assert heartbeats.last_received_at == 101.0
 
 
 def test_without_heartbeats_nobody_knows_when_a_peer_was_heard_of():
     heartbeats = Heartbeats(0, 100.0, bytes_in=10, bytes_out=0)
     heartbeats.check(101.0, bytes_in=20, bytes_out=0)
-    assert heartbeats.heard_at is None
+    assert heartbeats.last_received_at is None

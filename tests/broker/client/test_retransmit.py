@@ -58,7 +58,7 @@ def test_messages_in_a_row_have_the_tags_after_the_last() -> None:
 
 def sendable(window: QueueWindow[Outgoing[int]]) -> list[Outgoing[int]]:
     sends: list[Outgoing[int]] = []
-    window.take_sendable(sends, 0.0)
+    window.pop_sendable(sends, 0.0)
     return sends
 
 

@@ -33,11 +33,9 @@ class PlainSet:
         missing.numbers = set(range(upto)) - self.numbers
         return missing.runs()
 
-    def forget(self, keep_runs: int) -> int:
+    def forget(self, runs_max: int) -> int:
         sparse = [run for run in self.runs() if run[0] > 0]
-        gone = {
-            n for first, last in sparse[: max(0, len(sparse) - keep_runs)] for n in range(first, last + 1)
-        }
+        gone = {n for first, last in sparse[: max(0, len(sparse) - runs_max)] for n in range(first, last + 1)}
         self.numbers -= gone
         return len(gone)
 

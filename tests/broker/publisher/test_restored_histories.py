@@ -66,7 +66,7 @@ class Run:
             assert turns < 5_000, "it does not come to an end"
             self.history.may_be_killed()
             if self.rows_read < len(rows):
-                self.ready += self.check.take(rows[self.rows_read])
+                self.ready += self.check.accept(rows[self.rows_read])
                 self.rows_read += 1
             if self.ready and self.machine.has_room:
                 row = self.ready.pop(0)

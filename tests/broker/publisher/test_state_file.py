@@ -83,7 +83,7 @@ def run(path: Path, rows: list[Row]) -> tuple[StateFile, list[StampedMessage]]:
         machine.connected(fenced=True)
         check = resuming(state)
         for row in rows:
-            for ready in check.take(row):
+            for ready in check.accept(row):
                 if not machine.has_room:
                     confirm_all(machine, state)
                 stamped.append(machine.accept(ready.key, ready.topic, ready.body))
@@ -109,7 +109,7 @@ def test_after_a_death_the_stamps_of_what_was_sent_stay_and_the_rest_is_of_a_new
         machine = SendWindow(SPEC, seed=state.identity.seed, start=state.start)
         machine.connected(fenced=True)
         for row in ROWS[:10]:
-            for ready in check.take(row):
+            for ready in check.accept(row):
                 message = machine.accept(ready.key, ready.topic, ready.body)
                 assert (message.hash, message.seq) == expected[message.position]
         assert machine.counts.maybe_twice + machine.counts.skipped == 6
@@ -188,10 +188,10 @@ def test_what_ended_epochs_sent_is_kept_for_the_report_up_to_a_number_of_them(
     path = tmp_path / "s"
     states = [run(path, ROWS[:count])[0] for count in (2, 4, 6, 8, 10, 12)]
     with StateFile.open(path, IDENTITY, SPEC) as state:
-        assert [each.publisher for each in state.ended.kept] == [
+        assert [each.publisher for each in state.ended.latest] == [
             each.identity.publisher for each in states[2:5]
         ]
-        assert [sum(each.next_seq.values()) for each in state.ended.kept] == [2, 2, 2]
+        assert [sum(each.next_seq.values()) for each in state.ended.latest] == [2, 2, 2]
         assert state.ended.left_out == 2
 
 
@@ -231,7 +231,7 @@ def test_a_state_of_the_version_before_goes_on_with_its_numbers_and_then_in_an_e
         message.hash: 0 for message in again[6:]
     }
     assert state.before.runs == 2
-    assert state.ended.kept[0].publisher == "p-0a1b2c3d"
+    assert state.ended.latest[0].publisher == "p-0a1b2c3d"
     assert epoch_of(state.identity.publisher).history == "p-0a1b2c3d"
     assert path.stat().st_mode & 0o777 == 0o600
     assert os.listdir(tmp_path) == ["s"]
@@ -300,7 +300,7 @@ def test_a_state_is_of_one_publisher_at_a_time_one_group_and_one_reading(tmp_pat
 
 def take_all(check: InputVerifier, rows: list[Row], given: list[Row]) -> None:
     for row in rows:
-        given += check.take(row)
+        given += check.accept(row)
 
 
 @pytest.mark.parametrize("row", [1, 3, 5, 9, 10])
@@ -323,10 +323,10 @@ def test_an_input_that_became_shorter_is_refused_and_one_that_grew_goes_on(tmp_p
     with StateFile.open(tmp_path / "s", IDENTITY, SPEC) as state:
         short, grown = resuming(state), resuming(state)
     for row in ROWS[:9]:
-        assert short.take(row) == []
+        assert short.accept(row) == []
     with pytest.raises(InputChanged, match="has 9 rows, and 10 were published"):
         short.end()
-    given = [row for each in ROWS for row in grown.take(each)]
+    given = [row for each in ROWS for row in grown.accept(each)]
     grown.end()
     assert given == ROWS[4:]
 

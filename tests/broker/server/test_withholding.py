@@ -20,7 +20,7 @@ from lbg_broker.amqp.methods import (
     QueuePurge,
 )
 from lbg_broker.server.core.commands import Committed, StoreBlocked
-from lbg_broker.server.core.effects import Hold, StoreBatch
+from lbg_broker.server.core.effects import PauseReading, StoreBatch
 from support.broker_core.world import Client, World, numbered
 from support.exploration import example_count
 
@@ -72,7 +72,7 @@ def confirmed(client: Client) -> int:
 
 
 def is_held(client: Client) -> bool:
-    holds = [effect.held for effect in client.effects if isinstance(effect, Hold)]
+    holds = [effect.is_paused for effect in client.effects if isinstance(effect, PauseReading)]
     return bool(holds) and holds[-1]
 
 

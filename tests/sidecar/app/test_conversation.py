@@ -17,7 +17,7 @@ from support.exploration import example_count
 def conversation(sent: int = 0, *, credit: int = 100) -> Conversation[int]:
     """Each message is its own number."""
     talk: Conversation[int] = Conversation(Hello(credit))
-    talk.give(range(1, sent + 1))
+    talk.send(range(1, sent + 1))
     return talk
 
 
@@ -51,8 +51,8 @@ def test_what_is_no_hello_is_refused(text: str) -> None:
 
 def test_messages_are_numbered_one_by_one() -> None:
     talk = conversation()
-    assert talk.give([10, 11]) == 1
-    assert talk.give([12]) == 3
+    assert talk.send([10, 11]) == 1
+    assert talk.send([12]) == 3
     assert json.loads(messages_frame(1, ["{}", "{}"])) == {"first": 1, "messages": [{}, {}]}
 
 
@@ -130,7 +130,7 @@ def test_a_frame_that_cannot_be_is_refused_and_nothing_of_it_counts(text: str, s
     talk.answer('{"ack": 1}')
     with pytest.raises(StreamError, match=said):
         talk.answer(text)
-    assert talk.taken_back() == [2, 3]
+    assert talk.close() == [2, 3]
 
 
 def test_a_frame_that_is_wrong_at_its_end_counts_for_nothing() -> None:
@@ -169,7 +169,7 @@ def test_every_message_given_is_answered_or_taken_back_once(story: list[tuple[st
     ended: list[int] = []
     for what, value in story:
         if what == "give":
-            talk.give(range(sent + 1, sent + 1 + value))
+            talk.send(range(sent + 1, sent + 1 + value))
             out.update(range(sent + 1, sent + 1 + value))
             sent += value
         elif what == "cancel":
@@ -189,7 +189,7 @@ def test_every_message_given_is_answered_or_taken_back_once(story: list[tuple[st
                 out.difference_update(expected)
                 acked_to = frame.get("ack", acked_to)
         assert talk.out == len(out)
-    rest = talk.taken_back()
+    rest = talk.close()
     assert rest == sorted(out)
     assert sorted(ended + rest) == list(range(1, sent + 1))
 

@@ -307,8 +307,8 @@ async def test_what_was_taken_is_cancelled_and_costs_no_connection() -> None:
         given = [message(0), message(1)]
         stream.offer(*given)
         await frame(socket)
-        withdraw(stream.channel, given, taken=False)
-        withdraw(stream.channel, [given[0]], taken=True)
+        withdraw(stream.channel, given, reassigned=False)
+        withdraw(stream.channel, [given[0]], reassigned=True)
         assert await frame(socket) == {"cancel": [1]}
         await asyncio.sleep(0.3)  # longer than a cancel is waited for
         assert not socket.closed

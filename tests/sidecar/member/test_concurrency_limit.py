@@ -17,7 +17,7 @@ from lbg_sidecar import MemberSettings
 from lbg_sidecar.app import BatchChannel, CommandChannel, PushChannel, StreamChannel, StreamSettings, limit_of
 from lbg_sidecar.app.callable import handler_channel
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.effects import Capacity, GiveBack
+from lbg_sidecar.core.effects import Capacity, Requeue
 from lbg_sidecar.core.limits import BatchLimit, ConcurrencyLimit
 from lbg_sidecar.core.protocol import Hello, Identity
 from lbg_sidecar.io.startup import Group, machine_of
@@ -208,8 +208,8 @@ def test_what_a_slow_application_has_not_begun_is_given_back() -> None:
     attachment = member.join()
     member.deliver(attachment, *range(8))
     (first,) = member.take_all(0.0)
-    member.machine.revoked(attachment, list(range(1, 9)), 0.1, taken=False)
-    assert [effect.tags for effect in member.took(GiveBack)] == [tuple(range(2, 9))]
+    member.machine.revoked(attachment, list(range(1, 9)), 0.1, reassigned=False)
+    assert [effect.tags for effect in member.took(Requeue)] == [tuple(range(2, 9))]
     assert first.is_recalled
 
 

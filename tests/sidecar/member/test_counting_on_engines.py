@@ -36,7 +36,7 @@ async def test_what_waits_at_the_broker_and_what_is_in_flight_is_all_there_is(
         assert await total() == 100
         assert [one["window"] for one in a.state()["queues"]] == [5] * 4
         assert [one["served_by"] for one in a.state()["queues"]] == [0] * 4
-        assert a.heard_at is not None
+        assert a.last_received_at is not None
         hanging.set()
         await load.all_seen(judge)
 

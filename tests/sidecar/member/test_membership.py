@@ -64,8 +64,8 @@ def test_a_member_takes_its_previous_index_if_it_is_free() -> None:
 
 def test_a_member_takes_the_lowest_free_index_when_its_previous_one_is_taken() -> None:
     claiming = IndexClaim(previous=3)
-    claiming.taken(3)
-    claiming.taken(0)
+    claiming.refused(3)
+    claiming.refused(0)
     assert claiming.candidate() == 1
 
 
@@ -78,7 +78,7 @@ def test_what_was_seen_to_be_taken_is_not_tried() -> None:
 def test_a_fixed_index_is_tried_whatever_was_seen_and_is_the_only_one() -> None:
     claiming = IndexClaim(fixed=2, probed=range(4), free=())
     assert claiming.candidate() == 2
-    claiming.taken(2)
+    claiming.refused(2)
     assert claiming.candidate() is None
 
 
@@ -95,7 +95,7 @@ def test_members_that_race_end_up_with_unique_indexes_without_gaps(
         racer, index = waiting.pop(chance.randrange(len(waiting)))
         assert index is not None
         if index in mailboxes:
-            racer.taken(index)
+            racer.refused(index)
             waiting.append((racer, racer.candidate()))
         else:
             mailboxes.add(index)

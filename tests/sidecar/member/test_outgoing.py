@@ -15,7 +15,7 @@ from lbg_broker.group import Names
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.protocol import Identity
-from lbg_sidecar.core.retransmit import LOOKS_PER_PATIENCE, RetransmitTimeouts
+from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, RetransmitTimeouts
 from lbg_sidecar.io.connection import MemberConnection, Posts
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
@@ -151,7 +151,7 @@ async def test_dead_letters_go_on_over_a_new_channel(then: str) -> None:
 @pytest.mark.parametrize("what", [NextCall.REPUBLISH, NextCall.DEAD_LETTER])
 async def test_while_the_broker_takes_nothing_a_channel_without_answers_is_kept(what: NextCall) -> None:
     link, told = FakeLink((0, "silent")), Told()
-    link.blocked_looks = 2 * LOOKS_PER_PATIENCE
+    link.blocked_looks = 2 * CHECKS_PER_PATIENCE
     subject = outgoing(link, told)
     (held,) = held_messages(1)
     (subject.republish if what is NextCall.REPUBLISH else subject.dead_letter)(held)

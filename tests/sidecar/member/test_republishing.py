@@ -79,7 +79,7 @@ def test_what_nobody_can_acknowledge_any_more_is_not_published(how: str) -> None
     for each in held:
         machine.offer(each)
     if how == "it is another's":
-        held[0].is_taken = held[1].is_taken = True
+        held[0].is_reassigned = held[1].is_reassigned = True
         assert items(sendable(machine, 0)) == [held[2]], "and takes no place in the window"
     else:
         held[0].attachment.closed = True

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall, Order
-from lbg_sidecar.core.effects import Ack, DeadLetter, GiveBack, Republish
+from lbg_sidecar.core.effects import Ack, DeadLetter, Republish, Requeue
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind, Verdict, drop, retry
 from support.exploration import example_count
 from support.member.native_member import NativeMember
@@ -88,7 +88,7 @@ class Revocations(RuleBasedStateMachine):
         if not self.sent:
             return
         tags = data.draw(st.sets(st.integers(max(1, self.sent - 12), self.sent)), label="tags")
-        self.member.machine.revoked(self.member.attachment, sorted(tags), self.now, taken=taken)
+        self.member.machine.revoked(self.member.attachment, sorted(tags), self.now, reassigned=taken)
         if taken:
             self.unsettled -= tags
             self.done -= tags
@@ -123,7 +123,7 @@ class Revocations(RuleBasedStateMachine):
                     covered = {other for other in self.unsettled if other <= tag} if multiple else {tag}
                     assert covered <= self.done, "an ack of what is not done"
                     self.unsettled -= covered
-                case GiveBack(_, tags):
+                case Requeue(_, tags):
                     assert list(tags) == sorted(tags)
                     assert set(tags) <= self.unsettled
                     assert not set(tags) & (self.done | self.running.keys()), (

@@ -11,11 +11,11 @@ from lbg_sidecar.core.effects import (
     DeadLetter,
     Detach,
     Done,
-    GiveBack,
-    GivenBack,
     Limit,
+    Reassigned,
+    Recalled,
     Republish,
-    Taken,
+    Requeue,
     Withdraw,
 )
 from lbg_sidecar.message import ACK, INTERRUPTED, drop, retry
@@ -25,11 +25,11 @@ NOW = 1.0
 
 
 def asked(member: NativeMember, *tags: int, now: float = NOW) -> None:
-    member.machine.revoked(member.attachment, tags, now, taken=False)
+    member.machine.revoked(member.attachment, tags, now, reassigned=False)
 
 
 def taken(member: NativeMember, *tags: int, now: float = NOW) -> None:
-    member.machine.revoked(member.attachment, tags, now, taken=True)
+    member.machine.revoked(member.attachment, tags, now, reassigned=True)
 
 
 def holding(*names: object, **rules: object) -> tuple[NativeMember, list[InFlight]]:
@@ -44,7 +44,7 @@ def holding(*names: object, **rules: object) -> tuple[NativeMember, list[InFligh
 
 
 def given_back(member: NativeMember) -> list[int]:
-    return [tag for effect in member.took(GiveBack) for tag in effect.tags]
+    return [tag for effect in member.took(Requeue) for tag in effect.tags]
 
 
 def acks(member: NativeMember) -> list[tuple[int, bool]]:
@@ -59,7 +59,7 @@ class TestAsked:
         member, (running,) = holding(*ONE_KEY)
         asked(member, 1, 2, 3)
         assert given_back(member) == [2, 3]
-        assert member.took(Withdraw) == [Withdraw((running,), taken=False)]
+        assert member.took(Withdraw) == [Withdraw((running,), reassigned=False)]
         member.machine.end(running, ACK, NOW)
         assert member.take_all() == []
         assert member.machine.dispatcher.counts.given_back == 2
@@ -168,7 +168,7 @@ class TestAsked:
     def test_it_is_told_in_the_log_and_released_in_the_journal(self) -> None:
         member, (running,) = holding(*ONE_KEY)
         asked(member, 1, 2, 3)
-        assert member.took(GivenBack) == [GivenBack((1,), given_back=2, at_work=1)]
+        assert member.took(Recalled) == [Recalled((1,), requeued=2, at_work=1)]
         (done,) = member.took(Done)
         assert not done.settled
         assert [held.outcome for held in done.deliveries] == [Outcome.RELEASED] * 2
@@ -190,8 +190,8 @@ class TestTaken:
             member, (running,) = holding(*ONE_KEY[:1])
             asked(member, 1)
             taken(member, 1)
-            assert member.took(Withdraw)[-1] == Withdraw((running,), taken=True)
-            assert member.took(Taken) == [Taken((1,), at_work=1)]
+            assert member.took(Withdraw)[-1] == Withdraw((running,), reassigned=True)
+            assert member.took(Reassigned) == [Reassigned((1,), at_work=1)]
             member.machine.end(running, verdict, NOW)
             member.machine.flush(NOW + 1)
             assert acks(member) == []

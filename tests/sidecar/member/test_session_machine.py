@@ -19,7 +19,7 @@ from lbg_sidecar.core.effects import (
     Republish,
     RequestPosition,
     SessionForgotten,
-    SessionTaken,
+    SessionInUse,
     StoodDown,
 )
 from lbg_sidecar.io.startup import Group, machine_of
@@ -200,7 +200,7 @@ def test_a_taken_session_is_waited_for_and_told_of_once() -> None:
         member.machine.closed(attach.attachment, now)
         now += 11
         member.machine.tick(now)
-    assert len(member.took(SessionTaken)) == 1
+    assert len(member.took(SessionInUse)) == 1
     assert asked(member)["x-session-committed"] == 3
 
 

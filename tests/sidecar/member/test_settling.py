@@ -33,7 +33,7 @@ def test_what_is_acked_singly_is_in_no_cumulative_ack_and_not_given_back() -> No
     ack_window = attachment.ack_window
     ack_window.done(three)
     ack_window.done(two)
-    assert ack_window.take_scattered(1) == [three]
+    assert ack_window.pop_scattered(1) == [three]
     assert ack_window.unacked == 3
     ack_window.done(one)
     assert ack_window.take() == [one, two]
@@ -46,7 +46,7 @@ def test_a_cumulative_ack_ends_at_a_delivery_that_is_still_outstanding() -> None
     attachment, (one, two, _) = deliveries(3)
     ack_window = attachment.ack_window
     ack_window.done(two)
-    assert ack_window.take_scattered(5) == [two]
+    assert ack_window.pop_scattered(5) == [two]
     ack_window.done(one)
     assert ack_window.take()[-1].tag == 1
 
@@ -56,7 +56,7 @@ def test_only_what_is_done_for_long_enough_is_acked_singly() -> None:
     two.finished_at, three.finished_at = 1.0, 2.0
     attachment.ack_window.done(two)
     attachment.ack_window.done(three)
-    assert attachment.ack_window.take_scattered(5, is_due=lambda held: held.finished_at == 1.0) == [two]
+    assert attachment.ack_window.pop_scattered(5, is_due=lambda held: held.finished_at == 1.0) == [two]
 
 
 @given(st.permutations(range(12)), st.lists(st.integers(0, 3), min_size=12, max_size=12))
@@ -75,7 +75,7 @@ def test_in_any_order_everything_is_acked_once_and_nothing_undone(order: list[in
                 assert covered <= done, "a cumulative ack would settle what is not done"
             acked += batch
         elif act == 2:
-            acked += ack_window.take_scattered(2)
+            acked += ack_window.pop_scattered(2)
         assert ack_window.unacked == 12 - len(acked)
     acked += ack_window.take()
     assert sorted(held.tag for held in acked) == list(range(1, 13))

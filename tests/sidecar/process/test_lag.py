@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lbg_sidecar.process.lag import LOOK_EVERY_S, STALE_ROUNDS, Lag, LagWatch
+from lbg_sidecar.process.lag import COUNT_EVERY_S, STALE_ROUNDS, Lag, LagWatch
 
 
 class Watched:
@@ -19,9 +19,9 @@ class Watched:
     async def count(self, queue: int) -> int | None:
         return self.ready[queue]
 
-    async def look(self) -> None:
+    async def count_queue(self) -> None:
         for queue in self.ready:
-            await self.watch.look(queue)
+            await self.watch.count_queue(queue)
 
 
 def queue(number: int, **told: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def queue(number: int, **told: Any) -> dict[str, Any]:
 async def test_the_lag_is_what_waits_and_what_is_in_flight() -> None:
     watched = Watched(queue(0, in_flight=3), queue(1, in_flight=0), queue(2, role="secondary", in_flight=9))
     watched.ready = {0: 40, 1: 2, 2: 1000}
-    await watched.look()
+    await watched.count_queue()
     assert watched.watch.lag() == Lag(45, 100.0)
     assert [one["queue"] for one in watched.watch.describe()["queues"]] == [0, 1]
 
@@ -40,46 +40,46 @@ async def test_of_a_queue_that_all_members_serve_what_the_others_hold_counts_as_
     for told in ({"in_flight": 3}, {"active": False, "served_by": None, "in_flight": 0}):
         watched = Watched(queue(0, in_flight_elsewhere=7, **told))
         watched.ready = {0: 40}
-        await watched.look()
+        await watched.count_queue()
         assert watched.watch.lag() == Lag(47 + told["in_flight"], 100.0)
 
 
 async def test_before_every_queue_is_counted_the_lag_is_not_known() -> None:
     watched = Watched(queue(0), queue(1))
-    await watched.watch.look(0)
+    await watched.watch.count_queue(0)
     assert watched.watch.lag() is None
     assert watched.watch.describe()["messages"] is None
 
 
 async def test_a_failed_count_makes_the_lag_unknown_again() -> None:
     watched = Watched(queue(0))
-    await watched.look()
+    await watched.count_queue()
     assert watched.watch.lag() == Lag(0, 100.0)
     watched.ready[0] = None
-    await watched.look()
+    await watched.count_queue()
     assert watched.watch.lag() is None
 
 
 async def test_an_old_count_says_nothing_any_more() -> None:
     watched = Watched(queue(0), queue(1))
-    await watched.watch.look(0)
-    watched.now += LOOK_EVERY_S
-    await watched.watch.look(1)
+    await watched.watch.count_queue(0)
+    watched.now += COUNT_EVERY_S
+    await watched.watch.count_queue(1)
     assert watched.watch.lag() == Lag(0, 100.0), "as old as its oldest count"
-    watched.now = 100.0 + STALE_ROUNDS * LOOK_EVERY_S + 0.1
+    watched.now = 100.0 + STALE_ROUNDS * COUNT_EVERY_S + 0.1
     assert watched.watch.lag() is None
 
 
 async def test_what_another_member_has_in_flight_is_not_known_here() -> None:
     watched = Watched(queue(0, active=False, served_by=3))
-    await watched.look()
+    await watched.count_queue()
     assert watched.watch.lag() is None
 
 
 async def test_a_queue_that_nobody_was_given_anything_of_has_nothing_in_flight() -> None:
     watched = Watched(queue(0, active=False, served_by=None))
     watched.ready[0] = 5
-    await watched.look()
+    await watched.count_queue()
     assert watched.watch.lag() == Lag(5, 100.0)
 
 

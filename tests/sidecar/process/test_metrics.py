@@ -54,7 +54,7 @@ def samples(state: dict[str, object], **more: object) -> dict[tuple[str, tuple[t
 
 
 def test_every_series_of_the_contract_is_scraped_and_no_other() -> None:
-    text = exposition(STATE, MEASURES, version="1", lag=Lag(7, 90.0), heard_at=99.0).decode()
+    text = exposition(STATE, MEASURES, version="1", lag=Lag(7, 90.0), last_received_at=99.0).decode()
     told = {
         family.name + ("_total" if family.type == "counter" else ""): family.type
         for family in text_string_to_metric_families(text)
@@ -86,7 +86,7 @@ def test_the_window_is_of_the_queues_that_are_served() -> None:
 
 
 def test_the_lag_says_when_it_was_counted_and_the_broker_when_it_was_heard() -> None:
-    told = samples(STATE, lag=Lag(7, 90.0), heard_at=99.0)
+    told = samples(STATE, lag=Lag(7, 90.0), last_received_at=99.0)
     assert told[("lbg_messages_lag", ())] == 7
     assert told[("lbg_messages_lag_timestamp_seconds", ())] == 1_700_000_000 - 10
     assert told[("lbg_broker_heard_timestamp_seconds", ())] == 1_700_000_000 - 1

@@ -103,7 +103,7 @@ async def test_a_broker_that_was_there_is_told_to_be_away_since_when_and_why(tmp
         await declare_group(broker.url, group_spec(GROUP))
         async with living(LBG_BROKER=broker.url) as life:
             await until(lambda: not life.why_not_ready())
-            assert life.heard_at is not None
+            assert life.last_received_at is not None
             broker.kill()
             await until(lambda: "Connection refused" in life.contact.error)
             (reason,) = life.why_not_ready()
@@ -111,7 +111,7 @@ async def test_a_broker_that_was_there_is_told_to_be_away_since_when_and_why(tmp
             state = life.state()
             assert state["contact"]["joined"] is False
             assert "Connection refused" in state["contact"]["last_error"]
-            assert life.heard_at is None
+            assert life.last_received_at is None
             broker.start()
             await until(lambda: not life.why_not_ready())
             assert life.state()["contact"]["last_error"] is None

@@ -41,7 +41,9 @@ async def test_a_request_waits_is_told_to_come_again_and_finds_its_event_publish
     async with serving(url) as endpoint:
         assert (await endpoint.post("{}", event(0)))[0] == 200
         lines: list[str] = []
-        change = asyncio.create_task(repartition_group(admin, "orders", 5, timeout_s=20.0, tell=lines.append))
+        change = asyncio.create_task(
+            repartition_group(admin, "orders", 5, timeout_s=20.0, report=lines.append)
+        )
         await until(lambda: any(line.startswith("waiting for") for line in lines), what="the drain")
         endpoint.answers_within(0.3)
         status, told = await endpoint.post("{}", event(1))

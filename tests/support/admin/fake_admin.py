@@ -68,10 +68,10 @@ class FakeAdmin:
         finally:
             self.locked.remove(group)
 
-    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Snapshot:
+    async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
         names = Names(group)
         record = self._record(group)
-        spec = wanted or recorded(record, group)
+        spec = desired or recorded(record, group)
         mine = [name for name in (*self.exchanges, *self.queues) if name.startswith(f"{names.exchange}.")]
         asked = topology_of(spec, self.engine) if spec else None
         exchanges = dict.fromkeys(

@@ -113,11 +113,11 @@ class Offering:
         """The broker wants them back, or has given them to another member."""
         tags = [message.in_flight.tag for message in messages]
         if taken:
-            self.dispatcher.take_back(self.attachment, tags)
+            self.dispatcher.reassign(self.attachment, tags)
         else:
             self.dispatcher.recall(self.attachment, tags)
         assert self.channel is not None
-        withdraw(self.channel, messages, taken=taken)
+        withdraw(self.channel, messages, reassigned=taken)
 
     def acked(self) -> list[int | None]:
         return [message.seq for message, verdict in self.ended if verdict.kind is Kind.ACK]

@@ -159,7 +159,7 @@ class Client:
             match effect:
                 case Send(channel, method):
                     self.methods.append((channel, method))
-                case Revoke(channel, tag, taken, tags, is_told=True):
+                case Revoke(channel, tag, taken, tags, is_supported=True):
                     self.methods.append((channel, BasicRevoke(tag, taken, tuple(tags))))
                 case SendContent(channel, BasicGetOk() as got, header, body):
                     self.methods.append((channel, got))

@@ -149,7 +149,7 @@ INTERNAL = {
         for name in ("abort", "describe", "limit", "start", "stop", "wake", "withdraw")
     ),
     *("CommandChannel(down_grace_s)", "CommandChannel(uniform)"),
-    *("Member(contact)", "Member(observer)", "Member.count", "Member.heard_at"),
+    *("Member(contact)", "Member(observer)", "Member.count", "Member.last_received_at"),
     *(f"Group.{name}" for name in ("altered", "from_record", "from_unfinished", "parse", "limits_clients")),
     *("Group.attributes", "Group.to_record", "Group.to_unfinished", "GroupAdmin(admin)"),
     *("Publisher.failed", "Publisher.is_opened", "Publisher.publish_soon", "Publisher.require_usable"),

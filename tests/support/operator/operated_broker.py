@@ -51,9 +51,9 @@ class OperatedBroker(FakeAdmin):
         async with super().lock(group):
             yield
 
-    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Snapshot:
+    async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
         self._require()
-        return self._counted(group, await super().observe(group, wanted=wanted))
+        return self._counted(group, await super().observe(group, desired=desired))
 
     async def perform(self, action: Action) -> None:
         self._require()
@@ -63,7 +63,7 @@ class OperatedBroker(FakeAdmin):
         self._require()
         if self.is_deaf:
             raise Unreachable("statistics are away")
-        return {spec.name: await self.observe(spec.name, wanted=spec) for spec in specs}
+        return {spec.name: await self.observe(spec.name, desired=spec) for spec in specs}
 
     async def listen_many(
         self, groups: Sequence[str], *, seconds: float

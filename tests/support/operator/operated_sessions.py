@@ -92,8 +92,8 @@ class SessionsBroker(OperatedBroker):
     def begin(self, session: str) -> None:
         self.sessions[session] = _Session()
 
-    async def observe(self, group: str, *, wanted: GroupSpec | None = None) -> Snapshot:
-        observed = await super().observe(group, wanted=wanted)
+    async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
+        observed = await super().observe(group, desired=desired)
         parent = Names(group).parent
         queue = observed.queues.get(parent)
         if not isinstance(queue, QueueStatus):

@@ -85,7 +85,7 @@ class _RowFeed:
                     await self._publisher.publish(key=row.key, body=row.body, topic=row.topic)
                     continue
                 self._publisher.require_usable(row.key, row.topic, row.body)
-                ready = self._verifier.take(row)
+                ready = self._verifier.accept(row)
             except SpecError as error:
                 self._refuse(BadRow(self._name, row.number, str(error), line=row.line))
                 continue
@@ -116,19 +116,19 @@ async def _read_in_thread(batches: Iterator[list[Row | BadRow]]) -> AsyncIterato
     ready: asyncio.Queue[list[Row | BadRow] | BaseException | None] = asyncio.Queue()
     room = threading.Semaphore(_AHEAD_BATCHES)
 
-    def tell(what: list[Row | BadRow] | BaseException | None) -> None:
+    def report(result: list[Row | BadRow] | BaseException | None) -> None:
         if not loop.is_closed():
-            loop.call_soon_threadsafe(ready.put_nowait, what)
+            loop.call_soon_threadsafe(ready.put_nowait, result)
 
     def read() -> None:
         try:
             for batch in batches:
                 room.acquire()
-                tell(batch)
+                report(batch)
         except BaseException as error:
-            tell(error)
+            report(error)
         else:
-            tell(None)
+            report(None)
 
     threading.Thread(target=read, name="lbg input", daemon=True).start()
     while (batch := await ready.get()) is not None:

@@ -162,11 +162,11 @@ def jsonl_rows(lines: Lines, options: RowOptions) -> Iterator[Row | BadRow]:
             continue
         number += 1
         try:
-            found = decode(body.decode())
-            if not isinstance(found, dict):
+            fields = decode(body.decode())
+            if not isinstance(fields, dict):
                 raise _NoMessage("it is JSON but no object; JSON Lines has one object on each line")
-            key = _key(found, options)
-            topic = options.topic if options.topic_field is None else _text(found, options.topic_field)
+            key = _key(fields, options)
+            topic = options.topic if options.topic_field is None else _text(fields, options.topic_field)
         except _NoField as error:
             if number == 1:
                 raise InputError(
@@ -190,15 +190,15 @@ class _NoField(_NoMessage):
         self.fields = fields
 
 
-def _key(found: dict[str, Any], options: RowOptions) -> str | None:
+def _key(fields: dict[str, Any], options: RowOptions) -> str | None:
     if options.key_field is None:
         return None
-    key = _text(found, options.key_field)
+    key = _text(fields, options.key_field)
     return None if key in options.no_key else key
 
 
-def _text(found: dict[str, Any], path: str) -> str | None:
-    value = found[path] if path in found else _along(found, path)
+def _text(fields: dict[str, Any], path: str) -> str | None:
+    value = fields[path] if path in fields else _along(fields, path)
     if isinstance(value, str) or value is None:
         return value
     if isinstance(value, dict | list):
@@ -207,21 +207,21 @@ def _text(found: dict[str, Any], path: str) -> str | None:
     return json.dumps(value)
 
 
-def _along(found: dict[str, Any], path: str) -> Any:
-    value: Any = found
+def _along(fields: dict[str, Any], path: str) -> Any:
+    value: Any = fields
     for name in path.split("."):
         if value is None:
             return None
         if not isinstance(value, dict) or name not in value:
-            raise _NoField(path, _paths(found))
+            raise _NoField(path, _paths(fields))
         value = value[name]
     return value
 
 
-def _paths(found: dict[str, Any]) -> list[str]:
+def _paths(fields: dict[str, Any]) -> list[str]:
     """The fields, and those of objects in them with a dot."""
     paths = []
-    for name, value in found.items():
+    for name, value in fields.items():
         paths += [f"{name}.{inner}" for inner in value] if isinstance(value, dict) and value else [name]
     return paths
 
@@ -262,7 +262,7 @@ def read_rows(source: Source, options: RowOptions) -> Iterator[list[Row | BadRow
     """
     lines = Lines(source)
     named = options.format or _BY_SUFFIX.get(PurePath(source.inner_name).suffix.lower())
-    format_ = named or _told_by(lines)
+    format_ = named or _format_of(lines)
     if format_ not in FORMATS:
         raise InputError(f"format {format_!r} is not one of {', '.join(FORMATS)}")
     source.format_read = _NAMES[format_] if named else f"{_NAMES[format_]} (by its first character)"
@@ -295,13 +295,13 @@ def count_rows(source: Source, options: RowOptions) -> int:
 def without_rows(source: Source) -> str:
     """Reason for which an input had no row: an empty one, or one of another format than it was taken for."""
     header = source.header_read
-    found = (
+    content = (
         f"a header row ({listed(list(header))}) and no row behind it"
         if header
         else "no line that is not blank"
     )
-    return f"{source.name} was read as {source.format_read}: {found}"
+    return f"{source.name} was read as {source.format_read}: {content}"
 
 
-def _told_by(lines: Lines) -> str:
+def _format_of(lines: Lines) -> str:
     return "jsonl" if lines.peek().lstrip().startswith((b"{", b"[")) else "csv"

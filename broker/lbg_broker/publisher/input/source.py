@@ -41,7 +41,7 @@ class Source:
         *,
         inner_name: str,
         total_bytes: int | None = None,
-        tell: Callable[[], int] | None = None,
+        position: Callable[[], int] | None = None,
         may_wait: bool = False,
         beneath: io.FileIO | None = None,
     ) -> None:
@@ -53,12 +53,12 @@ class Source:
         self.header_read: Sequence[str] = ()
         self._stream = stream
         self._beneath = beneath
-        self._tell = tell
+        self._position = position
         self._out_bytes = 0
 
     @property
     def read_bytes(self) -> int:
-        return self._tell() if self._tell else self._out_bytes
+        return self._position() if self._position else self._out_bytes
 
     def read(self) -> bytes:
         """The next block, empty at the end. Raises InputError."""
@@ -102,7 +102,7 @@ def open_source(path: str) -> Source:
                 gzip.GzipFile(fileobj=file, mode="rb"),
                 inner_name=path.removesuffix(".gz"),
                 total_bytes=os.fstat(file.fileno()).st_size,
-                tell=file.tell,
+                position=file.tell,
                 beneath=file,
             )
         if magic in _ZIP:
@@ -130,10 +130,12 @@ def _zipped(path: str, file: io.FileIO) -> Source:
         ]
         if len(members) != 1:
             names = ", ".join(PurePath(member.filename).name for member in members[:5])
-            found = (
+            content = (
                 f"{len(members)} files ({names}{', …' if len(members) > 5 else ''})" if members else "no file"
             )
-            raise InputError(f"{path} holds {found}: a .zip is read if it holds exactly one; unpack it first")
+            raise InputError(
+                f"{path} holds {content}: a .zip is read if it holds exactly one; unpack it first"
+            )
         (member,) = members
         stream = archive.open(member)
     except (zipfile.BadZipFile, NotImplementedError) as error:

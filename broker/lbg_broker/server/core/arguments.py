@@ -34,7 +34,7 @@ class ArgumentReader:
     def __init__(self, arguments: Mapping[str, object], where: str) -> None:
         self._arguments = arguments
         self._where = where
-        self._known: set[str] = set()
+        self._read_names: set[str] = set()
 
     def value(self, name: str) -> object:
         """Value of any type; None when it is absent."""
@@ -88,7 +88,7 @@ class ArgumentReader:
     def finish(self) -> None:
         """Refuse what nobody asked for: an ignored argument is a broken promise."""
         for name in self._arguments:
-            if name.startswith("x-") and name not in self._known and name not in INERT:
+            if name.startswith("x-") and name not in self._read_names and name not in INERT:
                 raise self.unsupported(name, "")
 
     def invalid(self, name: str, reason: str) -> ChannelRefusal:
@@ -107,7 +107,7 @@ class ArgumentReader:
         return ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"{text}: {reason}" if reason else text)
 
     def _get(self, name: str) -> object:
-        self._known.add(name)
+        self._read_names.add(name)
         return self._arguments.get(name)
 
 
@@ -168,13 +168,15 @@ def read_grouped(reader: ArgumentReader, _queue_type: str) -> MessageGroupsArgum
         raise reader.refused(
             f"{QPID_HEADER} needs {QPID_SHARED} 1: groups that are not shared are not supported"
         )
-    for names, what in (
+    for names, conflict in (
         (LAST_VALUE, "keeps only the last message of a key"),
         (PRIORITY, "orders by priority"),
     ):
         for other in names:
             if reader.value(other) not in (None, False):
-                raise reader.refused(f"message groups must keep their order, but a queue with {other} {what}")
+                raise reader.refused(
+                    f"message groups must keep their order, but a queue with {other} {conflict}"
+                )
     return MessageGroupsArguments(header)
 
 
@@ -255,7 +257,7 @@ def read_sessions(reader: ArgumentReader, queue_type: str) -> SessionsArguments 
     return SessionsArguments() if queue_type == "sessions" else None
 
 
-def read_asked(reader: ArgumentReader, *, where: str) -> SessionRequest:
+def read_session_request(reader: ArgumentReader, *, where: str) -> SessionRequest:
     """A consumer's arguments. Raises `ChannelRefusal` 406."""
     name = reader.text(SESSION)
     if name is None:
@@ -293,11 +295,11 @@ READERS: Final[tuple[Callable[[ArgumentReader, str], QueueTypeArguments | None],
 
 def read_queue_type(reader: ArgumentReader, queue_type: str) -> QueueTypeArguments | None:
     """The special kind that is asked for; None for a plain queue. Raises `ChannelRefusal` 406."""
-    asked = [rules for read in READERS if (rules := read(reader, queue_type)) is not None]
-    if len(asked) > 1:
-        names = " and ".join(rules.kind for rules in asked)
+    selected = [rules for read in READERS if (rules := read(reader, queue_type)) is not None]
+    if len(selected) > 1:
+        names = " and ".join(rules.kind for rules in selected)
         raise reader.refused(f"a queue has one type, and these arguments are of {names}")
-    return asked[0] if asked else None
+    return selected[0] if selected else None
 
 
 QUEUE_TYPES: Final = ("classic", "quorum", "partitioned", "sessions")
@@ -387,14 +389,14 @@ def check_exchange_arguments(arguments: Mapping[str, object], *, where: str) -> 
 
 
 def same_arguments(
-    asked: Mapping[str, object], current: Mapping[str, object], *, names: tuple[str, ...], where: str
+    requested: Mapping[str, object], current: Mapping[str, object], *, names: tuple[str, ...], where: str
 ) -> None:
     """Raise 406 when one of the arguments of these names differs, as RabbitMQ words it."""
     for name in names:
-        if asked.get(name) != current.get(name):
-            if name in asked and name in current:
-                raise inequivalent(name, where, asked[name], current[name])
-            received = _received(asked[name]) if name in asked else "none"
+        if requested.get(name) != current.get(name):
+            if name in requested and name in current:
+                raise inequivalent(name, where, requested[name], current[name])
+            received = _received(requested[name]) if name in requested else "none"
             is_now = _received(current[name]) if name in current else "none"
             raise ChannelRefusal(
                 ReplyCode.PRECONDITION_FAILED,

@@ -114,7 +114,7 @@ def get(state: State, channel: Channel, method: BasicGet) -> None:
     check_permission(state, channel, "read", "queue", name)
     queue = find_queue(channel, name)
     check_owner(channel, queue)
-    if not queue.policy.takes_get:
+    if not queue.policy.supports_get:
         kind = queue.rules.kind.kind if queue.rules.kind is not None else "plain"
         raise ConnectionRefusal(
             ReplyCode.NOT_IMPLEMENTED, f"basic.get not supported by {kind} queues {queue.where}"
@@ -215,16 +215,16 @@ def publish(state: State, channel: Channel, event: PublishEvent) -> None:
                 state.confirming.append(channel)
             channel.instant.append(channel.published)
     if state.blocked_reason is not None:
-        _hold(state, channel, route)
+        _block_publisher(state, channel, route)
 
 
-def _hold(state: State, channel: Channel, route: Route) -> None:
-    """Read no more from who publishes what waits for room. What neither the disk nor more memory is needed for goes on:
-    with it members find each other, and backlogs move."""
+def _block_publisher(state: State, channel: Channel, route: Route) -> None:
+    """Blocks a connection whose publish needs room. What needs neither disk nor more memory is accepted, so members
+    find each other and backlogs move."""
     if route.origin.place and not state.letters_wait:
         return
     if route.durable or any(line.overflows for queue in route.queues for line in queue.lines):
-        state.hold(channel.connection)
+        state.block(channel.connection)
 
 
 def confirm_instantly(state: State) -> None:
@@ -331,7 +331,7 @@ def _admits(state: State, channel: Channel, queue: Queue, origin: Origin, header
         if not queue.is_full_for(size):
             return True
         if queue.due:  # what waits may be on its way out
-            state.deal()
+            state.dispatch()
             if not queue.is_full_for(size):
                 return True
         if queue.has_idle_consumer():

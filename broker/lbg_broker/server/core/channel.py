@@ -28,7 +28,6 @@ class Channel:
     """
 
     __slots__ = (
-        "asked",
         "backlog",
         "closing",
         "confirmed",
@@ -48,6 +47,7 @@ class Channel:
         "prefetch_bytes_total",
         "prefetch_total",
         "published",
+        "recalled",
         "revoked",
         "routes",
         "routes_generation",
@@ -71,7 +71,7 @@ class Channel:
         # deliveries
         self.next_tag = 1
         self.unsettled: dict[int, Unsettled] = {}
-        self.asked: dict[int, Consumer] = {}  # asked back with basic.revoke, and not answered yet
+        self.recalled: dict[int, Consumer] = {}  # asked back with basic.revoke, and not answered yet
         self.revoked: dict[int, tuple[Consumer, int]] = {}
         """Taken back for somebody else, and not yet acknowledged: of whom, and how many bytes."""
         self.emptied = 1  # what was given out with tags below has left memory, as far as it can

@@ -28,16 +28,16 @@ class Peer:
 
 
 class Connection:
-    """`paused`: the peer reads too slowly, so nothing is delivered until its buffer has drained. `held`: it published
-    while the store had no room, and is not read from until there is some."""
+    """`paused`: the peer reads too slowly, so nothing is delivered until its buffer has drained. `is_blocked`: it
+    published while the store had no room, and is not read from until there is some."""
 
     __slots__ = (
         "byte_credit",
         "cancel_notify",
         "channels",
         "closing",
-        "held",
         "id",
+        "is_blocked",
         "opened_at",
         "ordered_refusal",
         "out",
@@ -62,6 +62,6 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.owned: set[Queue] = set()  # exclusive queues, which die with it
         self.paused = False
-        self.held = False
+        self.is_blocked = False
         self.closing = False
         self.out: list[Effect] = []

@@ -85,7 +85,7 @@ class Consumer:
             credit = min(credit, channel.prefetch_bytes_total - channel.outstanding_bytes)
         return credit
 
-    def hold(self, count: int, size_bytes: int) -> None:
+    def add_unsettled(self, count: int, size_bytes: int) -> None:
         """It has so many more unsettled messages."""
         channel = self.channel
         self.outstanding += count
@@ -93,9 +93,9 @@ class Consumer:
         channel.outstanding += count
         channel.outstanding_bytes += size_bytes
 
-    def release(self, count: int, size_bytes: int) -> None:
+    def remove_unsettled(self, count: int, size_bytes: int) -> None:
         """So many of its messages are settled, or somebody else's: they have left its window."""
-        self.hold(-count, -size_bytes)
+        self.add_unsettled(-count, -size_bytes)
 
 
 UNLIMITED = 1 << 30

@@ -73,7 +73,7 @@ def enforce_limit(state: State, queue: Queue) -> None:
     if not queue.limited or queue.rules.overflow != "drop-head" or not queue.is_over():
         return
     if queue.policy.consumers:
-        state.deal()  # what a consumer can take is not dropped
+        state.dispatch()  # what a consumer can take is not dropped
     while queue.is_over():
         message = queue.spool.drop_first()
         if message is None:

@@ -42,7 +42,7 @@ def define_queue(state: State, vhost: Vhost, queue: Queue, *, there: bool = True
         value["spool"] = queue.spool.id
     else:
         value["lines"] = [line.id for line in queue.lines]
-        value["kept"] = queue.policy.kept()
+        value["kept"] = queue.policy.stored_state()
     state.define("queue", _text([vhost.name, queue.name]), _text(value) if there else None)
 
 
@@ -81,8 +81,10 @@ def restore(state: State, stored: StoredState) -> None:
             vhost = _vhost(state, vhost_name)
             arguments = _unpacked(value["arguments"])
             rules = QueueArguments.parse(arguments, where=f"queue '{name}'")
-            ids, kept = value.get("lines") or [value["spool"]], value.get("kept", {})
-            lines = queue_type_of(rules).restored_lines(state, rules, [records[line] for line in ids], kept)
+            ids, policy_state = value.get("lines") or [value["spool"]], value.get("kept", {})
+            lines = queue_type_of(rules).restored_lines(
+                state, rules, [records[line] for line in ids], policy_state
+            )
             state.spools.update((line.id, line) for line in lines)
             make_queue(
                 state,
@@ -94,7 +96,7 @@ def restore(state: State, stored: StoredState) -> None:
                 arguments=arguments,
                 rules=rules,
                 lines=lines,
-                kept=kept,
+                stored=policy_state,
             )
         for (vhost_name, source, kind, destination, routing_key, arguments_text), _ in by_kind["binding"]:
             _vhost(state, vhost_name).bind(Binding(source, kind, destination, routing_key, arguments_text))

@@ -142,7 +142,7 @@ class Deliver:
 class Revoke:
     """basic.revoke for deliveries of a queue, in as many frames as the tags need, which are in ascending order.
 
-    `is_told` False: the client does not know the word, so this is for the log only.
+    `is_supported` False: the client does not know the word, so this is for the log only.
     """
 
     channel: int
@@ -150,14 +150,14 @@ class Revoke:
     taken: bool
     delivery_tags: Sequence[int]
     queue: str
-    is_told: bool
+    is_supported: bool
 
 
 @dataclass(slots=True, frozen=True)
-class Hold:
-    """Read nothing more from the client until `held` is False."""
+class PauseReading:
+    """Reads nothing more from the client until `is_paused` is False."""
 
-    held: bool
+    is_paused: bool
 
 
-Effect = Revoke | Send | SendContent | Deliver | Hold
+Effect = Revoke | Send | SendContent | Deliver | PauseReading

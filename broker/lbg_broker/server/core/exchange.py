@@ -26,19 +26,19 @@ class TopicTree(Generic[T]):
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
 
-    def add(self, pattern: str, thing: T) -> None:
+    def add(self, pattern: str, destination: T) -> None:
         node = self._root
         for word in _words(pattern):
             node = node.below.setdefault(word, _Node())
-        node.here[thing] = None
+        node.here[destination] = None
 
-    def remove(self, pattern: str, thing: T) -> None:
+    def remove(self, pattern: str, destination: T) -> None:
         """Take a thing out; branches that hold nothing any more go too."""
         path = [self._root]
         words = _words(pattern)
         for word in words:
             path.append(path[-1].below[word])
-        del path[-1].here[thing]
+        del path[-1].here[destination]
         for word, node, above in zip(reversed(words), reversed(path), reversed(path[:-1]), strict=False):
             if node.here or node.below:
                 break
@@ -48,13 +48,13 @@ class TopicTree(Generic[T]):
         """Everything whose pattern matches; a thing under two matching patterns comes twice."""
         words = _words(routing_key)
         end = len(words)
-        seen: set[tuple[int, int]] = set()  # "#.#.#" would else visit the same place in ever more ways
+        visited: set[tuple[int, int]] = set()  # "#.#.#" would else visit the same place in ever more ways
         todo: list[tuple[_Node[T], int]] = [(self._root, 0)]
         while todo:
             node, index = todo.pop()
-            if (id(node), index) in seen:
+            if (id(node), index) in visited:
                 continue
-            seen.add((id(node), index))
+            visited.add((id(node), index))
             if index == end:
                 yield from node.here
             else:

@@ -127,9 +127,9 @@ class Broker:
         self._advance(now)
         actor = _Administrator(user, state.vhosts[vhost])
         check_permission(state, actor, "configure", "queue", queue)
-        found = find_queue(actor, queue)
-        answer = found.policy.perform(action, arguments)
-        state.make_due(found)
+        target = find_queue(actor, queue)
+        answer = target.policy.perform(action, arguments)
+        state.make_due(target)
         return answer, self._output()
 
     @property
@@ -188,7 +188,7 @@ class Broker:
                 state.pending.letters, pending.letters = pending.letters, {}
                 if not state.letters_wait:
                     for spool in spools:
-                        spool.look_again()
+                        spool.offer_withheld()
         state.batch = StoreBatch(batch.number + 1)
         return batch
 
@@ -214,7 +214,7 @@ class Broker:
     def _output(self) -> Output:
         state = self.state
         while state.due:
-            state.deal()
+            state.dispatch()
         if state.confirming:
             confirm_instantly(state)
         speaking, state.speaking = state.speaking, []
@@ -276,12 +276,12 @@ class Broker:
         state.retry(channel, method)
         return True
 
-    def _let_go(self) -> None:
+    def _release_letters(self) -> None:
         """Letters need not wait any more."""
         state = self.state
         state.letters_wait = False
         for spool in state.spools.values():
-            spool.look_again()
+            spool.offer_withheld()
         waiting, state.waiting = state.waiting, []
         for channel in waiting:
             if not channel.closing:
@@ -303,7 +303,7 @@ class Broker:
         elif isinstance(method, ChannelCloseOk):
             del channel.connection.channels[channel.number]
         elif not channel.closing:
-            state.deal()  # the counts a command sees are those of now
+            state.dispatch()  # the counts a command sees are those of now
             handle(state, channel, method)
 
     def _ended(self, connection: Connection, number: int) -> None:
@@ -373,7 +373,7 @@ class Broker:
             if command.is_low:
                 state.letters_wait = True
             elif state.letters_wait:
-                self._let_go()
+                self._release_letters()
 
     def _close(self, command: CloseConnection) -> None:
         state = self.state
@@ -387,19 +387,19 @@ class Broker:
         state.blocked_reason = command.reason
         state.letter_bytes_max = command.letter_bytes_max
         if command.batch is not None:
-            self._take_back(command.batch)
+            self._restore(command.batch)
         if command.reason is not None:
             for channel in state.pending.confirms:
-                state.hold(channel.connection)
+                state.block(channel.connection)
             return
-        self._let_go()
+        self._release_letters()
         for connection in state.connections.values():
-            state.release(connection)
+            state.unblock(connection)
         for spool in state.spools.values():
             if spool.ready:
                 state.make_due(spool.queue)
 
-    def _take_back(self, failed: StoreBatch) -> None:
+    def _restore(self, failed: StoreBatch) -> None:
         """Nothing of a batch was written: it is part of the next ones."""
         state = self.state
         batch, pending = state.batch, state.pending
@@ -409,7 +409,7 @@ class Broker:
         for change in failed.spools:
             spool = state.spools.get(change.spool)
             if spool is not None:
-                spool.take_back(change)
+                spool.restore(change)
         before = state.committing.pop(failed.number)
         pending.confirms = before.confirms | pending.confirms
         pending.letters = before.letters | pending.letters

@@ -81,7 +81,7 @@ def _walk(header: bytes, at: int, ranks: dict[bytes, int]) -> bytes | None:
     end = at + _length_at(header, at - 4)[0]
     if end > len(header):
         return None
-    found: bytes | None = None
+    value: bytes | None = None
     best = len(ranks)
     while at < end:
         start = at + 1
@@ -98,12 +98,12 @@ def _walk(header: bytes, at: int, ranks: dict[bytes, int]) -> bytes | None:
         if rank >= best or at > end:
             continue
         if kind in TEXTS:
-            found, best = header[begin:at], rank
+            value, best = header[begin:at], rank
         elif kind in INTEGERS:
-            found, best = b"%d" % INTEGERS[kind].unpack_from(header, begin)[0], rank
+            value, best = b"%d" % INTEGERS[kind].unpack_from(header, begin)[0], rank
         if not best:
             break
-    return found
+    return value
 
 
 class Place(IntEnum):

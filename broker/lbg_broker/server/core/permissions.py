@@ -80,7 +80,7 @@ class User:
         return "administrator" in self.tags
 
     @property
-    def sees_everything(self) -> bool:
+    def may_monitor(self) -> bool:
         """True if the user may list what belongs to others: connections, channels, consumers."""
         return self.is_administrator or "monitoring" in self.tags
 

@@ -1,6 +1,6 @@
 """A queue: arguments, spools, consumers and dispatch policy.
 
-A policy knows the queue's consumers in the order they came, and the line or lines it takes messages from. `deal`
+A policy knows the queue's consumers in the order they came, and the line or lines it takes messages from. `dispatch`
 takes them and says who gets them; the caller numbers and sends them before it asks for the next share.
 """
 
@@ -31,7 +31,7 @@ Share = tuple[Spool, Consumer, list[Message], int]
 class DispatchPolicy:
     """Policy by which a queue dispatches its messages. `consumers` are in the order they came."""
 
-    takes_get = True
+    supports_get = True
     """True if basic.get makes sense on such a queue."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class DispatchPolicy:
         """True if messages may go to it."""
         return True
 
-    def deal(self) -> Iterator[Share]:
+    def dispatch(self) -> Iterator[Share]:
         """Share out what may be given out now."""
         raise NotImplementedError
 
@@ -75,7 +75,7 @@ class DispatchPolicy:
         """Fields of the queue type in the queue's JSON of the management API."""
         return {}
 
-    def kept(self) -> Mapping[str, Any]:
+    def stored_state(self) -> Mapping[str, Any]:
         """State of the queue type that must survive a restart, as JSON; `State.redefine` stores it."""
         return {}
 
@@ -90,7 +90,7 @@ class SingleActive(DispatchPolicy):
     def is_active(self, consumer: Consumer) -> bool:
         return self.consumers[0] is consumer
 
-    def deal(self) -> Iterator[Share]:
+    def dispatch(self) -> Iterator[Share]:
         if not self.consumers:
             return
         consumer, spool = self.consumers[0], self._spool
@@ -117,7 +117,7 @@ class Competing(DispatchPolicy):
         super().remove(consumer)
         self._turn.remove(consumer)
 
-    def deal(self) -> Iterator[Share]:
+    def dispatch(self) -> Iterator[Share]:
         turn, spool = self._turn, self._spool
         if len(turn) == 1:
             consumer = turn[0]

@@ -51,9 +51,9 @@ def make_queue(
     arguments: Table,
     rules: QueueArguments,
     lines: list[Spool],
-    kept: Mapping[str, Any],
+    stored: Mapping[str, Any],
 ) -> Queue:
-    """A queue in its virtual host. `kept`: what its policy kept before a restart; empty for a new one."""
+    """A queue in its virtual host. `stored`: what its policy kept before a restart; empty for a new one."""
     queue = Queue(
         vhost,
         name,
@@ -64,7 +64,7 @@ def make_queue(
         rules=rules,
         lines=lines,
     )
-    queue.policy = queue_type_of(rules).policy(state, queue, kept)
+    queue.policy = queue_type_of(rules).policy(state, queue, stored)
     vhost.queues[name] = queue
     if rules.message_ttl_s is not None:
         queue.append = TimeToLive(state, queue, rules.message_ttl_s).append

@@ -130,12 +130,12 @@ def remove_queue(state: State, queue: Queue) -> None:
 def _create(state: State, actor: Principal, name: str, method: QueueDeclare) -> Queue:
     where = f"queue '{name}' in vhost '{actor.vhost.name}'"
     rules = QueueArguments.parse(method.arguments, where=where)
-    for asked, property_name in (
+    for is_requested, property_name in (
         (not method.durable, "non-durable"),
         (method.exclusive, "exclusive-owner"),
         (method.auto_delete, "auto-delete"),
     ):
-        if asked and property_name in PROPERTIES_REFUSED.get(rules.queue_type, ()):
+        if is_requested and property_name in PROPERTIES_REFUSED.get(rules.queue_type, ()):
             raise ChannelRefusal(
                 ReplyCode.PRECONDITION_FAILED, f"invalid property '{property_name}' for {where}"
             )
@@ -154,7 +154,7 @@ def _create(state: State, actor: Principal, name: str, method: QueueDeclare) -> 
         arguments=method.arguments,
         rules=rules,
         lines=queue_type_of(rules).new_lines(state, rules, durable=durable),
-        kept={},
+        stored={},
     )
     queue.declared_durable = method.durable
     actor.vhost.changed()

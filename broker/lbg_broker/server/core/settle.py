@@ -91,10 +91,10 @@ def recover(state: State, channel: Channel, method: BasicRecover | BasicRecoverA
 
 def requeue_all(state: State, *channels: Channel) -> None:
     """Everything unsettled on these channels goes back to its place, all of it before anything is given out again."""
-    held = [(channel, list(channel.unsettled.values())) for channel in channels]
+    unsettled = [(channel, list(channel.unsettled.values())) for channel in channels]
     for channel in channels:
         channel.unsettled.clear()
-    _give_back(state, held)
+    _requeue(state, unsettled)
 
 
 def evict_unacked(state: State) -> None:
@@ -158,7 +158,7 @@ def forget_revoked(state: State, channel: Channel, tags: Iterable[int]) -> None:
         revoked = channel.revoked.pop(tag, None)
         if revoked is not None:
             consumer, size = revoked
-            consumer.release(1, size)
+            consumer.remove_unsettled(1, size)
             state.make_due(consumer.queue)
     if channel.limits_all:
         _free_siblings(state, channel)
@@ -170,7 +170,7 @@ def _unknown(delivery_tag: int) -> ChannelRefusal:
 
 def _refuse(state: State, channel: Channel, entries: list[Unsettled], requeue: bool) -> None:
     if requeue:
-        _give_back(state, [(channel, entries)])
+        _requeue(state, [(channel, entries)])
         return
     for line, message, _ in entries:
         dead_letter(state, line.queue, message.origin, message.header, message.body, reason="rejected")
@@ -178,19 +178,19 @@ def _refuse(state: State, channel: Channel, entries: list[Unsettled], requeue: b
     _return_credit(state, channel, entries)
 
 
-def _give_back(state: State, held: Sequence[tuple[Channel, Sequence[Unsettled]]]) -> None:
+def _requeue(state: State, unsettled: Sequence[tuple[Channel, Sequence[Unsettled]]]) -> None:
     by_line: dict[Spool, list[Message]] = {}
-    for _, entries in held:
+    for _, entries in unsettled:
         for line, message, consumer in entries:
             if consumer is not None:
-                consumer.release(1, message.size)
+                consumer.remove_unsettled(1, message.size)
             by_line.setdefault(line, []).append(message)
     for line, messages in by_line.items():
-        line.give_back(messages)
+        line.requeue(messages)
         state.make_due(line.queue)
         expire_messages(state, line.queue)
         enforce_limit(state, line.queue)
-    for channel, _ in held:
+    for channel, _ in unsettled:
         if channel.limits_all:
             _free_siblings(state, channel)
 
@@ -210,7 +210,7 @@ def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> 
             count, size = credits_.get(consumer, (0, 0))
             credits_[consumer] = (count + 1, size + message.size)
         else:
-            consumer.release(1, message.size)
+            consumer.remove_unsettled(1, message.size)
             at_once.add(line)
     for line in at_once:
         state.make_due(line.queue)
@@ -223,7 +223,7 @@ def credit_settled(state: State, credits_: Mapping[Consumer, tuple[int, int]]) -
     """The store knows of these settled deliveries, so many of so many bytes: as many more may be given out."""
     for consumer, (count, size) in credits_.items():
         channel = consumer.channel
-        consumer.release(count, size)
+        consumer.remove_unsettled(count, size)
         state.make_due(consumer.queue)
         if channel.limits_all:
             _free_siblings(state, channel)
@@ -240,7 +240,7 @@ def tags_of(channel: Channel, lines: Container[Spool]) -> list[int]:
     return [tag for tag, entry in channel.unsettled.items() if entry[0] in lines]
 
 
-def ask_back(state: State, consumer: Consumer, tags: Iterable[int]) -> bool:
+def recall_from(state: State, consumer: Consumer, tags: Iterable[int]) -> bool:
     """Ask a consumer to give back at once what it has not begun of these unsettled deliveries, in ascending order, and
     to settle the rest as soon as it can. False if its client does not know the word.
 
@@ -250,22 +250,22 @@ def ask_back(state: State, consumer: Consumer, tags: Iterable[int]) -> bool:
     channel = consumer.channel
     if channel.closing or not channel.connection.revocable:
         return False
-    for tag in [tag for tag in channel.asked if tag not in channel.unsettled]:
-        del channel.asked[tag]  # of a consumer that answers nothing
-    asked = list(tags)
-    if asked:
-        channel.asked.update(dict.fromkeys(asked, consumer))
-        _say(state, consumer, asked, taken=False)
+    for tag in [tag for tag in channel.recalled if tag not in channel.unsettled]:
+        del channel.recalled[tag]  # of a consumer that answers nothing
+    recalled = list(tags)
+    if recalled:
+        channel.recalled.update(dict.fromkeys(recalled, consumer))
+        _send_revoke(state, consumer, recalled, taken=False)
     return True
 
 
-def is_asked(channel: Channel, line: Spool) -> bool:
+def is_recalled(channel: Channel, line: Spool) -> bool:
     """True if something of a line that the channel holds was asked back, and the answer is still to come."""
     unsettled = channel.unsettled
-    return any(tag in unsettled and unsettled[tag][0] is line for tag in channel.asked)
+    return any(tag in unsettled and unsettled[tag][0] is line for tag in channel.recalled)
 
 
-def take_back(state: State, line: Spool, channel: Channel) -> int:
+def reassign(state: State, line: Spool, channel: Channel) -> int:
     """Return to a line what a channel holds of it, for somebody else, and say how many messages that is. The channel's
     word on them does nothing from here on."""
     of_consumer: dict[Consumer, list[int]] = {}
@@ -277,8 +277,8 @@ def take_back(state: State, line: Spool, channel: Channel) -> int:
             channel.revoked[tag] = consumer, message.size
             of_consumer.setdefault(consumer, []).append(tag)
     for consumer, tags in of_consumer.items():
-        _say(state, consumer, tags, taken=True)
-    line.give_back(messages)
+        _send_revoke(state, consumer, tags, taken=True)
+    line.requeue(messages)
     state.make_due(line.queue)
     return len(messages)
 
@@ -288,14 +288,14 @@ def answered(state: State, channel: Channel, answer: BasicRevokeOk) -> None:
     if answer.taken:
         forget_revoked(state, channel, answer.delivery_tags)
         return
-    consumers = {channel.asked.pop(tag, None): None for tag in answer.delivery_tags}
+    consumers = {channel.recalled.pop(tag, None): None for tag in answer.delivery_tags}
     for consumer in consumers:
         if consumer is not None:
             consumer.queue.policy.answered(consumer)
             state.make_due(consumer.queue)
 
 
-def _say(state: State, consumer: Consumer, tags: list[int], *, taken: bool) -> None:
+def _send_revoke(state: State, consumer: Consumer, tags: list[int], *, taken: bool) -> None:
     channel = consumer.channel
     if not channel.closing:
         state.emit(
@@ -306,6 +306,6 @@ def _say(state: State, consumer: Consumer, tags: list[int], *, taken: bool) -> N
                 taken,
                 tags,
                 queue=consumer.queue.name,
-                is_told=channel.connection.revocable,
+                is_supported=channel.connection.revocable,
             ),
         )

@@ -96,7 +96,7 @@ class LetterBox:
         self.left_some = False
         """True if a letter is withheld."""
 
-    def takes(self, message: Message) -> bool:
+    def admits(self, message: Message) -> bool:
         """True if the message is written."""
         place = message.origin.place
         if place is Place.LETTER:
@@ -136,15 +136,15 @@ class PendingChanges:
         self.inserts.clear()
         self.withheld.clear()
 
-    def take_back(self, inserts: Sequence[Message], deletes: Sequence[tuple[int, int]]) -> None:
+    def restore(self, inserts: Sequence[Message], deletes: Sequence[tuple[int, int]]) -> None:
         """Takes back the last batch, which was not written. What was purged since stays purged."""
         firsts = [first for first, _ in self._ranges]
-        kept = []
+        inserts_left = []
         for message in inserts:
             place = bisect_right(firsts, message.position) - 1
             if place < 0 or self._ranges[place][1] < message.position:
-                kept.append(message)
-        self.inserts = kept + self.inserts
+                inserts_left.append(message)
+        self.inserts = inserts_left + self.inserts
         self._ranges = [*deletes, *self._ranges]
 
     def seal(self, letters: LetterBox | None = None) -> tuple[list[Message], list[tuple[int, int]]]:
@@ -159,7 +159,7 @@ class PendingChanges:
             written: list[Message] = []
             self.withheld = []
             for message in inserts:
-                (written if letters.takes(message) else self.withheld).append(message)
+                (written if letters.admits(message) else self.withheld).append(message)
             inserts = written
         return inserts, deletes
 
@@ -170,8 +170,8 @@ class PendingChanges:
             return ranges
         deletes.sort()
         if self.inserts and deletes[-1] >= self.inserts[0].position:
-            gone = frozenset(deletes)
-            never = {message.position for message in self.inserts if message.position in gone}
+            deleted = frozenset(deletes)
+            never = {message.position for message in self.inserts if message.position in deleted}
             if never:
                 self.inserts = [message for message in self.inserts if message.position not in never]
                 deletes = [position for position in deletes if position not in never]
@@ -315,11 +315,11 @@ class Spool:
         again after the next batch.
         """
         returned, fresh = self._returned, self._fresh
-        taken: list[Message] = []
-        while returned and len(taken) < limit and below_bytes > 0 and not returned[0][1].hollow:
-            taken.append(heapq.heappop(returned)[1])
-            below_bytes -= taken[-1].size
-        redelivered = len(taken)
+        messages: list[Message] = []
+        while returned and len(messages) < limit and below_bytes > 0 and not returned[0][1].hollow:
+            messages.append(heapq.heappop(returned)[1])
+            below_bytes -= messages[-1].size
+        redelivered = len(messages)
         count = 0 if returned else min(limit - redelivered, len(fresh))
         if count > 0 and below_bytes < self._head_bytes:
             count = _count_below(below_bytes, itertools.islice(fresh, count))
@@ -333,21 +333,21 @@ class Spool:
                 redelivered += sum(message.position < high for message in head)
             self._high = max(high, head[-1].position + 1)
             self._head_bytes -= sum([cost_of(message) for message in head])
-            taken = taken + head if taken else head
+            messages = messages + head if messages else head
         edge = fresh[0].position if fresh else self._high
         if edge + self._lead // 2 > self._mark:
             self._mark = edge + self._lead
             self._touch()
-        size = sum([message.size for message in taken])
-        self.ready -= len(taken)
+        size = sum([message.size for message in messages])
+        self.ready -= len(messages)
         self.ready_bytes -= size
-        self.outstanding += len(taken)
+        self.outstanding += len(messages)
         self.outstanding_bytes += size
         if returned and returned[0][1].hollow:
             self._recall()
         elif not self._paging and len(fresh) < share(WINDOW_MESSAGES, attended=self.attended) // 2:
             self._request_page()
-        return taken, redelivered
+        return messages, redelivered
 
     def settle(self, message: Message) -> None:
         """An outstanding message is done with."""
@@ -358,7 +358,7 @@ class Spool:
             if not self._dirty:
                 self._touch()
 
-    def give_back(self, messages: Iterable[Message]) -> None:
+    def requeue(self, messages: Iterable[Message]) -> None:
         """Outstanding messages return to their places."""
         if self.dropped:
             return
@@ -437,14 +437,14 @@ class Spool:
         """True if memory has no room for all of it."""
         return self._head_end < self.next_position
 
-    def look_again(self) -> None:
+    def offer_withheld(self) -> None:
         """Hand over again what was withheld."""
         if self._unsealed.withheld and not self._dirty:
             self._touch()
 
-    def take_back(self, change: SpoolChange) -> None:
+    def restore(self, change: SpoolChange) -> None:
         """Takes back what was handed over last and not written: it is handed over again."""
-        self._unsealed.take_back(change.inserts, change.deletes)
+        self._unsealed.restore(change.inserts, change.deletes)
         self._touch()
 
     def completed(self, page: Page) -> Page:

@@ -18,7 +18,7 @@ from lbg_broker.amqp.methods import ConnectionBlocked, ConnectionUnblocked, Meth
 from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.connection import Connection
 from lbg_broker.server.core.consumer import Consumer
-from lbg_broker.server.core.effects import Definition, Deliver, Effect, Hold, Send, StoreBatch
+from lbg_broker.server.core.effects import Definition, Deliver, Effect, PauseReading, Send, StoreBatch
 from lbg_broker.server.core.permissions import Authority
 from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.core.spool import ATTENDED_LINES_MAX, LETTERS_BYTES, UNSETTLED_BYTES, Spool
@@ -137,23 +137,23 @@ class State:
         """Bytes of messages that may still move with the open batch."""
         return LETTERS_BYTES - self.letters_bytes
 
-    def hold(self, connection: Connection) -> None:
-        """Read nothing more from a connection that published while the store has no room, and tell it so."""
-        if connection.held or connection.closing:
+    def block(self, connection: Connection) -> None:
+        """Stops reading from a connection that published while the store has no room (connection.blocked)."""
+        if connection.is_blocked or connection.closing:
             return
-        connection.held = True
+        connection.is_blocked = True
         if connection.peer.has("connection.blocked"):
             self.emit(connection, Send(0, ConnectionBlocked(self.blocked_reason or "")))
-        self.emit(connection, Hold(True))
+        self.emit(connection, PauseReading(True))
 
-    def release(self, connection: Connection) -> None:
-        """Read again from a connection that was held."""
-        if not connection.held or connection.closing:
+    def unblock(self, connection: Connection) -> None:
+        """Reads again from a connection that was blocked."""
+        if not connection.is_blocked or connection.closing:
             return
-        connection.held = False
+        connection.is_blocked = False
         if connection.peer.has("connection.blocked"):
             self.emit(connection, Send(0, ConnectionUnblocked()))
-        self.emit(connection, Hold(False))
+        self.emit(connection, PauseReading(False))
 
     def stall(self, channel: Channel, answer: Method | None) -> None:
         """Let a channel's further commands wait until the open batch is on disk."""
@@ -228,12 +228,12 @@ class State:
             queue.due = True
             self.due.append(queue)
 
-    def deal(self) -> None:
+    def dispatch(self) -> None:
         """Deliver what can be delivered from the queues that are due."""
         due, self.due = self.due, []
         for queue in due:
             queue.due = False
-            for spool, consumer, messages, redelivered in queue.policy.deal():
+            for spool, consumer, messages, redelivered in queue.policy.dispatch():
                 channel = consumer.channel
                 first_tag = channel.next_tag
                 count = len(messages)
@@ -243,7 +243,7 @@ class State:
                     for message in messages:
                         spool.settle(message)
                 else:
-                    consumer.hold(count, sum([message.size for message in messages]))
+                    consumer.add_unsettled(count, sum([message.size for message in messages]))
                     unsettled = channel.unsettled
                     tag = first_tag
                     for message in messages:

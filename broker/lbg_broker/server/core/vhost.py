@@ -59,7 +59,7 @@ class Vhost:
         key = (exchange.name, routing_key)
         route = self._routes.get(key)
         if route is None:
-            place = Place.LETTER if self._takes_dead_letters(exchange) else Place.NONE
+            place = Place.LETTER if self._is_dead_letter_exchange(exchange) else Place.NONE
             origin = Origin.of(exchange.name, routing_key, place=place)
             route = Route.to(origin, self._find(exchange, routing_key))
             if len(self._routes) >= ROUTES_MAX:
@@ -67,7 +67,7 @@ class Vhost:
             self._routes[key] = route
         return route
 
-    def _takes_dead_letters(self, exchange: Exchange) -> bool:
+    def _is_dead_letter_exchange(self, exchange: Exchange) -> bool:
         """True if an exchange is one of dead letters: a queue names it as its own, or its name ends in `.dlx`, as of
         groups, whose members publish the letters themselves."""
         name = exchange.name
@@ -76,7 +76,7 @@ class Vhost:
         )
 
     def _find(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...]:
-        found: dict[Queue, None] = {}
+        queues: dict[Queue, None] = {}
         visited = {exchange.name}
         todo = [exchange]
         while todo:
@@ -85,13 +85,13 @@ class Vhost:
             if place.name == "":
                 queue = self.queues.get(routing_key)
                 if queue is not None:
-                    found[queue] = None
+                    queues[queue] = None
             else:
                 matched = False
                 for binding in place.match(routing_key):
                     matched = True
                     if binding.kind == "queue":
-                        found[self.queues[binding.destination]] = None
+                        queues[self.queues[binding.destination]] = None
                     else:
                         onward.append(binding.destination)
                 if not matched and place.alternate is not None:
@@ -100,7 +100,7 @@ class Vhost:
                 if name not in visited and name in self.exchanges:
                     visited.add(name)
                     todo.append(self.exchanges[name])
-        return tuple(found)
+        return tuple(queues)
 
     def bind(self, binding: Binding) -> bool:
         """Add a binding whose ends exist; False if it is there already."""

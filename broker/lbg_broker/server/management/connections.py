@@ -55,8 +55,8 @@ async def close_connection(request: web.Request) -> web.Response:
 @ROUTES.get("/api/vhosts/{vhost}/channels")
 @ROUTES.get("/api/connections/{name}/channels")
 async def list_channels(request: web.Request) -> web.Response:
-    asked = Request(request)
-    connections = [_connection(asked)] if "name" in request.match_info else _visible(asked)
+    api_request = Request(request)
+    connections = [_connection(api_request)] if "name" in request.match_info else _visible(api_request)
     return listed(
         request,
         [channel_json(channel) for connection in connections for channel in connection.channels.values()],
@@ -77,13 +77,14 @@ async def list_consumers(request: web.Request) -> web.Response:
     )
 
 
-def _visible(asked: Request) -> list[Connection]:
+def _visible(api_request: Request) -> list[Connection]:
     """Those in the virtual hosts to be seen; without the monitoring tag, the user's own only."""
-    vhosts = asked.visible_vhosts
+    vhosts = api_request.visible_vhosts
     return [
         connection
-        for connection in asked.broker.state.connections.values()
-        if connection.vhost in vhosts and (asked.user.sees_everything or connection.user == asked.user.name)
+        for connection in api_request.broker.state.connections.values()
+        if connection.vhost in vhosts
+        and (api_request.user.may_monitor or connection.user == api_request.user.name)
     ]
 
 
@@ -96,17 +97,21 @@ def _close(request: web.Request, connection: Connection) -> None:
     Request(request).broker.apply(CloseConnection(connection.id, reason))
 
 
-def _connection(asked: Request) -> Connection:
-    name = asked.name()
-    for connection in _visible_anywhere(asked):
+def _connection(api_request: Request) -> Connection:
+    name = api_request.name()
+    for connection in _visible_anywhere(api_request):
         if connection.peer.name == name:
             return connection
     raise NotFound
 
 
-def _visible_anywhere(asked: Request) -> list[Connection]:
-    mine, everyone = asked.user.name, asked.user.sees_everything
-    return [found for found in asked.broker.state.connections.values() if everyone or found.user == mine]
+def _visible_anywhere(api_request: Request) -> list[Connection]:
+    mine, everyone = api_request.user.name, api_request.user.may_monitor
+    return [
+        connection
+        for connection in api_request.broker.state.connections.values()
+        if everyone or connection.user == mine
+    ]
 
 
 COMPATIBLE_VERSION: Final = "3.10.8"
@@ -115,16 +120,16 @@ COMPATIBLE_VERSION: Final = "3.10.8"
 
 @ROUTES.get("/api/overview")
 async def overview(request: web.Request) -> web.Response:
-    asked = Request(request)
-    state = asked.broker.state
-    vhosts = asked.visible_vhosts
+    api_request = Request(request)
+    state = api_request.broker.state
+    vhosts = api_request.visible_vhosts
     queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
     channels = [
         channel for connection in state.connections.values() for channel in connection.channels.values()
     ]
     ready = sum(queue.messages_ready for queue in queues)
     unacknowledged = sum(queue.messages_unacknowledged for queue in queues)
-    host, _, port = asked.broker.address.rpartition(":")
+    host, _, port = api_request.broker.address.rpartition(":")
     described: dict[str, Any] = {
         "product_name": "LBG",
         "product_version": _own_version(),
@@ -165,14 +170,14 @@ async def cluster_name(request: web.Request) -> web.Response:
 
 @ROUTES.get("/api/nodes")
 async def list_nodes(request: web.Request) -> web.Response:
-    asked = Request(request)
-    asked.need_monitor()
-    alarmed = asked.broker.state.blocked_reason is not None
+    api_request = Request(request)
+    api_request.need_monitor()
+    alarmed = api_request.broker.state.blocked_reason is not None
     node = {
         "name": NODE,
         "type": "disc",
         "running": True,
-        "mem_alarm": asked.broker.is_short_of_memory,
+        "mem_alarm": api_request.broker.is_short_of_memory,
         "disk_free_alarm": alarmed,
     }
     return listed(request, [node])
@@ -185,16 +190,16 @@ async def list_vhosts(request: web.Request) -> web.Response:
 
 @ROUTES.get("/api/vhosts/{vhost}")
 async def get_vhost(request: web.Request) -> web.Response:
-    asked = Request(request)
-    asked.need_administrator()
-    return web.json_response(chosen(request, vhost_json(asked.vhost)))
+    api_request = Request(request)
+    api_request.need_administrator()
+    return web.json_response(chosen(request, vhost_json(api_request.vhost)))
 
 
 @ROUTES.put("/api/vhosts/{vhost}")
 async def put_vhost(request: web.Request) -> web.Response:
-    asked = Request(request)
-    asked.need_administrator()
-    if asked.name("vhost") not in asked.broker.state.vhosts:
+    api_request = Request(request)
+    api_request.need_administrator()
+    if api_request.name("vhost") not in api_request.broker.state.vhosts:
         raise BadRequest("the embedded broker has only virtual host '/': use RabbitMQ for others")
     return web.Response(status=204)
 
@@ -234,13 +239,13 @@ async def check_health(request: web.Request) -> web.Response:
 
 @ROUTES.get("/api/aliveness-test/{vhost}")
 async def check_aliveness(request: web.Request) -> web.Response:
-    asked = Request(request)
-    _ = asked.vhost
-    return _healthy(asked)
+    api_request = Request(request)
+    _ = api_request.vhost
+    return _healthy(api_request)
 
 
-def _healthy(asked: Request) -> web.Response:
-    reason = asked.broker.state.blocked_reason
+def _healthy(api_request: Request) -> web.Response:
+    reason = api_request.broker.state.blocked_reason
     if reason is not None:
         raise Failed(f"the store cannot write: {reason}")
     return web.json_response({"status": "ok"})

@@ -51,24 +51,24 @@ def exchange_name(part: str) -> str:
 @ROUTES.get("/api/exchanges")
 @ROUTES.get("/api/exchanges/{vhost}")
 async def list_exchanges(request: web.Request) -> web.Response:
-    found = [
+    exchanges = [
         _Placed(exchange.name, vhost, exchange)
         for vhost in Request(request).visible_vhosts
         for exchange in vhost.exchanges.values()
     ]
-    return described(request, found, lambda one, _columns: exchange_json(one.vhost, one.exchange))
+    return described(request, exchanges, lambda one, _columns: exchange_json(one.vhost, one.exchange))
 
 
 @ROUTES.get("/api/exchanges/{vhost}/{name}")
 async def get_exchange(request: web.Request) -> web.Response:
-    asked = Request(request)
-    return web.json_response(chosen(request, exchange_json(asked.vhost, _exchange(asked))))
+    api_request = Request(request)
+    return web.json_response(chosen(request, exchange_json(api_request.vhost, _exchange(api_request))))
 
 
 @ROUTES.put("/api/exchanges/{vhost}/{name}")
 async def put_exchange(request: web.Request) -> web.Response:
-    asked = Request(request)
-    field, vhost, name = Field(await asked.body()), asked.vhost, exchange_name(asked.name())
+    api_request = Request(request)
+    field, vhost, name = Field(await api_request.body()), api_request.vhost, exchange_name(api_request.name())
     existing = name in vhost.exchanges
     method = ExchangeDeclare(
         exchange=name,
@@ -78,15 +78,15 @@ async def put_exchange(request: web.Request) -> web.Response:
         internal=field.boolean("internal"),
         arguments=field.table("arguments"),
     )
-    await asked.administer(method)
+    await api_request.administer(method)
     return web.Response(status=204 if existing else 201)
 
 
 @ROUTES.delete("/api/exchanges/{vhost}/{name}")
 async def delete_exchange(request: web.Request) -> web.Response:
-    asked = Request(request)
-    method = ExchangeDelete(exchange=_exchange(asked).name, if_unused=asked.flag("if-unused"))
-    await asked.administer(method)
+    api_request = Request(request)
+    method = ExchangeDelete(exchange=_exchange(api_request).name, if_unused=api_request.flag("if-unused"))
+    await api_request.administer(method)
     return web.Response(status=204)
 
 
@@ -94,8 +94,8 @@ async def delete_exchange(request: web.Request) -> web.Response:
 @ROUTES.get("/api/queues/{vhost}")
 async def list_queues(request: web.Request) -> web.Response:
     vhosts = Request(request).visible_vhosts
-    found = [queue for vhost in vhosts for queue in vhost.queues.values()]
-    return described(request, found, queue_json)
+    queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
+    return described(request, queues, queue_json)
 
 
 @ROUTES.get("/api/queues/{vhost}/{name}")
@@ -107,8 +107,8 @@ async def get_queue(request: web.Request) -> web.Response:
 
 @ROUTES.put("/api/queues/{vhost}/{name}")
 async def put_queue(request: web.Request) -> web.Response:
-    asked = Request(request)
-    field, vhost, name = Field(await asked.body()), asked.vhost, asked.name()
+    api_request = Request(request)
+    field, vhost, name = Field(await api_request.body()), api_request.vhost, api_request.name()
     existing = name in vhost.queues
     method = QueueDeclare(
         queue=name,
@@ -116,45 +116,49 @@ async def put_queue(request: web.Request) -> web.Response:
         auto_delete=field.boolean("auto_delete"),
         arguments=field.table("arguments"),
     )
-    await asked.administer(method)
+    await api_request.administer(method)
     return web.Response(status=204 if existing else 201)
 
 
 @ROUTES.delete("/api/queues/{vhost}/{name}")
 async def delete_queue(request: web.Request) -> web.Response:
-    asked = Request(request)
+    api_request = Request(request)
     method = QueueDelete(
-        queue=_queue(asked).name, if_unused=asked.flag("if-unused"), if_empty=asked.flag("if-empty")
+        queue=_queue(api_request).name,
+        if_unused=api_request.flag("if-unused"),
+        if_empty=api_request.flag("if-empty"),
     )
-    await asked.administer(method)
+    await api_request.administer(method)
     return web.Response(status=204)
 
 
 @ROUTES.delete("/api/queues/{vhost}/{name}/contents")
 async def purge_queue(request: web.Request) -> web.Response:
-    asked = Request(request)
-    await asked.administer(QueuePurge(queue=_queue(asked).name))
+    api_request = Request(request)
+    await api_request.administer(QueuePurge(queue=_queue(api_request).name))
     return web.Response(status=204)
 
 
 @ROUTES.post("/api/lbg/queues/{vhost}/{name}/{action}")
 async def act_on_queue(request: web.Request) -> web.Response:
     """Carries out what RabbitMQ's API has no path for: an action of the queue's kind (docs/embedded-broker.md)."""
-    asked = Request(request)
-    body, queue = await asked.body(), _queue(asked)
-    answer = await asked.broker.act(asked.user.name, asked.vhost.name, queue.name, asked.name("action"), body)
+    api_request = Request(request)
+    body, queue = await api_request.body(), _queue(api_request)
+    answer = await api_request.broker.act(
+        api_request.user.name, api_request.vhost.name, queue.name, api_request.name("action"), body
+    )
     return web.json_response(answer)
 
 
-def _exchange(asked: Request) -> Exchange:
-    exchange = asked.vhost.exchanges.get(exchange_name(asked.name()))
+def _exchange(api_request: Request) -> Exchange:
+    exchange = api_request.vhost.exchanges.get(exchange_name(api_request.name()))
     if exchange is None:
         raise NotFound
     return exchange
 
 
-def _queue(asked: Request) -> Queue:
-    queue = asked.vhost.queues.get(asked.name())
+def _queue(api_request: Request) -> Queue:
+    queue = api_request.vhost.queues.get(api_request.name())
     if queue is None:
         raise NotFound
     return queue
@@ -167,37 +171,38 @@ Json = dict[str, Any]
 @ROUTES.get("/api/bindings")
 @ROUTES.get("/api/bindings/{vhost}")
 async def list_bindings(request: web.Request) -> web.Response:
-    return listed(request, [found for vhost in Request(request).visible_vhosts for found in _all(vhost)])
+    return listed(request, [binding for vhost in Request(request).visible_vhosts for binding in _all(vhost)])
 
 
 @ROUTES.get("/api/queues/{vhost}/{name}/bindings")
 async def list_of_queue(request: web.Request) -> web.Response:
-    asked = Request(request)
-    return listed(request, list(_to_queue(asked.vhost, asked.name())))
+    api_request = Request(request)
+    return listed(request, list(_to_queue(api_request.vhost, api_request.name())))
 
 
 @ROUTES.get("/api/exchanges/{vhost}/{name}/bindings/{end:source|destination}")
 async def list_of_exchange(request: web.Request) -> web.Response:
-    asked = Request(request)
-    name = exchange_name(asked.name())
-    ends = _from if asked.name("end") == "source" else _to_exchange
-    return listed(request, list(ends(asked.vhost, name)))
+    api_request = Request(request)
+    name = exchange_name(api_request.name())
+    ends = _from if api_request.name("end") == "source" else _to_exchange
+    return listed(request, list(ends(api_request.vhost, name)))
 
 
 @ROUTES.get(BETWEEN)
 async def list_between(request: web.Request) -> web.Response:
-    asked = Request(request)
-    source, kind, destination = _ends(asked)
+    api_request = Request(request)
+    source, kind, destination = _ends(api_request)
     return listed(
-        request, [found for found in _from(asked.vhost, source) if _leads_to(found, kind, destination)]
+        request,
+        [binding for binding in _from(api_request.vhost, source) if _leads_to(binding, kind, destination)],
     )
 
 
 @ROUTES.post(BETWEEN)
 async def post_binding(request: web.Request) -> web.Response:
-    asked = Request(request)
-    field = Field(await asked.body())
-    source, kind, destination = _ends(asked)
+    api_request = Request(request)
+    field = Field(await api_request.body())
+    source, kind, destination = _ends(api_request)
     routing_key, arguments = field.text("routing_key", ""), field.table("arguments")
     method: Method
     if kind == "queue":
@@ -207,7 +212,7 @@ async def post_binding(request: web.Request) -> web.Response:
         method = ExchangeBind(
             destination=destination, source=source, routing_key=routing_key, arguments=arguments
         )
-    await asked.administer(method)
+    await api_request.administer(method)
     key = properties_key(Binding(source, "queue", "", routing_key, Binding.arguments_text(arguments)))
     location = f"{quote(destination, safe='')}/{quote(key, safe='~')}"
     return web.Response(status=201, headers={"Location": location})
@@ -215,15 +220,15 @@ async def post_binding(request: web.Request) -> web.Response:
 
 @ROUTES.get(BETWEEN + "/{properties}")
 async def get_binding(request: web.Request) -> web.Response:
-    asked = Request(request)
-    return web.json_response(binding_json(asked.vhost, _binding(asked)))
+    api_request = Request(request)
+    return web.json_response(binding_json(api_request.vhost, _binding(api_request)))
 
 
 @ROUTES.delete(BETWEEN + "/{properties}")
 async def delete_binding(request: web.Request) -> web.Response:
-    asked = Request(request)
-    binding = _binding(asked)
-    key, arguments = binding.routing_key, binding_json(asked.vhost, binding)["arguments"]
+    api_request = Request(request)
+    binding = _binding(api_request)
+    key, arguments = binding.routing_key, binding_json(api_request.vhost, binding)["arguments"]
     method: Method
     if binding.kind == "queue":
         method = QueueUnbind(
@@ -233,7 +238,7 @@ async def delete_binding(request: web.Request) -> web.Response:
         method = ExchangeUnbind(
             destination=binding.destination, source=binding.source, routing_key=key, arguments=arguments
         )
-    await asked.administer(method)
+    await api_request.administer(method)
     return web.Response(status=204)
 
 
@@ -268,21 +273,21 @@ def _described(vhost: Vhost, bindings: Iterable[Binding]) -> Iterator[Json]:
         yield binding_json(vhost, binding)
 
 
-def _leads_to(found: Json, kind: str, destination: str) -> bool:
-    return bool(found["destination_type"] == kind and found["destination"] == destination)
+def _leads_to(binding: Json, kind: str, destination: str) -> bool:
+    return bool(binding["destination_type"] == kind and binding["destination"] == destination)
 
 
-def _ends(asked: Request) -> tuple[str, str, str]:
+def _ends(api_request: Request) -> tuple[str, str, str]:
     """Source, kind of destination and destination of the path."""
-    kind = "queue" if asked.name("kind") == "q" else "exchange"
-    return exchange_name(asked.name("source")), kind, exchange_name(asked.name("destination"))
+    kind = "queue" if api_request.name("kind") == "q" else "exchange"
+    return exchange_name(api_request.name("source")), kind, exchange_name(api_request.name("destination"))
 
 
-def _binding(asked: Request) -> Binding:
+def _binding(api_request: Request) -> Binding:
     """The one that the path means. Its last part is escaped twice by careful clients and once by others."""
-    source, kind, destination = _ends(asked)
-    exchange = asked.vhost.exchanges.get(source)
-    properties = asked.name("properties")
+    source, kind, destination = _ends(api_request)
+    exchange = api_request.vhost.exchanges.get(source)
+    properties = api_request.name("properties")
     for binding in exchange.bindings if exchange is not None else ():
         key = properties_key(binding)
         if binding.kind == kind and binding.destination == destination and properties in (key, unquote(key)):

@@ -161,7 +161,7 @@ class Request:
             raise NotAuthorised("Not administrator user")
 
     def need_monitor(self) -> None:
-        if not self.user.sees_everything:
+        if not self.user.may_monitor:
             raise NotAuthorised("Not monitor user")
 
     def name(self, part: str = "name") -> str:
@@ -188,9 +188,7 @@ class Request:
             return [self.vhost]
         may_enter = self.broker.users.can_enter
         vhosts = self.broker.state.vhosts.values()
-        return [
-            vhost for vhost in vhosts if self.user.sees_everything or may_enter(self.user.name, vhost.name)
-        ]
+        return [vhost for vhost in vhosts if self.user.may_monitor or may_enter(self.user.name, vhost.name)]
 
     async def administer(self, method: Method) -> None:
         """Have the broker carry out a method for the user, in the path's virtual host.
@@ -319,16 +317,16 @@ def listed(request: web.Request, items: Sequence[Json]) -> web.Response:
 
 
 def described(
-    request: web.Request, found: Sequence[_NamedT], describe: Callable[[_NamedT, Columns], Json]
+    request: web.Request, items: Sequence[_NamedT], describe: Callable[[_NamedT, Columns], Json]
 ) -> web.Response:
     """As `listed`, in the order of their names, of what is described only where it is shown and only in the columns
     that are asked for: of thousands of queues as a rule a few are wanted, or two numbers of each. Raises BadRequest."""
-    return _shown(request, found, attrgetter("name"), describe, is_sorted=False)
+    return _shown(request, items, attrgetter("name"), describe, is_sorted=False)
 
 
 def _shown(
     request: web.Request,
-    found: Sequence[_T],
+    items: Sequence[_T],
     name: Callable[[_T], str],
     describe: Callable[[_T, Columns], Json],
     *,
@@ -343,24 +341,24 @@ def _shown(
         return item if paths is None else _copied(item, paths)
 
     if "page" not in query:
-        return web.json_response([json_of(one) for one in (found if is_sorted else sorted(found, key=name))])
+        return web.json_response([json_of(one) for one in (items if is_sorted else sorted(items, key=name))])
     page = _number(query.get("page"), "page", most=None)
     size = _number(query.get("page_size", str(PAGE_SIZE)), "page_size", most=PAGE_SIZE_MAX)
-    is_wanted = _filter(request)
-    wanted = [one for one in found if is_wanted(name(one))]
+    is_selected = _filter(request)
+    selected = [one for one in items if is_selected(name(one))]
     if not is_sorted:
-        wanted.sort(key=name)
-    pages = math.ceil(len(wanted) / size)
+        selected.sort(key=name)
+    pages = math.ceil(len(selected) / size)
     if page > max(1, pages):
-        reason = f"Page out of range, page: {page} page size: {size}, len: {len(wanted)}"
+        reason = f"Page out of range, page: {page} page size: {size}, len: {len(selected)}"
         raise BadRequest(reason, error="page_out_of_range")
-    shown = wanted[(page - 1) * size : page * size]
+    shown = selected[(page - 1) * size : page * size]
     return web.json_response(
         {
             "items": [json_of(one) for one in shown],
             "item_count": len(shown),
-            "filtered_count": len(wanted),
-            "total_count": len(found),
+            "filtered_count": len(selected),
+            "total_count": len(items),
             "page": page,
             "page_count": pages,
             "page_size": size,
@@ -395,14 +393,14 @@ def _copy(source: Json, target: Json, path: Sequence[str]) -> None:
 
 def _filter(request: web.Request) -> Callable[[str], object]:
     """Filter of names that the query states. Raises BadRequest."""
-    wanted = request.query.get("name", "")
+    pattern = request.query.get("name", "")
     if request.query.get("use_regex") != "true":
-        part = wanted.lower()
+        part = pattern.lower()
         return lambda name: part in name.lower()
     try:
-        return re.compile(wanted).search
+        return re.compile(pattern).search
     except re.error as error:
-        raise BadRequest(f"name: {wanted!r} is not a regular expression: {error}") from error
+        raise BadRequest(f"name: {pattern!r} is not a regular expression: {error}") from error
 
 
 def _number(text: str | None, name: str, *, most: int | None) -> int:

@@ -26,9 +26,9 @@ async def whoami(request: web.Request) -> web.Response:
 
 @ROUTES.get("/api/users")
 async def list_users(request: web.Request) -> web.Response:
-    asked = Request(request)
-    asked.need_administrator()
-    return listed(request, [user_json(user) for user in asked.broker.users.all()])
+    api_request = Request(request)
+    api_request.need_administrator()
+    return listed(request, [user_json(user) for user in api_request.broker.users.all()])
 
 
 @ROUTES.get("/api/users/{name}")
@@ -38,33 +38,33 @@ async def get_user(request: web.Request) -> web.Response:
 
 @ROUTES.put("/api/users/{name}")
 async def put_user(request: web.Request) -> web.Response:
-    asked = Request(request)
-    asked.need_administrator()
-    body, users = await asked.body(), asked.broker.users
+    api_request = Request(request)
+    api_request.need_administrator()
+    body, users = await api_request.body(), api_request.broker.users
     tags = _tags(body)
     password_hash = await asyncio.to_thread(_password_hash, body)
-    existing = users.get(asked.name())
-    user = User(asked.name(), password_hash, tags)
+    existing = users.get(api_request.name())
+    user = User(api_request.name(), password_hash, tags)
     users.put(user)
-    await asked.broker.define(user_definition(user))
+    await api_request.broker.define(user_definition(user))
     return web.Response(status=201 if existing is None else 204)
 
 
 @ROUTES.delete("/api/users/{name}")
 async def delete_user(request: web.Request) -> web.Response:
     """Delete the user with every permission, and end the user's connections, as RabbitMQ does."""
-    asked = Request(request)
-    user = _user(asked)
-    grants = [grant for grant in asked.broker.users.all_grants() if grant.user == user.name]
-    asked.broker.users.drop(user.name)
-    for connection in list(asked.broker.state.connections.values()):
+    api_request = Request(request)
+    user = _user(api_request)
+    grants = [grant for grant in api_request.broker.users.all_grants() if grant.user == user.name]
+    api_request.broker.users.drop(user.name)
+    for connection in list(api_request.broker.state.connections.values()):
         if connection.user == user.name:
-            asked.broker.apply(CloseConnection(connection.id, f"user '{user.name}' is deleted"))
+            api_request.broker.apply(CloseConnection(connection.id, f"user '{user.name}' is deleted"))
     for definition in (
         *(grant_definition(grant, there=False) for grant in grants),
         user_definition(user, there=False),
     ):
-        await asked.broker.define(definition)
+        await api_request.broker.define(definition)
     return web.Response(status=204)
 
 
@@ -72,18 +72,18 @@ async def delete_user(request: web.Request) -> web.Response:
 @ROUTES.get("/api/users/{name}/permissions")
 @ROUTES.get("/api/vhosts/{vhost}/permissions")
 async def list_permissions(request: web.Request) -> web.Response:
-    asked = Request(request)
-    asked.need_administrator()
+    api_request = Request(request)
+    api_request.need_administrator()
     user, vhost = request.match_info.get("name"), request.match_info.get("vhost")
-    if user is not None and asked.broker.users.get(user) is None:
+    if user is not None and api_request.broker.users.get(user) is None:
         raise NotFound
-    if vhost is not None and vhost not in asked.broker.state.vhosts:
+    if vhost is not None and vhost not in api_request.broker.state.vhosts:
         raise NotFound
     return listed(
         request,
         [
             grant_json(grant)
-            for grant in asked.broker.users.all_grants()
+            for grant in api_request.broker.users.all_grants()
             if user in (None, grant.user) and vhost in (None, grant.vhost)
         ],
     )
@@ -96,11 +96,11 @@ async def get_permission(request: web.Request) -> web.Response:
 
 @ROUTES.put("/api/permissions/{vhost}/{user}")
 async def put_permission(request: web.Request) -> web.Response:
-    asked = Request(request)
-    asked.need_administrator()
-    body, users = await asked.body(), asked.broker.users
-    user, vhost = asked.name("user"), asked.name("vhost")
-    if users.get(user) is None or vhost not in asked.broker.state.vhosts:
+    api_request = Request(request)
+    api_request.need_administrator()
+    body, users = await api_request.body(), api_request.broker.users
+    user, vhost = api_request.name("user"), api_request.name("vhost")
+    if users.get(user) is None or vhost not in api_request.broker.state.vhosts:
         raise BadRequest("vhost_or_user_not_found")
     missing = [name for name in PERMISSIONS if not isinstance(body.get(name), str)]
     if missing:
@@ -111,30 +111,30 @@ async def put_permission(request: web.Request) -> web.Response:
     except PatternError as error:
         raise BadRequest(str(error)) from error
     users.grant(grant)
-    await asked.broker.define(grant_definition(grant))
+    await api_request.broker.define(grant_definition(grant))
     return web.Response(status=201 if existing is None else 204)
 
 
 @ROUTES.delete("/api/permissions/{vhost}/{user}")
 async def delete_permission(request: web.Request) -> web.Response:
-    asked = Request(request)
-    grant = _grant(asked)
-    asked.broker.users.revoke(grant.user, grant.vhost)
-    await asked.broker.define(grant_definition(grant, there=False))
+    api_request = Request(request)
+    grant = _grant(api_request)
+    api_request.broker.users.revoke(grant.user, grant.vhost)
+    await api_request.broker.define(grant_definition(grant, there=False))
     return web.Response(status=204)
 
 
-def _user(asked: Request) -> User:
-    asked.need_administrator()
-    user = asked.broker.users.get(asked.name())
+def _user(api_request: Request) -> User:
+    api_request.need_administrator()
+    user = api_request.broker.users.get(api_request.name())
     if user is None:
         raise NotFound
     return user
 
 
-def _grant(asked: Request) -> Grant:
-    asked.need_administrator()
-    grant = asked.broker.users.grant_of(asked.name("user"), asked.name("vhost"))
+def _grant(api_request: Request) -> Grant:
+    api_request.need_administrator()
+    grant = api_request.broker.users.grant_of(api_request.name("user"), api_request.name("vhost"))
     if grant is None:
         raise NotFound
     return grant
@@ -147,10 +147,10 @@ def _password_hash(body: Mapping[str, Any]) -> str:
         if not isinstance(password, str):
             raise BadRequest("password must be a string")
         return hash_password(password) if password else ""
-    given = body.get("password_hash", "")
-    if not isinstance(given, str) or (given and hash_algorithm(given) is None):
+    text = body.get("password_hash", "")
+    if not isinstance(text, str) or (text and hash_algorithm(text) is None):
         raise BadRequest("password_hash is neither scrypt's nor rabbit_password_hashing_sha256's")
-    return given
+    return text
 
 
 def _tags(body: Mapping[str, Any]) -> tuple[str, ...]:

@@ -45,9 +45,9 @@ def back_up(data_dir: Path, target: Path) -> StoreCopy:
     """Copy the store of `data_dir` to `target`, which is whole or not there. Raises `StoreError`."""
     part = target.with_name(target.name + PART)
     with _sole(part):
-        found = _copy(data_dir / STORE_FILE, part)
+        copied = _copy(data_dir / STORE_FILE, part)
         _settle(part, target)
-    return found
+    return copied
 
 
 @contextmanager
@@ -55,10 +55,10 @@ def copied_out(data_dir: Path) -> Iterator[tuple[BinaryIO, StoreCopy]]:
     """The same as a stream, by way of a file in the data directory that has gone afterwards."""
     part = data_dir / f"backup{PART}"
     with _sole(part):
-        found = _copy(data_dir / STORE_FILE, part)
+        copied = _copy(data_dir / STORE_FILE, part)
         with part.open("rb") as copy:
             part.unlink()
-            yield copy, found
+            yield copy, copied
 
 
 def restore(source: BinaryIO, data_dir: Path, *, replace: bool = False) -> StoreCopy:
@@ -73,7 +73,7 @@ def restore(source: BinaryIO, data_dir: Path, *, replace: bool = False) -> Store
             with _private(part) as copy:
                 copy.truncate(0)
                 shutil.copyfileobj(source, copy, 1 << 20)
-            found = _look_at(part)
+            copied = _checked(part)
             # A log that stayed would be taken for the new file's. It goes after the file that it belongs to: a crash
             # in between leaves no store, and none that is wrong.
             for old in (store, *(Path(f"{store}{end}") for end in ("-wal", "-shm"))):
@@ -83,7 +83,7 @@ def restore(source: BinaryIO, data_dir: Path, *, replace: bool = False) -> Store
             raise StoreError(f"{part}: {error.strerror}") from error
         finally:
             part.unlink(missing_ok=True)
-        return found
+        return copied
     finally:
         lock.release()
 
@@ -115,8 +115,8 @@ def _private(path: Path) -> BinaryIO:
 
 def _copy(store: Path, part: Path) -> StoreCopy:
     try:
-        with _reserve_kept(store), closing(_open(store, "rw")) as source:
-            _know(source, store)
+        with _reserve_open(store), closing(_open(store, "rw")) as source:
+            _require_store(source, store)
             _make_sure_of_room(source, part)
             with closing(sqlite3.connect(part, isolation_level=None)) as target:
                 target.execute("PRAGMA journal_mode=OFF")
@@ -124,17 +124,17 @@ def _copy(store: Path, part: Path) -> StoreCopy:
                 source.backup(target, pages=-1)
     except sqlite3.Error as error:
         raise store_error(error, store) from error
-    return _look_at(part)
+    return _checked(part)
 
 
 @contextmanager
-def _reserve_kept(store: Path) -> Iterator[None]:
+def _reserve_open(store: Path) -> Iterator[None]:
     """Retains log and index, whose space the last to open a store without a broker would give up."""
     if not store.exists():
         raise StoreError(f"{store} is not there")
     reserve = Reserve(store)
     try:
-        reserve.keep_log()
+        reserve.retain_log()
         yield
     finally:
         reserve.close(is_empty=False)
@@ -150,12 +150,12 @@ def _make_sure_of_room(source: sqlite3.Connection, part: Path) -> None:
         )
 
 
-def _look_at(copy: Path) -> StoreCopy:
+def _checked(copy: Path) -> StoreCopy:
     """Raises `DamagedStoreError` for what is not whole, and `StoreError` for what is no store or too new."""
     size_bytes = copy.stat().st_size
     try:
         with closing(_open(copy, "ro", immutable=True)) as database:
-            _know(database, copy)
+            _require_store(database, copy)
             expected = _number(database, "PRAGMA page_count") * _number(database, "PRAGMA page_size")
             if size_bytes != expected:
                 raise DamagedStoreError(f"{copy} has {size_bytes} bytes of {expected}: it is truncated")
@@ -171,7 +171,7 @@ def _look_at(copy: Path) -> StoreCopy:
         raise store_error(error, copy) from error
 
 
-def _know(database: sqlite3.Connection, path: Path) -> None:
+def _require_store(database: sqlite3.Connection, path: Path) -> None:
     if _number(database, "PRAGMA application_id") != APPLICATION_ID:
         raise StoreError(f"{path} is not a store of a broker")
     check_version(_number(database, "PRAGMA user_version"), path)

@@ -120,7 +120,7 @@ class Reserve:
         finally:
             os.close(log)
 
-    def keep_log(self) -> None:
+    def retain_log(self) -> None:
         """From now on SQLite does not delete the log when it closes the store."""
         if LOCKS:
             with suppress(OSError):

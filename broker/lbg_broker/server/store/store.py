@@ -110,20 +110,20 @@ class Store:
                 with self._transaction():
                     self._fill_reserve()
             except (DiskFullError, sqlite3.OperationalError) as error:
-                found = error if isinstance(error, StoreError) else store_error(error, self.path)
-                if not isinstance(found, DiskFullError):
+                failure = error if isinstance(error, StoreError) else store_error(error, self.path)
+                if not isinstance(failure, DiskFullError):
                     raise
-                self.short = found
+                self.short = failure
             try:
                 self._in_steps("DELETE FROM spill WHERE id IN (SELECT id FROM spill LIMIT ?)")
                 while self._remove_garbage():
                     pass
             except (DiskFullError, sqlite3.OperationalError) as error:
-                found = error if isinstance(error, StoreError) else store_error(error, self.path)
+                failure = error if isinstance(error, StoreError) else store_error(error, self.path)
                 # Without any room what is thrown away is still there: it would be delivered again.
-                if not isinstance(found, DiskFullError) or self._number("SELECT count(*) FROM garbage"):
-                    raise found from error
-                self.short = found
+                if not isinstance(failure, DiskFullError) or self._number("SELECT count(*) FROM garbage"):
+                    raise failure from error
+                self.short = failure
         except sqlite3.Error as error:
             raise store_error(error, self.path) from error
 
@@ -171,7 +171,7 @@ class Store:
             is_empty = self._checkpoint()
         except (StoreError, sqlite3.Error):
             is_empty = False
-        self._reserve.keep_log()
+        self._reserve.retain_log()
         self._database.close()
         self._reserve.close(is_empty=is_empty)
 
@@ -231,7 +231,7 @@ class Store:
             for most in (Size(self._pages).messages, 8, 0):
                 try:
                     with self._transaction():
-                        self._give_up(rows)
+                        self._free_reserve(rows)
                         self._settle(batch, most)
                         self._have_blocks()
                 except (DiskFullError, sqlite3.OperationalError) as error:
@@ -247,7 +247,7 @@ class Store:
 
     def _save_up(self) -> None:
         """Gives freed space to the reserve first, and then to publishes."""
-        missing = self._wanted_rows(self._pages) - self._reserve_rows
+        missing = self._target_rows(self._pages) - self._reserve_rows
         free = self._number("PRAGMA freelist_count") // RESERVE_ROW_PAGES
         rows = min(missing, free - 1, 4)
         if rows > 0:
@@ -260,7 +260,7 @@ class Store:
             self._database.execute("INSERT INTO reserve (room) VALUES (zeroblob(?))", (RESERVE_ROW_BYTES,))
         self._reserve_rows_next += max(rows, 0)
 
-    def _give_up(self, rows: int) -> None:
+    def _free_reserve(self, rows: int) -> None:
         """Free pages of the reserve."""
         if rows:
             self._database.execute(
@@ -305,17 +305,17 @@ class Store:
 
     def _fill_reserve(self) -> None:
         """Let the reserve grow with what is stored, before it is."""
-        self._reserve_more(self._wanted_rows(self._number("PRAGMA page_count")) - self._reserve_rows)
+        self._reserve_more(self._target_rows(self._number("PRAGMA page_count")) - self._reserve_rows)
         self._have_blocks()
         self._reserve.allocate_log(Size(self._pages_next, self._largest))
 
-    def _wanted_rows(self, pages: int) -> int:
+    def _target_rows(self, pages: int) -> int:
         return -(-Size(pages).pages // RESERVE_ROW_PAGES)
 
     @property
     def is_low(self) -> bool:
         """True if a quarter of the reserve, or more, is used."""
-        return self._is_full and 4 * self._reserve_rows <= 3 * self._wanted_rows(self._pages)
+        return self._is_full and 4 * self._reserve_rows <= 3 * self._target_rows(self._pages)
 
     @property
     def letter_bytes_max(self) -> int:
@@ -323,7 +323,7 @@ class Store:
         return max(self._largest, LETTERS_BYTES)
 
     @property
-    def wanted_bytes(self) -> int:
+    def target_bytes(self) -> int:
         """Room for a reserve that is whole, with the blocks that the files have."""
         size = Size(self._pages, self._largest)
         return size.pages * PAGE_BYTES + size.log_bytes + INDEX_BYTES

@@ -180,7 +180,7 @@ def test_tags_say_who_may_manage_and_who_administers() -> None:
     assert not User("ada", "", ("impersonator",)).may_manage
     assert User("ada", "", ("management",)).may_manage
     assert not User("ada", "", ("management",)).is_administrator
-    assert User("ada", "", ("monitoring",)).sees_everything
+    assert User("ada", "", ("monitoring",)).may_monitor
     assert User("ada", "", ("administrator",)).may_manage
 
 

@@ -72,7 +72,7 @@ class SimMember:
                 return
             if index not in self.world.broker.mailboxes:
                 break
-            claiming.taken(index)
+            claiming.refused(index)
         self.link = Link(self.world, self)
         self.world.broker.mailboxes[index] = self.link
         self.previous = index

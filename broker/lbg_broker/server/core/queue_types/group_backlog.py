@@ -32,29 +32,29 @@ EACH_MIN_PARTS: Final = 4
 class PageRequests:
     """The groups whose first message must be read. They are on no heap until it is."""
 
-    __slots__ = ("_hollow", "_reading", "_skipped", "_wanted")
+    __slots__ = ("_hollow", "_reading", "_requested", "_skipped")
 
     def __init__(self) -> None:
-        self._wanted: list[Group] = []
+        self._requested: list[Group] = []
         self._reading: list[Group] = []
         self._skipped: dict[int, Group] = {}  # the positions that are being read
         self._hollow: dict[int, GroupedMessage] = {}  # … and those of messages that came back hollow
 
     def __bool__(self) -> bool:
-        return bool(self._wanted)
+        return bool(self._requested)
 
-    def want(self, group: Group, *, most: int) -> bool:
+    def request(self, group: Group, *, most: int) -> bool:
         """Have what waits first in a group read; False when `most` groups are read already."""
         if not group.reading:
-            if len(self._wanted) >= most:
+            if len(self._requested) >= most:
                 return False
             group.reading = True
-            self._wanted.append(group)
+            self._requested.append(group)
         return True
 
     def positions(self, *, most: int) -> list[int]:
         """Positions to read now, sorted: about `most` positions, the first of each group that is wanted."""
-        self._reading, self._wanted = self._wanted, []
+        self._reading, self._requested = self._requested, []
         each = max(most // max(len(self._reading), EACH_MIN_PARTS), 1)
         for group in self._reading:
             if group.returned:
@@ -63,7 +63,7 @@ class PageRequests:
                 self._skipped.update((position, group) for position in group.skipped.lowest(each))
         return sorted((*self._skipped, *self._hollow))
 
-    def take_in(self, rows: Sequence[Row], groups: GroupIndex) -> list[GroupedMessage]:
+    def place(self, rows: Sequence[Row], groups: GroupIndex) -> list[GroupedMessage]:
         """Put what was read where it belongs, and give the groups back; the messages that are new in memory."""
         brought: list[GroupedMessage] = []
         for position, wire, header, body in rows:
@@ -81,15 +81,15 @@ class PageRequests:
 
     def forget(self) -> None:
         """Nothing waits any more."""
-        for group in (*self._wanted, *self._reading):
+        for group in (*self._requested, *self._reading):
             group.reading = False
-        self._wanted, self._reading, self._skipped, self._hollow = [], [], {}, {}
+        self._requested, self._reading, self._skipped, self._hollow = [], [], {}, {}
 
 
 GROUP_SHARE: Final = 8
 """No group has more than this part of the window in memory where there are others."""
 
-LOOK_MESSAGES: Final = 4096
+HEADERS_READ: Final = 4096
 """Headers read at a time, behind the window."""
 
 Reader = Callable[[bytes], bytes | None]
@@ -100,7 +100,7 @@ def _none(_header: bytes) -> bytes | None:
     return None
 
 
-def _nobody() -> None:
+def _no_action() -> None:
     """Nobody waits for a group to become free."""
 
 
@@ -125,7 +125,7 @@ class GroupBacklog(Spool):
         self._recalls = PageRequests()
         self._group_of: Reader = _none
         self._default = b""
-        self._on_free: Callable[[], None] = _nobody
+        self._on_free: Callable[[], None] = _no_action
         self._appetite = 0  # how many more messages consumers would have taken
         self._resident = 0
         self._reach = 0  # positions from here on were never given out
@@ -149,7 +149,7 @@ class GroupBacklog(Spool):
         self.ready_bytes += len(body)
         message = GroupedMessage(position, origin, header, body, self.durable)
         if self._head_end == position:
-            if self._take_in(message) and not message.stored:
+            if self._place(message) and not message.stored:
                 return
         else:
             message.stored = True
@@ -176,7 +176,7 @@ class GroupBacklog(Spool):
             return
         self._paging = False
         if request.recall:
-            for message in self._recalls.take_in(page.rows, self.groups):
+            for message in self._recalls.place(page.rows, self.groups):
                 self._resident += 1
                 self._head_bytes += cost_of(message)
             return
@@ -192,39 +192,39 @@ class GroupBacklog(Spool):
             self._join(group, GroupedMessage(position, origin, header, body, True))
         self._head_end = page.end
         if page.end == request.upto and self._arrivals is not None:
-            self._take_in_arrivals(cast("deque[GroupedMessage]", self._arrivals))
+            self._place_arrivals(cast("deque[GroupedMessage]", self._arrivals))
         else:
             self._forget_arrivals()
 
-    def _look_behind(self) -> None:
+    def _read_headers(self) -> None:
         """Have headers read of what is behind the known front: somebody's turn may be there."""
         self._arrivals = deque()
-        self._ask(
+        self._request(
             PageRequest(
                 self.id,
                 self.durable,
                 self._head_end,
                 self.next_position,
-                LOOK_MESSAGES,
+                HEADERS_READ,
                 WINDOW_BYTES,
                 self._epoch,
                 headers_only=True,
             )
         )
 
-    def _ask(self, request: PageRequest) -> None:
+    def _request(self, request: PageRequest) -> None:
         self._paging = True
         self._page = request
         self._touch()
 
-    def _take_in(self, message: GroupedMessage) -> bool:
+    def _place(self, message: GroupedMessage) -> bool:
         """Know the newest message, if there is room or somebody waits for one; whether it is kept in memory."""
         window = WINDOW_MESSAGES if self.attended else share(WINDOW_MESSAGES, attended=False)
-        keep = False
+        is_resident = False
         if self._appetite or self._resident < window:
             group = self._group(message.header)
-            keep = self._has_place(group)
-            if keep:
+            is_resident = self._has_place(group)
+            if is_resident:
                 self._join(group, message)
                 self._head_end = message.position + 1
             elif self._appetite:
@@ -232,8 +232,8 @@ class GroupBacklog(Spool):
                 self._head_end = message.position + 1
             else:
                 self.groups.forget_if_idle(group)
-        message.stored = message.stored or not keep
-        return keep
+        message.stored = message.stored or not is_resident
+        return is_resident
 
     def _arrive(self, message: GroupedMessage) -> None:
         """A message behind what is not known yet: it may be when the page that is being read has come."""
@@ -245,7 +245,7 @@ class GroupBacklog(Spool):
         else:
             self._forget_arrivals()
 
-    def _take_in_arrivals(self, arrivals: deque[GroupedMessage]) -> None:
+    def _place_arrivals(self, arrivals: deque[GroupedMessage]) -> None:
         for message in arrivals:
             self._head_bytes -= cost_of(message)
             group = self._group(message.header)
@@ -292,15 +292,15 @@ class GroupBacklog(Spool):
         """For somebody who comes once: the oldest of the groups that nobody holds. Their groups are held until they
         are settled."""
         holder = Holder()
-        taken: list[Message] = []
+        messages: list[Message] = []
         again = 0
-        while len(taken) < limit and below_bytes > 0 and (found := self.take_one(holder)) is not None:
-            message, returned = found
-            taken.insert(again if returned else len(taken), message)
+        while len(messages) < limit and below_bytes > 0 and (taken := self.take_one(holder)) is not None:
+            message, returned = taken
+            messages.insert(again if returned else len(messages), message)
             below_bytes -= message.size
             again += returned
-        self.look_on(self._appetite if taken else max(self._appetite, 1))
-        return taken, again
+        self.read_ahead(self._appetite if messages else max(self._appetite, 1))
+        return messages, again
 
     def take_one(
         self, holder: Holder, *, own: bool = True, new: bool = True
@@ -314,12 +314,12 @@ class GroupBacklog(Spool):
                 self._wall = position
                 return None
             if group.is_hollow:
-                if not self._recalls.want(group, most=WINDOW_MESSAGES // 2):
+                if not self._recalls.request(group, most=WINDOW_MESSAGES // 2):
                     return None
                 heappop(heap)
                 continue
             heappop(heap)
-            message, returned = self.groups.give(group, holder)
+            message, returned = self.groups.deliver(group, holder)
             if not returned:
                 self._resident -= 1
                 self._head_bytes -= cost_of(message)
@@ -338,7 +338,7 @@ class GroupBacklog(Spool):
         """True if more may be known of the line after the next batch."""
         return self._paging
 
-    def look_on(self, appetite: int) -> None:
+    def read_ahead(self, appetite: int) -> None:
         """After giving out: `appetite` is how many more would have been taken. See to what is to be read next."""
         self._appetite = appetite
         self._move_mark()
@@ -351,7 +351,7 @@ class GroupBacklog(Spool):
             if self._resident < window // 2 and (appetite or not self.groups.skipped):
                 self._request_page()
             if appetite and not self._paging:
-                self._look_behind()
+                self._read_headers()
 
     def rest(self) -> None:
         """Nobody consumes any more."""
@@ -363,7 +363,7 @@ class GroupBacklog(Spool):
         if self.groups.settle(cast(GroupedMessage, message).group):
             self._on_free()
 
-    def give_back(self, messages: Iterable[Message]) -> None:
+    def requeue(self, messages: Iterable[Message]) -> None:
         """Outstanding messages return to their places."""
         if self.dropped:
             return
@@ -374,7 +374,7 @@ class GroupBacklog(Spool):
         self.outstanding_bytes -= size
         self.ready += len(returned)
         self.ready_bytes += size
-        self.groups.put_back(returned)
+        self.groups.requeue(returned)
 
     def seal(
         self, *, final: bool = False, letters: LetterBox | None = None
@@ -390,7 +390,7 @@ class GroupBacklog(Spool):
         """Have the first of what is known but not in memory read, of each group whose turn it is."""
         page = WINDOW_MESSAGES // 2
         positions = self._recalls.positions(most=page)
-        self._ask(
+        self._request(
             PageRequest(
                 self.id,
                 self.durable,

@@ -59,14 +59,14 @@ class Positions:
 
     def lowest(self, count: int) -> list[int]:
         """The `count` lowest ones, or all there are."""
-        found: list[int] = []
+        lowest: list[int] = []
         start = self._removed
         for base, chunk in zip(self._bases, self._chunks, strict=True):
-            found += [base + offset for offset in islice(chunk, start, start + count - len(found))]
-            if len(found) == count:
+            lowest += [base + offset for offset in islice(chunk, start, start + count - len(lowest))]
+            if len(lowest) == count:
                 break
             start = 0
-        return found
+        return lowest
 
 
 UNLIMITED: Final = 1 << 30
@@ -180,7 +180,7 @@ class Group:
             self.skipped = Positions()
         self.skipped.add(position)
 
-    def put_back(self, message: GroupedMessage) -> None:
+    def requeue(self, message: GroupedMessage) -> None:
         """Puts what was taken back to its place."""
         if self.returned is None:
             self.returned = []
@@ -287,13 +287,13 @@ class GroupIndex:
     def choose(self, holder: Holder, *, own: bool = True, new: bool = True) -> list[Entry] | None:
         """The heap whose first entry is the next for this holder: the oldest message of its own groups and of those
         that are free (`new`). None: there is none for it."""
-        held = self._own(holder) if own else []
-        free = self._waiting() if new else []
-        if not held:
-            return free or None
-        return held if not free or held[0] < free[0] else free
+        own_heap = self._own(holder) if own else []
+        free_heap = self._waiting() if new else []
+        if not own_heap:
+            return free_heap or None
+        return own_heap if not free_heap or own_heap[0] < free_heap[0] else free_heap
 
-    def give(self, group: Group, holder: Holder) -> tuple[GroupedMessage, bool]:
+    def deliver(self, group: Group, holder: Holder) -> tuple[GroupedMessage, bool]:
         """The first message of a group, now with the holder, and whether it came back before. The group's entry is off
         its heap, and the message is in memory."""
         if group.holder is None:
@@ -333,12 +333,12 @@ class GroupIndex:
         if group.allowance == more:  # else its entry is there
             self.offer(group)
 
-    def put_back(self, messages: Iterable[GroupedMessage]) -> None:
+    def requeue(self, messages: Iterable[GroupedMessage]) -> None:
         """Messages that were given out wait at their places again."""
         groups: dict[Group, None] = {}
         for message in messages:
             group = message.group
-            group.put_back(message)
+            group.requeue(message)
             group.outstanding -= 1
             group.allowance += 1
             groups[group] = None

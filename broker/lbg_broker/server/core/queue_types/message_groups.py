@@ -29,7 +29,7 @@ from lbg_broker.server.core.queue import DispatchPolicy, Share
 from lbg_broker.server.core.queue_types.group_backlog import GroupBacklog
 from lbg_broker.server.core.queue_types.group_index import UNLIMITED, Group, GroupedMessage, Holder
 from lbg_broker.server.core.queue_types.queue_type import SingleSpoolType
-from lbg_broker.server.core.settle import ask_back
+from lbg_broker.server.core.settle import recall_from
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.queue import Queue
@@ -59,24 +59,26 @@ def moves(parties: Sequence[Party[S]], *, unanswered: int, leaving: int) -> list
     """The groups to ask for, and whom. On their way already are `leaving`, and of `unanswered` of these their consumers
     have not said whether they had begun."""
     hungry = [party for party in parties if party.is_hungry]
-    found: list[tuple[S, Group]] = []
+    moves_found: list[tuple[S, Group]] = []
     if not hungry:
-        return found
+        return moves_found
     for _ in range(unanswered):
         min(hungry, key=_presence).present += 1
     for _ in range(leaving):
         min(hungry, key=_share).staying += 1
-    _move(parties, hungry, found, by=_presence, if_=_is_beyond)
-    _move(parties, hungry, found, by=_share, if_=lambda donor, taker: _is_uneven(donor, taker, by=2))
-    if found:
-        _move(parties, hungry, found, by=_share, if_=lambda donor, taker: _is_uneven(donor, taker, by=1))
-    return found
+    _move(parties, hungry, moves_found, by=_presence, if_=_is_beyond)
+    _move(parties, hungry, moves_found, by=_share, if_=lambda donor, taker: _is_uneven(donor, taker, by=2))
+    if moves_found:
+        _move(
+            parties, hungry, moves_found, by=_share, if_=lambda donor, taker: _is_uneven(donor, taker, by=1)
+        )
+    return moves_found
 
 
 def _move(
     parties: Sequence[Party[S]],
     hungry: Sequence[Party[S]],
-    found: list[tuple[S, Group]],
+    moves_found: list[tuple[S, Group]],
     *,
     by: Callable[[Party[S]], float],
     if_: Callable[[Party[S], Party[S]], bool],
@@ -86,7 +88,7 @@ def _move(
         donor, taker = max(donors, key=by), min(hungry, key=by)
         if not if_(donor, taker):
             return
-        found.append((donor.server, donor.movable.pop()))
+        moves_found.append((donor.server, donor.movable.pop()))
         donor.present -= 1
         donor.staying -= 1
         taker.present += 1
@@ -143,10 +145,10 @@ class _Server(Holder):
     )
 
     def __init__(self, consumer: Consumer) -> None:
-        said = None if consumer.no_ack else consumer.arguments.get(CONCURRENCY)
-        super().__init__(slides=said is not None)
+        concurrency = None if consumer.no_ack else consumer.arguments.get(CONCURRENCY)
+        super().__init__(slides=concurrency is not None)
         self.consumer = consumer
-        self.concurrency = cast("int | None", said)
+        self.concurrency = cast("int | None", concurrency)
         self.capacity = self.concurrency or UNLIMITED
         self.is_revocable = consumer.channel.connection.revocable
         self.credit = 0
@@ -155,7 +157,7 @@ class _Server(Holder):
         self.again: list[Message] = []  # may have been delivered before
         self.fresh: list[Message] = []
 
-    def look(self) -> None:
+    def update_credit(self) -> None:
         """Updates the consumer's credit in messages, and the most of one group at a time."""
         consumer = self.consumer
         self.credit = consumer.credit()
@@ -225,13 +227,13 @@ class MessageGroupsDispatch(DispatchPolicy):
             if server.consumer is consumer and server.concurrency is not None:
                 server.capacity = min(groups, server.concurrency)
 
-    def deal(self) -> Iterator[Share]:
+    def dispatch(self) -> Iterator[Share]:
         turn, line = self._turn, self._line
         if not turn:
             line.rest()
             return
         for server in turn:
-            server.look()
+            server.update_credit()
         going_on = True
         while going_on:
             going_on = False
@@ -243,15 +245,15 @@ class MessageGroupsDispatch(DispatchPolicy):
                         break
                 server = turn[0]
                 turn.rotate(-1)
-                found = None
+                taken = None
                 if server.credit > 0:
                     is_new = server.may_begin(least_load)
-                    found = line.take_one(server, own=server.credit > server.reserve, new=is_new)
-                if found is None:
+                    taken = line.take_one(server, own=server.credit > server.reserve, new=is_new)
+                if taken is None:
                     refused += 1
                     continue
                 refused = 0
-                message, again = found
+                message, again = taken
                 server.spend(message)
                 (server.again if again else server.fresh).append(message)
                 channel = server.consumer.channel
@@ -259,13 +261,13 @@ class MessageGroupsDispatch(DispatchPolicy):
                     yield line, server.consumer, *server.hand_over()
                     for sibling in turn:
                         if sibling.consumer.channel is channel:
-                            sibling.look()
+                            sibling.update_credit()
             for server in turn:
                 if server.fresh or server.again:
                     going_on = going_on or server.consumer.no_ack  # what is settled at once is free again
                     yield line, server.consumer, *server.hand_over()
                 going_on = self._fill(server) or going_on
-        line.look_on(sum([server.credit for server in turn if server.is_eager]))
+        line.read_ahead(sum([server.credit for server in turn if server.is_eager]))
         self._even_out()
 
     def describe(self) -> Mapping[str, Any]:
@@ -309,15 +311,15 @@ class MessageGroupsDispatch(DispatchPolicy):
             return
         unanswered = {server: self._unanswered(server) for server in servers}
         parties = [self._party(server, len(unanswered[server])) for server in servers]
-        found: dict[_Server, list[Group]] = {}
+        moved: dict[_Server, list[Group]] = {}
         for server, group in moves(
             parties,
             unanswered=sum(map(len, unanswered.values())),
             leaving=sum([server.leaving for server in servers]),
         ):
-            found.setdefault(server, []).append(group)
-        for server, groups in found.items():
-            self._ask_back(server, groups)
+            moved.setdefault(server, []).append(group)
+        for server, groups in moved.items():
+            self._recall(server, groups)
 
     def _is_hungry(self, server: _Server) -> bool:
         """True if it could work on one group more, and nothing waits that it may be given."""
@@ -329,7 +331,7 @@ class MessageGroupsDispatch(DispatchPolicy):
     def _unanswered(self, server: _Server) -> set[Group]:
         """The groups of which something was asked back, and the answer is still to come."""
         channel = server.consumer.channel
-        entries = [channel.unsettled[tag] for tag in channel.asked if tag in channel.unsettled]
+        entries = [channel.unsettled[tag] for tag in channel.recalled if tag in channel.unsettled]
         return {cast(GroupedMessage, message).group for line, message, _ in entries if line is self._line}
 
     def _party(self, server: _Server, unanswered: int) -> Party[_Server]:
@@ -352,16 +354,16 @@ class MessageGroupsDispatch(DispatchPolicy):
             movable=movable if server.is_revocable else [],
         )
 
-    def _ask_back(self, server: _Server, groups: list[Group]) -> None:
+    def _recall(self, server: _Server, groups: list[Group]) -> None:
         for group in groups:
             self._line.groups.leave(group)
-        wanted = frozenset(groups)
+        recalled = frozenset(groups)
         tags = [
             tag
             for tag, (line, message, _) in server.consumer.channel.unsettled.items()
-            if line is self._line and cast(GroupedMessage, message).group in wanted
+            if line is self._line and cast(GroupedMessage, message).group in recalled
         ]
-        ask_back(self._state, server.consumer, tags)
+        recall_from(self._state, server.consumer, tags)
 
 
 class MessageGroupsType(SingleSpoolType):
@@ -369,7 +371,7 @@ class MessageGroupsType(SingleSpoolType):
 
     line = GroupBacklog
 
-    def policy(self, state: State, queue: Queue, kept: Mapping[str, Any]) -> DispatchPolicy:
+    def policy(self, state: State, queue: Queue, stored: Mapping[str, Any]) -> DispatchPolicy:
         line, rules = queue.spool, queue.rules.kind
         assert isinstance(line, GroupBacklog)
         assert isinstance(rules, MessageGroupsArguments)

@@ -81,8 +81,10 @@ class _Handoff:
 
 
 class PartitionAssignment:
-    """`is_held` says whether deliveries of a partition are given out and not settled, `is_asked` whether some of them
-    were asked back from the consumer that has them, and it has not answered yet.
+    """Assignment of a queue's partitions to slots.
+
+    `has_unsettled`: deliveries of a partition are not settled. `is_recalled`: some of them were requested back from
+    their consumer, which has not answered yet.
 
     `total` and `forced` count handoffs: partitions that left a flow that was there, or were waited for, and those of
     them that hit the limit.
@@ -94,8 +96,8 @@ class PartitionAssignment:
         *,
         delay_s: float,
         handoff_s: float,
-        is_held: Callable[[int], bool],
-        is_asked: Callable[[int], bool] = lambda _: False,
+        has_unsettled: Callable[[int], bool],
+        is_recalled: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self.owners: list[Slot | None] = [None] * count
         self.flows: list[Slot] = []
@@ -106,8 +108,8 @@ class PartitionAssignment:
         self.forced = 0
         self._delay_s = delay_s
         self._handoff_s = handoff_s
-        self._is_held = is_held
-        self._is_asked = is_asked
+        self._has_unsettled = has_unsettled
+        self._is_recalled = is_recalled
         self._away: list[Slot] = []
         self._handoffs: dict[int, _Handoff] = {}
 
@@ -168,7 +170,7 @@ class PartitionAssignment:
             self._away.remove(flow)
             flow.tag, flow.bound = tag, True
             for partition in flow.partitions:
-                if self._is_held(partition):
+                if self._has_unsettled(partition):
                     self._handoffs[partition] = _Handoff(flow, now + self._handoff_s)
         self.flows.append(flow)
         self._review(now)
@@ -199,7 +201,7 @@ class PartitionAssignment:
         stay = [
             partition
             for partition, handoff in self._handoffs.items()
-            if handoff.stays and not self._is_asked(partition)
+            if handoff.stays and not self._is_recalled(partition)
         ]
         for partition in stay:
             self.drained(partition)
@@ -278,7 +280,7 @@ class PartitionAssignment:
             if handoff is not None and handoff.successor is not owner:
                 self._stay(partition, handoff)
             return
-        if self._is_held(partition):
+        if self._has_unsettled(partition):
             deadline = now + self._handoff_s if handoff is None else handoff.deadline
             self._handoffs[partition] = _Handoff(target, deadline)
             if owner is None:
@@ -292,7 +294,7 @@ class PartitionAssignment:
         """A partition stays where it is after all. What comes back to its owner, who was asked for it, must not be
         overtaken by what the owner gets next: so the answer is waited for."""
         owner = self.owners[partition]
-        if owner is not None and owner.bound and self._is_asked(partition):
+        if owner is not None and owner.bound and self._is_recalled(partition):
             handoff.successor, handoff.stays = owner, True
         else:
             del self._handoffs[partition]

@@ -18,7 +18,7 @@ from lbg_broker.server.core.message import Message, Origin, text_reader
 from lbg_broker.server.core.queue import DispatchPolicy, Share
 from lbg_broker.server.core.queue_types.partition_assignment import PartitionAssignment as FlowMapping
 from lbg_broker.server.core.queue_types.partition_assignment import Slot
-from lbg_broker.server.core.settle import ask_back, is_asked, tags_of, take_back
+from lbg_broker.server.core.settle import is_recalled, reassign, recall_from, tags_of
 from lbg_broker.server.core.spool import Spool
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _repartition(
             f"partitions {count} to {len(lines) - 1} hold {held} messages: drain or discard them",
         )
     for line in reversed(removed):
-        policy.take_back(line)
+        policy.reassign(line)
         state.drop_line(queue, line)
     for _ in range(count - len(lines)):
         state.add_line(queue, state.new_line(PartitionSpool, durable=queue.durable))
@@ -233,10 +233,10 @@ class _Turn:
 class PartitionedDispatch(DispatchPolicy):
     """`mapping` says whose each partition is; this tells it what happens and carries out what follows."""
 
-    takes_get = False
+    supports_get = False
 
     def __init__(
-        self, state: State, queue: Queue, rules: PartitionedArguments, kept: Mapping[str, Any]
+        self, state: State, queue: Queue, rules: PartitionedArguments, stored: Mapping[str, Any]
     ) -> None:
         super().__init__()
         self.state = state
@@ -246,8 +246,8 @@ class PartitionedDispatch(DispatchPolicy):
             len(self.lines),
             delay_s=rules.rebalance_delay_ms / 1000,
             handoff_s=rules.max_handoff_ms / 1000,
-            is_held=lambda partition: self.lines[partition].outstanding > 0,
-            is_asked=self._is_asked,
+            has_unsettled=lambda partition: self.lines[partition].outstanding > 0,
+            is_recalled=self._is_recalled,
         )
         self._flows: dict[Consumer, Slot] = {}
         self._turns: list[_Turn] = []
@@ -255,10 +255,10 @@ class PartitionedDispatch(DispatchPolicy):
         self._alarm_at: float | None = None
         self._assigned: list[tuple[str, list[int]]] = []
         self.messages_forced = 0
-        queue.shut = not kept.get("ingress", True)
+        queue.shut = not stored.get("ingress", True)
         self.place(rules)
-        if kept.get("flows"):
-            self.mapping.recall((tag, partitions) for tag, partitions in kept["flows"])
+        if stored.get("flows"):
+            self.mapping.recall((tag, partitions) for tag, partitions in stored["flows"])
             self._assigned = self.mapping.assigned()
             state.wake_at(queue, state.now)
 
@@ -297,10 +297,10 @@ class PartitionedDispatch(DispatchPolicy):
     def ring(self) -> None:
         self._alarm_at = None
         for partition in self.mapping.ring(self.state.now):
-            self.messages_forced += self.take_back(self.lines[partition])
+            self.messages_forced += self.reassign(self.lines[partition])
         self.changed()
 
-    def deal(self) -> Iterator[Share]:
+    def dispatch(self) -> Iterator[Share]:
         if self._hands_off and self._complete_handoffs():
             self.changed()
         for turn in self._turns:
@@ -329,12 +329,12 @@ class PartitionedDispatch(DispatchPolicy):
     def describe(self) -> Mapping[str, Any]:
         return described(self)
 
-    def kept(self) -> Mapping[str, Any]:
+    def stored_state(self) -> Mapping[str, Any]:
         return {"ingress": not self.queue.shut, "flows": self.mapping.assigned()}
 
-    def take_back(self, line: PartitionSpool) -> int:
+    def reassign(self, line: PartitionSpool) -> int:
         """Return to a partition what its former consumer holds of it, and say how many messages that is."""
-        return 0 if line.holder is None else take_back(self.state, line, line.holder.channel)
+        return 0 if line.holder is None else reassign(self.state, line, line.holder.channel)
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -359,7 +359,7 @@ class PartitionedDispatch(DispatchPolicy):
                 if line.holder is not None:
                     paused.setdefault(line.holder, set()).add(line)
         for holder, lines in paused.items():
-            ask_back(state, holder, tags_of(holder.channel, lines))
+            recall_from(state, holder, tags_of(holder.channel, lines))
         turns = [
             _Turn(consumer, [self.lines[partition] for partition in mapping.deliverable(flow)])
             for consumer, flow in self._flows.items()
@@ -375,9 +375,9 @@ class PartitionedDispatch(DispatchPolicy):
             state.redefine(queue)
         state.make_due(queue)
 
-    def _is_asked(self, partition: int) -> bool:
+    def _is_recalled(self, partition: int) -> bool:
         line = self.lines[partition]
-        return line.holder is not None and is_asked(line.holder.channel, line)
+        return line.holder is not None and is_recalled(line.holder.channel, line)
 
     def _make_due(self) -> None:
         self.state.make_due(self.queue)
@@ -394,12 +394,12 @@ class PartitionedType:
         state: State,
         rules: QueueArguments,
         records: Sequence[SpoolRecord],
-        kept: Mapping[str, Any],
+        stored: Mapping[str, Any],
     ) -> list[Spool]:
         return [PartitionSpool.restored(record, touched=state.touched) for record in records]
 
-    def policy(self, state: State, queue: Queue, kept: Mapping[str, Any]) -> PartitionedDispatch:
-        return PartitionedDispatch(state, queue, _asked(queue.rules), kept)
+    def policy(self, state: State, queue: Queue, stored: Mapping[str, Any]) -> PartitionedDispatch:
+        return PartitionedDispatch(state, queue, _asked(queue.rules), stored)
 
 
 def _asked(rules: QueueArguments) -> PartitionedArguments:

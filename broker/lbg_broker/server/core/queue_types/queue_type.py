@@ -26,13 +26,13 @@ class QueueType(Protocol):
         state: State,
         rules: QueueArguments,
         records: Sequence[SpoolRecord],
-        kept: Mapping[str, Any],
+        stored: Mapping[str, Any],
     ) -> list[Spool]:
-        """The lines of a durable queue after a restart, in the order in which they were; `kept` is what its policy
-        kept. Raises KeyError, TypeError or ValueError for what makes no queue."""
+        """The lines of a durable queue after a restart, in the order in which they were; `stored` is the stored state
+        of its policy. Raises KeyError, TypeError or ValueError for what makes no queue."""
 
-    def policy(self, state: State, queue: Queue, kept: Mapping[str, Any]) -> DispatchPolicy:
-        """The queue's policy; `kept` is empty for a new queue. It may put a function of its own in `queue.append`."""
+    def policy(self, state: State, queue: Queue, stored: Mapping[str, Any]) -> DispatchPolicy:
+        """The queue's policy; `stored` is empty for a new queue. It may put a function of its own in `queue.append`."""
 
 
 class SingleSpoolType:
@@ -48,7 +48,7 @@ class SingleSpoolType:
         state: State,
         rules: QueueArguments,
         records: Sequence[SpoolRecord],
-        kept: Mapping[str, Any],
+        stored: Mapping[str, Any],
     ) -> list[Spool]:
         (record,) = records
         return [self.line.restored(record, touched=state.touched)]
@@ -57,5 +57,5 @@ class SingleSpoolType:
 class PlainQueueType(SingleSpoolType):
     """RabbitMQ's classic and quorum queues, as far as a client can tell."""
 
-    def policy(self, state: State, queue: Queue, kept: Mapping[str, Any]) -> DispatchPolicy:
+    def policy(self, state: State, queue: Queue, stored: Mapping[str, Any]) -> DispatchPolicy:
         return SingleActive(queue.spool) if queue.rules.single_active_consumer else Competing(queue.spool)

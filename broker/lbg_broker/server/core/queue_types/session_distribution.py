@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from lbg_broker.amqp import ReplyCode
 from lbg_broker.amqp.methods import BasicCancel
-from lbg_broker.server.core.arguments import COMMITTED, SESSION, ArgumentReader, SessionRequest, read_asked
+from lbg_broker.server.core.arguments import (
+    COMMITTED,
+    SESSION,
+    ArgumentReader,
+    SessionRequest,
+    read_session_request,
+)
 from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.effects import SpoolRecord
@@ -30,10 +36,10 @@ if TYPE_CHECKING:
     from lbg_broker.server.core.state import State
 
 
-def described(book: SessionRegistry, *, closed: bool, pool: int) -> Mapping[str, Any]:
+def described(registry: SessionRegistry, *, closed: bool, pool: int) -> Mapping[str, Any]:
     """The fields beyond a plain queue's. `pool`: how many messages are nobody's yet."""
-    lowest = _lowest_given_out(book)
-    return {"closed": closed, "pool": pool, "sessions": [_session(session, lowest) for session in book]}
+    lowest = _lowest_unacked(registry)
+    return {"closed": closed, "pool": pool, "sessions": [_session(session, lowest) for session in registry]}
 
 
 def _session(session: Session, lowest: Mapping[Spool, int]) -> dict[str, Any]:
@@ -49,16 +55,16 @@ def _session(session: Session, lowest: Mapping[Spool, int]) -> dict[str, Any]:
     }
 
 
-def _lowest_given_out(book: SessionRegistry) -> dict[Spool, int]:
+def _lowest_unacked(registry: SessionRegistry) -> dict[Spool, int]:
     """For each line of which something is given out, the lowest position: the first that its channel holds, unless some
     were given back and out again. So a look at a channel ends soon, however much it holds."""
-    wanted: dict[Channel, set[SessionSpool]] = {}
-    for session in book:
+    lines_of: dict[Channel, set[SessionSpool]] = {}
+    for session in registry:
         if session.line.outstanding:
             assert session.channel is not None
-            wanted.setdefault(session.channel, set()).add(session.line)
+            lines_of.setdefault(session.channel, set()).add(session.line)
     lowest: dict[Spool, int] = {}
-    for channel, lines in wanted.items():
+    for channel, lines in lines_of.items():
         in_order = not any(line.shuffled for line in lines)
         missing: set[Spool] = set(lines)
         for line, message, _ in channel.unsettled.values():
@@ -74,38 +80,38 @@ class SessionRouter(DispatchPolicy):
     """The policy of a sessions queue. `closed`: it takes no more messages, and every session ends when the pool is
     empty."""
 
-    takes_get = False
+    supports_get = False
 
-    def __init__(self, state: State, queue: Queue, book: SessionRegistry, *, closed: bool) -> None:
+    def __init__(self, state: State, queue: Queue, registry: SessionRegistry, *, closed: bool) -> None:
         super().__init__()
         assert isinstance(queue.spool, PoolSpool)
         self._state = state
         self._queue = queue
         self._pool = queue.spool
         self._pool.emptied = partial(state.make_due, queue)
-        self.sessions = book
+        self.sessions = registry
         self._live: dict[Consumer, Session] = {}
         self.turn: deque[Session] = deque()  # with room, the next one first
         self._over: dict[Session, None] = {}
         self._last = Origin.of("", queue.name)
         self.closed = queue.shut = closed
         queue.append = self.append
-        if any(session.away_since is None for session in book):
+        if any(session.away_since is None for session in registry):
             state.wake_at(queue, 0.0)
-        for session in book:
+        for session in registry:
             if session.ending:
                 self._watch(session)
 
     # --- consumers ---------------------------------------------------------------------------------------------
 
     def admit(self, consumer: Consumer, arguments: ArgumentReader) -> None:
-        asked = read_asked(arguments, where=self._queue.where)
+        requested = read_session_request(arguments, where=self._queue.where)
         if consumer.no_ack:
             raise ChannelRefusal(
                 ReplyCode.PRECONDITION_FAILED,
                 f"{self._queue.where} needs acknowledgements of its sessions: consume without no-ack",
             )
-        self.sessions.check(asked, self._state.life)
+        self.sessions.check(requested, self._state.life)
 
     def add(self, consumer: Consumer) -> None:
         super().add(consumer)
@@ -157,7 +163,7 @@ class SessionRouter(DispatchPolicy):
         else:
             self._pool.append(origin, header, body)
 
-    def deal(self) -> Iterator[Share]:
+    def dispatch(self) -> Iterator[Share]:
         if self._pool.dropped:
             return
         for session in self._over:
@@ -287,8 +293,8 @@ class SessionRouter(DispatchPolicy):
     def describe(self) -> Mapping[str, Any]:
         return described(self.sessions, closed=self.closed, pool=self._pool.ready)
 
-    def kept(self) -> Mapping[str, Any]:
-        return {"closed": self.closed, "sessions": [session.kept() for session in self.sessions]}
+    def stored_state(self) -> Mapping[str, Any]:
+        return {"closed": self.closed, "sessions": [session.stored_state() for session in self.sessions]}
 
 
 class SessionsType:
@@ -302,7 +308,7 @@ class SessionsType:
         state: State,
         rules: QueueArguments,
         records: Sequence[SpoolRecord],
-        kept: Mapping[str, Any],
+        stored: Mapping[str, Any],
     ) -> list[Spool]:
         pool, *sessions = records
         return [
@@ -310,6 +316,6 @@ class SessionsType:
             *(SessionSpool.restored(record, touched=state.touched) for record in sessions),
         ]
 
-    def policy(self, state: State, queue: Queue, kept: Mapping[str, Any]) -> DispatchPolicy:
-        book = SessionRegistry.restored(queue.where, kept.get("sessions", ()), queue.lines[1:])
-        return SessionRouter(state, queue, book, closed=kept.get("closed", False))
+    def policy(self, state: State, queue: Queue, stored: Mapping[str, Any]) -> DispatchPolicy:
+        registry = SessionRegistry.restored(queue.where, stored.get("sessions", ()), queue.lines[1:])
+        return SessionRouter(state, queue, registry, closed=stored.get("closed", False))

@@ -34,7 +34,7 @@ class PoolSpool(Spool):
         super().__init__(spool, durable=durable, touched=touched)
         self._mark = 0
         self.granted = sys.maxsize
-        self.emptied: Callable[[], None] = _nothing
+        self.emptied: Callable[[], None] = _no_action
 
     @classmethod
     def restored(cls, record: SpoolRecord, *, touched: list[Spool]) -> Self:
@@ -52,18 +52,18 @@ class PoolSpool(Spool):
         count = min(limit, len(fresh))
         if bytes_max is not None:
             count = self._affordable(count, bytes_max)
-        taken = [fresh.popleft() for _ in range(count)]
+        withdrawn = [fresh.popleft() for _ in range(count)]
         self.ready -= count
-        self.ready_bytes -= sum([message.size for message in taken])
-        self._head_bytes -= sum([cost_of(message) for message in taken])
-        stored = [message.position for message in taken if message.stored]
+        self.ready_bytes -= sum([message.size for message in withdrawn])
+        self._head_bytes -= sum([cost_of(message) for message in withdrawn])
+        stored = [message.position for message in withdrawn if message.stored]
         if stored:
             self._unsealed.deletes += stored
             if not self._dirty:
                 self._touch()
         if not self._paging and len(fresh) < share(WINDOW_MESSAGES, attended=self.attended) // 2:
             self._request_page()
-        return taken
+        return withdrawn
 
     def _affordable(self, count: int, bytes_max: int) -> int:
         size = 0
@@ -91,15 +91,15 @@ class SessionSpool(Spool):
     gap across restarts too.
 
     `settled_to`: positions below are done with, because its consumer said so, even if they are still to be read.
-    `on_settled` is called when a message is settled, while somebody wants to know. `held`: the session has a consumer.
-    `shuffled`: that gave some back, so what it was given may not be in order.
+    `on_settled` is called when a message is settled. `has_consumer`: the session has a consumer. `shuffled`: messages
+    were requeued, so that the unsettled ones may not be in order.
     """
 
-    __slots__ = ("held", "on_settled", "settled_to", "shuffled")
+    __slots__ = ("has_consumer", "on_settled", "settled_to", "shuffled")
 
     def __init__(self, spool: int, *, durable: bool, touched: list[Spool]) -> None:
         super().__init__(spool, durable=durable, touched=touched)
-        self.held = False
+        self.has_consumer = False
         self.settled_to = 0
         self.shuffled = False
         self.on_settled: Callable[[], None] | None = None
@@ -149,10 +149,10 @@ class SessionSpool(Spool):
             self._forget(heappop(self._returned)[1])
         self._forget_settled()
 
-    def give_back(self, messages: Iterable[Message]) -> None:
-        super().give_back(messages)
+    def requeue(self, messages: Iterable[Message]) -> None:
+        super().requeue(messages)
         self.shuffled = True
-        if not self.held:
+        if not self.has_consumer:
             self.rest()
 
     def rest(self) -> None:
@@ -201,7 +201,7 @@ class SessionSpool(Spool):
         self.settle(message)
 
 
-def _nothing() -> None:
+def _no_action() -> None:
     """Nobody wants to know."""
 
 
@@ -253,7 +253,7 @@ class Session:
         return None
 
     @property
-    def is_held(self) -> bool:
+    def is_in_use(self) -> bool:
         """True if it has a consumer, or one that was cancelled still holds what it was given."""
         return self.consumer is not None or self.line.outstanding > 0
 
@@ -272,7 +272,7 @@ class Session:
     def state(self) -> Literal["live", "away", "stranded", "closing"]:
         if self.ending:
             return "closing"
-        if self.is_held:
+        if self.is_in_use:
             return "live"
         return "stranded" if self.line.ready else "away"
 
@@ -283,19 +283,19 @@ class Session:
         self.channel = consumer.channel
         self.room = min(limits, default=ROOM)
         self.away_since = None
-        self.line.held = True
+        self.line.has_consumer = True
         self.line.shuffled = False
 
     def detach(self, now: float) -> None:
         """Its consumer is gone."""
         self.consumer = None
         self.away_since = now
-        self.line.held = False
+        self.line.has_consumer = False
         if not self.line.outstanding:
             self.channel = None
         self.line.rest()
 
-    def kept(self) -> dict[str, Any]:
+    def stored_state(self) -> dict[str, Any]:
         """State that must survive a restart, beside its line."""
         return {
             "session": self.name,
@@ -317,23 +317,23 @@ class SessionRegistry:
 
     @classmethod
     def restored(
-        cls, where: str, kept: Sequence[Mapping[str, Any]], lines: Sequence[Spool]
+        cls, where: str, stored: Sequence[Mapping[str, Any]], lines: Sequence[Spool]
     ) -> SessionRegistry:
         """From what was kept. Raises KeyError, TypeError or ValueError for what makes no book."""
-        book = cls(where)
+        registry = cls(where)
         by_id = {line.id: line for line in lines}
-        if len(kept) != len(by_id):
-            raise ValueError(f"{len(kept)} sessions have {len(by_id)} lines")
-        for one in kept:
+        if len(stored) != len(by_id):
+            raise ValueError(f"{len(stored)} sessions have {len(by_id)} lines")
+        for one in stored:
             line = by_id[one["line"]]
             if not isinstance(line, SessionSpool):
                 raise TypeError(f"line {line.id} is no session's")
-            session = book.begin(one["session"], line)
+            session = registry.begin(one["session"], line)
             line.settled_to = one["settled_to"]
             session.ending = one["ending"]
             session.away_since = one["away_since"]
             session.epochs = [(epoch, first) for epoch, first in one.get("epochs", ())]
-        return book
+        return registry
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
@@ -351,43 +351,45 @@ class SessionRegistry:
         """It is over: its name is free."""
         del self._sessions[session.name]
 
-    def check(self, asked: SessionRequest, life: str) -> None:
+    def check(self, requested: SessionRequest, life: str) -> None:
         """Raise `ChannelRefusal` unless a consumer may have its session, from where it wants to go on."""
-        session = self._sessions.get(asked.name)
-        if session is not None and session.is_held:
-            holds = "has a consumer" if session.consumer else "has messages unacknowledged on another channel"
-            raise ChannelRefusal(
-                ReplyCode.RESOURCE_LOCKED, f"session '{asked.name}' of {self._where} {holds}"
+        session = self._sessions.get(requested.name)
+        if session is not None and session.is_in_use:
+            reason = (
+                "has a consumer" if session.consumer else "has messages unacknowledged on another channel"
             )
-        committed = self.position(asked, life)
+            raise ChannelRefusal(
+                ReplyCode.RESOURCE_LOCKED, f"session '{requested.name}' of {self._where} {reason}"
+            )
+        committed = self.position(requested, life)
         if committed is None:
             return
-        given = session.line.next_position if session is not None else 0
+        assigned = session.line.next_position if session is not None else 0
         done = session.line.acknowledged if session is not None else 0
-        if committed > given:
-            what = (
+        if committed > assigned:
+            limit = (
                 "the session's last number is"
                 if session is not None
                 else "the session is new and its last number is"
             )
-            raise self._no_position(asked, f"{what} {given}")
+            raise self._no_position(requested, f"{limit} {assigned}")
         if committed < done:
-            raise self._no_position(asked, f"the session has acknowledged up to {done}")
+            raise self._no_position(requested, f"the session has acknowledged up to {done}")
 
-    def position(self, asked: SessionRequest, life: str) -> int | None:
+    def position(self, requested: SessionRequest, life: str) -> int | None:
         """The number after which a consumer goes on that may have its session; None: after what was acknowledged.
 
         `life` is the epoch of now: what was given in it is known for certain, so a number beyond it is refused.
         """
-        session = self._sessions.get(asked.name)
-        if asked.committed is None or asked.epoch in (None, life) or session is None:
-            return asked.committed
-        assert asked.epoch is not None
-        return session.position(asked.committed, asked.epoch)
+        session = self._sessions.get(requested.name)
+        if requested.committed is None or requested.epoch in (None, life) or session is None:
+            return requested.committed
+        assert requested.epoch is not None
+        return session.position(requested.committed, requested.epoch)
 
-    def _no_position(self, asked: SessionRequest, reason: str) -> ChannelRefusal:
+    def _no_position(self, requested: SessionRequest, reason: str) -> ChannelRefusal:
         return ChannelRefusal(
             ReplyCode.PRECONDITION_FAILED,
-            f"invalid arg '{COMMITTED}' for session '{asked.name}' of {self._where}: received '{asked.committed}' but "
-            f"{reason}",
+            f"invalid arg '{COMMITTED}' for session '{requested.name}' of {self._where}: received "
+            f"'{requested.committed}' but {reason}",
         )

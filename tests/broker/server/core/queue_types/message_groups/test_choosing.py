@@ -30,7 +30,7 @@ def join(groups: GroupIndex, text: str) -> None:
 
 def take(groups: GroupIndex, holder: Holder) -> GroupedMessage | None:
     heap = groups.choose(holder)
-    return None if heap is None else groups.give(heappop(heap)[1], holder)[0]
+    return None if heap is None else groups.deliver(heappop(heap)[1], holder)[0]
 
 
 def all_for(groups: GroupIndex, holder: Holder) -> list[int]:
@@ -72,7 +72,7 @@ def test_what_came_back_is_first_and_belongs_to_the_holder_of_the_rest(groups: G
     first = take(groups, one)
     assert first is not None
     take(groups, one)
-    groups.put_back([first])
+    groups.requeue([first])
     assert take(groups, other) is None
     assert all_for(groups, one) == [0]
 
@@ -97,7 +97,7 @@ def test_an_entry_from_before_a_group_was_taken_and_came_back_makes_it_nobody_el
     assert again is not None
     assert again.position == 5
     take(groups, one)
-    groups.put_back([again])
+    groups.requeue([again])
     assert take(groups, other) is None
     assert all_for(groups, one) == [5]
 

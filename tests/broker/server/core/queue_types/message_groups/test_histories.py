@@ -40,7 +40,7 @@ SMALL = {
     (grouped_line, "WINDOW_MESSAGES"): WINDOW,
     (group_backlog, "WINDOW_MESSAGES"): WINDOW,
     (group_backlog, "GROUP_SHARE"): 3,
-    (group_backlog, "LOOK_MESSAGES"): 7,
+    (group_backlog, "HEADERS_READ"): 7,
 }
 CHANNELS = (1, 2)
 TROUBLE = ("cancel", "close_channel", "lose_connection", "get", "purge", "pause", "crash")

@@ -37,7 +37,7 @@ durable_or_not = pytest.mark.parametrize("durable", [True, False])
 def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (spool, group_backlog, grouped_line):
         monkeypatch.setattr(module, "WINDOW_MESSAGES", WINDOW)
-    monkeypatch.setattr(group_backlog, "LOOK_MESSAGES", 2 * WINDOW)
+    monkeypatch.setattr(group_backlog, "HEADERS_READ", 2 * WINDOW)
 
 
 def texts(group: str, count: int, start: int = 0) -> str:

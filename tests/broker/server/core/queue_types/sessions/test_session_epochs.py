@@ -161,7 +161,7 @@ def test_what_a_session_remembers_of_epochs_is_bounded() -> None:
         world.crash()
         Consumer(world, committed=0).attach(prefetch=1000)
     publish(world, 40, 1)
-    (kept,) = world.queue("q").policy.kept()["sessions"]
+    (kept,) = world.queue("q").policy.stored_state()["sessions"]
     assert [first for _, first in kept["epochs"]] == list(range(26, 42))
 
 
