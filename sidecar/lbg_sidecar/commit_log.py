@@ -8,8 +8,8 @@ The commit log:
 
 A slot is one stream. Its name is written once: CRC-32, when the stream was opened (a number that rises), hash,
 publisher. Its records are written in turn: the valid one with the higher generation counts, so a record torn by
-kill -9 leaves the one before it. A record's CRC-32 covers the slot's name too: a record never speaks for another
-stream, not even if a power loss kept one page of a slot and not the other. Numbers are little-endian.
+kill -9 leaves the one before it. A record's CRC-32 covers the slot's name too, so that a record never counts for
+another stream, even if a power loss left one page of a slot and not the other. Numbers are little-endian.
 
 It survives the death of the process at any instruction. It is not synced: after a power loss older records may be
 found, which lets repeats through. See docs/exactly-once.md.
@@ -32,13 +32,13 @@ Records of version 1 have no epoch.
 
 The records are written in turn, and the valid one with the higher generation counts: kill -9 at any instruction leaves
 this number or the one before. Their CRC-32 covers the names of group and session as well, so the file of one session
-never speaks for another. Numbers are little-endian.
+never counts for another. Numbers are little-endian.
 
 It survives the death of the process. It is not synced: after a power loss an older number may be found. See
 docs/exactly-once.md.
 
-A file of the process's place: a pod that starts elsewhere without the volume knows nothing. What is forgotten,
-damaged or never written lets a repeat through, and never calls processed what was not.
+A file of the process's place: a pod that starts elsewhere without the volume has no positions. What is forgotten,
+damaged or never written lets a repeat through; nothing counts as processed that was not.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ class CommitLog:
             return None
         self._opened_last += 1
         name = packed_name(self._opened_last, hash_, encoded)
-        # Emptied before it is named: whatever is cut short here is a slot that says nothing.
+        # Emptied before it is named: a write that is cut short here leaves an empty slot.
         self._map[at : at + SLOT_BYTES] = bytes(SLOT_BYTES)
         self._map[at : at + len(name)] = name
         slot = self._slots[publisher, hash_] = _Slot(at, name)
@@ -372,9 +372,9 @@ class PositionFile:
         self.committed: int | None = None
         """Position in the file when it was opened; None: nothing."""
         self.epoch: str | None = None
-        """Of `committed`; None where nobody said."""
+        """Of `committed`; None where it was not reported."""
         self.is_over = False
-        """Of the session, when the file was opened: all of it is processed, and the broker may not know."""
+        """Of the session, when the file was opened: all of it is processed, but the broker may still have it."""
         try:
             make_private_directory(path.parent)
             self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
@@ -392,7 +392,7 @@ class PositionFile:
 
     def write(self, committed: int, *, epoch: str | None = None, is_over: bool = False) -> None:
         """Writes a position; when it returns, kill -9 does not undo it. An epoch that is too long for the file is no
-        broker's of ours, and its number is not kept: the broker goes on after what was acknowledged."""
+        LBG broker's, and its number is not stored: the broker continues after acknowledged messages."""
         self._generation += 1
         epoch_bytes = (epoch or "").encode()
         if len(epoch_bytes) > EPOCH_BYTES:

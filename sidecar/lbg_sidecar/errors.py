@@ -8,7 +8,7 @@
     ├── MessageError       bytes on the members exchange that are no member's message
     └── AppError           the application's channel
         ├── CommandFailed  the command cannot be started at all
-        └── StreamError    the application said on its stream what cannot be said there
+        └── StreamError    the application sent an invalid frame on its stream
 
 A group that does not exist is `lbg_broker.admin.GroupNotFound`; a broker that refuses the credentials is
 `lbg_broker.client.AuthenticationError`. Losing the connection is no error: the member comes back by itself.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 
 class MemberError(Exception):
-    """Base of every error of this package; `str()` is one line that says what and what to do."""
+    """Base of every error of this package; `str()` is one line: the error and the action to take."""
 
 
 class SettingsError(MemberError):
@@ -40,8 +40,8 @@ class IndexTaken(MemberError):
 
 
 class SessionRefused(MemberError):
-    """The application says that it is where the broker does not go on. One of the two was set back, so whatever is done
-    next would repeat or skip messages."""
+    """The application's session position is not one after which the broker continues. One of the two was restored from
+    a backup, so any continuation would repeat or skip messages."""
 
     def __init__(self, session: str, committed: int, why: str) -> None:
         super().__init__(
@@ -67,4 +67,4 @@ class CommandFailed(AppError):
 
 
 class StreamError(AppError):
-    """The application said on its stream what cannot be said there."""
+    """The application sent an invalid frame on its stream."""

@@ -63,7 +63,7 @@ class ConnectionStatus:
         self.error = why
 
     def failed(self, error: Exception) -> str:
-        """An attempt to get into the group; returns the line that says so."""
+        """Records a failed attempt to join the group; returns its log line."""
         self._turn(False)
         self.error = self._advise(error)
         return self.error
@@ -85,7 +85,7 @@ class ConnectionStatus:
 log = logging.getLogger("lbg.member")
 
 PROBED_MAX = 256
-"""Indexes that are probed before one is claimed. Of those above, the broker refuses the ones that are taken."""
+"""Indexes that are probed before one is claimed. Above that, the broker refuses those in use."""
 
 
 class Member:
@@ -179,7 +179,7 @@ class Member:
         self._raise_failure()
 
     def stop(self, reason: str = "stopped") -> None:
-        """Leave: hand every queue over, then be over. Asked a second time, leave at once.
+        """Hands every queue over and leaves the group. A second call leaves at once.
 
         What is at work gets `shutdown_grace_s`; the whole, with the application's end, `member_core.MEMBER_MARGIN_S`
         more.
@@ -216,7 +216,7 @@ class Member:
         return {**about, **driver.describe(), "app": app}
 
     async def count(self, queue: int) -> int | None:
-        """The messages that wait in a queue at the broker; None if it cannot be asked now."""
+        """The messages that wait in a queue at the broker; None if the broker cannot be reached now."""
         link = self._driver.link if self._driver is not None else None
         return await link.count(queue) if link is not None else None
 
@@ -329,7 +329,7 @@ class Member:
         return driver
 
     async def _reread_group(self, consume_connection: ClientConnection) -> Driver | None:
-        """While the connection was gone, or because of it, the group may have got another number of queues."""
+        """Reads the group's record again: its number of queues may have changed while the connection was lost."""
         driver, spec = self._driver, self.spec
         if driver is None or spec is None:
             return None
@@ -373,7 +373,7 @@ class Member:
         self._left.set()
         self._lost.set()
         if self._life is not None and (self._driver is None or self._driver.link is None):
-            self._life.cancel()  # it waits for a connection that nobody needs any more
+            self._life.cancel()  # it waits for a connection that is not needed any more
 
     def _on_stood_down(self) -> None:
         self._stood_down = True

@@ -1,12 +1,12 @@
 """A message as the application receives it, its stamp and trace context, and the application's verdict.
 
 Publishers put them into AMQP headers of the same names, as OpenTelemetry's instrumentations do. An event may also have
-`traceparent` and `tracestate` as attributes of its own (CloudEvents, distributed tracing extension): these say where it
-was made, the headers who sent it last.
+`traceparent` and `tracestate` as attributes of its own (CloudEvents, distributed tracing extension): these are of its
+source, the headers of its last sender.
 
 Decoding a table of headers is a third of what a member spends on a message (bench: 20,000 messages of 256 bytes).
-Our publisher writes its four first and always in the same order (`HeaderEncoder`), so they are found where
-they must be; whatever looks different is decoded in full.
+Our publisher writes its four first and always in the same order (`HeaderEncoder`), so they are read at
+their known offsets; any other table is decoded in full.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ class Verdict:
 
 
 ACK = Verdict(Kind.ACK)
-"""Processed: it is acknowledged to the broker and never given again. A handler that returns None says the same."""
+"""Processed: it is acknowledged to the broker and never delivered again. None from a handler means the same."""
 
 INTERRUPTED = Verdict(Kind.INTERRUPTED)
 
 
 def retry(reason: str = "", *, after_s: float | None = None) -> Verdict:
-    """Give the message again later; its lane waits, so nothing of its key overtakes it. An attempt that counts."""
+    """Delivers the message again later; its lane waits, so nothing of its key overtakes it. It counts as an attempt."""
     return Verdict(Kind.RETRY, reason, after_s)
 
 
 def drop(reason: str) -> Verdict:
-    """Refuse the message for good: it goes to the group's dead letters with this reason."""
+    """Refuses the message for good: it goes to the group's dead letters with this reason."""
     return Verdict(Kind.DROP, reason)
 
 
@@ -77,7 +77,7 @@ VALUE_MAX_CHARS = 8192
 
 
 def trace_in(headers: Mapping[str, Any]) -> dict[str, str]:
-    """Parts of a trace context that can be headers; a state without its parent says nothing."""
+    """Parts of a trace context that can be headers; a state without its parent is dropped."""
     trace: dict[str, str] = {name: headers[name] for name in NAMES if _is_usable(headers.get(name))}
     if PARENT not in trace:
         trace.pop(STATE, None)
@@ -124,7 +124,7 @@ _LONG_LONG = Struct(">q").unpack_from
 _SEQ_AND_TS = Struct(f">q{len(_TS)}sq").unpack_from
 
 Stamp: TypeAlias = tuple[str | None, str | None, int | None, int | None]
-"""Key, publisher, sequence number, microseconds at which it was published; None where the publisher said nothing."""
+"""Key, publisher, sequence number, microseconds at which it was published; None where the publisher set none."""
 
 
 def stamp_of(delivery: Delivery) -> Stamp:
@@ -177,7 +177,7 @@ def session_stamp_of(delivery: Delivery) -> tuple[int | None, bool]:
 
 
 def session_epoch_of(delivery: Delivery) -> str | None:
-    """In which of the broker's lives its number was given. The broker puts it right before the number."""
+    """The epoch of a session number. The broker puts it right before the number."""
     header = delivery.header
     end = header.rfind(_SESSION_SEQ)
     at = header.rfind(_SESSION_EPOCH, 0, end) + len(_SESSION_EPOCH)
@@ -195,7 +195,7 @@ def content_type_of(header: bytes) -> str | None:
 
 
 def is_only_stamped(header: bytes) -> bool:
-    """True if these headers are those of our publisher and no others, so that the stamp says all there is."""
+    """True if these headers are those of our publisher and no others, so that the stamp has all of them."""
     flags = header[0]
     if flags & (_CONTENT_ENCODING | _HEADERS) != _HEADERS:
         return False
@@ -231,7 +231,7 @@ def full_stamp(delivery: Delivery) -> Stamp:
 
 
 class Message:
-    """One message, as a handler gets it. What is read of it is decoded when it is asked for."""
+    """One message, as a handler receives it. Its headers are decoded when they are read."""
 
     __slots__ = ("_group", "in_flight")
 
@@ -290,8 +290,8 @@ class Message:
 
     @property
     def session_epoch(self) -> str | None:
-        """The life of the broker in which it got that number: a broker that is restored from a backup gives the number
-        to another message, in another epoch. To be committed with the number."""
+        """The epoch of that number: a broker that is restored from a backup assigns the number to another message, in
+        another epoch. To be committed with the number."""
         return self.in_flight.epoch
 
     @property
@@ -302,12 +302,12 @@ class Message:
 
     @property
     def attempt(self) -> int:
-        """The number of this call, from 1; over handoffs, as far as is known."""
+        """The number of this call, from 1; over handoffs, as far as former members reported."""
         return self.in_flight.attempts
 
     @property
     def redelivered(self) -> bool:
-        """The broker had given it to a consumer before, which need not have processed it."""
+        """True if the broker delivered it before, to a consumer that may not have processed it."""
         return self.delivery.redelivered
 
     @property
@@ -322,7 +322,7 @@ class Message:
 
     @property
     def content_type(self) -> str | None:
-        """As its publisher said it; None when it did not."""
+        """As its publisher set it; None if it did not."""
         return content_type_of(self.in_flight.delivery.header)
 
     @property

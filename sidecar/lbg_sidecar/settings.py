@@ -30,9 +30,9 @@ class MemberSettings:
 
     Who and where:
 
-    - `broker`: one address or several, tried in turn. The address also says the heartbeat (5 s): a host that
-      falls silent is noticed after two to three of them, and a member whose own event loop stood still for
-      longer than one takes its connection for lost.
+    - `broker`: one address or several, tried in turn. The address also has the heartbeat (5 s): a host that
+      falls silent is detected after two to three of them, and a member whose own event loop stood still for
+      longer than one treats its connection as lost.
     - `group`: its name. Its attributes are read from the group's record.
     - `name`: what others and the logs call this member; by default host name and process id.
 
@@ -60,7 +60,7 @@ class MemberSettings:
       computes gains nothing above its number of cores.
     - `order`: `key` or `queue`: what is processed one at a time. None: `key`, but in mode Sessions `queue`, because how
       far a session is, is one number.
-    - `prefetch`: unacknowledged messages a queue may give to this member; None derives it, see
+    - `prefetch`: unacknowledged messages of a queue that this member may have; None derives it, see
       `lbg_sidecar.core.acks.derived_prefetch`. On RabbitMQ the same for all members of a group (docs/rabbitmq.md,
       "Facts").
     - `body_memory_mb`: megabytes (1,000,000 bytes) of message bodies in memory, over all queues. None: a quarter of
@@ -68,18 +68,17 @@ class MemberSettings:
       (in TMPDIR) until the application gets them.
     - `call_timeout_s`: a call without a verdict for this long is aborted and counts as a failed attempt. 30 s
       is what HTTP clients commonly use.
-    - `max_attempts`: after so many failed attempts, counted over handoffs, `when_exhausted` says what becomes of a
+    - `max_attempts`: after so many failed attempts, counted over handoffs, `when_exhausted` applies to the
       message. 10 with the waits below come to about a minute: longer than the restart of what an application calls.
     - `when_exhausted`: `block` (default): it is tried on, every `retry_max_s` or after the longer wait that the
-      application asks for, and its key waits; it is shown as poisoned. Nothing is lost or skipped unless somebody says
-      so.
+      application asks for, and its key waits; it is shown as poisoned. Nothing is lost or skipped by default.
       `dead-letter`: it goes to the dead letters, and its key goes on without it.
     - `retry_first_s`, `retry_max_s`: the wait after the first failure, doubling up to the longest.
     - `republish`: publish every processed message to `lbg.G.validate` before it is acknowledged, for
       `lbg validate`. While nothing listens there, messages wait.
     - `journal`: a directory for the journal, in a sidecar also of what is published through it; None writes none.
     - `commits`: a directory for the commit log, which lets a member that comes back under the same `name` drop what
-      it had processed before it died (docs/exactly-once.md). Needs a `name`. None keeps none.
+      it had processed before it died (docs/exactly-once.md). Needs a `name`. None: no commit log.
 
     Leaving:
 
@@ -87,9 +86,9 @@ class MemberSettings:
       finished by then is cut off, and counted, because it will be delivered again. 20 s and the
       `member_core.MARGIN_S` of all that comes after fit into the 30 s that Kubernetes gives by default.
 
-    - `consumer_timeout_s`: how long the broker lets a consumer hold a message (RabbitMQ: `consumer_timeout`, 30 min).
-      RabbitMQ from 4.3 on is told, before it has to be no more than the broker's. A queue whose oldest message has
-      waited for half of it is given back, in order, before the broker does anything about it.
+    - `consumer_timeout_s`: how long the broker lets a message be unacknowledged (RabbitMQ: `consumer_timeout`, 30 min).
+      The member declares it to RabbitMQ from 4.3 on; before, it must not exceed the broker's. A queue whose oldest
+      message is unacknowledged for half of it is released, in order, before the broker closes the channel.
     """
 
     broker: Broker | Sequence[Broker] = field(default="amqp://guest:guest@127.0.0.1:5672/", repr=False)
@@ -168,7 +167,7 @@ class MemberSettings:
 
     @property
     def has_own_name(self) -> bool:
-        """True if it has its name again after a restart: somebody gave it."""
+        """True if the name is a setting, so that it is the same after a restart."""
         return self.name != _made_up_name()
 
 
@@ -247,7 +246,7 @@ def balancing_rules(
 
 
 def validate_against(settings: MemberSettings, spec: GroupSpec, *, is_native: bool) -> None:
-    """Raises SettingsError where the settings say what the group's mode cannot do."""
+    """Raises SettingsError for settings that the group's mode does not support."""
     if settings.assignment is Assignment.STATIC:
         if is_native:
             raise SettingsError(

@@ -1,4 +1,4 @@
-"""The ways to reach the application: each takes calls, makes them, and reports how every one of them ended."""
+"""Channels to the application: each takes calls, makes them, and reports how every one of them ended."""
 
 from __future__ import annotations
 

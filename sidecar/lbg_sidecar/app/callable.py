@@ -27,14 +27,14 @@ CALLS_PER_TURN = 64
 def handler_channel(handler: AsyncHandler | SyncHandler, *, concurrency: int) -> AppChannel:
     """A channel to a function.
 
-    None or `ACK` acknowledges, `retry` and `drop` say so, an exception is a retry with its text as the reason.
+    None or `ACK` acknowledges, `retry` and `drop` are verdicts, an exception is a retry with its text as the reason.
     A coroutine function runs in the member's event loop. Any other runs in threads, so that it may block; such a
-    call cannot be aborted: it keeps its slot and its key until it returns.
+    call cannot be aborted: its slot and its key are occupied until it returns.
 
-    An object with a method `processed`, a coroutine function or not, is asked once, when the member starts, for what
-    it has processed (`app.channel`); a plain one runs in the event loop's thread. In mode Sessions one with a method
-    `committed` is asked likewise, with the name of the session, for the last sequence number that it has committed, or
-    for a pair of that and its message's `session_epoch`.
+    The method `processed` of an object, a coroutine function or not, is called once, when the member starts, and
+    returns what it has processed (`app.channel`); a plain one runs in the event loop's thread. In mode Sessions the
+    method `committed` is called likewise, with the name of the session, and returns the last sequence number that it
+    has committed, or a pair of that and its message's `session_epoch`.
     """
     call = getattr(handler, "__call__", handler)  # noqa: B004 (an object with an async __call__ counts too)
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
@@ -66,7 +66,7 @@ class _CoroutineChannel:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[InFlight, asyncio.Task[None]] = {}
         self._aborted: set[InFlight] = set()
-        self._waking = False  # a worker is on its way: it will look, and wake the next
+        self._waking = False  # a worker has been woken: it takes a call, and wakes the next
         self._stopping = False
         self._position_requester = PositionRequests(handler)
 
@@ -170,7 +170,7 @@ class _ThreadChannel:
         await report_positions(self._handler, calls)
         self._calls = calls
         self._loop = asyncio.get_running_loop()
-        # Daemons: a handler that never returns must not keep the process from ending.
+        # Daemons: a handler that never returns must not prevent the end of the process.
         self._threads = [
             threading.Thread(target=self._work, name=f"lbg-handler-{number}", daemon=True)
             for number in range(self._concurrency)
@@ -189,7 +189,7 @@ class _ThreadChannel:
             self._inbox.put(message)
 
     def abort(self, messages: Collection[Message]) -> None:
-        """A thread cannot be stopped. The call keeps its slot and its key until it returns."""
+        """A thread cannot be stopped. The call occupies its slot and its key until it returns."""
         if messages:
             log.warning("%d calls of a blocking handler cannot be stopped: waiting for them", len(messages))
 
@@ -217,7 +217,7 @@ class _ThreadChannel:
 
     def _work(self) -> None:
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop is closed: nobody wants results any more
+        with suppress(RuntimeError):  # the loop is closed: results are of no use any more
             self._answer(self._loop)
             self._loop.call_soon_threadsafe(self._thread_ended)
 
@@ -233,7 +233,7 @@ class _ThreadChannel:
                 loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
-        # Cleared first: a result that comes from here on asks for a collection of its own.
+        # Cleared first: a later result schedules a collection of its own.
         self._collecting = False
         while self._results:
             message, verdict = self._results.popleft()

@@ -1,8 +1,9 @@
 """Protocol between a member and its application, and the application's answers in JSON.
 
 One entry for each publisher and hash, with runs of sequence numbers, both ends included. An application that commits
-positions with its own writes says so when it connects; every channel takes the same form. In mode Sessions there is one
-number: ``{"committed": 345}``, or ``{"committed": [345, "C0WvEMT0RmXWoLuPB5mK8A"]}`` with the epoch of that message.
+positions with its own writes reports them when it connects; every channel accepts the same form. In mode Sessions there
+is one number: ``{"committed": 345}``, or ``{"committed": [345, "C0WvEMT0RmXWoLuPB5mK8A"]}`` with the epoch of that
+message.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lbg_sidecar.message import ACK, Kind, Message, Verdict
 
 
 class Committed(NamedTuple):
-    """Committed position of a session. `epoch`: of the message with that number, None where none is kept."""
+    """Committed position of a session. `epoch`: of the message with that number, None where none is stored."""
 
     sequence: int
     epoch: str | None = None
@@ -55,7 +56,7 @@ def parse_committed(value: object) -> Committed:
 
 
 def parse_processed(value: object) -> tuple[StreamRuns, ...]:
-    """Raises ValueError, which says what is wrong with which entry."""
+    """Raises ValueError, which names the wrong entry and the rule."""
     if not isinstance(value, list):
         raise ValueError("what was processed is not a list")
     return tuple(_streams(value))
@@ -132,28 +133,29 @@ def _after_s(value: object) -> float | None:
 
 
 CONCURRENCY = 16
-"""Messages at the application at the same time, where neither the user nor the channel says another number."""
+"""Messages at the application at the same time, where neither the user nor the channel sets another number."""
 
 
 class Calls(Protocol):
-    """The member as a channel sees it: calls to take, and reports of how they ended."""
+    """Calls of a member for a channel, and the reports of their ends."""
 
     def take(self) -> Message | None:
         """The next call to make, or None when there is none now; the channel is woken when there may be again."""
 
     def end(self, message: Message, verdict: Verdict) -> None:
-        """A call has ended. Must be called exactly once for every call taken, with INTERRUPTED if it was aborted
-        and gave no verdict, and only when nothing of the call runs any more."""
+        """Reports the end of a call: exactly once for every call taken, with INTERRUPTED if it was aborted and has no
+        verdict, and only when nothing of the call runs any more."""
 
     def more(self) -> bool:
-        """True if `take` would probably give another call."""
+        """True if `take` would probably return another call."""
 
     def ready(self, is_ready: bool, why: str = "") -> None:
-        """Reports whether the application can take messages. It can from the start, unless the channel says otherwise
-        in `start`: then nothing is consumed until it can. While it cannot, the member's queues are with others."""
+        """Reports whether the application can take messages. It can from the start, unless the channel reports
+        otherwise in `start`: then nothing is consumed until it can. While it cannot, other members have the member's
+        queues."""
 
     def processed(self, streams: Iterable[StreamRuns]) -> None:
-        """Reports what the application has processed by its own record: it is not given again."""
+        """Reports what the application has processed by its own record: it is not delivered again."""
 
     @property
     def session(self) -> str | None:
@@ -161,8 +163,8 @@ class Calls(Protocol):
 
     def committed(self, sequence: int, epoch: str | None = None) -> None:
         """Reports the session position that the application committed with its own writes; 0: it has begun. `epoch`: of
-        the message with that number, None if the application does not keep it. From then on the position is its own.
-        Said before the application counts as ready, the broker goes on after it."""
+        the message with that number, None if the application does not store it. From then on the position is its own.
+        If reported before the application counts as ready, the broker continues after it."""
 
 
 class AppChannel(Protocol):
@@ -176,13 +178,13 @@ class AppChannel(Protocol):
         """Get ready. Raises AppError if the application can never be reached as it is configured."""
 
     def wake(self) -> None:
-        """There may be calls to take. Called often; must be cheap and must not block."""
+        """Notifies that there may be calls to take. Called often; must be cheap and must not block."""
 
     def abort(self, messages: Collection[Message]) -> None:
         """Stop these calls now: their messages may be with another member already."""
 
     async def stop(self, grace_s: float) -> None:
-        """Nothing is taken any more; end within the grace period, whatever the application does."""
+        """Takes no more calls, and ends within the grace period, whatever the application does."""
 
     def describe(self) -> dict[str, object]:
         """State of the channel, for a view."""
@@ -246,7 +248,7 @@ REQUESTED_AGAIN = "the session's position is requested again"
 
 
 class PositionRequests:
-    """Asks a handler that is at work already."""
+    """Requests of the session position from a handler while the member runs."""
 
     def __init__(self, handler: object) -> None:
         self._handler = handler

@@ -1,10 +1,10 @@
 """A message as a CloudEvent 1.0, and as the JSON of commands and streams.
 
-Nearly every message has the headers of our publisher and no others, and what they say is known from the stamp: then
-nothing is decoded, and no dict is made (tests/sidecar/app/test_message_json.py holds both ways to the same).
+Nearly every message has the headers of our publisher and no others, and the stamp has their values: then
+nothing is decoded, and no dict is made (tests/sidecar/app/test_message_json.py requires equal results of both ways).
 
-A message that was published as a CloudEvent (AMQP binding: headers `cloudEvents:*`, `cloudEvents_*`) keeps the
-attributes it came with; what is missing is ours. Everything that only we know is an extension whose name starts with
+A message that was published as a CloudEvent (AMQP binding: headers `cloudEvents:*`, `cloudEvents_*`) has the attributes
+it was published with; missing ones are LBG's. Everything that only LBG has is an extension whose name starts with
 `lbg`, `lbgid` among them: an event's own id is unique for its source alone.
 """
 
@@ -54,7 +54,7 @@ EVENT_TYPE = "lbg.message.v1"
 UNKNOWN_CONTENT = "application/octet-stream"
 
 SEQUENCE_DIGITS = 19
-"""The sequence extension asks for strings that sort as text; 19 digits hold every number below 2**63."""
+"""The sequence extension requires strings that sort as text; 19 digits hold every number below 2**63."""
 
 _AMQP_PREFIXES = ("cloudEvents:", "cloudEvents_")  # CloudEvents AMQP binding 1.0.2, section 3.1.3.1
 _REQUIRED = frozenset({"specversion", "id", "source", "type"})
@@ -66,7 +66,7 @@ _PLAIN_IN_HEADER = "".join(chr(mark) for mark in range(0x21, 0x7F) if chr(mark) 
 _is_plain = re.compile(f"[{re.escape(_PLAIN_IN_HEADER)}]*").fullmatch
 
 _WORTH_DECODING = re.compile(rb"cloudEvents[:_]|trace(?:parent|state)|baggage").search
-"""Decoding the headers costs more than all the rest; without one of these names in them they say nothing here."""
+"""Decoding the headers costs more than all the rest; without one of these names in them they have no attribute."""
 
 
 def attributes(message: Message) -> dict[str, str]:
@@ -193,7 +193,7 @@ _JSON = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _own(headers: Mapping[str, Any]) -> dict[str, str]:
-    """Attributes that the publisher gave its event; none if they are no whole CloudEvent 1.x."""
+    """Attributes that the publisher set; none if they are no whole CloudEvent 1.x."""
     own = {}
     for header, value in headers.items():
         if header.startswith(_AMQP_PREFIXES):

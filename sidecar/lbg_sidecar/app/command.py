@@ -2,7 +2,7 @@
 
 The command runs once and for long. It gets the messages on its standard input, up to `concurrency` of them before
 it has answered any, and answers in any order: ``{"id": …, "verdict": "ack" | "retry" | "drop", "reason": …,
-"after_s": …}``. Its first line may say ``{"processed": …}`` instead (`app.channel`).
+"after_s": …}``. Its first line may be ``{"processed": …}`` instead (`app.channel`).
 What it writes to its standard error goes to the member's. When its input ends it should end.
 """
 
@@ -162,7 +162,7 @@ DOWN_GRACE_S = 5.0
 class CommandChannel:
     """Runs `command`; starts it anew when it dies, with a growing wait, and after an abort.
 
-    It cannot be told to stop a single call, so an abort kills it with its process group. The calls that fall with
+    A single call cannot be stopped, so an abort kills it with its process group. The calls that fall with
     it, and were not to be aborted, are made again.
     """
 
@@ -183,7 +183,7 @@ class CommandChannel:
         self._restart_readiness = RestartReadiness(down_grace_s, self._report_ready)
         self._process: asyncio.subprocess.Process | None = None
         self._running: dict[str, Message] = {}
-        self._killed = False  # by us: nobody's failure
+        self._killed = False  # by the member: not a failure of the command
         self._has_spoken = False  # in this life
         self._stopping = False
         self._life: asyncio.Task[None] | None = None
@@ -224,7 +224,7 @@ class CommandChannel:
             self._kill()
 
     def withdraw(self, messages: Collection[Message], *, reassigned: bool) -> None:
-        """It has begun all that it was given, and a kill would have others' messages processed twice: it goes on."""
+        """Does nothing: the command has begun every message, and a kill would repeat other members' messages."""
 
     async def stop(self, grace_s: float) -> None:
         self._stopping = True

@@ -46,7 +46,7 @@ class HealthRules:
 
 
 class HealthTracker:
-    """Down until the first success; each method returns whether it went up or down by what it was told."""
+    """Health by probes: down until the first success. Each method returns True if it went up or down."""
 
     def __init__(self, rules: HealthRules) -> None:
         self._rules = rules
@@ -67,7 +67,7 @@ class HealthTracker:
         return True
 
     def failed(self, why: str, now: float) -> bool:
-        """A probe failed, or a call found nobody to connect to."""
+        """A probe failed, or a call could not connect."""
         self._successes = 0
         self._failures += 1
         if not self.is_up:
@@ -91,8 +91,8 @@ POSITIONS_TIMEOUT_S = 30.0
 
 
 class HealthProbe:
-    """The loop around `HealthTracker`. Before it says ready, the positions are asked for: else repeats would slip
-    through."""
+    """The loop around `HealthTracker`. Before it reports ready, it requests the positions: else repeats would
+    reach the application."""
 
     def __init__(self, rules: HealthRules, target: Target, requester: HttpClient, calls: Calls) -> None:
         self._rules = rules
@@ -137,7 +137,7 @@ class HealthProbe:
             await self._check()
             wait_s = began_at + self._rules.interval_s - loop.time()
             with suppress(TimeoutError):
-                if self._health.is_up:  # a refused call asks for a probe at once; a sick one keeps its rhythm
+                if self._health.is_up:  # a refused call triggers a probe at once; else one in each interval
                     async with asyncio.timeout(max(wait_s, 0.0)):
                         await self._hurry.wait()
                 else:

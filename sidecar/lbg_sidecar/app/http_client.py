@@ -1,7 +1,7 @@
 """HTTP client of the channels that push, its target, and verdicts from replies.
 
-What comes that is no reply, or would come in front of the next one, makes its connection one to be closed, so that no
-byte is ever taken for another reply.
+A connection that received bytes which are no reply, or precede the next one, is closed, so that no byte is read as part
+of another reply.
 
 A request is written with one call, its reply parsed where it arrives, and nothing else happens: no task, no timer, no
 object for each header (docs/adr/0021-pushed-requests-have-connections-of-their-own.md).
@@ -93,8 +93,8 @@ def verdict_of_reply(
 ) -> Verdict:
     """`now_s`: seconds since 1970, for a Retry-After that is a date. `is_cut`: the body is longer than what is here.
 
-    Only 422 and an explicit word drop a message: a wrong path (404) or a login page (302) must lose nothing. A JSON
-    object that is cut may say anything where it is cut: that is a retry, for an acknowledgement cannot be taken back.
+    Only 422 and an explicit verdict drop a message: a wrong path (404) or a login page (302) must lose nothing. A JSON
+    object that is cut is a retry: the rest may have a verdict, and an acknowledgement cannot be revoked.
     """
     after_s = retry_after_s(retry_after, now_s=now_s)
     if 200 <= status < 300:
@@ -138,9 +138,9 @@ def verdicts_of_reply(
 
 
 def verdict_of_fields(fields: dict[str, object], after_s: float | None = None) -> Verdict:
-    """From ``{"verdict": …, "reason": …, "after_s": …}`` or Dapr's ``{"status": …}``; `after_s` where it says none.
+    """From ``{"verdict": …, "reason": …, "after_s": …}`` or Dapr's ``{"status": …}``; `after_s` where it has none.
 
-    A word nobody knows is a retry that says so: an acknowledgement cannot be taken back.
+    An unknown verdict is a retry with that reason: an acknowledgement cannot be revoked.
     """
     name = fields.get("verdict", fields.get("status"))
     kind = None
@@ -162,7 +162,7 @@ def verdict_of_fields(fields: dict[str, object], after_s: float | None = None) -
 
 
 def retry_after_s(value: str | None, *, now_s: float) -> float | None:
-    """RFC 9110, section 10.2.3: seconds, or a date. What cannot be read says nothing."""
+    """RFC 9110, section 10.2.3: seconds, or a date. None for anything else."""
     if value is None:
         return None
     value = value.strip()
@@ -220,13 +220,13 @@ class ReplyError(Exception):
 @dataclass(frozen=True, slots=True)
 class Reply:
     status: int
-    body: bytes  # as much of it as the limit lets through
+    body: bytes  # as much of it as the limit allows
     retry_after: str | None
     is_cut: bool = False  # at the limit
 
 
 class ReplyReader:
-    """One reply: `receive` until it returns it. `reusable` then says whether the connection may have another."""
+    """One reply: `receive` until it returns it. `reusable` is then True if the connection may have another."""
 
     def __init__(self, body_max_bytes: int) -> None:
         self.reusable = False
@@ -285,7 +285,7 @@ class ReplyReader:
         body = b"".join(self._body)[: self._body_max_bytes]
         return Reply(self._status, body, self._retry_after, self._body_bytes > self._body_max_bytes)
 
-    # What the parser says. An exception in here would come out of it as another one.
+    # Callbacks of the parser. It replaces an exception in here by another one.
 
     def on_message_begin(self) -> None:
         self._is_followed = self._is_whole
@@ -335,7 +335,7 @@ _IN_PATH = "".join(chr(mark) for mark in range(0x21, 0x7F))
 
 
 class Unreachable(Exception):
-    """Nobody answered: refused, reset, or cut off before the reply. `str()` says which."""
+    """No reply: refused, reset, or cut off before it. `str()` gives the cause."""
 
 
 class HttpClient:
@@ -442,7 +442,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # What the event loop says
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -452,7 +452,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         reader, reply = self._reader, self._reply
         if reader is None or reply is None or reply.done():
-            self.close()  # nobody asked for this, and it would be taken for the next reply
+            self.close()  # no request is open, and these bytes would be read as the next reply
             return
         try:
             whole = reader.receive(data)

@@ -1,10 +1,10 @@
 """An application that is an HTTP server: one request for each message, or for a batch of them.
 
-2xx acknowledges, unless its body says otherwise; `http_client` has the whole table. Up to `concurrency` requests are
-under way at once, over kept connections. An abort closes the connection of its request.
+2xx acknowledges, unless its body has another verdict; `http_client` has the whole table. Up to `concurrency` requests
+are under way at once, over connections that stay open. An abort closes the connection of its request.
 
 Only the first message of each key is there to be taken, so a batch has at most one of a key. With nothing on its way,
-a message is sent at once: a trickle waits for nobody. While a request is on its way, what comes is gathered until it
+a message is sent at once: a single message does not wait. During a request, further messages are gathered until it
 is `size` messages, or the first of them has waited for `linger_ms`, or a reply comes.
 """
 
@@ -117,7 +117,7 @@ attempts of the others."""
 class BatchSettings:
     """Limits of a batch. Raises SettingsError.
 
-    - `size`: messages in a request, at most. A member that is told no `concurrency` takes `size` x `requests`; with
+    - `size`: messages in a request, at most. A member without the setting `concurrency` has `size` x `requests`; with
       less, batches stay smaller.
     - `max_bytes`: bodies in a request, at most; a larger message goes alone. 512 KiB stays below the 1 MiB that many
       servers take, with the attributes.
@@ -191,7 +191,7 @@ log = logging.getLogger("lbg.member")
 
 HEADERS = {"Content-Type": f"{BATCH_CONTENT_TYPE}; charset=UTF-8"}
 REPLY_MAX_BYTES_PER_MESSAGE = 4096
-"""A verdict with the longest reason that is kept takes about 2 KiB."""
+"""A verdict with the longest stored reason takes about 2 KiB."""
 
 
 @dataclass(eq=False, slots=True)
@@ -236,7 +236,7 @@ class BatchChannel:
         self._health.start()
 
     def wake(self) -> None:
-        """Looks at what arrives in one turn of the event loop together, once."""
+        """Gathers what arrives in one turn of the event loop together, once."""
         if (
             self._gather_soon is None
             and self._calls is not None
@@ -262,8 +262,8 @@ class BatchChannel:
                 request.limit = loop.call_later(self._settings.abort_wait_s, request.task.cancel)
 
     def withdraw(self, messages: Collection[Message], *, reassigned: bool) -> None:
-        """Gives back what is gathered for a request and has not begun. A request that holds others' messages is not
-        closed: they would be processed twice for it."""
+        """Returns messages that are gathered for a request and have not begun. A request that also has other messages
+        is not closed: they would be processed twice."""
         for message in messages:
             request = self._request_of.get(message.in_flight)
             if request is None:
@@ -324,7 +324,7 @@ class BatchChannel:
         self._set_linger()
 
     def _set_linger(self) -> None:
-        """A request that ends makes it look as well: then a timer is only wanted if there is room for another."""
+        """Starts the timer if there is room for another request. The end of a request gathers as well."""
         has_room = len(self._requests) < self._settings.requests
         if self._batch and has_room and self._linger is None:
             self._linger = asyncio.get_running_loop().call_at(self._batch.due_at, self._lingered)

@@ -1,7 +1,7 @@
 """An application that connects over a WebSocket (docs/app-channels.md).
 
-One application is connected at a time. What it has not answered when its connection ends is given again, in order and
-without counting as an attempt, to the next connection or, after a grace, to other members.
+One application is connected at a time. Messages without an answer at the end of its connection are delivered again, in
+order and without counting as an attempt, to the next connection or, after a grace, to other members.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TOO_LATE = 4408
 class StreamSettings:
     """One stream.
 
-    - `concurrency`: messages that may be out unanswered, whatever credit the application gives.
-    - `reconnect_grace_s`: how long nobody may be connected before the queues go to others. 1 s outlasts an
+    - `concurrency`: messages that may be unanswered, whatever credit the application grants.
+    - `reconnect_grace_s`: how long no application may be connected before other members get the queues. 1 s outlasts an
       application that connects anew, and is less than one that starts anew.
     - `hello_limit_s`: how long a connection may wait with its first frame.
     - `cancel_limit_s`: how long the application may take to confirm a cancel before its connection is closed. 2 s
@@ -52,11 +52,11 @@ class StreamSettings:
 
 
 class Disconnected(Exception):
-    """The other side closed, or is dead: the text says which."""
+    """The other side closed, or is dead: the text gives the cause."""
 
 
 class Ended(Exception):
-    """This side wants to close."""
+    """This side closes the connection."""
 
     def __init__(self, code: int, reason: str) -> None:
         self.code = code
@@ -82,7 +82,7 @@ class StreamConnection:
         self._woken.set()
 
     def cancel(self, messages: Collection[Message], *, must_confirm: bool = True) -> None:
-        """Ask the application to stop these; if it `must_confirm`, the connection ends when it does not in time."""
+        """Requests the application to stop these; if it `must_confirm` and does not in time, the connection ends."""
         meant = {message.in_flight for message in messages}
         numbers = self.conversation.cancel(lambda message: message.in_flight in meant)
         if numbers:
@@ -98,7 +98,7 @@ class StreamConnection:
             self._ended.set_exception(Ended(code, reason))
 
     async def live(self, socket: web.WebSocketResponse) -> None:
-        """Until one side wants no more. Raises what ended it."""
+        """Runs until one side ends the connection. Raises the cause."""
         reader = self._loop.create_task(self._read(socket))
         writer = self._loop.create_task(self._write(socket))
         watch = self._loop.create_task(self._watch(socket))
@@ -219,7 +219,7 @@ class StreamChannel:
         self.concurrency = settings.concurrency
         self._calls: Calls | None = None
         self._connection: StreamConnection | None = None
-        self._is_occupied = False  # by a connection that may not have said hello yet
+        self._is_occupied = False  # by a connection, perhaps before its hello
         self._grace: asyncio.TimerHandle | None = None
         self._connections = 0
         self._refused_frames = 0
@@ -241,8 +241,8 @@ class StreamChannel:
             self._connection.cancel(messages)
 
     def withdraw(self, messages: Collection[Message], *, reassigned: bool) -> None:
-        """Cancels messages that were taken. What was sent has begun: a connection whose application goes on with it
-        is not closed for that, because others' messages would be processed twice."""
+        """Cancels messages. A message that was sent has begun: a connection whose application goes on with it is not
+        closed, because other messages would be processed twice."""
         if reassigned and self._connection is not None:
             self._connection.cancel(messages, must_confirm=False)
 

@@ -1,7 +1,7 @@
 """Protocol of one stream: numbers, credit, answers and cancels. No I/O.
 
-Messages are numbered from 1 on each connection. An application's frame is taken as a whole or refused as a whole: it is
-read and checked before anything of it counts, so that after a refusal what is unanswered is known exactly.
+Messages are numbered from 1 on each connection. An application's frame is accepted as a whole or refused as a whole: it
+is read and checked before anything of it counts, so that after a refusal it is clear which messages are unanswered.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Conversation(Generic[T]):
         return len(self._out)
 
     def room(self, concurrency: int) -> int:
-        """Number of messages that may still be given."""
+        """Number of messages that may still be sent."""
         return max(0, min(self.credit, concurrency) - len(self._out))
 
     def send(self, messages: Iterable[T]) -> int:
@@ -73,7 +73,7 @@ class Conversation(Generic[T]):
         return [number for number in numbers if number in self._out]
 
     def close(self) -> list[T]:
-        """The connection is over: everything unanswered, in the order it was given."""
+        """Ends the conversation; returns the unanswered messages, in the order they were sent."""
         messages = list(self._out.values())
         self._out.clear()
         self._cancelled.clear()

@@ -1,7 +1,7 @@
 """Acknowledgements: their schedule, and the prefetch window.
 
 A closing channel of a RabbitMQ quorum queue discards the acks that are behind 32 others which the queue has not applied
-(docs/rabbitmq.md, "Facts"), and nothing says when it does. So a channel that may be closed never has more than
+(docs/rabbitmq.md, "Facts"), and there is no sign of it. So a channel that may be closed never has more than
 `UNPROVEN_FRAMES_MAX` on the way.
 """
 
@@ -30,9 +30,9 @@ def derived_prefetch(
     RabbitMQ closes a channel that leaves a delivery unacknowledged for `consumer_timeout_s` (30 min by default).
     In the worst case all of a window is one key, so its messages run one after another and the last waits for
     prefetch x service time: that must stay under half the timeout. `service_time_s` is what the member measured
-    (99th percentile of its calls); None before it has. Then the window is as wide as is useful, and safe all the
-    same: the member gives a queue back when its oldest delivery reaches half the timeout, and comes back with a
-    window by the service time it knows by then.
+    (99th percentile of its calls); None before. Then the window is as wide as is useful, and safe all the same: the
+    member releases a queue when its oldest delivery reaches half the timeout, and attaches again with a window by the
+    service time that is measured by then.
 
     At least two messages per slot of `concurrency`, so that a slot has its next message at hand, unless the
     timeout forbids it; always at least 1.
@@ -61,14 +61,14 @@ class AckScheduler:
 
     def __init__(self, *, interval_s: float, effects: list[Effect], frames_are_lost: bool) -> None:
         self.moving: Container[int] = ()
-        """The queues that are being moved away, kept by others."""
+        """Queues of running handoffs; the caller maintains it."""
         self._interval_s = interval_s
         self._effects = effects
         self._frames_are_lost = frames_are_lost
         self._unacked: list[Attachment] = []
 
     def settled(self, attachment: Attachment) -> None:
-        """Something of this attachment is done: look at it in the next flush."""
+        """Something of this attachment is done: the next flush includes it."""
         if not attachment.unacked_listed:
             attachment.unacked_listed = True
             self._unacked.append(attachment)
@@ -109,8 +109,8 @@ class AckScheduler:
         return due
 
     def settle_now(self, attachment: Attachment, recalled: Iterable[InFlight], now: float) -> None:
-        """Acknowledge what is done without waiting for more of it: in one frame as far as it can be, and of the rest
-        what is `wanted` back."""
+        """Acknowledges what is done without waiting for more: in one frame as far as possible, and of the rest the
+        `recalled` singly."""
         ack_window = attachment.ack_window
         done = ack_window.take()
         if done:

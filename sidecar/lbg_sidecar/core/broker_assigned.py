@@ -1,8 +1,8 @@
-"""`BrokerAssignedMember`: a member whose broker shares the messages out: Partitioned, MessageGroups, Sessions.
+"""`BrokerAssignedMember`: a member to which the broker assigns messages: Partitioned, MessageGroups, Sessions.
 
 It consumes one queue, `lbg.G.q`, over one channel, and balances nothing: there are no handoffs and no takeovers, and no
-watchdog, because the broker that delivers nothing is the one that would be asked why. The members report to each other
-only that they live. Events go in with the time, effects come out.
+watchdog, because the broker itself decides what it delivers. The members report to each other only
+that they live. Events go in with the time, effects come out.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from lbg_sidecar.errors import SessionRefused
 
 
 def broker_assigned_content(machine: BrokerAssignedMember) -> BeatContent:
-    """The one queue, as this member has it. The lowest index is its primary: nobody gives or gets less for that, but
-    one member has to count what waits in it."""
+    """The one queue, as this member has it. The lowest index is its primary, only to count the messages that wait in
+    it; deliveries do not depend on it."""
     me, binding = machine.roster.me, machine.binding
     attachment = binding.attachment
     state = QueueState(
@@ -75,10 +75,10 @@ def broker_assigned_description(machine: BrokerAssignedMember, now: float) -> di
 
 RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
-"""AMQP 0-9-1, section 1.2: that a session is somebody else's, or does not go on where it is said to."""
+"""AMQP 0-9-1, section 1.2: that a session has another consumer, or does not continue after the position."""
 
 REQUEST_AGAIN_AFTER_S = 1.0
-"""Between two tries to get a taken session whose position the application has: it is requested before each try."""
+"""Between two attempts to get a session in use whose position the application has, which is requested before each."""
 
 SESSION = "x-session"
 SESSION_COMMITTED = "x-session-committed"
@@ -125,12 +125,12 @@ class BrokerAssignedMember(MemberCore):
         self.session = self.dispatcher.session = session
         self._moves = moves
         self._keys_at_once = keys_at_once
-        self._capacity = keys_at_once  # as the broker knows it
+        self._capacity = keys_at_once  # as reported to the broker
         self.moves_keys = keys_at_once is not None
         self._live: frozenset[int] = frozenset()
         self._live_since = float("-inf")
         self.is_session_in_use = False
-        """Another live consumer has it, as far as is known."""
+        """Another live consumer has the session, as of the last attempt."""
         self._must_request_position = False
         self._request_due = float("inf")
 
@@ -271,7 +271,7 @@ class BrokerAssignedMember(MemberCore):
             self.effects.append(Capacity(attachment, limit.size))
 
     def _expect_move(self, is_expected: bool) -> None:
-        """Only partitions are taken from a member that works on them; keys are waited for."""
+        """The broker reassigns only partitions from a member that works on them; for keys it waits."""
         self.dispatcher.expect_move(is_expected and self._moves)
 
     # For a view, and for the others
@@ -302,9 +302,9 @@ class BrokerAssignedMember(MemberCore):
         return session is not None and session.is_set_by_app and not session.is_over
 
     def _leave_with_the_session(self, now: float) -> None:
-        """Not before the broker has forgotten it: a member that left earlier, and lost an ack, would leave a session
-        behind that nobody ends. A member that comes back reports to be at the end, and the broker answers that it is
-        gone."""
+        """Leaves when the broker has deleted the session: a member that left earlier, and lost an ack, would leave a
+        session behind without an end. A member that returns reports its end, and the broker answers that the session
+        does not exist."""
         session = self.session
         if session is not None and session.is_deleted and not self._presence.is_for_good:
             self.effects.append(SessionEnded(session.name, (session.committed or 1) - 1))

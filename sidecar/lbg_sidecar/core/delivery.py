@@ -1,10 +1,10 @@
 """Deliveries in flight, and what has been processed.
 
-A hint (docs/assignment.md, "Safety and balance"): whatever is forgotten here can only let a repeat through. Nothing in
-here is ever marked as processed that was not.
+A hint (docs/assignment.md, "Safety and balance"): an entry that is missing here can only let a repeat through. Nothing
+is ever marked as processed that was not.
 
-"Achieving Exactly-Once Message Delivery Guarantees with Sequence Numbers": the consumer keeps the sequence number of
-the last message that it is sure to have processed, and reports it to the broker when it connects.
+"Achieving Exactly-Once Message Delivery Guarantees with Sequence Numbers": the consumer stores the sequence number of
+the last message that it has certainly processed, and reports it to the broker when it connects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Outcome(enum.StrEnum):
     ACK = "ack"
     DEAD = "dead"
     REPEAT = "repeat"
-    END = "end"  # of a session: no message of anybody's, so the journal has none of it
+    END = "end"  # of a session: not a publisher's message, so the journal has no record of it
     RELEASED = "released"
 
 
@@ -36,14 +36,13 @@ class InFlight:
     """One delivery, from its arrival until it is settled or forgotten.
 
     `delivery` is the client's object and stays opaque in here, `size` the length of its body in bytes; `body_lease`
-    counts that body as used while the message lives. `redelivered`: the broker says that somebody had it before (AMQP
-    0-9-1, basic.deliver). `number` counts the member's deliveries. `sequence` is its number in a session,
-    from 1, where there is one; `ends_session`: it is that session's End-of-Session.
-    `calls` counts those of the application through this attachment, the running one included, `earlier` those that
-    were made before, as far as is known. Times are the clock that the
-    machine is driven with, in seconds: `started_at` of the last call, `first_started_at` of the first one
-    through this attachment.
-    `is_recalled`: the broker requests it back, and it was at work. `is_reassigned`: another consumer has it.
+    counts that body as used while the message lives. `redelivered`: the broker delivered it before (AMQP 0-9-1,
+    basic.deliver). `number` counts the member's deliveries. `sequence` is its number in a session, from 1, where there
+    is one; `ends_session`: it is that session's End-of-Session. `calls` counts those of the application through this
+    attachment, the running one included, `earlier` those before, as far as they were reported. Times are of the
+    machine's clock, in seconds: `started_at` of the last call, `first_started_at` of the first one through this
+    attachment. `is_recalled`: the broker requests it back, and it was at work. `is_reassigned`: another consumer has
+    it.
     """
 
     __slots__ = (
@@ -123,7 +122,7 @@ class InFlight:
 
     @property
     def is_over(self) -> bool:
-        """Nothing that becomes of it here counts any more: its channel is gone, or it is another consumer's."""
+        """True if its outcome here has no effect any more: its channel is closed, or another consumer has it."""
         return self.is_reassigned or self.attachment.closed
 
     def __repr__(self) -> str:
@@ -131,7 +130,7 @@ class InFlight:
 
 
 class Attachment:
-    """One consumer on one queue, as long as its channel lives: everything in it goes when the channel goes.
+    """One consumer on one queue, as long as its channel lives: all its state ends with the channel.
 
     `lanes` maps a lane to those that wait behind its head (None while nobody does); the head itself is ready,
     running, delayed or parked. `running` is in order of start.
@@ -202,7 +201,7 @@ class Attachment:
 
     @property
     def drained(self) -> bool:
-        """True if it is not at work: asked of paused attachments only."""
+        """True if it is not at work; of use for paused attachments only."""
         return not self.is_at_work
 
 
@@ -261,11 +260,11 @@ class Processed:
             self._reported_attempts.pop(identity, None)
 
     def failed(self, identity: Identity, attempts: int) -> None:
-        """Keep the count of attempts over a handoff, in either direction."""
+        """Records the count of attempts, for handoffs in either direction."""
         _set_bounded(self._attempts, identity, attempts, self._streams_max)
 
     def attempts(self, identity: Identity) -> int:
-        """Number of known attempts, here and elsewhere."""
+        """Number of attempts here, or as reported by former members."""
         if not self._attempts and not self._reported_attempts:
             return 0
         return max(self._attempts.get(identity, 0), self.take_reported_attempts(identity))
@@ -292,7 +291,7 @@ class Processed:
         return Positions(streams, tuple(itertools.islice(attempts, streams_max)))
 
     def merge(self, positions: Positions) -> None:
-        """Take over what the former consumer of a queue processed."""
+        """Adds the positions that the former consumer of a queue reported."""
         for publisher, hash_, runs in positions.streams:
             name = (publisher, hash_)
             stream = self._streams.get(name)
@@ -324,8 +323,8 @@ def _set_bounded(counts: dict[Identity, int], identity: Identity, count: int, li
 
 
 class WritePosition(Protocol):
-    """Writes the position of a session. `epoch`: the life of the broker in which that number was given, None where the
-    broker gives none. `is_over`: the number is its End-of-Session's."""
+    """Writes the position of a session. `epoch`: the epoch of that number, None where the broker has
+    none. `is_over`: the number is its End-of-Session's."""
 
     def __call__(self, committed: int, *, epoch: str | None = None, is_over: bool = False) -> None: ...
 
@@ -335,20 +334,20 @@ class SessionPosition:
     stores the position itself, in its own transactions.
 
     A session ends in two steps, with any number of lost connections and deaths between them: it is over here, and then
-    the broker is known to have forgotten it."""
+    the broker has deleted it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.committed: int | None = None
-        """None while it is unknown: then the broker goes on after what was acknowledged to it."""
+        """None while it is unknown: then the broker continues after acknowledged messages."""
         self.epoch: str | None = None
-        """Of `committed`: a broker that was restored from a backup gives its numbers to other messages, in another
+        """Of `committed`: a broker that was restored from a backup assigns its numbers to other messages, in another
         epoch. None where it is unknown."""
         self.write: WritePosition | None = None
         self.is_over = False
-        """Its End-of-Session has come, and all before it is processed."""
+        """Its End-of-Session was received, and all before it is processed."""
         self.is_deleted = False
-        """The broker has forgotten it as well: its name is free."""
+        """The broker has deleted it as well: its name is free."""
         self._is_set_by_app = False
 
     @property

@@ -19,8 +19,8 @@ RETRY = Backoff(max_s=30.0, jitter=RETRY_JITTER)
 
 
 class WhenExhausted(enum.StrEnum):
-    """`block`: it is tried on, at the longest interval, and its key waits behind it. `dead-letter`: it goes to the
-    group's dead letters, and its key goes on."""
+    """Rule for a message whose attempts are used up. `block`: it is retried at the longest interval, and its key waits.
+    `dead-letter`: it goes to the group's dead letters, and its key goes on."""
 
     BLOCK = "block"
     DEAD_LETTER = "dead-letter"
@@ -28,8 +28,8 @@ class WhenExhausted(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoisonedMessage:
-    """For a view. `key` and `id` are None where no publisher of ours stamped it; `since_s`: so long ago its attempts
-    were used up here, or found to be: a member that takes a queue over finds it with its own first attempt."""
+    """A poisoned message for a view. `key` and `id` are None without a publisher's stamp. `since_s`: time since its
+    attempts were used up here; after a takeover, since this member's first attempt."""
 
     key: str | None
     id: str | None
@@ -78,16 +78,16 @@ class Rules:
 
 @dataclass(slots=True)
 class Counts:
-    """Since the member started.
+    """Counts since the member started.
 
-    `given_back`: messages that were not begun when the broker wanted them back for another member. `taken`: messages at
-    work when its time for that ended: they are delivered again.
-    `forced`: messages at work (called, on the way to a confirm, or done and not to be acknowledged in time) when a
-    close could not wait for them: they are delivered again. `aborted`: calls that ended without effect, their
-    channel gone. `poisoned`: messages whose attempts were used up, and which are tried on.
+    `given_back`: messages that had not begun when the broker recalled them for another member. `taken`: messages at
+    work when the handoff time ended: they are delivered again. `forced`: messages at work (called, on the way to a
+    confirm, or done and not to be acknowledged in time) when a close could not wait for them: they are delivered again.
+    `aborted`: calls that ended without effect, their channel gone. `poisoned`: messages whose attempts were used up,
+    and which are retried.
 
-    `stalls`: how often a queue that had messages and gave none was attached to anew. `overlaps`: how
-    often another member turned out to serve a queue that this one thought it served.
+    `stalls`: how often this member attached anew to a queue that had messages and delivered none. `overlaps`:
+    how often another member served a queue that this one counted as its own.
     """
 
     delivered: int = 0
@@ -112,9 +112,9 @@ class NextCall(enum.Enum):
     DEAD_LETTER = enum.auto()
     REPUBLISH = enum.auto()
     GIVE_BACK = enum.auto()
-    """The broker wants it back, and it is not done."""
+    """The broker recalled it, and it is not done."""
     WARN = enum.auto()
-    """Its attempts are used up as of now; it is tried on, and somebody should know."""
+    """Its attempts are used up as of now; it is retried, and logged."""
 
 
 class Dispatcher:
@@ -132,8 +132,8 @@ class Dispatcher:
         """Attachments of which `take` dropped repeats since this was last emptied: their acks may be due."""
         self.session: SessionPosition | None = None
         self.limit: CallLimit | None = None
-        """Of an application in which calls may wait unseen, where the broker takes messages back; None: no limit but
-        the concurrency."""
+        """Limit of the calls of an application in which calls may wait unseen, in a mode whose broker recalls messages;
+        None: the concurrency alone."""
         self._durations: deque[float] = deque(maxlen=256)
         self._awaiting: dict[
             Identity, None
@@ -187,13 +187,13 @@ class Dispatcher:
         return None
 
     def expect_move(self, is_expected: bool) -> None:
-        """True if the broker may soon want messages back."""
+        """True if the broker may soon recall messages."""
         if self.limit is not None:
             self.limit.expects_move = is_expected
             self.lanes.concurrency = self.limit.size
 
     def _outcome_without_call(self, in_flight: InFlight) -> Outcome | None:
-        """Of what the application is not to be given."""
+        """The outcome of a message that is not delivered to the application, else None."""
         identity, session = in_flight.identity, self.session
         if (identity is not None and (identity in self.processed or identity in self._awaiting)) or (
             session is not None and session.covers(in_flight)
@@ -203,7 +203,7 @@ class Dispatcher:
         return Outcome.END if in_flight.ends_session else None
 
     def end(self, in_flight: InFlight, verdict: Verdict, now: float) -> NextCall:
-        """A call that was taken has ended; report each exactly once, aborted ones too."""
+        """Ends a call that was taken: exactly once for each, aborted ones too."""
         del self.running[in_flight]
         in_flight.finished_at = now
         self._durations.append(now - in_flight.started_at)
@@ -272,8 +272,8 @@ class Dispatcher:
             attachment.poisoned.pop(in_flight, None)
 
     def recall(self, attachment: Attachment, tags: Collection[int]) -> tuple[list[InFlight], list[InFlight]]:
-        """The broker wants these deliveries back. Returns those that were not begun, which are forgotten here, and
-        those that are at work or done, which are to be settled as soon as they can be."""
+        """Recalls deliveries for the broker. Returns those that had not begun, which are forgotten here, and those at
+        work or done, which are to be settled as soon as possible."""
         idle: list[InFlight] = []
         others: list[InFlight] = []
         for in_flight in _of_tags(attachment, tags):
@@ -290,8 +290,8 @@ class Dispatcher:
     def reassign(
         self, attachment: Attachment, tags: Collection[int]
     ) -> tuple[list[InFlight], list[InFlight]]:
-        """The broker has given these deliveries to another consumer. Returns all that were not acknowledged, and those
-        of them that are at work."""
+        """Withdraws deliveries that the broker has reassigned to another consumer. Returns all unacknowledged ones, and
+        those of them at work."""
         lost = _of_tags(attachment, tags)
         at_work = [in_flight for in_flight in lost if self._is_at_work(in_flight)]
         idle = frozenset(
@@ -320,8 +320,8 @@ class Dispatcher:
         )
 
     def _wait_s(self, in_flight: InFlight, requested_s: float | None, *, is_exhausted: bool) -> float:
-        """The wait that the application asks for, else one by the number of attempts. A poisoned message waits for the
-        longest at least: an application that says "in a second" each time would be asked each second for ever."""
+        """The wait that the application requests, else one by the number of attempts. A poisoned message waits for the
+        longest at least: else an application that requests a second each time would be called each second for ever."""
         backoff = self.rules.backoff
         if is_exhausted:
             return max(requested_s or 0.0, backoff.longest_s(self._uniform))
@@ -409,7 +409,7 @@ class Dispatcher:
         return late
 
     def service_time_s(self) -> float | None:
-        """The 99th percentile of the last calls; None before there were enough to say."""
+        """The 99th percentile of the last calls; None while there are too few."""
         if len(self._durations) < 64:
             return None
         return sorted(self._durations)[len(self._durations) * 99 // 100]

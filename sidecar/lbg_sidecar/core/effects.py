@@ -37,7 +37,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Let the attachment hold so many unacknowledged messages from now on, of those that it was attached with."""
+    """Sets the attachment's prefetch window to so many of the messages that it was attached with."""
 
     attachment: Attachment
     prefetch: int
@@ -45,7 +45,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Let the broker know how many keys the application works on at a time, as of now."""
+    """Reports to the broker how many keys the application works on at a time, as of now."""
 
     attachment: Attachment
     keys: int
@@ -53,7 +53,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Have the broker put these deliveries back in their places, for others."""
+    """Requeues these deliveries in their places, for other members."""
 
     attachment: Attachment
     tags: tuple[int, ...]
@@ -61,8 +61,8 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """The broker wants these calls' messages. Those that have not reached the application are to be reported as ended
-    now. `reassigned`: they are another member's, so stop the others, too."""
+    """Withdraws calls whose messages the broker recalls: those that have not reached the application end now.
+    `reassigned`: another member has the messages, so the other calls are stopped, too."""
 
     calls: tuple[InFlight, ...]
     reassigned: bool
@@ -77,7 +77,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """These deliveries are over (`outcome` says how): for the journal, in this order. `settled`: an ack was written."""
+    """Deliveries that are over, with their `outcome`: for the journal, in this order. `settled`: an ack was written."""
 
     deliveries: tuple[InFlight, ...]
     settled: bool
@@ -123,19 +123,19 @@ class StoodDown:
 
 @dataclass(frozen=True, slots=True)
 class RequestPosition:
-    """Ask the application anew how far it has committed its session: somebody else had the session meanwhile."""
+    """Requests the application's session position again: another consumer had the session meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Go on no further: the member ends with this error, which nothing here can mend. Nothing is lost by it."""
+    """Ends the member with this error, which it cannot recover from. No message is lost."""
 
     error: MemberError
 
 
 @dataclass(frozen=True, slots=True)
 class SessionInUse:
-    """For the log: another live consumer has this member's session; it waits for it, and logs that once."""
+    """For the log: another live consumer has this member's session. The member waits for it, and logs that once."""
 
     session: str
     why: str
@@ -143,8 +143,8 @@ class SessionInUse:
 
 @dataclass(frozen=True, slots=True)
 class SessionForgotten:
-    """For the log: the broker does not go on where the position file says (`why`), so it goes on after what was
-    acknowledged."""
+    """For the log: the broker does not continue after the position in the file (`why`), but after acknowledged
+    messages."""
 
     session: str
     committed: int
@@ -153,7 +153,7 @@ class SessionForgotten:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """For the log: the End-of-Session has come, and all `messages` before it were processed."""
+    """For the log: the End-of-Session was received, and all `messages` before it were processed."""
 
     session: str
     messages: int
@@ -173,8 +173,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """For the log: the broker moves partitions away (`queues`; none where it moves keys), and got back what was not
-    begun; `at_work` messages are finished here."""
+    """For the log: the broker moves partitions away (`queues`; none where it moves keys). Messages that had not begun
+    are requeued, `at_work` messages are finished here."""
 
     queues: tuple[int, ...]
     requeued: int
@@ -183,8 +183,8 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Reassigned:
-    """For the log: the broker's time for that ended, and it has given partitions (`queues`) to another member.
-    `at_work` messages were cut off at work: they are delivered again, and their verdicts do nothing."""
+    """For the log: the handoff time ended, and the broker reassigned partitions (`queues`) to another member. `at_work`
+    messages were cut off at work: they are delivered again, and their verdicts have no effect."""
 
     queues: tuple[int, ...]
     at_work: int
@@ -192,8 +192,8 @@ class Reassigned:
 
 @dataclass(frozen=True, slots=True)
 class HandoffAbandoned:
-    """For the log: a handoff was put off because the queue did not drain within `after_s`, the `times`-th in a row. The
-    next may take `next_s`."""
+    """For the log: a handoff was postponed because the queue did not drain within `after_s`, the `times`-th in a row.
+    The next may take `next_s`."""
 
     queue: int
     to: int | None
@@ -206,10 +206,10 @@ class HandoffAbandoned:
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """For the log: this member became the active consumer. `pause_s` is None when nobody handed the queue over, and
-    when nothing waited in it then: how long it was idle is not known.
+    """For the log: this member became the active consumer. `pause_s` is None without a handoff, and when
+    the queue was empty then: its pause is unknown.
 
-    `why` is the former one's, if it handed the queue over; else what is known: see `Roster.last_server`.
+    `why` is the former member's, if it handed the queue over; else see `Roster.last_server`.
     """
 
     queue: int
@@ -232,7 +232,8 @@ class Poisoned:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """For the log: a queue has `ready` messages, and for `quiet_s` gave none to this member, which should serve it."""
+    """For the log: a queue has `ready` messages, and for `quiet_s` the broker delivered none to this member, which
+    should serve it."""
 
     queue: int
     ready: int

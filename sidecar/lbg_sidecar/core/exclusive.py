@@ -255,7 +255,7 @@ class ExclusiveMember(MemberCore):
         super()._leave(now)
 
     def _after(self, now: float) -> None:
-        """Not after each message: every member hears of every change from every other, and a tick is never far."""
+        """Not after each message: every member reports every change to every other, and the next tick is near."""
         self._message_handler.observe(now)
         self.balancer.holddown.tick(now)
         if self._presence.is_handing_over:

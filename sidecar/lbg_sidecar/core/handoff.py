@@ -1,9 +1,9 @@
 """Handoffs of the active role: announce, pause, drain, release.
 
-Only the active consumer of a queue ever moves it, so there is one move of a queue at a time. Whatever is said in a
-move is a hint. What makes it safe is the order of things here: nothing is closed while a call runs (unless a
-shutdown forces it), everything that is done is acknowledged before the close, and the broker gives the rest,
-in order, to one other consumer after it.
+Only the active consumer of a queue moves it, so there is one move of a queue at a time. The messages of a move are
+hints. Safety comes from the order of its steps: no channel is closed while a call runs (unless a shutdown forces it),
+all that is done is acknowledged before the close, and after it the broker delivers the rest, in order, to one other
+consumer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stage(enum.Enum):
 
 @dataclass(slots=True)
 class Handoff:
-    """`to` None is a release: whoever waits first gets the queue."""
+    """One handoff. `to` None is a release: the first waiting consumer gets the queue."""
 
     queue: int
     to: int | None
@@ -74,7 +74,7 @@ class Handoffs:
         self._started = 0
 
     def start(self, binding: Binding, to: int | None, why: str, now: float) -> None:
-        """Start the handoff of an active queue to member `to`, or to whoever waits first."""
+        """Starts the handoff of an active queue to member `to`, or to the first waiting one."""
         me = self._roster.me
         assert me is not None
         assert binding.active
@@ -89,7 +89,7 @@ class Handoffs:
             self._pause(handoff, now)
 
     def answered(self, message: Reattached, now: float) -> None:
-        """Somebody is out of the successor's way."""
+        """Records that a member has attached behind the successor."""
         handoff = self.moves.get(message.queue)
         if handoff is None or handoff.move != message.move:
             return
@@ -98,7 +98,7 @@ class Handoffs:
             self._pause(handoff, now)
 
     def live_changed(self, live: Collection[int], now: float) -> None:
-        """Do not wait for, or hand over to, those who are gone."""
+        """Ends waits for members that are gone, and handoffs to them."""
         for handoff in list(self.moves.values()):
             handoff.awaiting.intersection_update(live)
             if handoff.to is not None and handoff.to not in live:
@@ -113,7 +113,7 @@ class Handoffs:
             self._release(handoff, now)
 
     def closed(self, binding: Binding, now: float) -> bool:
-        """The channel of this queue is gone, and so is its move. True if that moved it to somebody."""
+        """Ends the move of a queue whose channel is closed. True if that completed it."""
         handoff = self.moves.pop(binding.queue, None)
         if handoff is None or handoff.stage is not Stage.DETACHING:
             return False
@@ -122,7 +122,7 @@ class Handoffs:
         return handoff.to is not None
 
     def cut_off(self, binding: Binding, why: str, now: float) -> None:
-        """Give a queue to whoever waits first now, drained or not; a move that waits for calls does not any more."""
+        """Releases a queue to the first waiting consumer now, drained or not; a move stops waiting for calls."""
         if binding.queue not in self.moves:
             self.start(binding, None, why, now)
         handoff = self.moves[binding.queue]

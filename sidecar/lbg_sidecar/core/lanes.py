@@ -1,7 +1,7 @@
 """Lanes: the messages of a key one after another, different keys at the same time.
 
-All attachments of a member share one `concurrency`. Whoever runs the application takes calls with `take` and
-must report the end of every call it took, with `finish`, `delay`, `park` or `discard`, however the call ended:
+All attachments of a member share one `concurrency`. The caller takes calls with `take` and must report
+the end of each, with `finish`, `delay`, `park` or `discard`, however the call ended:
 a call that was aborted holds its slot, and its lane, until it has really ended. So no two calls of one lane
 overlap inside a member, not even across a lost channel.
 """
@@ -72,11 +72,11 @@ class Lanes:
 
     @property
     def available(self) -> bool:
-        """True if `take` would probably give something."""
+        """True if `take` would probably return a call."""
         return bool(self._rota) and self.running < self.concurrency
 
     def finish(self, in_flight: InFlight) -> None:
-        """The call ended and the message is done with: its lane goes on."""
+        """Ends the call of a message that is done: its lane goes on."""
         self._leave(in_flight)
         self._advance(in_flight)
 
@@ -116,7 +116,7 @@ class Lanes:
         self.halt(attachment)
 
     def halt(self, attachment: Attachment) -> None:
-        """Let a paused attachment start nothing at all any more."""
+        """Stops all starts of a paused attachment."""
         attachment.limit = 0
         attachment.shelved.extend(attachment.ready)
         attachment.ready.clear()
@@ -140,8 +140,8 @@ class Lanes:
         return running
 
     def withdraw(self, attachment: Attachment, withdrawn: Collection[InFlight]) -> None:
-        """Forget messages of an open attachment of which no call runs and nothing is parked. What waited behind them,
-        and is not among them, goes on."""
+        """Removes messages of an open attachment that neither run nor are parked. Messages that waited behind them go
+        on."""
         heads = [
             in_flight for in_flight in (*attachment.ready, *attachment.shelved) if in_flight in withdrawn
         ]

@@ -1,23 +1,23 @@
-"""Limits of what an application is given: concurrency limit and batch limit.
+"""Limits of the messages at an application: concurrency limit and batch limit.
 
-A command that works on one line at a time, and is given sixteen, has fifteen that nobody can take out of it again. What
-a process does inside cannot be asked, so the limit is learned:
+A command that works on one line at a time, and receives sixteen, has fifteen that cannot be recalled. A process does
+not report what it does inside, so the limit is learned:
 
-- *Swift*: as many as it answers in `swift_s`. What waits inside is gone before anybody wants it back.
+- *Swift*: as many as it answers in `swift_s`. What waits inside is processed before a recall.
 - *Slow*: the level, if that is more, which begins at 1. A trial with twice as many shows whether calls take longer: by
-  little, and all are worked on at once; twice as long, and the rest waited. A call that overtakes others that were
-  given before it shows the same without arithmetic, as calls begin in the order in which they are given.
+  little, and all are worked on at once; twice as long, and the rest waited. A call that overtakes earlier ones
+  shows the same without arithmetic, because calls begin in the order in which they are sent.
 
 A level that stands is tried again, downwards too, since an application may change. No I/O and no clock in here.
 
-A batch is one call: all of it has begun, and none of it can be taken out again. An application that works on its
-messages one after the other has most of them waiting in it. What a batch takes is what one message takes and, for each
-further one, a little more: nothing where all are worked on at once, as much again where they wait for each other. Both
-are measured, and as many messages are given as make it longer by half of the handoff time, on average. So a batch ends
+A batch is one call: all of it has begun, and none of it can be recalled. An application that works on its
+messages one after the other has most of them waiting in it. A batch takes the time of one message and, for each further
+one, a little more: nothing where all are processed at once, as much again where they wait for each other. Both are
+measured, and a batch has as many messages as make it longer by half of the handoff time, on average. So a batch ends
 within a handoff, unless a single message takes about half of one or longer.
 
-What is given at once counts as one batch, with all that is out already: two requests under way may wait for each other,
-too. No I/O and no clock in here.
+Messages sent at once count as one batch, with all that are unanswered already: two requests under way may wait for each
+other, too. No I/O and no clock in here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FIRST_SAMPLES = 2
 """Calls, or batches of one message, before the first trial: one of them may include a cold start."""
 
 SAMPLES = 4
-"""Calls, or batches of several messages, by which a trial is judged; at least as many calls as it gives at a time."""
+"""Calls, or batches of several messages, by which a trial is judged; at least as many calls as it has at a time."""
 
 PATIENCE_FIRST = 16
 PATIENCE_MAX = 256
@@ -65,7 +65,7 @@ class ConcurrencyLimit:
 
     def __init__(self, most: int, handoff_s: float) -> None:
         self.expects_move = False
-        """Messages may be wanted back soon: no trial whose end might not be awaited."""
+        """A recall of messages may be near: no trial that could outlast it."""
         self._most = most
         self._handoff_s = handoff_s
         self._swift_s = handoff_s * SWIFT_SHARE
@@ -79,7 +79,7 @@ class ConcurrencyLimit:
         self._patience = PATIENCE_FIRST
         self._calls = 0  # slow ones since the last trial
         self._downwards = True
-        self._out: dict[InFlight, int] = {}  # in the order given, with how many were out then
+        self._out: dict[InFlight, int] = {}  # in the order sent, with the number unanswered then
 
     @property
     def size(self) -> int:
@@ -99,7 +99,7 @@ class ConcurrencyLimit:
         self._out.pop(in_flight, None)
 
     def ended(self, in_flight: InFlight, call_s: float, now: float) -> None:
-        """The application answered, so long after it was given the message."""
+        """Records the application's answer, `call_s` after the message was sent to it."""
         out = self._out
         at_once = out.get(in_flight)
         if at_once is None:
@@ -113,7 +113,7 @@ class ConcurrencyLimit:
         self._answered_at = now
         trial = self._trial
         if trial // 2 < at_once <= trial:
-            # Swift ones, too: a mean of slow calls alone says nothing of a mixture.
+            # Swift ones, too: a mean of slow calls alone does not describe a mixture.
             self._latencies.append(call_s)
         together = 1 if next(iter(out)) is in_flight else self._together(in_flight)
         del out[in_flight]
@@ -222,12 +222,12 @@ WEIGHT = 1 / 4
 """Of a new measurement in an average."""
 
 LONGER = 1.1
-"""A later part of what was given at once counts as another measurement if it took so many times as long."""
+"""A later part of messages sent at once counts as another measurement if it took so many times as long."""
 
 
 @dataclass(eq=False, slots=True)
 class _Batch:
-    """Messages given at once. `count`: with all that was out then."""
+    """Messages sent at once. `count`: with all that were unanswered then."""
 
     count: int = 0
     call_s: float = 0.0
@@ -238,7 +238,7 @@ class BatchLimit:
 
     def __init__(self, most: int, handoff_s: float) -> None:
         self.expects_move = False
-        """Messages may be wanted back soon: no trial whose end might not be awaited."""
+        """A recall of messages may be near: no trial that could outlast it."""
         self._most = most
         self._handoff_s = handoff_s
         self._slack_s = handoff_s * SLACK_SHARE
@@ -272,7 +272,7 @@ class BatchLimit:
         self._out.pop(in_flight, None)
 
     def ended(self, in_flight: InFlight, call_s: float, now: float) -> None:
-        """The application answered, so long after it was given the message."""
+        """Records the application's answer, `call_s` after the message was sent to it."""
         batch = self._out.pop(in_flight, None)
         if batch is None:
             return
@@ -308,8 +308,8 @@ class BatchLimit:
             self._patience = PATIENCE_FIRST
 
     def _learn_single(self, call_s: float) -> None:
-        """With two as the next step, and again after a while: single messages say nothing of two, and the application
-        may have changed."""
+        """With two as the next step, and again after a while: single messages give no estimate for two, and the
+        application may have changed."""
         self._singles += 1
         if self._grown == 1:
             self._single_s = call_s if self._single_s is None else min(self._single_s, call_s)

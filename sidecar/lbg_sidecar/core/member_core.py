@@ -1,6 +1,6 @@
 """`MemberCore`: the part of a member that every mode has, its presence, and its time to leave.
 
-What the calls at work get is the user's to say (`shutdown_grace_s`). All that comes after has a share in a margin: the
+The setting `shutdown_grace_s` is the time of running calls. All that comes after has a share in a margin: the
 queues' closes are answered or not, the connections are closed, the application ends, what is published is confirmed,
 the listeners close. A step that takes less than its share leaves the rest to the application and the confirms, which
 can make use of it. With the default grace the whole is 26 s, which leaves 4 s of the 30 s that Kubernetes gives a pod
@@ -46,8 +46,8 @@ from lbg_sidecar.core.roster import Post, Roster, Timings
 from lbg_sidecar.message import Verdict
 
 CLOSES_S = 0.5
-"""For the broker to answer, from the moment on which every queue goes at any price. It takes milliseconds; where there
-is no answer, the channels end with their connection."""
+"""For the broker's answers, from the moment on which every queue is released, drained or not. They take milliseconds;
+without an answer the channels end with their connection."""
 
 CONNECTIONS_S = 1.0
 APP_STOP_S = 2.0
@@ -70,7 +70,7 @@ MARGIN_S = MEMBER_MARGIN_S + CONFIRMS_S + PUBLISHERS_S + LISTENERS_S
 
 
 class LeavingTime:
-    """Of one leave, which begins when the first is asked for; moments are of the event loop's clock."""
+    """Times of one leave, which begins with the first request; moments are of the event loop's clock."""
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
@@ -153,7 +153,7 @@ class Presence:
         return self.stage is Stage.LEAVING and now >= self.empty_by + CLOSES_S
 
     def stop(self, why: str, now: float, *, grace_s: float) -> bool:
-        """Leave, within the grace period, or at once when asked again. True if it took part until now."""
+        """Leaves within the grace period, or at once with the second call. True if it took part until now."""
         before = self._step(Input.STOP)
         if before is Stage.LEAVING or before is Stage.GONE:
             self.empty_by = now
@@ -164,7 +164,7 @@ class Presence:
         return before is Stage.TAKING_PART
 
     def stand_down(self, why: str, now: float, *, within_s: float) -> bool:
-        """Hold no queue until the next join. True if it took part until now."""
+        """Has no queue until the next join. True if it took part until now."""
         if self._step(Input.STAND_DOWN) is not Stage.TAKING_PART:
             return False
         self.why = why
@@ -228,7 +228,7 @@ class MemberCore(ABC):
         )
         self._presence = Presence()
         self._lost = 0  # what was at work when the connection went, while there is none
-        self._forced_before: int | None = None  # the count when it was asked to leave
+        self._forced_before: int | None = None  # the count when the leave began
         if former is not None:
             self._presence, self._lost, self._forced_before = (
                 former._presence,
@@ -258,7 +258,7 @@ class MemberCore(ABC):
 
     @abstractmethod
     def disconnected(self, now: float) -> None:
-        """A connection is lost, or must be taken for lost. Nothing is dispatched or acknowledged from here on."""
+        """A connection is lost, or counts as lost. Nothing is dispatched or acknowledged from here on."""
 
     def _join(self, index: int, now: float) -> bool:
         """Be in the live set. True for a member that had stood down, and takes part again."""
@@ -297,12 +297,11 @@ class MemberCore(ABC):
 
     @abstractmethod
     def refused(self, attachment: Attachment, code: int, why: str) -> bool:
-        """The broker does not take the consumer, for a reason (`code`: AMQP 0-9-1, section 1.2); `closed` follows. True
-        if nobody else needs to log it."""
+        """The broker refused the consumer (`code`: AMQP 0-9-1, section 1.2); `closed` follows. True if it is logged."""
 
     @abstractmethod
     def cancelled(self, attachment: Attachment) -> bool:
-        """The broker ended the consumer; `closed` follows. True if nobody else needs to log it."""
+        """The broker ended the consumer; `closed` follows. True if it is logged."""
 
     def timed_out(self, attachment: Attachment, timeout_s: float) -> None:
         """The broker closed the channel because a delivery was unacknowledged for too long; `closed` follows."""
@@ -313,8 +312,8 @@ class MemberCore(ABC):
     def deliver(self, attachment: Attachment, arrivals: list[InFlight], now: float) -> None: ...
 
     def revoked(self, attachment: Attachment, tags: Collection[int], now: float, *, reassigned: bool) -> None:
-        """The broker wants these deliveries for another member, or, `reassigned`, has given them to it. Nothing of them
-        starts here from now on. The answer goes out when the effects of this have been run."""
+        """The broker recalls these deliveries for another member, or, `reassigned`, has delivered them to it. None of
+        them starts here from now on. The answer is sent when the effects of this have been run."""
         if attachment.closed:
             return
         if reassigned:
@@ -433,8 +432,8 @@ class MemberCore(ABC):
         return due if self.roster.me is None else min(due, self.roster.next_due, self.bindings.next_due)
 
     def stop(self, why: str, now: float) -> None:
-        """Leave: hand over every queue, then exit. When the grace period is over, or it is asked again, whatever is at
-        work is cut off, and the broker's answers to the closes are waited for only a moment."""
+        """Leaves: hands every queue over, then exits. When the grace period is over, or with the second call, running
+        calls are cut off, and the wait for the broker's answers to the closes is short."""
         if self._forced_before is None:
             self._forced_before = self.dispatcher.counts.forced
         if self._presence.stop(why, now, grace_s=self.rules.shutdown_grace_s):
@@ -442,7 +441,7 @@ class MemberCore(ABC):
         self._after(now)
 
     def stand_down(self, why: str, now: float) -> None:
-        """Hand over every queue, because the application cannot take messages: `StoodDown` when that is done. Its
+        """Hands every queue over, because the application cannot take messages: `StoodDown` when that is done. Its
         running calls get the time of a handoff to end. The next `connected` joins again."""
         if self._presence.stand_down(why, now, within_s=self.rules.max_handoff_s):
             self._leave(now)

@@ -46,8 +46,8 @@ class Rebalance(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A member as others know it. The incarnation is new with every connection, so that nothing said by or about
-    an earlier life of the same index is taken for this one."""
+    """Identity of a member. The incarnation is new with every connection, so that messages by or about an earlier one
+    of the same index do not count for this one."""
 
     index: int
     name: str
@@ -86,7 +86,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to a hello, to the one who said it."""
+    """The answer to a hello, to its sender."""
 
     sender: Identity
     content: BeatContent
@@ -102,7 +102,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """To all: the sender hands its queues over and goes."""
+    """To all: the sender hands its queues over and leaves."""
 
     sender: Identity
 
@@ -117,7 +117,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """To one, mandatory. It needs no answer: only its return says something."""
+    """To one, mandatory. It needs no answer: only its return has a meaning."""
 
     sender: Identity
     target: str  # the incarnation that is meant
@@ -125,7 +125,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """To all: the sender is about to give `queue` to member `to`; everybody else gets behind that one."""
+    """To all: the sender is about to hand `queue` over to member `to`; every other member attaches behind it."""
 
     sender: Identity
     queue: int
@@ -145,10 +145,10 @@ class Reattached:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """To the successor, just before the queue is let go: what was processed, and since when the queue stood still.
+    """To the successor, just before the queue is released: what was processed, and since when the queue is paused.
 
     `paused_s` is how long the sender had not started a call of the queue when it sent this. `waiting`: the queue had
-    messages then; else nobody knows which part of the time until the next delivery it stood still.
+    messages then; else the pause until the next delivery is unknown.
     """
 
     sender: Identity
@@ -171,7 +171,7 @@ class Repartition:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """To all, before queues change: what the sender processed of one, as its keys may go to anybody."""
+    """To all, before queues change: what the sender processed of one, as its keys may go to any member."""
 
     sender: Identity
     positions: Positions
@@ -185,7 +185,7 @@ Message = (
 VERSION = 1
 
 LOOK = b'{"v":1,"type":"look","index":0,"name":"","incarnation":""}'
-"""To one index, by somebody who has none yet: only its return says something."""
+"""To one index, by a member without one: only its return has a meaning."""
 
 
 def encode(message: Message) -> bytes:
@@ -222,7 +222,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes | memoryview) -> Message | None:
-    """The message in `body`; None if it is of a version or type this member does not know. Raises MessageError."""
+    """The message in `body`; None if its version or type is unknown. Raises MessageError."""
     try:
         fields = json.loads(bytes(body))
         if not isinstance(fields, dict):

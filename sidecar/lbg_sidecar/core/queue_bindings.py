@@ -40,7 +40,7 @@ class BalancingRules:
     on_rabbitmq: bool = False
 
     def primaries(self, live: frozenset[int]) -> dict[int, int | None]:
-        """Index that should serve each queue; None when nobody should in particular."""
+        """Index that should serve each queue; None if any may."""
         if self.assignment is Assignment.STATIC:
             return static_primaries(self.queue_count, self.client_count, live)
         return dict.fromkeys(range(self.queue_count)) | balanced_primaries(self.queue_count, live)
@@ -57,7 +57,7 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """`active` is known from deliveries only: AMQP does not tell a consumer that its turn has come."""
+    """`active` follows from deliveries only: AMQP does not notify a consumer that it became active."""
 
     queue: int
     phase: Phase = Phase.UNBOUND
@@ -66,7 +66,7 @@ class Binding:
     active: bool = False
     activated_at: float = 0.0
     attached_at: float = (
-        0.0  # when the attachment was asked for: so it is not in front of what was there before
+        0.0  # when the attachment was requested: so it is behind those that were there before
     )
     attach_due: float = 0.0
     failures: int = 0
@@ -75,7 +75,7 @@ class Binding:
     answers: list[tuple[int, str]] = field(
         default_factory=list
     )  # movers that wait for us to be out of the way
-    quiet: bool = False  # re-attached only to be behind somebody: not worth telling everybody
+    quiet: bool = False  # attached anew only to be behind another member: not reported to all
     release_due: float | None = None  # when to get behind the primary
     delivered: int = 0  # through earlier attachments
 
@@ -209,7 +209,7 @@ class Bindings:
         return cut_off
 
     def closed(self, attachment: Attachment, now: float) -> Binding | None:
-        """The channel is gone, because we closed it or of itself. None if that is known already."""
+        """Records the end of a channel, by this member or by itself. None if it is recorded already."""
         binding = self.all[attachment.queue]
         if binding.attachment is not attachment:
             return None
@@ -223,8 +223,8 @@ class Bindings:
         return binding
 
     def lost(self) -> int:
-        """The connection is gone and every channel with it: stop everything at once. Returns how many messages that
-        cut off: called, or done and not acknowledged."""
+        """Ends every channel with the connection. Returns how many messages that cut off: called, or done and not
+        acknowledged."""
         cut_off = 0
         for binding in self.all:
             if binding.attachment is not None:
@@ -264,16 +264,16 @@ class Bindings:
         return {CONSUMER_TIMEOUT: round(self.consumer_timeout_s * 1000)}
 
     def prefetch(self) -> int:
-        """The window of a queue, by what is known of the application now."""
+        """The window of a queue, by the application's service time as measured now."""
         return self._prefetch(self._dispatcher.service_time_s())
 
     @property
     def _has_one_window(self) -> bool:
         """True if the window of an attachment is the widest, whatever the application has shown.
 
-        A broker that moves parts of its queue takes back what a narrower one would not have asked for. And a quorum
-        queue puts what comes back behind what came back before: who was given less than its predecessor gave back, and
-        gives that back, has it delivered after the rest. So all windows are the same (docs/rabbitmq.md).
+        A broker that moves parts of its queue recalls what exceeds a narrower one. And a quorum queue puts returned
+        messages behind those returned before: a member that has a narrower window than its predecessor, and returns
+        its messages, gets them after the rest. So all windows are the same (docs/rabbitmq.md).
         """
         native = self._native
         return self.rules.on_rabbitmq if native is None else native.moves

@@ -1,4 +1,4 @@
-"""Rebalancing: rebalance delay, and the moves and releases that are wanted and started.
+"""Rebalancing: rebalance delay, and the moves and releases that are due and started.
 
 Waiting consumers are first in, first out, and each wrong one in between costs a hop (docs/rabbitmq.md, "Facts").
 """
@@ -51,7 +51,7 @@ def due_moves(
 ) -> Iterator[tuple[Binding, int]]:
     """Queues that this member serves and another should: (queue, successor).
 
-    A queue that came to it by chance stays for the rebalance delay, and one whose handoff was abandoned until its
+    A queue that it serves by chance stays for the rebalance delay, and one whose handoff was abandoned until its
     `move_due`. A successor that has not reported to be bound to the queue, or is silent, could not take it.
     """
     assert roster.me is not None
@@ -68,8 +68,8 @@ def due_moves(
 def due_releases(bindings: Bindings, roster: Roster, primaries: Primaries) -> Iterator[Binding]:
     """Queues where this member waits and may stand in front of the primary.
 
-    A consumer learns from a delivery that it is active, so an idle queue may have anybody at its head; and a move
-    takes one hop only if its successor, as a rule the primary, is next in line. Getting behind it once is enough.
+    A consumer detects by a delivery that it is active, so an idle queue may have any member at its head; and a move
+    takes one hop only if its successor, as a rule the primary, is next. Attaching behind it once is enough.
     """
     assert roster.me is not None
     for binding in bindings.all:
@@ -86,7 +86,7 @@ def due_releases(bindings: Bindings, roster: Roster, primaries: Primaries) -> It
 def is_behind(binding: Binding, peer: Peer) -> bool:
     """True if this member waits behind `peer`: it attached after the other had reported to be attached.
 
-    As far as is known: the peer may have attached anew since it last reported its state.
+    By the last report: the peer may have attached anew since.
     """
     attached_at = peer.attached_at.get(binding.queue)
     return attached_at is not None and binding.attached_at > attached_at
@@ -131,10 +131,10 @@ class SuccessorBinding:
         if move.to == me.index:
             return
         if binding.active:
-            # Deliveries on a live channel prove that this member is the active one: the mover's is gone.
+            # Deliveries on a live channel prove that this member is the active one: the mover's channel is closed.
             return
         successor = self._roster.peers.get(move.to)
-        # What the successor reported after the last move of this queue still holds: nobody re-attaches otherwise.
+        # What the successor reported after the last move of this queue still holds: no member attaches anew otherwise.
         is_reported = successor is not None and successor.reported_at > moved_at + MOVE_OVER_AFTER_S
         if binding.phase is Phase.ATTACHED and not (
             successor and is_reported and is_behind(binding, successor)
@@ -149,7 +149,7 @@ class SuccessorBinding:
             self._answer(me, binding, move.sender.index, move.move)
 
     def closed(self, binding: Binding) -> None:
-        """The channel of a queue is gone: nothing of this member waits for it now."""
+        """The channel of a queue is closed: this member does not wait for it now."""
         me = self._roster.me
         if me is not None:
             for mover, move in binding.answers:
@@ -161,12 +161,12 @@ class SuccessorBinding:
 
 
 REATTACH_AT_ONCE = 8
-"""Waiting consumers that are taken away and put behind again at the same time; more would be a burst on the broker."""
+"""Waiting consumers that are cancelled and attached again at the same time; more would be a burst on the broker."""
 
 GIVE_BACK_AT = 0.5
 CUT_OFF_AT = 0.75
-"""Of the broker's consumer timeout, after which it closes the channel with an error: from one half on a queue is given
-back if it drains; at three quarters what has not drained is cut off, because soon the broker would do it."""
+"""Of the broker's consumer timeout, after which it closes the channel with an error: from one half on a queue is
+released if it drains; at three quarters what has not drained is cut off, before the broker does it."""
 
 PAUSED_WITHIN = 0.5
 """Of the time in which a leaving member hands over its queues: by then every handoff has begun, whatever the

@@ -1,8 +1,8 @@
 """Retransmission of what a member publishes, over one channel after another. Pure.
 
 The window is the publisher's (`lbg_broker.client.retransmit`). A message that reaches no queue because no validator
-listens yet is sent again like one that was refused. A channel that refuses everything, or owes answers and gives none,
-is replaced: `doubt` says when, and `renewed` puts what it did not confirm back to the front, in order.
+listens yet is sent again like one that was refused. A channel that refuses everything, or has no answers,
+is replaced: `doubt` decides when, and `renewed` returns what it did not confirm to the front, in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbg_broker.client.retransmit import (
 from lbg_sidecar.core.delivery import InFlight
 
 CHECKS_PER_PATIENCE = 20
-"""So often an alarm is looked for meanwhile: its end is noticed soon, and waiting for answers begins there."""
+"""Number of checks for an alarm in that time: its end is detected soon, and the wait for answers begins there."""
 
 SETTINGS = RetransmitSettings(
     window_messages=1024, first_window_messages=1, backoff_first_s=0.5, backoff_max_s=0.5
@@ -32,7 +32,7 @@ class RetransmitTimeouts:
     """`answer_s`: without any answer.
 
     `refused_s`: while everything is refused. RabbitMQ 3.10 refuses for ever on a channel that first published to a
-    quorum queue while its leader was down; a queue that is merely full takes messages again by itself.
+    quorum queue while its leader was down; a queue that is merely full accepts messages again by itself.
     """
 
     answer_s: float = ANSWER_S
@@ -54,7 +54,7 @@ class Retransmitter:
         self._window.pending.append(Outgoing(in_flight))
 
     def next_to_send(self, now: float) -> Outgoing[InFlight] | None:
-        """The message to publish now, if any. Skips what nobody can acknowledge any more."""
+        """The message to publish now, if any. Skips messages that cannot be acknowledged any more."""
         window = self._window
         if window.state is WindowState.BACKOFF and window.resume_at <= now:
             window.resume()
@@ -101,9 +101,9 @@ class Retransmitter:
         return f"has been refused for {refused_s:.1f} s"
 
     def renewed(self, now: float) -> None:
-        """There is a new channel, and no answers come over the one before it any more.
+        """Continues on a new channel; the former one has no more answers.
 
-        One that is refused all the same is kept for twice as long as the one before: then the queue is full.
+        A new channel whose publishes are refused, too, is used for twice as long: then the queue is full.
         """
         window = self._window
         if window.refusals_in_a_row:

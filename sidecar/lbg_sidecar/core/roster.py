@@ -35,7 +35,7 @@ class IndexClaim:
 
     Its previous index first, then the lowest that may be free. `probed` are the indexes to whose mailboxes this member
     sent a mandatory message, `free` those whose message was returned, because the mailbox is missing. An index that is
-    `probed` and not `free` is taken: trying it would only be refused. A member with a `fixed` index tries only that.
+    `probed` and not `free` is in use: it would only be refused. A member with a `fixed` index tries only that.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class IndexClaim:
             self._first = None
 
     def candidate(self) -> int | None:
-        """The index to declare next; None when the fixed one is taken."""
+        """The index to declare next; None when the fixed one is in use."""
         if self.fixed is not None:
             return None if self.fixed in self._in_use else self.fixed
         if self._first is not None and self._first not in self._in_use:
@@ -127,7 +127,7 @@ class Roster:
         self._content = content
         self._incarnation = incarnation
         self._dead: dict[str, None] = {}  # incarnations that are over, the latest last
-        self._left_behind: dict[int, tuple[int, str]] = {}  # queues of those that are gone, and how they went
+        self._left_behind: dict[int, tuple[int, str]] = {}  # queues of members that are gone, and the cause
         self._beat_due = self._ping_due = 0.0
         self._leaving = False
 
@@ -137,7 +137,7 @@ class Roster:
         return frozenset(me | self.peers.keys())
 
     def join(self, index: int, name: str, now: float) -> list[Post]:
-        """The mailbox of `index` is ours: say hello."""
+        """Sends the hello of this member, which has the mailbox of `index`."""
         self.peers.clear()
         self._dead.clear()  # what the last connection showed, the side of a partition perhaps
         self._left_behind.clear()
@@ -212,8 +212,8 @@ class Roster:
         return [self._ping(self.me, peer, now)]
 
     def last_server(self, queue: int) -> tuple[int | None, str]:
-        """Last member that served a queue which another got without an announcement, as far as is known, and what it
-        means: `lost` (killed, cut off, or it gave the queue back to nobody in particular), `leave`, or `unserved`."""
+        """Last member that served a queue which moved without an announcement, as far as it was reported, and the
+        cause: `lost` (killed, cut off, or it released the queue without a successor), `leave`, or `unserved`."""
         for index, peer in self.peers.items():
             if peer.claims(queue):
                 return index, LOST

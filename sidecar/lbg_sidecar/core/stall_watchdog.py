@@ -34,8 +34,8 @@ PATIENCE_DOUBLES_AT_MOST = 3
 """Times that the number of counts doubles, after restarts that did not help: at last one restart in 48 s."""
 
 OVERLAP_S = 1.5
-"""A beat and a half: somebody else gets deliveries of a queue for this long while this member, active as it thinks,
-gets none."""
+"""One and a half heartbeats: another member gets deliveries of a queue for this long, while this member counts as
+active and gets none."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,8 @@ class Watchdog:
         self._due = 0.0
 
     def is_stalled(self, queue: int) -> bool:
-        """True if its channel was closed for delivering nothing, and its messages still wait, as far as is known."""
+        """True if its channel was closed because it delivered nothing, and its messages still wait by the last
+        count."""
         return self._watched[queue].restarts > 0
 
     def tick(self, now: float) -> None:
@@ -117,17 +118,17 @@ class Watchdog:
             watched.stalled_counts = 0
             watched.count_due = now + self._spread(COUNT_INTERVAL_S)
             return
-        # Fewer than before: somebody takes them, even if nobody says so.
+        # Fewer than before: another consumer gets them, even without a report.
         watched.stalled_counts = watched.stalled_counts + 1 if ready and ready >= watched.ready else 0
         watched.ready = ready
-        if not ready:  # somebody took it all, and nothing need come here to say so
+        if not ready:  # another consumer got all of it, and this member need not receive a report
             watched.restarts = 0
         watched.count_due = now + self._spread(RECOUNT_INTERVAL_S if ready else COUNT_INTERVAL_S)
         if watched.stalled_counts >= COUNTS_TO_ACT << min(watched.restarts, PATIENCE_DOUBLES_AT_MOST):
             self._act(binding, watched, now)
 
     def heartbeat_received(self, beat: Beat, now: float) -> None:
-        """Somebody else serves a queue that this member thinks it serves: whoever gets deliveries is right."""
+        """Another member serves a queue that this one counts as its own: the member that gets deliveries is active."""
         peer = self._roster.peers.get(beat.sender.index)
         if peer is None or peer.identity != beat.sender:
             return
@@ -147,7 +148,7 @@ class Watchdog:
                     self._effects.append(Superseded(queue, beat.sender.index, cut_off))
 
     def disconnected(self) -> None:
-        """The connection is gone, and with it the answers to all counts."""
+        """Forgets open counts: their answers were lost with the connection."""
         self._rivals.clear()
         for watched in self._watched:
             watched.is_counting = False

@@ -61,7 +61,7 @@ def progress_of(binding: Binding) -> Progress:
 
 
 def _served_by(machine: ExclusiveMember, binding: Binding) -> int | None:
-    """The index of who gets the deliveries of a queue, as far as is known; None: nobody is known to."""
+    """The index of the member that gets the deliveries of a queue, by the last reports; None: unknown."""
     me, peers = machine.roster.me, machine.roster.peers
     if binding.active:
         return me.index if me is not None else None

@@ -89,8 +89,8 @@ class Takeovers:
             self._resume(handover.queue, now)
 
     def activated(self, binding: Binding, now: float, *, redelivered: bool) -> None:
-        """The first deliveries of a queue are here: this member is the active consumer. `redelivered`: the first of
-        them was with somebody before."""
+        """Receives the first deliveries of a queue: this member is the active consumer. `redelivered`: the first of
+        them was delivered before."""
         binding.active = True
         binding.activated_at = now
         former = self._receive(binding, now, redelivered=redelivered)
@@ -99,7 +99,7 @@ class Takeovers:
         self._roster.changed(now)
 
     def live_changed(self, live: Collection[int], now: float) -> None:
-        """Stops waiting for members that are gone; one that leaves is in no live set, and still reports."""
+        """Ends the wait for members that are gone; one that leaves is in no live set, and still reports."""
         for queue, waiting in list(self._waiting.items()):
             if waiting.incoming.former not in live and not waiting.incoming.leaves:
                 self._resume(queue, now)
@@ -123,7 +123,7 @@ class Takeovers:
         self._waiting.clear()
 
     def _suspects(self, queue: int, former: int | None) -> list[int]:
-        """Members that reported to be active and not to stop, and the primary: they may be gone."""
+        """Members that reported to be active, and the primary: they may be gone."""
         me = self._roster.me
         assert me is not None
         suspects = [index for index, peer in self._roster.peers.items() if peer.claims(queue)]
@@ -140,7 +140,7 @@ class Takeovers:
         if incoming is None or (incoming.handover_at is None and now > incoming.until):
             former, why = self._roster.last_server(binding.queue)
             if why == UNSERVED and redelivered:
-                why = LOST  # by a member that was gone before we received anything of it
+                why = LOST  # by a member that was gone before its first message arrived here
             self._effects.append(TakenOver(binding.queue, former, why, planned=False, pause_s=None))
             return None
         attachment = binding.attachment

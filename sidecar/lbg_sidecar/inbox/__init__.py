@@ -1,7 +1,7 @@
 """An inbox for applications: each message's effects happen once, in the application's own database.
 
 The message's identity (publisher, hash, sequence) is recorded in the transaction of the application's own writes.
-Whoever processed it before, on whichever pod, a message seen before is recognised there: that alone makes it exact.
+A message that was processed before, on any pod, is detected there: that alone makes it exact.
 `compact` folds rows into a floor per stream; `processed` gives positions in the form of `lbg_sidecar.app.channel`,
 which saves the member calls and is never needed for correctness.
 """

@@ -1,7 +1,7 @@
 """Identity of a message for an inbox, and the floor of its recorded sequence numbers.
 
 InboxError
-└── NoIdentity   the message was not stamped by a publisher of ours: nothing tells it from its repeat
+└── NoIdentity   the message has no stamp, so a repeat of it cannot be detected
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Inbox in PostgreSQL, by psycopg 3: `pip install 'lbgroup[postgres]'`.
 
 A row of a stream's floor, once there, stays. `first_time` holds it shared until its transaction ends, and `compact`
-alone holds it exclusively: no row is folded away between a record and the look at the floor. Under REPEATABLE READ and
+alone holds it exclusively: no row is folded away between a record and the read of the floor. Under REPEATABLE READ and
 above a floor that was written after the transaction began is an error of the server (40001), never an old value.
 """
 
@@ -67,7 +67,7 @@ class PostgresInbox:
     def first_time(self, cursor: Cursor[Any] | Connection[Any], message: Identified) -> bool:
         """Record the message in the transaction under way; False if it was recorded before: write nothing then.
 
-        Waits for another transaction that has the same message in hand. An error of the server (a serialization
+        Waits for another transaction with the same message. An error of the server (a serialization
         failure, a deadlock) ends the transaction; let it be a retry. Raises NoIdentity for a message that no
         publisher of ours stamped.
         """

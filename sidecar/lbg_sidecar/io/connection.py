@@ -39,10 +39,10 @@ PROBE_S = 2.0
 async def free_indexes(
     publish_connection: ClientConnection, posting: Channel, names: Names, indexes: Collection[int]
 ) -> set[int] | None:
-    """Those whose mailbox is missing: a mandatory message to it comes back, before the answer to the next request.
-    None when the broker takes no messages now.
+    """The indexes whose mailbox is missing: a mandatory message to it is returned, before the answer to the next
+    request. None if the broker accepts no publishes now.
 
-    Declaring is what claims; this only saves the refusals, which the broker would log as errors.
+    A declaration claims the index; this only avoids refusals, which the broker would log as errors.
     """
     free: set[int] = set()
     if not indexes:
@@ -84,7 +84,7 @@ async def claim(
             for delivery in deliveries:
                 on_body(bytes(delivery.body))
 
-        # Without a mailbox this member would be taken for gone: then it had better be.
+        # Without a mailbox this member counts as gone for the others: so its connection ends.
         await channel.consume(mailbox.name, on_deliveries, no_ack=True, on_cancelled=consume_connection.abort)
         return index, channel
     raise IndexTaken(claiming.fixed or 0)
@@ -99,9 +99,9 @@ OnCounted = Callable[[int, int | None], None]
 class Posts:
     """The messages of a member to others, over a channel of its own with confirms.
 
-    A message to one member that does not reach its mailbox goes to `on_returned`: it comes back where the mailbox is
-    not there, and it is refused (basic.nack) where the mailbox is on a node that is down or out of reach. RabbitMQ from
-    4.3 on keeps such a mailbox until its node is back; before, the other nodes delete it.
+    A message to one member that does not reach its mailbox goes to `on_returned`: it is returned if the mailbox does
+    not exist, and refused (basic.nack) if the mailbox is on a node that is down or unreachable. RabbitMQ from 4.3 on
+    retains such a mailbox until its node is back; before, the other nodes delete it.
     """
 
     def __init__(self, channel: Channel, exchange: str, on_returned: OnReturned) -> None:
@@ -219,7 +219,7 @@ class MemberConnection:
 
     @property
     def is_blocked(self) -> bool:
-        """The broker takes nothing that is published, for now."""
+        """True while the broker accepts no publishes (connection.blocked)."""
         return self.publish_connection.is_blocked
 
     def when_lost(self, callback: Callable[[MemberConnection, str], None]) -> None:
@@ -229,7 +229,7 @@ class MemberConnection:
             connection.closed.add_done_callback(self._ended)
 
     def _watch(self, channel: Channel) -> None:
-        """Without it the member would be deaf or mute: if it goes, and not because we closed it, all goes."""
+        """Ends the link when the channel ends by itself: without it the member could not receive or send."""
         channel.closed.add_done_callback(self._ended)
 
     def _ended(self, closed: asyncio.Future[ClientError | None]) -> None:
@@ -265,7 +265,7 @@ class MemberConnection:
 
     async def close(self) -> None:
         """Both connections, within `CONNECTIONS_S`."""
-        if self.is_blocked:  # nobody reads a goodbye
+        if self.is_blocked:  # a close would not be read
             self.publish_connection.abort()
         await asyncio.gather(
             *(

@@ -55,10 +55,10 @@ class QueueEvents(Protocol):
 
 
 class QueueConsumers:
-    """`queues` are their names, by number. `on_lost` is called when a channel is gone because the connection is.
+    """`queues` are their names, by number. `on_lost` is called when a channel has ended with the connection.
 
     `states` logs queues that cannot be consumed. Its consumers are tagged (`tag`) with the name of the member's
-    mailbox: the broker tells of a queue's active consumer by its tag, also before anything was delivered to it.
+    mailbox: the broker reports a queue's active consumer by its tag, also before the first delivery.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class QueueConsumers:
         self._limiting: set[asyncio.Task[None]] = set()
 
     def attach(self, effect: Attach, events: QueueEvents) -> None:
-        """Consume on a channel of its own, and tell what becomes of it."""
+        """Consumes on a channel of its own, and reports its events."""
         attachment = effect.attachment
         task = asyncio.get_running_loop().create_task(self._attach(effect, events))
         self._consumers[attachment] = task
@@ -119,8 +119,8 @@ class QueueConsumers:
             del self._consumers[attachment]
 
     def detach(self, effect: Detach) -> None:
-        """Settle and close in one write, without a basic.cancel before it: that keeps the order (see
-        Channel.close_soon)."""
+        """Settle and close in one write, without a basic.cancel before it, which preserves the order
+        (see Channel.close_soon)."""
         attachment = effect.attachment
         consumers = self._consumers.get(attachment)
         if consumers is not None:
@@ -150,7 +150,7 @@ class QueueConsumers:
             task.add_done_callback(self._limiting.discard)
 
     def capacity(self, attachment: Attachment, keys: int) -> None:
-        """Nothing to a broker that would not know the word."""
+        """Reports the capacity, to a broker that supports it."""
         channel = self._channels.get(attachment)
         if channel is not None and self._connection.has("lbg.capacity"):
             with suppress(ClientError):
@@ -200,7 +200,7 @@ async def _limit(channel: Channel, prefetch: int) -> None:
 
 
 def consumer_timeout_in(error: ClientError | None) -> float | None:
-    """The broker's consumer timeout in seconds, if that is what closed a channel (RabbitMQ says it in words)."""
+    """The broker's consumer timeout in seconds, if that closed a channel (RabbitMQ has it in the reply text)."""
     if not isinstance(error, PreconditionFailed):
         return None
     timeout = re.search(

@@ -17,8 +17,8 @@ KEPT_STEPS = 16
 
 
 class WallClock:
-    """Never goes back: of two times of the loop the later one is never the earlier one here, whatever is done to the
-    system's clock in between, so that what one member writes stays in its order.
+    """A clock that never goes back: of two times of the loop the later one is never the earlier one here, whatever
+    happens to the system's clock in between, so that the records of one member stay in order.
 
     `adjust` follows the system's clock from then on; what was before keeps the time that it had. Set back, it stands
     still until the system's clock has caught up.

@@ -161,7 +161,7 @@ class Driver:
         self._run_effects()
 
     def disconnect(self, why: str) -> None:
-        """Lets go of the connection: nothing is dispatched or acknowledged from here on."""
+        """Ends the use of the connection: nothing is dispatched or acknowledged from here on."""
         link = self._executor.release_link()
         if link is None:
             return
@@ -174,7 +174,7 @@ class Driver:
         self._on_lost()
 
     def part(self) -> None:
-        """The machine has left: the link is closed by whoever opened it."""
+        """The machine has left: the opener of the link closes it."""
         if self._executor.release_link() is not None:
             self.machine.disconnected(self._loop.time())
             self._executor.run()
@@ -244,7 +244,7 @@ class Driver:
         return self.machine.cancelled(attachment)
 
     def on_revoked(self, attachment: Attachment, tags: Sequence[int], reassigned: bool) -> None:
-        """Gives deliveries back: they have gone out when this returns, and the answer follows."""
+        """Recalls deliveries: they are returned when this returns, and the answer follows."""
         self.machine.revoked(attachment, tags, self._loop.time(), reassigned=reassigned)
         self._run_effects()
 

@@ -20,7 +20,7 @@ from lbg_sidecar.message import Message
 
 
 class Events(QueueEvents, Protocol):
-    """Callbacks for the results of effects. `disconnect` lets go of the link."""
+    """Callbacks for the results of effects. `disconnect` ends the use of the link."""
 
     def on_ready_counted(self, queue: int, ready: int | None) -> None: ...
     def on_exit(self) -> None: ...
@@ -57,14 +57,14 @@ class EffectExecutor:
         self._live = LiveLogger(machine.name)
 
     def drive(self, machine: MemberCore) -> None:
-        """From now on this one, which goes on from the one before."""
+        """Replaces the machine by one that continues its state."""
         self._machine = machine
 
     def use(self, link: MemberConnection, outgoing: Outbox) -> None:
         self.link, self._outbox = link, outgoing
 
     def release_link(self) -> MemberConnection | None:
-        """Nothing goes to the broker any more. Returns the link there was."""
+        """Sends nothing more to the broker. Returns the former link."""
         link, outgoing = self.link, self._outbox
         self.link = self._outbox = None
         if outgoing is not None:

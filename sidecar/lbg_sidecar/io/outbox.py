@@ -50,7 +50,7 @@ WallClock = Callable[[float], int]  # the loop's time -> microseconds since the 
 
 
 def application_time(in_flight: InFlight, me: Identity, wall_us: WallClock) -> dict[str, str | int]:
-    """Headers that say who had a message, and when its application did."""
+    """Headers with the member of a message, and the times of its call."""
     headers: dict[str, str | int] = {HEADER_INCARNATION: me.incarnation}
     if in_flight.first_started_at is not None and in_flight.finished_at is not None:
         headers[HEADER_STARTED_AT] = wall_us(in_flight.first_started_at)
@@ -59,7 +59,7 @@ def application_time(in_flight: InFlight, me: Identity, wall_us: WallClock) -> d
 
 
 class ExchangePublisher:
-    """Publishes to one exchange what `Retransmitter` says, over the channel there is or a new one.
+    """Publishes to one exchange in the order of `Retransmitter`, over the current channel or a new one.
 
     `stamp` makes a message's properties. `refused_hint` is logged when a message is refused or reaches no queue.
     """
@@ -101,7 +101,7 @@ class ExchangePublisher:
             self._publisher.channel.publish(self._exchange, routing_key, b"", properties=properties)
 
     def close(self) -> None:
-        """The connection is gone, or about to be: no answer counts any more."""
+        """Ends with the connection: no answer counts any more."""
         self._is_closed = True
         for pending in (self._retry, self._check, self._renewal):
             if pending is not None:
@@ -128,7 +128,7 @@ class ExchangePublisher:
                         mandatory=True,
                     )
                 except ClientError:
-                    return  # its connection is gone, so what was not confirmed comes again
+                    return  # the connection is lost, so unconfirmed messages are delivered again
                 confirm.add_done_callback(partial(self._on_confirm, publisher, message))
         due = retransmitter.next_due
         if due is not None and due > now and self._retry is None:
@@ -149,7 +149,7 @@ class ExchangePublisher:
         try:
             publisher = await self._link.new_publisher()
         except ClientError:
-            return  # its connection is gone, so what was not confirmed comes again
+            return  # the connection is lost, so unconfirmed messages are delivered again
         # Closed before anything is sent again: what it had on the way cannot come in between any more.
         await self._publisher.channel.close()
         self._publisher = publisher
@@ -188,7 +188,7 @@ def _session_of(in_flight: InFlight) -> dict[str, str | int]:
     return {HEADER_SESSION: session, HEADER_SESSION_SEQ: in_flight.sequence}
 
 
-REASON_MAX_CHARS = 2000  # of a traceback, the first lines say most; a header must fit into a frame
+REASON_MAX_CHARS = 2000  # the first lines of a traceback matter most; a header must fit into a frame
 
 
 class OutboxChannels(Protocol):
@@ -248,8 +248,8 @@ class Outbox:
         self._validator.publish(in_flight)
 
     def released(self, in_flight: InFlight) -> None:
-        """Says when the application had a message that is delivered again. The broker's answer is not waited for: it is
-        no delivery, and counts for what overlapped only."""
+        """Reports the call of a message that is delivered again, without waiting for the confirm: it is no delivery,
+        and counts for overlaps only."""
         properties = self._republished_properties(in_flight)
         properties.headers = {**(properties.headers or {}), HEADER_RELEASED: True}
         self._validator.publish_once(in_flight.delivery.routing_key, properties)

@@ -101,7 +101,7 @@ RECORD_S = 2.0
 """Time limit for reading the record again when a member comes back to its group."""
 
 LIMITED_MODES = (PARTITIONED, MESSAGE_GROUPS)
-"""In which the broker wants messages back from a member that lives, and gets those that its application has not got."""
+"""Modes in which the broker recalls messages from a live member, and gets those that are not in its application."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ async def group_of(consume_connection: ClientConnection, name: str) -> Group:
     try:
         spec = await read_group(channel, name)
     except BaseException:
-        channel.close_soon()  # it may still get the record, and must not keep it from others
+        channel.close_soon()  # it may still get the record, and must not retain it
         raise
     await channel.close()
     server = consume_connection.server_properties
@@ -157,8 +157,8 @@ def machine_of(
     limit: Callable[[int, float], CallLimit] | None = None,
     former: MemberCore | None = None,
 ) -> MemberCore:
-    """`concurrency`: where the settings say none. `limit`: see `app.limit_of`. `former`: see `MemberCore`. Raises
-    SettingsError when settings and group do not fit together."""
+    """`concurrency`: the default where the settings have none. `limit`: see `app.limit_of`. `former`: see `MemberCore`.
+    Raises SettingsError when settings and group do not fit together."""
     spec = group.spec
     validate_against(settings, spec, is_native=group.is_native)
     balancing = balancing_rules(

@@ -34,7 +34,7 @@ def guard(listener: Listener) -> Middleware:
 
 HEADER_MAX_BYTES = 8190
 REQUEST_WITHIN_S = 15.0
-"""A client that has not sent the whole head of a request for so long, or asks nothing more, loses its connection."""
+"""A client that has not sent the whole head of a request for so long, or sends no further one, is disconnected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ async def listen(
 
 
 def _require_unserved(listener: Listener) -> None:
-    """asyncio takes a unix socket from whoever listens there as it takes one that a killed process left. Raises
-    OSError."""
+    """asyncio replaces a unix socket on which a process listens as it replaces one of a killed process. Raises
+    OSError if a process listens."""
     if listener.path is None:
         return
     with socket.socket(socket.AF_UNIX) as probe, suppress(FileNotFoundError, ConnectionRefusedError):
@@ -120,7 +120,7 @@ def _require_unserved(listener: Listener) -> None:
 
 
 def address_of(listener: Listener, runner: web.AppRunner) -> str:
-    """With the port that was taken, where any was asked for."""
+    """With the port in use, where the setting has port 0."""
     if listener.path is not None or not runner.addresses:
         return str(listener)
     return str(Listener(listener.host, runner.addresses[0][1]))
@@ -170,7 +170,7 @@ def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) ->
     waits: FairPlaces[asyncio.Timeout] = FairPlaces(in_all=WAITS_MAX, per_address=WAITS_OF_AN_ADDRESS_MAX)
 
     async def drained(request: web.Request) -> web.Response:
-        """For the preStop hook of the application's container: it waits here and makes nobody leave."""
+        """For the preStop hook of the application's container: it waits, and does not make the member leave."""
         limit, address = asyncio.timeout(_wait_s(request)), request.remote or "unknown"
         if not life.left.is_set():
             has_place, loser = waits.enter(address, limit)
@@ -196,7 +196,7 @@ def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) ->
 
 
 async def _left(life: MemberLifecycle, wait_s: float) -> bool:
-    """True if the member has left, or does within `wait_s`: also 0, for which `wait_for` does not look."""
+    """True if the member has left, or leaves within `wait_s`; `wait_for` does not check with 0."""
     if not life.left.is_set():
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):

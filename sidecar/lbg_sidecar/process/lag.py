@@ -16,7 +16,7 @@ from typing import Any
 COUNT_EVERY_S = 5.0
 LOOKS_PER_S_MAX = 10.0
 STALE_ROUNDS = 3
-"""A count that is older than so many rounds says nothing any more."""
+"""A count that is older than so many rounds is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Lag:
 
 
 class LagWatch:
-    """`state` is the member's, `count` asks the broker, `now` is the loop's clock."""
+    """`state` is the member's, `count` reads a queue at the broker, `now` is the loop's clock."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LagWatch:
             self._counts[queue] = Count(ready, unacked, self._now())
 
     def lag(self) -> Lag | None:
-        """None while any of it is not known."""
+        """None while any of it is unknown."""
         state = self._state()
         queues = _primary(state)
         if not state.get("connected") or "queues" not in state:
@@ -103,8 +103,8 @@ def _primary(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _unacked(queue: Mapping[str, Any]) -> int | None:
-    """None when another member serves it: only that one knows. Where the broker shares a queue out, all serve it, and
-    what the others hold is as they told last."""
+    """None when another member serves it, and alone has the number. Where the broker assigns parts of a queue, all
+    serve it, and the others' part is as they last reported."""
     elsewhere = int(queue.get("in_flight_elsewhere", 0))
     if queue["active"]:
         return int(queue["in_flight"]) + elsewhere

@@ -30,7 +30,7 @@ from lbg_sidecar.process.metrics import Measures
 from lbg_sidecar.process.settings import Channel, SidecarSettings, batch_settings, health_rules
 
 _NOT_ALLOWED = (
-    530  # AMQP 0-9-1, section 1.2: what RabbitMQ says of a virtual host that is not there or not allowed
+    530  # AMQP 0-9-1, section 1.2: RabbitMQ's answer for a virtual host that is missing or not allowed
 )
 
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
@@ -107,7 +107,7 @@ class MemberLifecycle:
             self.left.set()
 
     def stop(self, why: str) -> None:
-        """Leave; asked a second time, at once."""
+        """Leaves the group; the second call leaves at once."""
         self._stopped.set()
         if self._member is not None:
             self._member.stop(why)
@@ -118,7 +118,8 @@ class MemberLifecycle:
 
     @property
     def again(self) -> int:
-        """Messages that were at work when the grace period was over, or the broker gone: they are delivered again."""
+        """Messages with running calls when the grace period ended, or the connection was lost: they are delivered
+        again."""
         return int(self.state().get("delivered_again", 0))
 
     def state(self) -> dict[str, Any]:
@@ -129,7 +130,7 @@ class MemberLifecycle:
         return {**self._member.state(), "left": self.left.is_set()}
 
     async def count(self, queue: int) -> int | None:
-        """The messages that wait in a queue at the broker; None if it cannot be asked now."""
+        """The messages that wait in a queue at the broker; None if the broker cannot be reached now."""
         return await self._member.count(queue) if self._member is not None else None
 
     @property

@@ -44,7 +44,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def is_of_ours(record: logging.LogRecord) -> bool:
-    """Not for a client that speaks no HTTP: it is told so, and whoever reaches a port could fill the log."""
+    """Drops the lines about clients that send no HTTP: they get an answer, and could fill the log."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError)
 
@@ -54,4 +54,4 @@ def configure_logging(log_format: LogFormat) -> None:
     handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter(TEXT))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("aiohttp.server").addFilter(is_of_ours)
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # a line for each probe says nothing
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # a line for each probe has no information

@@ -53,7 +53,7 @@ def end_threads(executor: ThreadPoolExecutor) -> bool:
 
 
 def exit_at_once(status: int) -> None:
-    """Everything is done but for a look-up that nobody waits for: end without it."""
+    """Ends the process without waiting for an open DNS lookup: everything else is done."""
     logging.shutdown()
     os._exit(status)
 

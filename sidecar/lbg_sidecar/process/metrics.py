@@ -41,7 +41,7 @@ class Histogram:
         self.sum += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative, as Prometheus wants them: (upper end, observations up to it)."""
+        """Cumulative, as Prometheus requires: (upper end, observations up to it)."""
         ends = [*(str(bound) for bound in self.bounds), "+Inf"]
         return [(end, float(count)) for end, count in zip(ends, accumulate(self._counts), strict=True)]
 
@@ -53,7 +53,7 @@ CALL_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 """From a call over a unix socket to the call timeout."""
 
 AGE_S = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 3600.0)
-"""From a message that nothing held up to a backlog of an hour."""
+"""From a message without a wait up to a backlog of an hour."""
 
 
 class Measures:
@@ -188,7 +188,7 @@ def exposition(
     lag: Lag | None = None,
     last_received_at: float | None = None,
 ) -> bytes:
-    """The text of a scrape. `state` is `Member.state()`; what it does not say is absent, not 0."""
+    """The text of a scrape. `state` is `Member.state()`; what it does not have is absent, not 0."""
 
     def families() -> Iterator[Metric]:
         yield from _families(state, measures, version)

@@ -183,16 +183,16 @@ class ProcessSettings:
       (many in a request), or `stream` (it connects to the local listener's /v1/stream).
     - `command`: for `command`: what to run, split as a shell would, without a shell.
     - `target`: for `http` and `http-batch`: where messages are POSTed, http://HOST:PORT/PATH or unix:/SOCKET:/PATH.
-    - `health_path`: for these two: what to GET to know that the application is ready; None: that its port can be
-      connected to is enough.
+    - `health_path`: for these two: what to GET to check that the application is ready; None: a connection to its port
+      is enough.
     - `positions_path`: for these two: what to GET each time before it counts as ready, for the positions that it has
       committed itself (docs/app-channels.md); None: nothing.
     - `batch_size`, `batch_linger_ms`, `batch_requests`: for `http-batch`: messages in a request, at most; how long one
       waits for others while a request is on its way; requests under way at once. `concurrency` is the product of size
       and requests unless it is set.
-    - For `stream`, `concurrency` is 256 unless it is set: the application's credit says what it can take.
+    - For `stream`, `concurrency` is 256 unless it is set: the application's credit is the limit.
     - `local`: where publishing, the stream, drain and state are served; HOST:PORT or unix:/PATH. Loopback
-      unless told: whoever reaches it can publish, and make the member leave.
+      by default: every client that reaches it can publish, and make the member leave.
     - `observed`: where metrics and health are served, for Prometheus and the kubelet: the pod's address.
     - `body_max_bytes`: the longest request body.
     - `log_format`: `text`, or `json` with one object a line.
@@ -249,7 +249,7 @@ class Setting:
 
 
 def table() -> dict[str, Setting]:
-    """All settings by name, in the order to show them. What a member learns to be told is in it by itself."""
+    """All settings by name, in the order to show them. A new setting of a member is in it by itself."""
     rows: dict[str, Setting] = {}
     for holder in (BrokerSettings, MemberSettings, ProcessSettings):
         kinds = get_type_hints(holder)
@@ -264,7 +264,7 @@ def _row(one: Field[Any], kind: Any) -> Setting:
 
 
 OTHERS = frozenset({"LBG_DEBUG", "LBG_MANAGEMENT"})
-"""Of other commands: they may be there and say nothing to a sidecar."""
+"""Variables of other commands, which a sidecar ignores."""
 
 _SERVICE = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
 """Variables of Kubernetes in every container for a Service whose name begins with lbg (kubernetes.io, "Accessing

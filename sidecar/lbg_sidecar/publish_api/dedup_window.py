@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 class OtherEvent(Exception):
-    """The id is taken by an event with another content."""
+    """The id belongs to an event with another content."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry(Generic[T]):
-    """`value` is whoever adds' own. `confirmed_at`: None while the event is on its way."""
+    """`value` is the caller's. `confirmed_at`: None while the event is on its way."""
 
     id: bytes
     content: bytes
@@ -51,7 +51,7 @@ class DedupWindow(Generic[T]):
         return entry
 
     def add(self, id_: bytes, content: bytes, value: T) -> Entry[T]:
-        """An event that `find` does not know is on its way."""
+        """Adds an event that `find` did not return, as unconfirmed."""
         entry = self._pending[id_] = Entry(id_, content, value)
         return entry
 

@@ -14,7 +14,7 @@ from lbg_sidecar.publish_api.request import BATCH, Refused, read_events
 from lbg_sidecar.publish_api.service import PublishService
 
 BODY_WITHIN_S = 30.0
-"""A client that sends its body more slowly is let go."""
+"""A client that sends its body more slowly is refused (408)."""
 
 
 def routes(publishing: PublishService) -> list[web.RouteDef]:

@@ -34,7 +34,7 @@ class Refused(Exception):
         self.retry_after_s = retry_after_s
 
     def at(self, index: int) -> Refused:
-        """The same, told of one event of a batch."""
+        """The same refusal, for one event of a batch."""
         return Refused(self.status, self.detail, index=index, retry_after_s=self.retry_after_s)
 
 

@@ -50,8 +50,8 @@ class EndpointSettings:
     - `broker`: addresses, tried in turn.
     - `name`: of the publisher; each start, and each group, is a new incarnation of it.
     - `max_groups`: groups published to, each with a connection of its own.
-    - `group_idle_s`: beyond `max_groups`, the group that was not published to for longest gives its place up, if that
-      is this long or longer. Each return is a new incarnation, whose positions members keep: a minute makes them few.
+    - `group_idle_s`: beyond `max_groups`, the group that was not published to for longest is closed, if that
+      is this long or longer. Each return is a new incarnation, whose positions members store: a minute makes them few.
     - `max_in_flight`: events accepted and not yet confirmed, over all groups; also the most of one batch.
     - `max_body_bytes`: of one request.
     - `answer_within_s`: how long a request waits for the confirm; 10 s is below what HTTP clients commonly wait.
@@ -123,7 +123,7 @@ class Receipt:
 async def settled(publications: Sequence[Publication], *, until: float) -> bool:
     """True if all of them are confirmed or have failed by `until`, in the loop's time.
 
-    Whoever waits may be gone: what was accepted is published all the same.
+    The client may have disconnected: what was accepted is published all the same.
     """
     open_ = [each for each in publications if not each.confirmed and each.failure is None]
     if not open_:
@@ -194,7 +194,7 @@ class PublisherLog:
 
 
 class OpenGroup:
-    """A group's publisher, and what it has accepted and not yet confirmed. `used_at`: when it was last asked for."""
+    """A group's publisher, and what it has accepted and not yet confirmed. `used_at`: when it was last used."""
 
     def __init__(self, name: str, publisher: GroupPublisher, events: PublisherLog, now: float) -> None:
         self.name = name
@@ -206,7 +206,8 @@ class OpenGroup:
 
 
 class OpenGroups:
-    """At most `max_groups`. `on_ended` is told of a group whose publisher is over, with the reason."""
+    """Publishers of at most `max_groups` groups. `on_ended` is called when a group's publisher ends, with the
+    reason."""
 
     def __init__(self, settings: EndpointSettings, on_ended: Callable[[OpenGroup, Exception], None]) -> None:
         self._settings = settings
@@ -215,7 +216,7 @@ class OpenGroups:
         self._closing: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         self._max_message_bytes: int | None = (
-            None  # as the broker said when it refused one: RabbitMQ announces none
+            None  # from the broker's refusal of one: RabbitMQ announces none
         )
 
     @property
@@ -276,7 +277,7 @@ class OpenGroups:
         return task
 
     def _make_room(self, now: float) -> None:
-        """Close the group that nobody has used for longest.
+        """Closes the group that was not used for longest.
 
         With nothing unconfirmed nothing can overtake: what its publisher sent is in the queues before its successor,
         a new incarnation, sends anything. The window of deduplication is not the group's and stays.
@@ -365,7 +366,7 @@ class PublishService:
         self._is_stopping = False
 
     async def stop(self, grace_s: float, *, close_within_s: float = 5.0) -> int:
-        """Take nothing more, wait for what is under way; returns how many events were left unconfirmed.
+        """Refuses further events and waits for open ones; returns how many events are unconfirmed.
 
         `grace_s` is for the confirms; the connections then have `close_within_s` to close in order.
         """
