@@ -466,8 +466,8 @@ class PositionFile:
         with os.fdopen(open_private(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(stored)
         log.warning(
-            "position file %s is damaged, or another session's: what was in it is in %s; the broker goes on after what "
-            "was acknowledged to it, and may repeat what was processed since",
+            "position file %s is damaged, or another session's: its content is saved in %s; the broker continues after "
+            "acknowledged messages, and may repeat messages that were processed since",
             self.path,
             aside.name,
         )

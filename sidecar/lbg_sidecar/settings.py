@@ -70,7 +70,7 @@ class MemberSettings:
       is what HTTP clients commonly use.
     - `max_attempts`: after so many failed attempts, counted over handoffs, `when_exhausted` applies to the
       message. 10 with the waits below come to about a minute: longer than the restart of what an application calls.
-    - `when_exhausted`: `block` (default): it is tried on, every `retry_max_s` or after the longer wait that the
+    - `when_exhausted`: `block` (default): it is retried, every `retry_max_s` or after the longer wait that the
       application asks for, and its key waits; it is shown as poisoned. Nothing is lost or skipped by default.
       `dead-letter`: it goes to the dead letters, and its key goes on without it.
     - `retry_first_s`, `retry_max_s`: the wait after the first failure, doubling up to the longest.

@@ -496,10 +496,10 @@ class Session(asyncio.Protocol):
             revoke(self._wire, effect)
         if effect.taken:
             log.warning(
-                "%s: took %d deliveries of queue '%s' from consumer '%s', which %s",
+                "%s: revoked %d deliveries of queue '%s' from consumer '%s', which %s",
                 *(self.name, len(effect.delivery_tags)),
                 *(printable(effect.queue), printable(effect.consumer_tag)),
-                "was told" if effect.is_supported else "has no basic.revoke and continues with them",
+                "was notified" if effect.is_supported else "has no basic.revoke and continues with them",
             )
 
     def _beat(self) -> None:

@@ -51,7 +51,7 @@ class HealthTracker:
     def __init__(self, rules: HealthRules) -> None:
         self._rules = rules
         self.is_up = False
-        self.why = "not seen yet"
+        self.why = "not probed yet"
         self.changed_at: float | None = None
         self._successes = 0
         self._failures = 0

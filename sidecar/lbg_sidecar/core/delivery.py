@@ -179,7 +179,7 @@ class Attachment:
         ] = {}  # refused, waiting for the dead letter's confirm; the lane waits with them
         self.poisoned: dict[
             InFlight, float
-        ] = {}  # since when their attempts are used up, and they are tried on
+        ] = {}  # since when their attempts are used up, and they are retried
         self.unconfirmed: dict[
             InFlight, None
         ] = {}  # acked by the app and republished, waiting for that confirm

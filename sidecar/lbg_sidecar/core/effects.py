@@ -221,7 +221,7 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """For the log: a message's attempts are used up; its key waits while it is tried on."""
+    """For the log: a message's attempts are used up; its key waits while it is retried."""
 
     queue: int
     key: str | None

@@ -64,7 +64,7 @@ class QueueState:
     delivered: int = 0
     epoch: int = 0  # rises with every attachment: who attached later waits behind who attached earlier
     progress: Progress = Progress.IDLE
-    poisoned: int = 0  # messages whose attempts are used up, and which are tried on
+    poisoned: int = 0  # messages whose attempts are used up, and which are retried
     poisoned_keys: tuple[str, ...] = ()  # of the oldest of them
     put_off: int = 0  # handoffs in a row that its calls did not end in time for
     next_drain_s: float = 0.0  # how long the next may wait for them, if one was put off

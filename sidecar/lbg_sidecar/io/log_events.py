@@ -190,19 +190,19 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
                 extra=_fields("kept", name, queue, fields),
             )
         case TakenOver(queue, former, why, _, pause_s):
-            whence = f"from member {former}" if former is not None else "from no member"
+            source = f"from member {former}" if former is not None else "from no member"
             pause = f", it paused for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
             fields = {"from": former, "to": me, "why": why, "pause_seconds": pause_s}
             log.info(
                 "%s: queue %d taken over %s (%s)%s",
-                *(name, queue, whence, why, pause),
+                *(name, queue, source, why, pause),
                 extra=_fields("taken_over", name, queue, fields),
             )
         case Poisoned(queue, key, identity, attempts, reason):
             message = "without a publisher's stamp" if identity is None else "-".join(map(str, identity))
             log.error(
-                "%s: queue %d: message %s failed %d times (%s); key %r waits while it is tried on, and when the window "
-                "is full of that key the whole queue does",
+                "%s: queue %d: message %s failed %d times (%s) and is retried; key %r waits, and the whole queue waits "
+                "once the window is full of that key",
                 *(name, queue, message, attempts, reason or "no reason given", key),
                 extra=_fields("poisoned", name, queue, {"key": key, "attempts": attempts, "reason": reason}),
             )
@@ -223,8 +223,8 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
             )
         case Superseded(queue, by, cut_off):
             log.warning(
-                "%s: queue %d is served by member %d, though this one was not told to stop (the broker was "
-                "partitioned?); attaching anew, %d messages that were at work here are done there",
+                "%s: queue %d is served by member %d, without a handoff by this one (was the broker "
+                "partitioned?); attaching anew; %d messages with running calls here are processed there",
                 *(name, queue, by, cut_off),
                 extra=_fields("superseded", name, queue, {"by": by, "cut_off": cut_off}),
             )

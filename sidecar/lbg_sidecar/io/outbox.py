@@ -145,7 +145,7 @@ class ExchangePublisher:
         self._send()
 
     async def _renew(self, why: str) -> None:
-        log.warning("what is published to %s %s: going on over a new channel", self._exchange, why)
+        log.warning("the channel that publishes to %s %s: going on over a new channel", self._exchange, why)
         try:
             publisher = await self._link.new_publisher()
         except ClientError:
@@ -175,9 +175,7 @@ class ExchangePublisher:
             self._on_confirmed(in_flight)
         elif not self._warned:
             self._warned = True
-            log.warning(
-                "nothing takes what is published to %s (%s): %s", self._exchange, error, self._refused_hint
-            )
+            log.warning("messages to %s are refused (%s): %s", self._exchange, error, self._refused_hint)
         self._send()
 
 

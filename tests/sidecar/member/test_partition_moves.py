@@ -147,4 +147,4 @@ async def test_only_a_call_that_outlasts_the_handoff_time_is_repeated_and_both_s
             a.stop("at once")
     told = [record for record in caplog.records if getattr(record, "fields", {}).get("event") == "taken"]
     assert [record.fields["delivered_again"] for record in told] == [1]
-    assert "took 1 deliveries of queue" in embedded.log_file.read_text()
+    assert "revoked 1 deliveries of queue" in embedded.log_file.read_text()
