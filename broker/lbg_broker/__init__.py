@@ -9,5 +9,5 @@ Sub-packages and what each may touch:
 - ``publisher``     the ordered publisher of a group
 - ``admin``         create, show, list and delete a group on a broker
 - ``dead_letters``  list, replay and discard dead letters
-- ``server``        the embedded broker; nobody but the command line and tests may import it
+- ``server``        the embedded broker; only the command line and tests may import it
 """

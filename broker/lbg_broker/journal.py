@@ -2,7 +2,7 @@
 
     JournalingError
     ├── DirectoryUnusable   the directory cannot be made, listed or written in
-    ├── WriteFailed         records were lost and the settings say to stop: `lost_records`
+    ├── WriteFailed         records were lost and the settings require a stop: `lost_records`
     └── UnreadableRecord    a closed file holds a line that is no record: `file`, `line`
 
 WriteFailed may pass (the disk gets room again); the others need a person.
@@ -39,7 +39,7 @@ from lbg_broker.private_files import make_private_directory, open_private, repor
 
 
 class JournalingError(Exception):
-    """Base of every error of this package; `str()` is one line that says what, where and what to do."""
+    """Base of every error of this package; `str()` is one line: the error, its place and the action to take."""
 
 
 class DirectoryUnusable(JournalingError):
@@ -106,7 +106,7 @@ _BLOCK_BYTES = 64 * 1024
 
 
 def recover(directory: Path) -> list[Path]:
-    """Close every leftover in `directory`, whoever left it; returns the files that are now closed. Raises
+    """Closes every leftover in `directory`, of any writer; returns the files that are now closed. Raises
     OSError.
     """
     recovered = []
@@ -191,12 +191,12 @@ class JournalWriter:
     """Appends records to `directory`, which is made if need be; leftovers of crashed writers there are closed
     first.
 
-    `writer` begins the files' names (`published-flights`, `delivered-2`). `on_problem` is told once when
+    `writer` begins the files' names (`published-flights`, `delivered-2`). `on_problem` is called once when
     writing begins to fail, with one line, and once when it works again. One thread or loop uses a writer.
     Writes go to the page cache and are not synced: they survive the death of the process, not that of the
     machine.
 
-    Raises DirectoryUnusable, and WriteFailed if the settings say so.
+    Raises DirectoryUnusable, and WriteFailed if the settings require it.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class JournalWriter:
             name = open_name(self._writer, opened_at_us=time.time_ns() // 1000, number=self._number)
             path = self.directory / name
             descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            # Somebody's recovery may have taken the still empty file for a leftover: then try another name.
+            # The recovery of another writer may have treated the still empty file as a leftover: then try another name.
             if lock(descriptor) and is_same_file(descriptor, path):
                 break
             os.close(descriptor)
@@ -331,7 +331,7 @@ class JournalWriter:
 
 
 async def flush_regularly(writer: JournalWriter, *, interval_s: float = 1.0) -> None:
-    """Flush `writer` every `interval_s` until cancelled. Raises WriteFailed if the writer's settings say so.
+    """Flush `writer` every `interval_s` until cancelled. Raises WriteFailed if the writer's settings require it.
 
     A flush writes at most a few hundred records to the page cache, some tens of microseconds, so it runs in
     the loop.

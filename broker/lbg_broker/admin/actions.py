@@ -32,9 +32,9 @@ class DeclareQueue:
 
 @dataclass(frozen=True, slots=True)
 class CheckPolicies:
-    """Change nothing, and fail if the broker says of a policy that loses messages that it is in force on a queue.
+    """Changes nothing, and fails if a policy that loses messages is in force on a queue.
 
-    Before a queue is there no broker can be asked which policies it will get.
+    A broker reports the policies of a queue only once it exists.
     """
 
     group: str
@@ -46,7 +46,7 @@ class CheckPolicies:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """All bindings of one queue, asked for at once: one by one a broker that writes each to disk takes long."""
+    """All bindings of one queue, requested at once: one by one takes long on a broker that writes each to disk."""
 
     queue: str
     bindings: tuple[Binding, ...]
@@ -100,8 +100,8 @@ class RevokePermissions:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """`before` is the record that this one takes the place of, None for none worth keeping. `is_final` False: it says
-    that the group is being made."""
+    """`before` is the record that this one replaces, None for none to restore. `is_final` False: the record of a group
+    that is being made."""
 
     group: str
     record: Record
@@ -170,7 +170,7 @@ class OpenIngress:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """A message to whoever listens; nobody need."""
+    """A message to all subscribers, if there are any."""
 
     exchange: str
     routing_key: str

@@ -42,7 +42,7 @@ from lbg_broker.group import HEADER_OWNER, IDENTITY_BYTES, Engine, Names, SpecEr
 from lbg_broker.group.topology import Binding, Exchange, Queue
 
 REQUEST_S = 30.0
-"""For what is asked on one borrowed channel. A quorum queue without a majority may never answer."""
+"""Time limit of the requests on one borrowed channel. A quorum queue without a majority may never answer."""
 
 CHANNELS_MAX = 512
 """At most so many callers are served at a time: RabbitMQ allows 2,047 channels by default."""
@@ -54,8 +54,8 @@ CLOSE_S = 5.0
 class AmqpLink:
     """Callers borrow a channel each, so that a slow answer, or a refusal, which closes the channel, is theirs alone.
 
-    Whoever comes while there is no connection waits for the one attempt that is being made, and shares its error:
-    a broker that is away costs all callers one timeout and not one each.
+    Callers without a connection wait for the one attempt that is being made, and share its error: a broker that is
+    away costs all callers one timeout and not one each.
     """
 
     def __init__(self, places: Sequence[ConnectionSettings]) -> None:
@@ -92,14 +92,14 @@ class AmqpLink:
                 try:
                     yield borrowed
                 except BaseException:
-                    # What was asked may still be answered: nobody else shall get that answer.
+                    # A late answer to these requests must not reach another caller.
                     for channel in borrowed:
                         channel.close_soon()
                     raise
                 self._return_channels(connection, borrowed)
 
     async def close(self, *, timeout_s: float = CLOSE_S) -> None:
-        """Closes the connection: whoever waits gets Unreachable; a broker that does not answer is waited for
+        """Closes the connection: waiting callers get Unreachable. The broker's answer is waited for up to
         `timeout_s`."""
         self._is_closed = True
         if self._connecting is not None:
@@ -163,7 +163,7 @@ class AmqpLink:
         try:
             yield
         except SettingsError:
-            raise  # nothing was asked of a broker: a file of the TLS settings cannot be used
+            raise  # no request was made: a file of the TLS settings cannot be used
         except AuthenticationError as error:
             raise Denied(f"the broker refuses the login: {error}") from error
         except ConnectError as error:
@@ -195,8 +195,8 @@ LOCK_AGAIN_S = 5.0
 
 
 class Locks:
-    """Of one link. A lock that went with a lost connection is taken again before the next change to its group, and once
-    somebody else has it no further change is made."""
+    """Of one link. A lock that was lost with its connection is acquired again before the next change to its group. If
+    another process has it then, no further change is made."""
 
     def __init__(self, link: AmqpLink) -> None:
         self._link = link
@@ -204,7 +204,7 @@ class Locks:
 
     @contextlib.asynccontextmanager
     async def of(self, group: str) -> AsyncIterator[None]:
-        """Hold the lock of `group`. Raises Busy while somebody else does, here or elsewhere."""
+        """Holds the lock of `group`. Raises Busy while another caller does, here or elsewhere."""
         if group in self._held:
             raise Busy(group)
         self._held[group] = None
@@ -213,12 +213,12 @@ class Locks:
             yield
         finally:
             if self._held.pop(group) is not None:
-                # If it cannot be let go, its connection is lost, and the lock with it.
+                # If it cannot be released, its connection is lost, and the lock with it.
                 with contextlib.suppress(AdminError):
                     await self._release(group)
 
     async def renew(self, group: str) -> None:
-        """Have the lock again that is to be held; for a group that is not locked there is none. Raises Busy."""
+        """Acquires a lost lock again; does nothing for a group that is not locked here. Raises Busy."""
         if group not in self._held:
             return
         holder = self._held[group]
@@ -254,7 +254,7 @@ def _lock_of(group: str) -> str:
     return f"{Names(group).exchange}.provisioning"
 
 
-# A look at an empty record queue should not take as long as a member's patient read of it.
+# A read of an empty record queue should take less time than a member's, which waits for a record.
 RECORD_READS = 10
 PERSISTENT = 2
 BINDING_CHANNELS = 16
@@ -271,7 +271,7 @@ class AmqpAdmin:
         return self._locks.of(group)
 
     async def renew_lock(self, group: str) -> None:
-        """Have the lock again that is to be held, if it went with a connection. Raises Busy when another has it."""
+        """Acquires the lock again if it was lost with a connection. Raises Busy if another process has it."""
         await self._locks.renew(group)
 
     async def engine(self) -> Engine:
@@ -290,7 +290,7 @@ class AmqpAdmin:
         return (await self.counts_of([queue]))[queue]
 
     async def counts_of(self, queues: Sequence[str]) -> dict[str, QueueStatus | Unknown | None]:
-        """As `counts`, asked for all at once."""
+        """As `counts`, for all queues at once."""
         counts: dict[str, QueueStatus | Unknown | None] = {}
         while len(counts) < len(queues):
             rest = queues[len(counts) :]
@@ -305,7 +305,7 @@ class AmqpAdmin:
                         counts[name] = QueueStatus(
                             ready=answer.message_count, consumers=answer.consumer_count
                         )
-            except Refused as error:  # which closed the channel: the rest is asked for again
+            except Refused as error:  # which closed the channel: the rest is requested again
                 counts[queues[len(counts)]] = _status_of_refusal(error)
         return counts
 
@@ -363,7 +363,7 @@ class AmqpAdmin:
     ) -> None:
         """Delete; with `only_unused` a queue with consumers raises StillInUse, with `only_empty` one with messages.
 
-        RabbitMQ cannot check a quorum queue itself (it closes the connection with 540), so there it is asked
+        RabbitMQ cannot check a quorum queue itself (it closes the connection with 540), so there it is read
         just before, which is enough once nothing is published to it any more.
         """
         if only_unused or only_empty:
@@ -413,8 +413,8 @@ class AmqpAdmin:
         return name
 
     async def bind_own(self, queue: str, exchanges: Sequence[str], *, key: str) -> dict[str, Refused]:
-        """All at once; returns those that cannot be bound to, and why. The first of them closes the channel: what comes
-        after it is asked for again."""
+        """All at once; returns those that cannot be bound to, and why. The first of them closes the channel: the ones
+        after it are requested again."""
         refused: dict[str, Refused] = {}
         rest = list(exchanges)
         while rest:

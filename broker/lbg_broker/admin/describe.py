@@ -52,10 +52,10 @@ _LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")
 
 @dataclass(frozen=True)
 class Description:
-    """A group as it is. `spec` is None when its record is missing or unreadable: `problems` says which.
+    """A group as it is. `spec` is None when its record is missing or unreadable: `problems` has the cause.
 
     `queues` are in the order of their numbers; one without a number, which all members consume, comes first. `members`
-    is UNKNOWN when nobody could be asked, and empty when nobody answered.
+    is UNKNOWN if heartbeats could not be read, and empty if none arrived.
     """
 
     group: str
@@ -68,7 +68,7 @@ class Description:
     owner: str = ""
     """As the group's record has it (`lbg_broker.admin.ownership`); empty where none is recorded or it was not read."""
     queue_count_to_be: int | None = None
-    """Number of queues that it is being changed to; None when nobody is known to change it."""
+    """Number of queues that it is being changed to; None while no change is known."""
 
     # Messages
 
@@ -85,7 +85,7 @@ class Description:
     def lag(self) -> int | None:
         """Messages ready or not acknowledged yet; None when a single queue could not be counted.
 
-        Counting what is known only would scale in a group for the queues that nobody could see.
+        A sum of the other queues alone would scale in a group whose queues could not be counted.
         """
         ready, unacked = self.ready, self.unacked
         return None if ready is UNKNOWN or unacked is UNKNOWN else ready + unacked
@@ -115,7 +115,7 @@ class Description:
     @property
     def native(self) -> Native | Unknown | None:
         """Fields of a group that is one queue of a type that only the embedded broker has; None where it is not,
-        UNKNOWN where it could not be asked."""
+        UNKNOWN where it could not be read."""
         status = self.queues[0].status if self.is_one_queue else None
         return status.native if isinstance(status, QueueStatus) else status
 
@@ -157,7 +157,7 @@ class Description:
     def active_member(self, number: int) -> MemberRow | None:
         """The member that reports to be active on queue `number`, or whose consumer the broker reports to be.
 
-        A member knows from the first delivery, the broker from the beginning, though RabbitMQ reports it 5 s later.
+        A member reports it from its first delivery on, the broker at once, RabbitMQ up to 5 s later.
         """
         if self.is_one_queue:
             partitions = self.native.partitions if isinstance(self.native, PartitionsStatus) else ()
@@ -172,7 +172,7 @@ class Description:
     @property
     def rebalance(self) -> str:
         """Ready, HoldDown or Rebalancing: as the broker reports where it moves partitions, or else as members do, the
-        least settled first; Unknown when nobody could be asked or nobody is there."""
+        least settled first; Unknown without a report."""
         if isinstance(self.native, PartitionsStatus):
             return self.native.rebalance
         reported = {member.rebalance for member in self._member_rows}

@@ -9,18 +9,18 @@
     ├── Taken                a name the group needs belongs to something else
     ├── NotOwned             the group is another owner's: nothing resets, changes or deletes it
     ├── GroupDiffers         a group of this name exists with other attributes
-    ├── Unsupported          this engine cannot do what was asked
+    ├── Unsupported          this engine does not support the request
     ├── StillInUse           messages or consumers remain: delete refuses without force
     ├── UnderWay             the group's number of queues is being changed
     ├── NotDrained           messages remain, so the number of queues was not changed
     ├── Busy                 another provisioner works on this group now
     ├── ApplyFailed          an action failed; what was made is rolled back (`left_behind`: what is not)
-    └── AdminError           the broker or its management API could not be asked
+    └── AdminError           the broker or its management API cannot be used
         ├── Unreachable      no connection: trying again may help
         ├── Denied           the credentials were refused
         └── Refused          it answered with an error to one request
 
-Only `RecordUnavailable`, `Busy` and `Unreachable` say that trying the same again can help: `retryable`.
+Only `RecordUnavailable`, `Busy` and `Unreachable` are `retryable`: the same request may succeed later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collections.abc import Sequence
 
 
 class ProvisioningError(Exception):
-    """Base of every error of this package; `str()` is one line that says what, where and what to do."""
+    """Base of every error of this package; `str()` is one line: the error, its place and the action to take."""
 
     retryable = False
 
@@ -151,7 +151,7 @@ class StillInUse(ProvisioningError):
 
 
 class UnderWay(ProvisioningError):
-    """Somebody began to give the group another number of queues, and has not come to the end: it takes no messages."""
+    """A change of the group's number of queues is not complete: the group accepts no messages."""
 
     def __init__(self, group: str, now: int, target: int) -> None:
         undo = "" if now == target else f", --queues {now} takes it back"

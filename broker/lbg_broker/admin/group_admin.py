@@ -35,8 +35,8 @@ async def connect_admin(
 
     - `url`: amqp[s]://user:password@host:port/vhost of the broker, or of several of its nodes, tried in turn.
     - `management_url`: http[s]://user:password@host:port of its management API, or several. None: port 15672 (https:
-      15671) of the broker's hosts. What a URL does not say of the login is the broker's.
-    - `cafile`, `certfile`, `keyfile`: for every address with TLS, in place of what it says itself.
+      15671) of the broker's hosts. A URL without a login uses the broker's.
+    - `cafile`, `certfile`, `keyfile`: for every address with TLS, in place of its own.
 
     Raises Unreachable and Denied where the broker cannot be used, and ValueError for an address that is none
     (SettingsError, which shows no password, for one of AMQP and for TLS files).
@@ -63,7 +63,7 @@ def _texts(urls: str | Iterable[str]) -> tuple[str, ...]:
 class GroupAdmin:
     """Creates, shows, lists, closes and deletes groups on one broker; made by `connect_admin`.
 
-    Every method raises a ProvisioningError, whose text says what is wrong and what to do, and each that has a name
+    Every method raises a ProvisioningError, whose text is the error and the action to take, and each that has a name
     also SpecError for what cannot be a group's name. Those that an application handles are listed with the method.
     """
 

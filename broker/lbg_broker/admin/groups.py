@@ -1,7 +1,7 @@
 """Operations on groups: create, show, list, close, rotate and delete, each observe, plan, apply.
 
-A new password for the same user: whoever is connected stays so, and reads the new one when it connects again. A new
-user beside the old one: both are let in, until the old one has no connection left and is deleted.
+A new password for the same user: clients stay connected, and read the new one when they connect again. A new
+user beside the old one: both can log in, until the old one has no connection left and is deleted.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def apply(admin: BrokerAdmin, actions: Sequence[Action]) -> None:
         try:
             await admin.perform(action)
         except BaseException as error:
-            # Unless the broker said no, nobody knows whether the last one happened: it is taken back too. Of many
+            # Unless the broker refused it, the last one may have happened: it is undone too. Of many
             # bindings it may have refused only one.
             is_refused = isinstance(error, Refused) and not isinstance(action, Bind)
             doubtful = [] if is_refused else [action]
@@ -104,10 +104,10 @@ async def _undo(admin: BrokerAdmin, done: Sequence[Action]) -> list[str]:
 
 
 def plan_close(group: str, observed: Snapshot, *, session: str | None) -> tuple[Action, ...]:
-    """The record first, which tells publishers why they are refused. No actions where it is closed already.
+    """The record first: publishers read there why they are refused. No actions where it is closed already.
 
     Raises GroupNotFound, RecordUnreadable, SessionNotFound, and Unsupported for a group without sessions, and where the
-    broker's word on them is out of reach.
+    broker does not report them.
     """
     if observed.is_empty:
         raise GroupNotFound(group)
@@ -171,7 +171,7 @@ def plan_rotate(
 def plan_finish(group: str, observed: Snapshot, *, force: bool) -> tuple[Action, ...]:
     """The actions that delete every user of the group but the one it has now.
 
-    Raises StillInUse while one of them has connections, or nobody knows, unless `force`.
+    Raises StillInUse while one of them has connections, or their number is unknown, unless `force`.
     """
     spec = _existing(group, observed)
     before = [name for name in observed.users_of(group) if name != spec.client_username]
@@ -216,7 +216,7 @@ def _existing(group: str, observed: Snapshot) -> GroupSpec:
 
 
 GENERATED_PASSWORD_BYTES = 24
-# Members send a beat every second; a little longer hears each of them once.
+# Members send a heartbeat every second; a little longer receives one of each.
 LISTEN_S = 1.5
 
 
@@ -224,7 +224,7 @@ LISTEN_S = 1.5
 class Created:
     """`changes` is empty when the group was there and whole. `was_begun`: an interrupted create had made parts of it,
     which are the group's now. `undone`: such a create had other attributes, a line for each (`field: its -> ours`),
-    and what it had made was deleted. `unchecked` holds a line for each thing that could not be looked at. `password` is
+    and what it had made was deleted. `unchecked` has a line for each object that could not be read. `password` is
     one that was generated, else None."""
 
     spec: GroupSpec
@@ -245,12 +245,12 @@ async def create_group(
     claim: Claim = CLAIM_BY_HAND,
     finish: bool = False,
 ) -> Created:
-    """Have `spec` on the broker, all of it or nothing; a group that is there is repaired.
+    """Creates group `spec` on the broker, completely or not at all; an existing group is repaired.
 
     What an interrupted create left is finished, or deleted where that had other attributes: StillInUse is raised when
-    it holds messages or is used. A group that is not that of `claim` is not changed (NotOwned). `finish`: go on from
-    parts without a record too, which otherwise are refused as taken. For who knows that the name is its own. A user's
-    password is `password`, or generated where the user is new.
+    it holds messages or is used. A group that is not that of `claim` is not changed (NotOwned). `finish`: complete
+    parts without a record too, which otherwise are refused as taken; for callers that own the name. A user's password is
+    `password`, or generated where the user is new.
 
     Raises ProvisioningError.
     """

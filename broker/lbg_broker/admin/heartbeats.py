@@ -19,20 +19,20 @@ OnHeartbeat = Callable[[str, bytes], None]
 """Gets each message, with the group that it came from."""
 
 KEPT_S = 120.0
-"""Seconds after which the heartbeats of a group are no longer received, if nobody asked for them. Autoscalers ask
-every 15 s by default."""
+"""Seconds after which the heartbeats of a group are no longer received, without a request for them. Autoscalers
+send one every 15 s by default."""
 
 BIND_AGAIN_S = 10.0
-"""Between two attempts to hear a group that nothing is heard of: it may have been deleted and made anew, and a binding
-does not outlive its exchange."""
+"""Between two bindings to a group without heartbeats: it may have been deleted and made anew, and a binding does not
+outlive its exchange."""
 
 FRESH_S = 2.0
-"""Members send a beat every second, 1.2 s apart at most; what one said longer ago may not be so any more."""
+"""Members send a heartbeat every second, 1.2 s apart at most; an older one may be out of date."""
 
 
 class CollectedHeartbeats(Sequence[Heartbeat]):
-    """The beats of one group, parsed when somebody looks at one. `digests` are those of the messages that they came in:
-    a member at rest says the same every second, byte for byte."""
+    """The heartbeats of one group, parsed on first use. `digests` are those of their messages: an idle member sends the
+    same bytes every second."""
 
     def __init__(self) -> None:
         self._bodies: list[bytes] = []
@@ -65,7 +65,7 @@ class CollectedHeartbeats(Sequence[Heartbeat]):
 async def collect_heartbeats(
     amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float
 ) -> dict[str, CollectedHeartbeats | Refused]:
-    """The beats of each group within `seconds`, or why nobody could listen to it."""
+    """The heartbeats of each group within `seconds`, or why they could not be received."""
     collected = {group: CollectedHeartbeats() for group in groups}
     queue = await amqp.own_queue()
     try:
@@ -84,7 +84,7 @@ async def collect_heartbeats(
 
 
 class HeartbeatQueue:
-    """Listens on and on to the groups that are asked about, and keeps the last beat of each of their members."""
+    """Subscribes to the groups that are requested, and stores the last heartbeat of each of their members."""
 
     def __init__(self, amqp: AmqpAdmin) -> None:
         self._amqp = amqp
@@ -98,7 +98,7 @@ class HeartbeatQueue:
         self._turn = asyncio.Lock()
 
     async def attend(self, group: str) -> float:
-        """Since when `group` is listened to, from now on at the latest. Raises AdminError."""
+        """Subscribes to `group`, and returns since when it is subscribed. Raises AdminError."""
         async with self._turn:
             now = asyncio.get_running_loop().time()
             await self._open()
@@ -162,7 +162,7 @@ def _deliveries_to(on_heartbeat: OnHeartbeat) -> Callable[[list[Delivery]], None
 
 
 def _beat(body: bytes) -> Heartbeat | None:
-    """None for what is no beat: members say other things as well."""
+    """None for other messages of members than heartbeats."""
     try:
         message = json.loads(body)
     except ValueError:

@@ -1,8 +1,8 @@
 """Ingress of a group: closed for every publisher, and opened again.
 
-What is taken out stays readable in what remains, so that nothing has to be kept elsewhere, and whoever was killed in
-between leaves all that its successor needs. RabbitMQ's patterns are PCRE, the embedded broker's Python's: both know
-lookaheads, and both look for a match anywhere in the name ("Access Control").
+The changed pattern has all that is needed to restore it, so that nothing is stored elsewhere, and a process that was
+killed in between leaves all that its successor needs. RabbitMQ's patterns are PCRE, the embedded broker's Python's:
+both have lookaheads, and both match anywhere in the name ("Access Control").
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class QueueIngress:
 class PermissionIngress:
     """By the permission to write to the group's exchange, taken from every user of the virtual host who has it.
 
-    The embedded broker asks for it at each message. A channel of RabbitMQ remembers the answer for as long as it is
-    busy (rabbit_channel:check_resource_access/4; it forgets when it hibernates, after a second of silence at the
+    The embedded broker checks it at each message. A channel of RabbitMQ caches the result for as long as it is
+    busy (rabbit_channel:check_resource_access/4; the cache ends when it hibernates, after a second of silence at the
     least), so there the connections of before that publish are closed as well.
     """
 
@@ -119,7 +119,7 @@ class PermissionIngress:
         await self._admin.perform(OpenIngress(self._names.group))
 
     async def _withdraw(self) -> bool:
-        """True if anybody still had it."""
+        """True if any user still had it."""
         exchange = self._names.exchange
         permissions = await self._management.all_permissions()
         writers = [user for user, now in permissions.items() if allows(now.write, exchange)]
@@ -136,9 +136,9 @@ class PermissionIngress:
         return bool(writers)
 
     async def _cut_publishers(self) -> bool:
-        """True if there was any to be cut, or one that nothing is known of yet: RabbitMQ lists a connection a moment
-        after it was opened, and tells of it and closes it from its first sample on. One that was opened and published
-        in that very moment is overlooked."""
+        """True if there was any to close, or one without a sample yet: RabbitMQ lists a connection a moment after it
+        was opened, and describes and closes it from its first sample on. One that published in that moment is
+        missed."""
         if not self._of_before:
             return False
         users = set(self._of_before.values())

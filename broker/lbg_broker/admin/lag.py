@@ -1,9 +1,9 @@
 """Lag of groups: messages that wait in their queues, delivered or not.
 
-The embedded broker counts both when it is asked. RabbitMQ counts what is ready when a queue is declared passively; what
-is delivered and not acknowledged it tells of a quorum queue every five seconds, whichever of its doors one asks at
-(tests/rabbitmq/test_facts_of_counting.py). So there the members are listened to: each says every second what it has
-in flight. Where they do not say it all, the broker's older count is taken.
+The embedded broker counts both on request. RabbitMQ counts ready messages when a queue is declared passively; its count
+of unacknowledged messages of a quorum queue is updated every five seconds, in every interface
+(tests/rabbitmq/test_facts_of_counting.py). So there members' heartbeats are used: each reports every second what it has
+in flight. Where reports are missing, the broker's older count is used.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LagReader:
     async def of(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> list[Lag]:
         """In their order; UNKNOWN for a group of which one queue cannot be counted.
 
-        Raises AdminError when the broker cannot be asked at all.
+        Raises AdminError when the broker cannot be reached at all.
         """
         engine = await self._amqp.engine()
         now = asyncio.get_running_loop().time()
@@ -88,7 +88,7 @@ class LagReader:
     async def backlogs(self, specs: Sequence[GroupSpec]) -> list[Backlog]:
         """Counts ready messages of each group, in their order; on the embedded broker unacknowledged ones too.
 
-        Raises AdminError when the broker cannot be asked at all.
+        Raises AdminError when the broker cannot be reached at all.
         """
         engine = await self._amqp.engine()
         if self._management is not None and not engine.is_rabbitmq:

@@ -118,7 +118,7 @@ class LiveAdmin:
     async def listen_many(
         self, groups: Sequence[str], *, seconds: float
     ) -> Mapping[str, Sequence[Heartbeat] | Refused]:
-        """The beats of each group within `seconds`, or why nobody could listen to it."""
+        """The heartbeats of each group within `seconds`, or why they could not be received."""
         return await collect_heartbeats(self.amqp, groups, seconds=seconds)
 
     async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:
@@ -184,8 +184,8 @@ class LiveAdmin:
             raise would_break(group, losing, reordering)
 
     async def _require_answers(self, queue: str) -> None:
-        """Raise StillInUse for a queue that is down: it counts 0, and may hold anything. An API that cannot be asked is
-        as none: whoever deletes was told so when the group was looked at."""
+        """Raises StillInUse for a queue that is down: its count is 0, and it may have messages. An API that cannot be
+        reached counts as none: the caller got that with the snapshot of the group."""
         if self._management is None:
             return
         try:

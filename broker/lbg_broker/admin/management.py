@@ -43,7 +43,7 @@ class ManagementSettings:
 
     @classmethod
     def parse(cls, url: str, *, user: str = "guest", password: str = "guest") -> ManagementSettings:
-        """From `http://user:password@host:port`; what the URL does not say is as given. Raises ValueError."""
+        """From `http://user:password@host:port`; missing parts are as given. Raises ValueError."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("a management URL looks like http://user:password@host:15672")
@@ -94,8 +94,8 @@ def path(*segments: str) -> str:
 class ManagementApi:
     """One HTTP session to the API. Raises Unreachable, Denied and Refused, each naming the URL.
 
-    Several places, the nodes of a cluster, are tried in turn; the one that answered last is asked first. Whatever is
-    asked may be asked twice: every request says how things shall be, none adds to what is there.
+    Several places, the nodes of a cluster, are tried in turn; the one that answered last is first. A request may be
+    sent twice: every request declares a state, none adds to what is there.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ManagementApi:
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
         self._cache: dict[str, tuple[bytes, Hashable, Any]] = {}
-        """By address: the digest of the last answer, the key that was asked with, and what was read."""
+        """By address: the digest of the last answer, the key of the request, and the parsed value."""
 
     @classmethod
     def of_broker(
@@ -128,7 +128,7 @@ class ManagementApi:
         return cls(where, tls=tls.context() if tls is not None else None)
 
     async def get(self, where: str) -> Any:
-        """The JSON at `where`, or None when the API says there is no such object (404)."""
+        """The JSON at `where`, or None when the API has no such object (404)."""
         return await self._request("GET", where, None)
 
     async def get_as(self, where: str, read: Callable[[Any], T], *, key: Hashable) -> T:
@@ -146,7 +146,7 @@ class ManagementApi:
         return read(None) if content is None else content
 
     async def post(self, where: str, body: Mapping[str, object]) -> Any:
-        """The JSON of the answer, or None when there is no such thing to ask (404)."""
+        """The JSON of the answer, or None when the API has no such object (404)."""
         return await self._request("POST", where, body)
 
     async def put(self, where: str, body: Mapping[str, object]) -> None:
@@ -157,7 +157,7 @@ class ManagementApi:
         await self._request("DELETE", where, None)
 
     async def close(self) -> None:
-        """Closes the client: whoever waits, or asks later, gets Unreachable."""
+        """Closes the client: waiting and later callers get Unreachable."""
         self._is_closed = True
         if self._session is not None:
             await self._session.close()

@@ -99,7 +99,7 @@ def _queue(now: Mapping[str, Any], sampled: Mapping[str, Any]) -> QueueStatus:
 
 
 def _shared(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """One object for all that say the same: the queues of hundreds of groups have few different arguments."""
+    """One object for all equal values: the queues of hundreds of groups have few different arguments."""
     return _one_of(json.dumps(arguments, sort_keys=True)) if arguments else _NOTHING
 
 
@@ -165,10 +165,10 @@ class ManagementAdmin:
     async def queues_of(
         self, groups: Sequence[str], *, is_sampled: bool
     ) -> Mapping[str, Mapping[str, QueueStatus]]:
-        """Every queue of each of `groups`, except those that members and provisioners claim for themselves.
+        """Every queue of each of `groups`, except those that members and provisioners declare as their own.
 
-        `is_sampled`: as on RabbitMQ, which samples what it calls statistics every 5 s, and tells policy and counts of
-        now only where these are left out; and then leaves out the queues whose leader's node is down. These are there,
+        `is_sampled`: as on RabbitMQ, which samples its statistics every 5 s, and has current policies and counts
+        only in a request without them; and then leaves out the queues whose leader's node is down. These are there,
         and that is all that is known of them.
         """
 
@@ -197,9 +197,9 @@ class ManagementAdmin:
         return by_group
 
     async def queues_named(self, names: Sequence[str]) -> dict[str, QueueStatus]:
-        """Those of `names` that are there, one question each: RabbitMQ goes through all queues of a virtual host for a
+        """Those of `names` that exist, one request each: RabbitMQ goes through all queues of a virtual host for a
         list, even of a few (40 us for each queue there is, on 3.10), and answers for one name in 1 ms. The policy in
-        force on it is not told."""
+        force on it is not in the answer."""
         rows = await self._named("queues", names, f"{_OF_NOW}{_WITHOUT_SAMPLES}")
         return {str(one["name"]): replace(_queue(one, {}), policy=UNKNOWN, effective=UNKNOWN) for one in rows}
 
@@ -212,7 +212,7 @@ class ManagementAdmin:
     async def backlogs(
         self, groups: Sequence[str]
     ) -> Mapping[str, tuple[int | Unknown, int | Unknown, int | Unknown]]:
-        """The same with the number of consumers, which RabbitMQ does not tell beside counts of now."""
+        """The same with the number of consumers, which RabbitMQ does not report beside current counts."""
 
         def read(listed: Listed) -> dict[str, tuple[int | Unknown, int | Unknown, int | Unknown]]:
             return {str(one["name"]): (*_counts(one), _count(one.get("consumers"))) for _, one in listed}
@@ -294,8 +294,8 @@ class ManagementAdmin:
         await self._api.get(path("whoami"))
 
     async def alarms(self) -> tuple[str, ...]:
-        """Problems of the broker's nodes, as sentences: short of memory or of disk, or down. RabbitMQ tells what
-        it sampled up to 5 s ago."""
+        """Problems of the broker's nodes, as sentences: short of memory or of disk, or down. RabbitMQ reports
+        samples of up to 5 s ago."""
         columns = "name,running,mem_alarm,disk_free_alarm"
         nodes = await self._list(path("nodes") + f"?columns={columns}")
         return tuple(f"{node['name']} {alarm}" for node in nodes for alarm in _wrong_with(node))
@@ -352,7 +352,7 @@ class ManagementAdmin:
         return await self._api.get_as(path("vhosts", self._vhost, "permissions"), read, key=None)
 
     async def policies(self) -> tuple[Policy, ...]:
-        """Users' and operators' policies; none where the API knows of none."""
+        """Users' and operators' policies; none where the API has none."""
         own, operators = await asyncio.gather(
             self._list(path("policies", self._vhost)), self._list(path("operator-policies", self._vhost))
         )
@@ -388,7 +388,7 @@ class ManagementAdmin:
         await self._api.close()
 
     def _user(self, fields: Mapping[str, Any]) -> UserState:
-        """A user's tag says which group it was made for: users belong to a broker, groups to a virtual host."""
+        """A user's tag has the group that it was made for: users belong to a broker, groups to a virtual host."""
         name, password_hash = str(fields["name"]), str(fields.get("password_hash") or "")
         tags = fields.get("tags", ())
         # A list since RabbitMQ 3.9, a comma-separated text before.

@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """Shared readings: each caller gets one that began after its call; who comes while one is under way shares the
-    next one with all who come until then. So there is one at a time, however many ask."""
+    """Shared readings: each caller gets one that began after its call. Calls during a reading share the next one. So
+    there is one at a time, whatever the number of callers."""
 
     def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
         self._read = read
@@ -43,7 +43,7 @@ class SingleFlight(Generic[T]):
 
 
 def seen(task: asyncio.Task[object]) -> None:
-    """Its error is told to who waits; that nobody does is no fault."""
+    """Marks a task's error as retrieved: its waiters get it, and there may be none."""
     if not task.cancelled():
         task.exception()
 
@@ -51,7 +51,7 @@ def seen(task: asyncio.Task[object]) -> None:
 AT_A_TIME = 16
 
 READ_S = 3.0
-"""For one record. The queue of one group whose nodes are down is not to hold up the making of another."""
+"""For one record. A record whose nodes are down must not delay the creation of another group."""
 
 READ_AGAIN_S = 30.0
 """After one that could not be read, before it is tried again."""
@@ -61,7 +61,7 @@ class PrefixIndex:
     """Prefixes of groups, as read from their records; valid while a group's exchanges exist.
 
     To know that, a queue of our own is bound to the members' exchange before the record is read, with a key that
-    nobody publishes with: the binding goes when the exchange does, whoever deletes it, and does not come back with a
+    is never published with: the binding goes when the exchange does, whoever deletes it, and does not come back with a
     group that is made anew under the same name.
     """
 
@@ -135,11 +135,11 @@ def recorded(record: Record | None, group: str) -> GroupSpec | None:
 NO_API = "no management API was given"
 
 BY_NAME_MAX = 64
-"""Up to so many queues are asked for one by one before they are listed."""
+"""Up to so many queues are read one by one before they are listed."""
 
 
 class SnapshotReader:
-    """`management` None: what AMQP alone cannot tell stays unknown."""
+    """`management` None: what AMQP alone cannot read stays unknown."""
 
     def __init__(self, amqp: AmqpAdmin, management: ManagementAdmin | None) -> None:
         self._amqp = amqp
@@ -231,7 +231,7 @@ class SnapshotReader:
     async def _probed_queues(
         self, names: Names, topology: Topology | None
     ) -> dict[str, QueueStatus | Unknown | None]:
-        """Without a list, ask by name; queues beyond the known ones are found by counting up."""
+        """Reads queues by name, without a list; those beyond the record's are found by counting up."""
         names_probed = (
             [queue.name for queue in topology.queues]
             if topology
@@ -320,7 +320,7 @@ async def _queues(
 ) -> Mapping[str, QueueStatus]:
     """All of the group's; where some are `needed` and a list is dear, those of them.
 
-    `is_plain`: no policy can be on them, and no others are looked for.
+    `is_plain`: no policy can be on them, and no others are searched.
     """
     if engine.is_rabbitmq and needed is not None and len(needed.queues) <= BY_NAME_MAX:
         statuses = await management.queues_named([one.name for one in needed.queues])

@@ -60,7 +60,7 @@ _JUDGED_IN_FORCE = {"x-delivery-limit", f"x-{DISCONNECTED}"}
 
 
 def drift(topology: Topology, observed: Snapshot) -> Iterator[str]:
-    """Drift: objects that are known to differ from the topology; a missing one is no drift.
+    """Drift: objects that differ from the topology; a missing or unknown one is no drift.
 
     A delivery limit is none either, nor the time that a queue waits for a consumer whose node is gone: what counts is
     the one in force, see `policies`. A group that was made on RabbitMQ 3.x has no argument for the first, one from
@@ -146,7 +146,7 @@ def lacks_only_its_record(record: str, topology: Topology, observed: Snapshot) -
 
 
 def is_left_over(topology: Topology, observed: Snapshot) -> bool:
-    """True if all that is there is known to be part of `topology`, and of no use to anybody yet or any more."""
+    """True if all existing objects are part of `topology`, and none is in use."""
     desired = {exchange.name for exchange in topology.exchanges} | {queue.name for queue in topology.queues}
     there = {
         name: one for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
@@ -233,15 +233,15 @@ def why_unsupported(spec: GroupSpec, engine: Engine) -> str | None:
     if engine.is_too_old:
         return f"RabbitMQ {'.'.join(map(str, OLDEST_RABBITMQ))} or later is needed"
     if engine.counts_for_owners_only:
-        return "it counts a queue for nobody but who may delete it, so members could not: 4.3.1 or later is needed"
+        return "it counts a queue only for users that may delete it, so members could not: 4.3.1 or later is needed"
     if engine.is_rabbitmq and (lacking := _NOT_ON_RABBITMQ.get(spec.mode)):
         return f"it has no mode {spec.mode}: {lacking}, and the embedded broker has mode {spec.mode} itself"
     return None
 
 
 def is_older_than_mode(spec: GroupSpec, engine: Engine, failure: ApplyFailed) -> bool:
-    """True if an embedded broker does not know the kind of queue that the group's mode needs: it refuses arguments that
-    it does not know, and has no other way to tell."""
+    """True if an embedded broker does not support the queue type that the group's mode needs: it refuses unknown
+    arguments, and does not announce its queue types."""
     cause = failure.__cause__
     return (
         is_native(spec, engine)
@@ -261,7 +261,7 @@ def too_old(spec: GroupSpec, engine: Engine) -> Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class DesiredUser:
-    """The password for the group's user. `is_given`: somebody chose it, so a user that is there gets it as well."""
+    """The password for the group's user. `is_given`: the caller chose it, so an existing user gets it as well."""
 
     password: str = field(repr=False)
     is_given: bool = True
@@ -286,8 +286,8 @@ def plan_create(
     """The actions that make what is there into `spec`; none when it is all there. `user` None: make no user.
 
     What an interrupted create with the same attributes left is made whole, as its record says what it is. `finish`:
-    parts without a record that are as wanted, hold nothing and are used by nobody are made whole too; otherwise they
-    are taken.
+    parts without a record that are as wanted, empty and not in use, are completed too; otherwise they
+    are conflicts.
 
     Raises Unsupported, NotOwned (the group of this name is not that of `claim`), GroupDiffers (it has other attributes)
     and Taken (something else has a name or the prefix that the group needs).
@@ -334,7 +334,7 @@ def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool 
     """The actions that leave nothing of the group, whosever it is: see `require_owner`.
 
     Raises GroupNotFound, StillInUse unless `force`, and Unsupported when the group's user is to go
-    (`with_user`) and could not be looked for.
+    (`with_user`) and could not be read.
 
     The exchange goes first, which stops the inflow; queues go from the highest number down, so that what an
     interrupted delete leaves can be found by counting up from 0; the record goes last.
@@ -443,7 +443,7 @@ def _is_whole_but_for_its_record(group: str, topology: Topology, observed: Snaps
 
 def _is_adoptable(group: str, topology: Topology, observed: Snapshot, *, finish: bool) -> bool:
     """True if what is there without a record may be made whole: a queue for the record, or with `finish` parts that
-    nobody uses."""
+    are not in use."""
     is_ours = is_only_a_record_queue(Names(group).config, observed) or (
         finish and is_left_over(topology, observed)
     )
@@ -451,13 +451,13 @@ def _is_adoptable(group: str, topology: Topology, observed: Snapshot, *, finish:
 
 
 def refuse_under_way(spec: GroupSpec, observed: Snapshot) -> None:
-    """Raise UnderWay while somebody changes the number of queues of `spec`, the recorded group."""
+    """Raises UnderWay while the number of queues of `spec`, the recorded group, is being changed."""
     if observed.queue_count_to_be is not None:
         raise UnderWay(spec.name, spec.queue_count, observed.queue_count_to_be)
 
 
 def require_users(observed: Snapshot, done: str) -> None:
-    """Raise Unsupported, with the reason, where users could not be looked at."""
+    """Raises Unsupported, with the reason, where users could not be read."""
     if observed.users is UNKNOWN:
         why = next(
             (reason for subject, reason in observed.why.items() if "user" in subject), "no reason known"
@@ -494,8 +494,8 @@ def _creating(
     *,
     is_new: bool,
 ) -> Iterator[Action]:
-    """A new group's record comes first, and says that the group is being made: what a killed create leaves is known by
-    it, with its attributes. It comes last once more, and says that the group is there."""
+    """A new group's record comes first, as that of a group that is being made: it identifies what a killed create
+    leaves, with its attributes. It comes last once more, as the group's final record."""
     record_queue = Names(spec.name).config
     if is_new:
         for queue in topology.queues:
@@ -553,7 +553,7 @@ def _granting(
     spec: GroupSpec, topology: Topology, observed: Snapshot, user: DesiredUser, *, begun: bool
 ) -> Iterator[Action]:
     is_new = observed.user(spec.client_username) is None
-    if is_new or begun:  # nobody was told the password that an interrupted create gave it
+    if is_new or begun:  # the password of an interrupted create was not returned
         yield PutUser(spec.client_username, user.password, spec.name, is_new=is_new)
     if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
         before = None if observed.permissions is UNKNOWN else observed.permissions
@@ -574,7 +574,7 @@ def _remedy_in_use(group: str, observed: Snapshot) -> str:
 
 
 def _guarded_queues(names: Names, queues: list[str]) -> list[str]:
-    """The queues that hold what nobody has taken yet, in the order of their numbers."""
+    """The queues with unprocessed messages, in the order of their numbers."""
     served = sorted(filter(names.is_served, queues), key=lambda name: names.number_of(name) or 0)
     return [*served, *(name for name in queues if name in (names.unrouted, names.dead))]
 

@@ -71,7 +71,7 @@ def reorderings(topology: Topology, observed: Snapshot) -> list[str]:
 
 
 def narrowings(topology: Topology, observed: Snapshot) -> list[str]:
-    """One line for each policy under which queues refuse earlier than the group's attributes say."""
+    """One line for each policy under which queues refuse earlier than by the group's attributes."""
     return _lines(
         (over.named[setting], f"{setting} {settings[setting]}", queue.name)
         for queue, settings, over in _all_in_force(topology, observed)
@@ -97,7 +97,7 @@ def pauses(topology: Topology, observed: Snapshot) -> list[str]:
 def in_force(
     arguments: Mapping[str, object], definition: Mapping[str, object], engine: Engine
 ) -> dict[str, object]:
-    """The settings of a queue with these arguments under policies that say `definition`."""
+    """The settings of a queue with these arguments under policies with `definition`."""
     is_quorum = arguments.get("x-queue-type") == "quorum"
     settings: dict[str, object] = {}
     for setting in _SETTINGS if is_quorum else _OF_BOTH:
@@ -154,8 +154,8 @@ def _losing(
 def policies_over(
     queue: Queue, status: QueueStatus | Unknown | None, policies: Sequence[Policy] | Unknown, engine: Engine
 ) -> PolicyEffect:
-    """RabbitMQ's word for which policy of a user's is in force comes before our own evaluation of patterns; what it
-    calls the effective definition is sampled, so that it adds to what the policies say now and overrules nothing."""
+    """RabbitMQ's report of the user policy in force precedes our own evaluation of patterns. Its effective definition
+    is sampled, so it is added to the current policies and overrules nothing."""
     definition: dict[str, object] = {}
     named: dict[str, str] = {}
     if isinstance(status, QueueStatus) and status.effective is not UNKNOWN:

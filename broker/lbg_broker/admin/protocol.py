@@ -15,15 +15,15 @@ Heartbeat = Mapping[str, Any]
 
 
 class BrokerAdmin(Protocol):
-    """All that provisioning asks of a broker, by any number of callers at a time; each method raises AdminError when
-    the broker cannot be asked."""
+    """The broker for provisioning, by any number of callers at a time. Each method raises AdminError when the broker
+    cannot be reached."""
 
     def lock(self, group: str) -> AbstractAsyncContextManager[None]:
         """Be the only provisioner of `group` for as long as the block lasts; raises Busy while another one is."""
         ...
 
     async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
-        """One round of reading; what it looks for follows `desired`, or else the group's record."""
+        """One round of reading; the objects follow from `desired`, or else from the group's record."""
         ...
 
     async def perform(self, action: Action) -> None:

@@ -1,9 +1,9 @@
 """Changing the number of queues of a group: close ingress, drain, change, open ingress.
 
-It looks as `lbg_sidecar.core.protocol` reads it; a member of a version that does not know the type ignores it.
+It has the form that `lbg_sidecar.core.protocol` reads; a member of an older version ignores it.
 
-The record says first that it is under way, and last that it is over (`lbg_broker.group.spec`). Every step says
-how things shall be and can be done again, so that whoever runs it after a crash does all of them.
+The record is marked first, and unmarked last (`lbg_broker.group.spec`). Every step declares a state and can be
+repeated, so that the next run after a crash does all of them.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ SENDER = "lbg group repartition"
 
 
 def repartition_announced(names: Names, queue_count: int) -> Announce:
-    """There are to be so many: whoever processed messages says which, for who gets their keys from now on."""
+    """The number of queues changes: members report what they processed, for those that get their keys from now on."""
     return _announcement(names, queue_count, is_done=False)
 
 
 def repartition_done(names: Names, queue_count: int) -> Announce:
-    """There are so many, as the record says."""
+    """The number of queues has changed, as the record has it."""
     return _announcement(names, queue_count, is_done=True)
 
 
@@ -83,7 +83,7 @@ NAMED_MAX = 5
 
 SAMPLED_S = 6.0
 """RabbitMQ counts unacknowledged messages every 5 s (tests/rabbitmq/test_facts_of_counting.py). While
-nothing comes in and nothing is ready, it only gets less: a count that was taken after that began, and says 0, is
+nothing comes in and nothing is ready, it only gets less: a count of 0 that was taken after that began is
 true."""
 
 
@@ -156,7 +156,7 @@ LOOK_S = 0.2
 
 
 class SingleQueueLayout:
-    """The broker moves its partitions itself; members are told how many there are, so that they call them by number."""
+    """The broker moves its partitions itself; members receive their number, by which they name them."""
 
     is_sampled = False
 
@@ -211,7 +211,7 @@ TOLD_S = 0.5
 """Seconds for members to report to each other what they processed, before queues change: they do so at once."""
 
 LATE_S = 10.0
-"""Members know a new number within a second of being told, or when they next connect."""
+"""Members have a new number within a second of the message, or when they next connect."""
 
 LISTEN_S = 1.3
 """Members send a beat every second, 1.2 s apart at most."""
@@ -237,7 +237,7 @@ class SeparateQueuesLayout:
         ]
 
     async def announce(self, queue_count: int) -> None:
-        """Nothing is left to do: let members tell each other what they have done."""
+        """Waits, after the drain, until members have reported to each other what they processed."""
         await self._admin.perform(repartition_announced(self._names, queue_count))
         await asyncio.sleep(TOLD_S)
 
@@ -252,7 +252,7 @@ class SeparateQueuesLayout:
     async def settle(
         self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Callable[[str], None]
     ) -> bool:
-        """See that all members know the new number, and remove the queues that are too many, the highest first.
+        """Waits until all members have the new number, and removes surplus queues, the highest first.
 
         False when not all members are Ready with it by then. Raises StillInUse when a queue that goes is not empty.
         """

@@ -12,7 +12,7 @@ from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, SessionStatus, Unkno
 Count = int | Unknown
 
 POSTPONED_FROM = 2
-"""Handoffs in a row that were put off: the first leaves the application the time that the group's setting says."""
+"""Handoffs postponed in a row: the first leaves the application the time of the group's setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class SessionRows:
 
     @property
     def stranded(self) -> list[SessionStatus]:
-        """Those with messages and no consumer, closing ones too: nobody else gets these messages."""
+        """Those with messages and no consumer, closing ones too: no other session gets these messages."""
         return [one.status for one in self.rows if one.status.is_stranded]
 
     @property
@@ -245,7 +245,7 @@ class QueueRow:
 
     `server` is the name of the active member, or else the tag of the active consumer: None where there is none, and
     where all members consume the one queue. `progress`: `Stalled` or `Blocked` if one of its members reports it, or
-    else what the active one reports; None when nobody is known to serve it.
+    else what the active one reports; None without a report.
     """
 
     queue: ObservedQueue

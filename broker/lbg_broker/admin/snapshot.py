@@ -19,7 +19,7 @@ LIVE, AWAY, STRANDED, CLOSING = "live", "away", "stranded", "closing"
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """`status` is Ready, Paused, Unassigned or Unbound, `consumer_tag` that of the consumer that has it or, where it is
-    Unbound, had it; None where nobody did."""
+    Unbound, had it; None where none did."""
 
     partition: int
     status: str
@@ -68,7 +68,7 @@ class SessionStatus:
 
     @property
     def is_stranded(self) -> bool:
-        """True if it has messages and no consumer, closing or not: nobody else gets these messages."""
+        """True if it has messages and no consumer, closing or not: no other session gets these messages."""
         return bool(self.messages) and self.consumer_tag is None
 
 
@@ -108,7 +108,7 @@ def native_of(fields: Mapping[str, Any]) -> Native | None:
 
 
 def native_json(native: Native) -> dict[str, Any]:
-    """As the broker says it, for `--json`."""
+    """As the broker reports it, for `--json`."""
     match native:
         case PartitionsStatus():
             return {
@@ -189,9 +189,9 @@ class ExchangeState:
 class QueueStatus:
     """A queue that is there. `ready` and `unacked` count messages; `active_consumer` is a consumer tag.
 
-    `policy` names the user's policy in force, as of now; `effective` is what the management API says all policies
-    together set, which it samples every 5 s. `native` is what the embedded broker says of a queue of a kind of its own,
-    None for any other queue. `is_down`: most of its nodes are, and RabbitMQ counts 0 of it.
+    `policy` names the user's policy in force, as of now; `effective` is the management API's result of all
+    policies together, sampled every 5 s. `native` is the embedded broker's status of a queue type of its own, None for
+    any other queue. `is_down`: most of its nodes are, and RabbitMQ counts 0 of it.
     """
 
     ready: int | Unknown = UNKNOWN
@@ -205,8 +205,8 @@ class QueueStatus:
     is_down: bool = False
 
     def counted(self, now: QueueStatus | Unknown | None) -> QueueStatus:
-        """With what AMQP counts `now`: nothing is known of a queue that is down, whatever is counted of it, nor of one
-        that the management API lists and AMQP does not find, which is what it says when the leader's node is down."""
+        """With the counts of AMQP in `now`. A queue that is down has no counts, and neither has one that the management
+        API lists and AMQP does not find: AMQP's answer when the leader's node is down."""
         if now is UNKNOWN:
             return replace(self, ready=UNKNOWN, consumers=UNKNOWN)
         if self.is_down or now is None:
@@ -218,7 +218,7 @@ class QueueStatus:
 class UserState:
     """`made_for` names the group that the user was made for, None for a user that provisioning did not make.
 
-    `password_hash` is as the broker keeps it, empty where it does not tell."""
+    `password_hash` is as the broker stores it, empty where it does not report it."""
 
     name: str
     made_for: str | None = None
@@ -241,13 +241,13 @@ class Policy:
 class Snapshot:
     """A group as one round of reading found it.
 
-    Names map to None where the broker said that there is no such object. `exchanges` and `queues` hold at
-    least every name that was asked for and, where the management API lists them, whatever else is the group's.
+    Names map to None where the broker has no such object. `exchanges` and `queues` have at
+    least every requested name and, where the management API lists them, whatever else is the group's.
     `record` is the message of the record's queue, None when that is missing or empty. `users` are all of the
-    broker's, by name, and `connections` counts those of each user; they are only looked at while the group has more
-    than one user. `permissions` are those of the user that the wanted or the recorded attributes name. `prefixes`
-    maps every other group to its hash prefix; they are only looked at for a group that is to be made and has no record.
-    `why` says, for what is UNKNOWN, why.
+    broker's, by name, and `connections` counts those of each user; they are only read while the group has more
+    than one user. `permissions` are those of the user in the desired or the recorded attributes. `prefixes`
+    maps every other group to its hash prefix; they are only read for a group that is to be made and has no record.
+    `why` has the reason of each UNKNOWN.
     """
 
     engine: Engine
@@ -264,19 +264,19 @@ class Snapshot:
 
     @property
     def is_empty(self) -> bool:
-        """True if the broker said of every name that it is free."""
+        """True if the broker has no object of any of the names."""
         states = [*self.exchanges.values(), *self.queues.values()]
         return self.record is None and all(one is None for one in states)
 
     def is_unusable(self, group: str) -> bool:
-        """True if the broker is known to refuse what is published to the group's one queue of partitions."""
+        """True if the broker refuses publishes to the group's one queue of partitions."""
         status = self.queues.get(Names(group).parent)
         native = status.native if isinstance(status, QueueStatus) else None
         return isinstance(native, PartitionsStatus) and not native.ingress
 
     @property
     def queue_count_to_be(self) -> int | None:
-        """Number of queues that the group is to have, while it is changed; None when nobody is known to."""
+        """Number of queues that the group is to have, while it is changed; else None."""
         return repartition_in(self.record.text) if isinstance(self.record, Record) else None
 
     @property
@@ -285,7 +285,7 @@ class Snapshot:
         return self.record.owner if isinstance(self.record, Record) else ""
 
     def is_served(self, group: str) -> bool:
-        """True if somebody consumes from the group's queues, as far as is known. Who has just read the record counts as
+        """True if the group's queues have consumers, as far as their counts are known. A reader of the record counts as
         its consumer for a moment, and is none."""
         names = Names(group)
         served = (one for name, one in self.queues.items() if names.is_served(name))

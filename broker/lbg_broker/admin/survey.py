@@ -39,12 +39,12 @@ async def survey(
 ) -> dict[str, Description | ProvisioningError]:
     """Description of each group as by `show_group`, under the same keys, from a few lists for all of them.
 
-    `cache` is filled: given to the next survey, it has what has not changed since as the same objects, for nothing.
+    `cache` is filled: with it the next survey reuses the objects that have not changed since.
 
-    What went wrong with one group is said in its place. Messages are counted as the management API counts them, on
-    RabbitMQ up to 5 s ago. Records and bindings are not looked at, so nothing is said of what is wrong with them.
+    An error of one group is in its place. Messages are counted as by the management API, on RabbitMQ up to 5 s ago.
+    Records and bindings are not read, so their problems are not reported.
 
-    Raises AdminError when the broker cannot be asked at all, and Unsupported without a management API.
+    Raises AdminError when the broker cannot be reached at all, and Unsupported without a management API.
     """
     observed = await admin.observe_many(list(specs.values()))
     served = [name for name, one in observed.items() if one.is_served(name)]
@@ -53,7 +53,7 @@ async def survey(
         try:
             beats = await admin.listen_many(served, seconds=listen_s)
         except (Refused, Unreachable) as error:
-            # The user may not make a queue to listen with, or nobody can: most nodes of RabbitMQ 4.3 are down.
+            # The user may not declare a queue for heartbeats, or no user can: most nodes of RabbitMQ 4.3 are down.
             beats = dict.fromkeys(served, error)
     cache = {} if cache is None else cache
     described = {
@@ -72,7 +72,7 @@ async def lags(
     now. UNKNOWN if one queue of the group could not be counted. See `lbg_broker.admin.lag` for how, and how old parts
     of it may be.
 
-    Raises AdminError when the broker cannot be asked at all.
+    Raises AdminError when the broker cannot be reached at all.
     """
     values = await admin.lags(list(specs.values()), max_age_s=max_age_s)
     return dict(zip(specs, values, strict=True))
@@ -83,7 +83,7 @@ async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str
 
     The embedded broker counts unacknowledged messages too, RabbitMQ ready ones only.
 
-    Raises AdminError when the broker cannot be asked at all.
+    Raises AdminError when the broker cannot be reached at all.
     """
     values = await admin.backlogs(list(specs.values()))
     return dict(zip(specs, values, strict=True))

@@ -49,7 +49,7 @@ NO_LIMIT_BYTES: Final = 0x7FFFFFFF
 def negotiate_limits(
     tune: ConnectionTune, *, frame_max_bytes: int, channel_max: int, heartbeat_s: int
 ) -> ConnectionTuneOk:
-    """A client's answer: the smaller of both wishes. A client that wants no heartbeat gets none."""
+    """A client's answer: the smaller limits of both ends. A client without a heartbeat gets none."""
     return ConnectionTuneOk(
         _smaller(tune.channel_max, channel_max),
         _smaller(tune.frame_max, frame_max_bytes),
@@ -83,7 +83,7 @@ CHECKS_PER_INTERVAL: Final = 8
 """Checks per heartbeat interval. The peer's silence is noticed at most this fraction of an interval late."""
 
 SILENCE_INTERVALS: Final = 2
-"""The peer is given up after this many intervals without a byte, as the specification says."""
+"""The connection ends after this many intervals without a byte, as in the specification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Pulse:
 
 
 class Heartbeats:
-    """Judges silence in both directions from byte counts, so that reads and writes need not ask the clock."""
+    """Detects silence in both directions from byte counts, so that reads and writes need no clock."""
 
     def __init__(self, interval_s: float, now: float, *, bytes_in: int, bytes_out: int) -> None:
         self._interval_s = interval_s
@@ -119,7 +119,7 @@ class Heartbeats:
         if beat or bytes_out != self._bytes_out:
             self._out_at = now
         self._bytes_out = bytes_out
-        # When our own process was stopped, what the peer sent meanwhile may not have been read yet: look again.
+        # When our own process was stopped, what the peer sent meanwhile may not have been read yet: check again.
         was_stopped = now - self._checked_at > self._interval_s / 2
         self._checked_at = now
         expired = now - self._in_at >= SILENCE_INTERVALS * self._interval_s and not was_stopped
@@ -166,11 +166,11 @@ class Connection:
     A client calls `initiate`, then answers the events; a server waits for `HeaderEvent`. Nothing here reads a
     clock or a socket: feed `batches`, write what `take_output` returns, call `pulse` by timer.
 
-    `frame_max_bytes`, `channel_max` and `heartbeat_s` are what this end wants until connection.tune-ok has
-    passed, and what was agreed afterwards; a heartbeat of 0 is none. A message over `max_body_bytes` closes its
+    `frame_max_bytes`, `channel_max` and `heartbeat_s` are this end's limits until connection.tune-ok has
+    passed, and the negotiated ones afterwards; a heartbeat of 0 is none. A message over `max_body_bytes` closes its
     channel (406).
 
-    Of a list that holds several events, each may make the next one void: ask `accepts` before handling an event
+    Of a list that holds several events, each may make the next one void: check `accepts` before handling an event
     of a channel that an earlier event may have closed.
     """
 
@@ -199,7 +199,7 @@ class Connection:
         self._partial = PartialContent()
         self._ready: set[int] = set()  # channels on which a whole message may come
         self._sendable: set[int] = set()  # channels on which one may be sent
-        self._muted = False  # our close for the peer's error is the last we say
+        self._muted = False  # our close for the peer's error is the last frame that we send
         self._greeting = b""
         self._broken: PeerError | None = None  # what came after the last events is no frame
         self._proposed = ConnectionTune()
@@ -262,7 +262,7 @@ class Connection:
 
     def _fail_connection(self, error: PeerError, events: list[Event], payload: bytes = b"") -> None:
         if self.state is ConnectionState.CLOSING and error.in_step:
-            return  # what a peer says before its close-ok no longer matters
+            return  # frames before the peer's close-ok no longer matter
         # A client that awaits connection.start may talk to something that is no AMQP server at all.
         awaits_start = self.role is Role.CLIENT and self.state is ConnectionState.STARTING
         answerable = self.state in CONNECTION_CLOSABLE and not awaits_start
@@ -276,7 +276,7 @@ class Connection:
         events.append(ConnectionFault(error.reply_code, error.reply_text, awaits))
 
     def batches(self, data: bytes) -> Iterator[list[Event]]:
-        """The events in what was read, in order, in lists that are to be handled one before the next is asked for.
+        """The events in what was read, in order, in lists that are to be handled one before the next is requested.
 
         A method that changes a state, and a broken rule, each has a list of its own: whoever answers the events of one
         finds the states as they are for these events, though the peer did not wait for the answers (a whole handshake
@@ -450,7 +450,7 @@ class Connection:
             raise PeerError(ReplyCode.CHANNEL_ERROR, f"content on channel {number}, which is not open")
         return channel
 
-    # What the shell asks
+    # Queries of the shell
 
     def channel_state(self, channel: int) -> ChannelState:
         """The state of a channel; one never opened is closed."""
@@ -501,7 +501,7 @@ class Connection:
         self.state = ConnectionState.STARTING
 
     def tune_ok(self, tune: ConnectionTune) -> ConnectionTuneOk:
-        """As a client: the answer to connection.tune, the smaller of what each end wants."""
+        """As a client: the answer to connection.tune, the smaller limits of both ends."""
         return negotiate_limits(
             tune,
             frame_max_bytes=self.frame_max_bytes,
@@ -513,8 +513,8 @@ class Connection:
         """A method without content.
 
         Raises `LocalProtocolError` when state or role forbid it and `EncodeError` when a value does not fit. What
-        is sent after the peer's error closed the connection or the channel is dropped without a word: events of
-        the same read may still be in somebody's hands.
+        is sent after the peer's error closed the connection or the channel is dropped silently: the caller may
+        still handle events of the same read.
         """
         kind = type(method)
         if kind.CARRIES_CONTENT:

@@ -76,7 +76,7 @@ class PeerError(AmqpError):
     """The peer broke the protocol.
 
     `channel` is None for an error of the whole connection, else the channel to close. `in_step` is False when
-    the bytes that follow cannot be told into frames any more, so not even a close-ok can be awaited.
+    the bytes that follow cannot be divided into frames any more, so not even a close-ok can be awaited.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PeerError(AmqpError):
 
 
 class DecodeError(PeerError):
-    """Bytes that are not what their place in the protocol asks for."""
+    """Bytes that are invalid at their place in the protocol."""
 
     def __init__(self, reply_text: str) -> None:
         super().__init__(ReplyCode.SYNTAX_ERROR, reply_text)

@@ -2,7 +2,7 @@
 
 ::
 
-    HeaderEvent                 a server's: the client spoke the protocol's header
+    HeaderEvent                 a server's: the client sent the protocol header
     MethodEvent                 a method without content
     └── AckEvent                basic.ack
     ContentEvent                a method with its content whole: basic.return, basic.get-ok
@@ -11,7 +11,7 @@
     ChannelFault                the peer broke the protocol on one channel: a channel.close is in the output
     ConnectionFault             … on the connection: a connection.close (or a header) is in the output
 
-The three frequent ones have the method's arguments as attributes and make `method` only when it is asked for.
+The three frequent ones have the method's arguments as attributes and make `method` only when it is read.
 Handle them by exact type: ``kind = type(event); if kind is PublishEvent: …``.
 """
 
@@ -44,7 +44,7 @@ class ChannelFault:
 class ConnectionFault:
     """The peer's error on the connection.
 
-    `await_close_ok`: a close is in the output and the peer may answer it. Otherwise the bytes cannot be told
+    `await_close_ok`: a close is in the output and the peer may answer it. Otherwise the bytes cannot be divided
     into frames any more: write what is in the output and close the socket.
     """
 
@@ -112,7 +112,7 @@ class ContentEvent:
 
     @property
     def properties(self) -> BasicProperties:
-        """Decoded when first asked for. Raises `DecodeError` on a client; a server has checked them."""
+        """Decoded when first read. Raises `DecodeError` on a client; a server has checked them."""
         try:
             return self._properties
         except AttributeError:

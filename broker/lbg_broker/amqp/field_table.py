@@ -73,7 +73,7 @@ def decode_table(data: bytes) -> dict[str, FieldValue]:
 def read_table(
     data: bytes, position: int, errors: str = "surrogateescape"
 ) -> tuple[dict[str, FieldValue], int]:
-    """The table at `position` and where it ends. `errors` says what becomes of keys that are not UTF-8."""
+    """The table at `position` and where it ends. `errors` is the rule for keys that are not UTF-8."""
     try:
         return _read_table(data, position, errors, 1)
     except (StructError, IndexError):
@@ -144,7 +144,7 @@ def _write_str(value: str, _depth: int) -> bytes:
     return _TAGGED_LENGTH.pack(b"S", len(text)) + text
 
 
-# Any: each writer takes the type it stands beside; the dictionary cannot say so.
+# Any: each writer takes the type it stands beside; the dictionary cannot express it.
 _WRITERS: Final[dict[type, Callable[..., bytes]]] = {
     str: _write_str,
     bool: lambda value, _depth: b"t\x01" if value else b"t\x00",

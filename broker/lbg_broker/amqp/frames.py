@@ -1,7 +1,7 @@
 """Frames (AMQP 0-9-1 section 4.2.3): reassembly and checks of input, encoding of output.
 
-`FrameReader` hands each whole frame to `on_frame`. Its two subclasses know the one message that comes by the
-hundred thousand, and read it in place when method, header and body lie whole in the buffer.
+`FrameReader` hands each whole frame to `on_frame`. Each of its two subclasses reads the one frequent
+message of its role in place when method, header and body lie whole in the buffer.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class FrameReader(ABC):
         return self._halted
 
     def buffer(self, data: bytes) -> None:
-        """Keep bytes for the next `feed`."""
+        """Buffers bytes for the next `feed`."""
         self._buffered.append(data)
         self._buffered_bytes = len(data)
 
@@ -169,7 +169,7 @@ _CONTENT_HEAD_BYTES: Final = 12
 
 
 class FrameWriter:
-    """Collects output. Knows nothing of states: the connection asks before it writes."""
+    """Collects output. It has no states: the connection checks before it writes."""
 
     def __init__(self, *, frame_max_bytes: int) -> None:
         self._parts: list[bytes] = []

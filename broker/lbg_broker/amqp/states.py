@@ -16,7 +16,7 @@ from lbg_broker.amqp.methods.base import Method, Role
 class ConnectionState(Enum):
     """State of a connection."""
 
-    HEADER = auto()  # nobody has spoken
+    HEADER = auto()  # no bytes in either direction
     STARTING = auto()  # the header was sent: connection.start is next
     ANSWERING = auto()  # start-ok is next
     AUTHENTICATING = auto()  # secure or tune is next

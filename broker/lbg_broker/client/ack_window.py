@@ -2,7 +2,7 @@
 
 Why few: when a channel of a RabbitMQ quorum queue closes, acks that are queued behind about 32 commands of the
 channel can be discarded; the messages come again. So a channel never has more than `UNPROVEN_FRAMES_MAX` ack
-frames on the way of which nobody knows that the broker has applied them, and a close needs at most 16 more.
+frames on the way that the broker has not provably applied, and a close needs at most 16 more.
 
 `AckWindow` and `AckFrames` are pure. `AckBatcher` is their shell for one channel of the client, and
 `lbg_sidecar.core.acks: AckScheduler` the schedule of a member.

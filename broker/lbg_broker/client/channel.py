@@ -86,8 +86,8 @@ OnCancelled: TypeAlias = Callable[[], None]
 """The broker ended the consumer: its queue is gone."""
 
 OnRevoked: TypeAlias = Callable[[Sequence[int], bool], None]
-"""Delivery tags that the broker takes back, and whether they are taken. If not, it asks: `nack` now what is not begun,
-start nothing more of it, and settle the rest soon. Taken: they are another consumer's; do not settle them any more."""
+"""Revoked delivery tags, and whether they are taken. If not, the broker recalls them: `nack` now what has not begun,
+start none of them, and settle the rest soon. Taken: another consumer has them; do not settle them any more."""
 
 OnConfirm: TypeAlias = Callable[[int, bool, bool], None]
 """Delivery tag, whether it stands for all up to it, whether the broker took them."""
@@ -200,7 +200,7 @@ class Channel:
     def _answer(self, answer: object) -> None:
         if self._waiters and isinstance(answer, self._waiters[0][0]):
             _, waiter = self._waiters.popleft()
-            if not waiter.done():  # whoever asked may have been cancelled
+            if not waiter.done():  # the caller may have been cancelled
                 waiter.set_result(answer)
 
     def _on_answer(self, method: Method) -> None:
@@ -309,7 +309,7 @@ class Channel:
     # Publishing
 
     async def confirm_select(self) -> None:
-        """From now on every published message is confirmed. May be asked for again."""
+        """Confirms every message that is published from now on. May be repeated."""
         await self.call(ConfirmSelect(), ConfirmSelectOk)
         self.is_confirming = True
 
@@ -377,10 +377,10 @@ class Channel:
         on_cancelled: OnCancelled | None = None,
         on_revoked: OnRevoked | None = None,
     ) -> str:
-        """Start a consumer; returns its tag. `prefetch_count` None leaves what `basic_qos` said.
+        """Start a consumer; returns its tag. `prefetch_count` None uses that of `basic_qos`.
 
-        Without `on_revoked` the embedded broker waits for what it wants back until its time for that is over, and the
-        consumer's late settling of it does nothing. Cancelling it on the way closes the channel.
+        Without `on_revoked` the embedded broker waits for recalled deliveries until the handoff time ends, and the
+        consumer's late settling of them has no effect. Cancelling it on the way closes the channel.
         """
         if prefetch_count is not None:
             await self.basic_qos(prefetch_count)
@@ -402,7 +402,7 @@ class Channel:
         return tag
 
     def capacity(self, consumer_tag: str, groups: int) -> None:
-        """Say how many message groups a consumer works on at a time, as of now. Only to a broker that has
+        """Reports how many message groups a consumer works on at a time, as of now. Only to a broker that has
         `lbg.capacity`: any other closes the connection."""
         self.check_open()
         self._machine.send(self.number, BasicCapacity(consumer_tag, groups))
@@ -429,7 +429,7 @@ class Channel:
         self._carrier.wrote(ACK_FRAME_BYTES)
 
     def nack(self, delivery_tag: int, multiple: bool = False, requeue: bool = True) -> None:
-        """Give back (`requeue`), or drop to the queue's dead letter exchange."""
+        """Refuses a delivery: `requeue`, or drop to the queue's dead letter exchange."""
         self._settle(BasicNack(delivery_tag, multiple, requeue))
 
     def reject(self, delivery_tag: int, requeue: bool = True) -> None:
@@ -491,8 +491,8 @@ class Channel:
             consumer.on_cancelled()
 
     def _on_revoked(self, method: BasicRevoke) -> None:
-        """The answer says that what the callback settled came before it. A consumer that is not told does not answer,
-        so that its late settling is still expected."""
+        """Answers after the callback, so that what it settled is sent before. A consumer without a callback does not
+        answer, so that its late settling is still expected."""
         consumer = self._consumers.get(method.consumer_tag)
         if consumer is None or consumer.on_revoked is None or not self.is_open:
             return

@@ -139,7 +139,7 @@ class ConfirmingPublisher:
         self.unconfirmed_bytes -= entry.size_bytes
         if entry.message is not None:
             self._forget_mandatory(entry.message, entry)
-        if entry.confirmed.done():  # whoever waited was cancelled
+        if entry.confirmed.done():  # the waiting caller was cancelled
             return
         if not ok:
             entry.confirmed.set_exception(Nacked(entry.tag))
@@ -175,4 +175,4 @@ class ConfirmingPublisher:
         for entry in entries:
             if not entry.confirmed.done():
                 entry.confirmed.set_exception(error)
-                entry.confirmed.exception()  # one error, told by the connection: not once more for each message
+                entry.confirmed.exception()  # one error, reported by the connection: not once more for each message

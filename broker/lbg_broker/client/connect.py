@@ -63,10 +63,10 @@ async def connect_any(
     within_s: float = 0.0,
     backoff: Backoff | None = None,
 ) -> ClientConnection:
-    """A connection to the first of `places` that takes one, tried in turn, again and again for `within_s`.
+    """A connection to the first of `places` that accepts one, tried in turn, again and again for `within_s`.
 
-    Raises `SettingsError`, or a `ConnectError` that tells what each place said: at once when trying again cannot
-    help at any of them.
+    Raises `SettingsError`, or a `ConnectError` with the error of each place: at once when a retry cannot help at any
+    of them.
     """
     if not places:
         raise SettingsError("no address is given")
@@ -89,7 +89,7 @@ async def connect_any(
 
 
 def _of_all(errors: Sequence[ConnectError]) -> ConnectError:
-    """The one error, or one with the words of all; its kind is that of one that somebody has to repair."""
+    """The one error, or one with the texts of all; its kind is that of an error that an operator has to repair."""
     if len(errors) == 1:
         return errors[0]
     telling = next((error for error in errors if not error.retryable), None)
@@ -163,7 +163,7 @@ def _drop(connection: ClientConnection | None, reason: ConnectError | None) -> N
     if connection is not None:
         connection.abort(reason)
         if connection.opened.done() and not connection.opened.cancelled():
-            connection.opened.exception()  # told by what is being raised
+            connection.opened.exception()  # in the error that is being raised
 
 
 class ReconnectLoop:
@@ -249,12 +249,12 @@ def reconnect_loop(
             ...
             await connection.closed
 
-    Several addresses are tried in turn. Between attempts it waits as `backoff` says, and calls `on_failure` with
+    Several addresses are tried in turn. Between attempts it waits by `backoff`, and calls `on_failure` with
     the error and the longest wait that follows. An attempt that would fail the same way again (login refused,
     certificate wrong, at every address) raises its `ConnectError` as long as there has been no connection at all;
     later it is retried too, because a broker that restarts may refuse for a while, and because a new password or
-    certificate is on its way to every client while the broker knows it already. Whoever breaks out of the loop owns
-    the last connection.
+    certificate is on its way to every client while the broker has it already. A caller that breaks out of the loop
+    owns the last connection.
     """
     items = [where] if isinstance(where, str | ConnectionSettings) else list(where)
     if not items:

@@ -38,7 +38,7 @@ LINGER_S = 2.0
 
 
 class WriteBuffer:
-    """Takes a machine's output to a transport, and tells when publishers must wait."""
+    """Writes a machine's output to a transport, and stops publishers while it is full."""
 
     def __init__(self, machine: Connection) -> None:
         self._loop = asyncio.get_running_loop()
@@ -115,7 +115,7 @@ class WriteBuffer:
         self._update()
 
     def release(self) -> None:
-        """Wake whoever waits: there is nothing to wait for any more."""
+        """Wakes waiting callers: the connection has ended."""
         self._is_full = self._is_blocked = False
         self._update()
 

@@ -21,7 +21,7 @@
     ├── Nacked                    the broker refused a published message
     └── Unroutable                a mandatory message reached no queue; carries what was returned
 
-`retryable` says whether the same call may succeed later without anybody changing anything. No message ever
+`retryable`: the same call may succeed later without a change. No message ever
 holds a password.
 """
 
@@ -48,7 +48,7 @@ class AddressConflict(SettingsError):
 
 
 class ConnectError(ClientError):
-    """One attempt failed: nobody listens, no answer in time, or no AMQP there."""
+    """One attempt failed: no listener, no answer in time, or no AMQP."""
 
     retryable = True
 
@@ -159,7 +159,7 @@ _BY_CODE: dict[int, type[ChannelClosed]] = {
 
 
 def channel_closed(reply_code: int, reply_text: str) -> ChannelClosed:
-    """The error for a reply code, and for what the broker says with it."""
+    """The error for a reply code and the broker's text."""
     if reply_code == 404 and "is down or inaccessible" in reply_text:
         return QueueDown(reply_code, reply_text)
     return _BY_CODE.get(reply_code, ChannelClosed)(reply_code, reply_text)

@@ -68,7 +68,7 @@ class Handshake:
             case ConnectionOpenOk():
                 self.done = True
             case ConnectionSecure():
-                raise AuthenticationError(f"{self._where}: the broker asks for more than {self._mechanism}")
+                raise AuthenticationError(f"{self._where}: the broker requires more than {self._mechanism}")
             case ConnectionClose(reply_code=403):
                 raise AuthenticationError(f"{self._where}: {self._clean(method.reply_text)}")
             case ConnectionClose():
@@ -97,8 +97,8 @@ class Handshake:
 
     @property
     def _reports_refusals(self) -> bool:
-        """True if the broker refuses a login with connection.close (RabbitMQ: authentication_failure_close). One
-        that does not just hangs up, which looks like one that was killed at that moment."""
+        """True if the broker refuses a login with connection.close (RabbitMQ: authentication_failure_close). Another
+        just closes the socket, as if it had been killed at that moment."""
         return self.has("authentication_failure_close")
 
     def has(self, capability: str) -> bool:

@@ -10,7 +10,7 @@ from lbg_broker.amqp.methods import BasicGetOk, BasicReturn
 
 Delivery: TypeAlias = DeliverEvent
 """A message for a consumer: `delivery_tag`, `redelivered`, `exchange`, `routing_key`, `body`, `header` (the
-encoded properties), and, decoded when first asked for, `properties` and `headers`. It is the wire's own object:
+encoded properties), and, decoded when first read, `properties` and `headers`. It is the wire's own object:
 one is made per message and no more."""
 
 

@@ -1,6 +1,6 @@
 """Connection settings: addresses, TLS, credentials and timeouts.
 
-RabbitMQ looks at a login when a connection opens and never again: a changed password ends no connection.
+RabbitMQ checks a login when a connection opens and never again: a changed password ends no connection.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _text(source: str | Path) -> str:
 _PORTS = {"amqp": 5672, "amqps": 5671}
 
 FRAME_MAX_LEAST_BYTES = 8192
-"""RabbitMQ from 4.1 on hangs up on a client that asks for less; AMQP 0-9-1 allows 4096 (section 4.2.3)."""
+"""RabbitMQ from 4.1 on closes the connection of a client with less; AMQP 0-9-1 allows 4096 (section 4.2.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +117,13 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """One broker's address, the login, and this end's wishes.
+    """One broker's address, the login, and this end's limits.
 
-    `heartbeat_s`: whole seconds, 0 for none; the broker may ask for less. The default finds a host that fell
+    `heartbeat_s`: whole seconds, 0 for none; the broker may lower it. The default finds a host that fell
     silent within 15 s. `connect_timeout_s` bounds one attempt, from name look-up to connection.open-ok.
     `mechanism`: ``PLAIN``, or ``EXTERNAL`` when the client certificate is the login.
-    `permits`: asked for each numeric address of the host whether to connect to it; None: to all.
-    `credentials`: asked for `username` and `password` at each attempt to connect; None: they stay as they are.
+    `permits`: decides for each numeric address of the host whether to connect to it; None: to all.
+    `credentials`: source of `username` and `password` at each attempt to connect; None: they stay as they are.
     """
 
     host: str = "localhost"
@@ -259,8 +259,8 @@ class BrokerAddress:
     shows a password.
 
     - `urls`: of its nodes, tried in turn: amqp[s]://user:password@host:port/vhost, see `ConnectionSettings.parse`.
-    - `management_urls`: of its management API; none: on its usual port. None: whoever asks has no use for it.
-    - `cafile`, `certfile`, `keyfile`: for every address with TLS, in place of what it says itself.
+    - `management_urls`: of its management API; none: on its usual port. None: not used.
+    - `cafile`, `certfile`, `keyfile`: for every address with TLS, in place of its own.
     - `username`: the user to log in as, in place of the address's.
     - `username_file`, `password_file`: their first lines, read again for every connection; they count first.
     """

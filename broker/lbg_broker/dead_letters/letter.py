@@ -37,7 +37,7 @@ from lbg_broker.group import (
 
 
 class DeadLetterError(Exception):
-    """Base of every error of this package; `str()` is one line that says what, where and what to do."""
+    """Base of every error of this package; `str()` is one line: the error, its place and the action to take."""
 
 
 class ReplayStopped(DeadLetterError):
@@ -49,8 +49,8 @@ class ReplayStopped(DeadLetterError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """None: the message does not say so. `id` is the one that its members' applications and logs have seen, or the
-    message-id of a message that no publisher of ours has stamped."""
+    """A dead letter. None: not in the message. `id` is the one in applications and logs of members, or the message-id
+    of a message without a stamp."""
 
     id: str | None
     key: str | None
@@ -81,7 +81,7 @@ class DeadLetter:
         )
 
     def age_s(self, now_us: int) -> float | None:
-        """Since it was published; None when it does not say when."""
+        """Age since it was published; None without that time."""
         return None if self.published_at_us is None else max(0, now_us - self.published_at_us) / 1e6
 
     def to_json(self, now_us: int) -> dict[str, Any]:
@@ -214,8 +214,8 @@ UNACKED_MAX_BYTES = 128 * 1024 * 1024
 
 
 class ReadWindow:
-    """Doubling, so that memory is used where many letters are passed over, and there are few consumers: of up to 32 of
-    them RabbitMQ gives back in their order what they held (a map of Erlang is sorted up to 32 keys)."""
+    """Doubling, so that memory is used where many letters are passed over, and there are few consumers: for up to 32 of
+    them RabbitMQ returns unacknowledged messages in order (a map of Erlang is sorted up to 32 keys)."""
 
     def __init__(self) -> None:
         self.opened = 0
@@ -241,5 +241,5 @@ class ReadWindow:
 
     @property
     def is_crowded(self) -> bool:
-        """Asked when everything that came was dealt with: whether less than a page of others fits in."""
+        """True if less than a page fits into the window, once everything received was handled."""
         return self._size - self._unacked < PAGE_MESSAGES

@@ -1,7 +1,7 @@
 """The queue `lbg.G.dead`, read from its oldest message on; unacknowledged letters return to their place.
 
-One consumer reads at a time, for RabbitMQ gives back in order what one consumer held; each basic.get is a consumer of
-its own to a quorum queue, and what several held at the same time comes back in any order (rabbit_fifo).
+One consumer reads at a time, because RabbitMQ returns the unacknowledged messages of one consumer in order. Each
+basic.get is a consumer of its own to a quorum queue, and messages of several return in any order (rabbit_fifo).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lbg_broker.group import GroupSpec, Names
 Page = list[tuple[DeadLetter, Delivery]]
 
 TURN_S = 900.0
-"""RabbitMQ closes a channel that has held a message for `consumer_timeout`, 30 min by default: before, everything is
-given back and read again from the oldest on."""
+"""RabbitMQ closes a channel with a message unacknowledged for `consumer_timeout`, 30 min by default: before, everything
+is returned and read again from the oldest on."""
 
 
 class DeadQueue:
-    """`total`: dead letters that were there at the start. Later ones are not looked at, or a member that refuses what
-    is replayed would keep a replay going for ever. `unread`: held by somebody else."""
+    """`total`: dead letters that were there at the start. Later ones are not read, or a member that refuses what
+    is replayed would make a replay endless. `unread`: another consumer has them."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class DeadQueue:
         self.total = total
         self._channel = channel
         self._turn_s = turn_s
-        self._left = total  # of those that were there, as far as this process knows
+        self._left = total  # of those that were there, without those acknowledged here
         self._selected: deque[tuple[DeadLetter, Delivery]] = deque()
         self._arrived = asyncio.Event()
         self._begin(channel)
@@ -62,8 +62,8 @@ class DeadQueue:
             self._windows.acked()
 
     async def pages(self, selection: Selection) -> AsyncIterator[Page]:
-        """Those selected, oldest first; to be called once. What of a page is not acknowledged when the next is asked
-        for stays. In memory are those that came and were not yet asked for, never those passed over. Raises
+        """Those selected, oldest first; to be called once. Letters of a page that are not acknowledged when the next is
+        requested stay. In memory are those received and not yet requested, never those passed over. Raises
         ClientError."""
         self._selection = selection
         while True:
@@ -85,7 +85,7 @@ class DeadQueue:
                         await self._arrived.wait()
                 except TimeoutError:
                     if self._acked == self._acks_applied:
-                        return  # somebody else holds the rest
+                        return  # another consumer has the rest
                     await self._await_acks()
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """Lists, replays and discards dead letters.
 
-`mandatory` does not tell: the group's alternate exchange takes what no queue takes, and the broker confirms it.
+`mandatory` does not help: the group's alternate exchange accepts what reaches no queue, and the broker confirms it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Binding:
 
 @dataclass(slots=True)
 class Listing:
-    """`not_looked_at`: held by somebody else."""
+    """Dead letters for a view. `not_looked_at`: another consumer has them."""
 
     total: int
     letters: list[DeadLetter]
@@ -78,10 +78,10 @@ class Listing:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """Kept up to date while it works, so that it says what was done whatever ends it.
+    """Counts of a replay, updated while it runs, so that they are right whatever ends it.
 
     `unknown`: published, and the connection went before the answer: replayed and still dead letters, or only the
-    latter. `not_looked_at`: held by somebody else.
+    latter. `not_looked_at`: another consumer has them.
     """
 
     total: int = 0

@@ -27,7 +27,7 @@ def static_primaries(queue_count: int, client_count: int, live: Collection[int])
 def balanced_primaries(queue_count: int, live: Collection[int]) -> dict[int, int]:
     """A primary for every queue, from the live indexes alone, in any order; empty when none is live.
 
-    With more members than queues, some have none. Remembers its last answers: members ask at every beat.
+    With more members than queues, some have none. Caches its last results: members need them at every heartbeat.
     """
     return dict(enumerate(_balanced(queue_count, tuple(sorted(set(live))))))
 
@@ -57,7 +57,7 @@ def _balanced(queue_count: int, live: tuple[int, ...]) -> tuple[int, ...]:
 def _homes(queue_count: int, member_count: int) -> tuple[int, ...]:
     """The primaries while exactly indexes 0 to member_count - 1 are live.
 
-    They come one by one, and each takes its share, rounded down, from whoever has most: no less can move. It
+    They come one by one, and each takes its share, rounded down, from the member with most: no less can move. It
     chooses queues in the order in which it would meet them as orphans, so that both rules pull the same way.
     """
     owners = [0] * queue_count
@@ -83,8 +83,8 @@ def _homes(queue_count: int, member_count: int) -> tuple[int, ...]:
 def _meetings(hungry: set[int], orphans: set[int], *, span: int) -> Iterable[tuple[int, int]]:
     """Give each hungry member one orphan while there are any: (member, queue); both sets are used up.
 
-    In round x, member m meets queue m xor x. So in a round nobody meets two, and over all rounds everybody meets
-    everybody: whoever is live, a round spreads its offers evenly (the rounds are the rows of a Latin square).
+    In round x, member m meets queue m xor x. So in a round no member meets two, and over all rounds every member meets
+    every queue: for any live set, a round spreads its offers evenly (the rounds are the rows of a Latin square).
     Rounds come in an order that only depends on x, so that most meetings do not change with the live set.
     """
     for x in _rounds((span - 1).bit_length()):

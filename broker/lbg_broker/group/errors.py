@@ -1,8 +1,8 @@
 """Errors of a group's contract.
 
     GroupError (ValueError)
-    ├── SpecError      a field of a group, a name, a key: says field, value and rule
-    └── JournalError   a journal line that cannot be read: says why
+    ├── SpecError      a field of a group, a name, a key: field, value and rule
+    └── JournalError   a journal line that cannot be read, with the reason
 
 Both mean that the input has to change: trying again does not help.
 """
@@ -30,7 +30,7 @@ class SpecError(GroupError):
 
 
 class JournalError(GroupError):
-    """A journal line cannot be read; `reason` says why."""
+    """A journal line cannot be read; `reason` is the cause."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

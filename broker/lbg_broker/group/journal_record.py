@@ -149,7 +149,7 @@ _MISSING = object()
 def decode(line: str | bytes) -> Record:
     """The record of one line; raises JournalError with the reason, also for a version newer than ours.
 
-    Fields that we do not know are passed over: a field can be added without a new version.
+    Unknown fields are passed over: a field can be added without a new version.
     """
     try:
         fields = json.loads(line)

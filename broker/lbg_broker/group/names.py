@@ -30,7 +30,7 @@ HEADER_STARTED_AT = "lbg-started-at"
 HEADER_FINISHED_AT = "lbg-finished-at"
 """The time in which the application had it, over all attempts: integer microseconds since the epoch."""
 HEADER_RELEASED = "lbg-released"
-"""The application had it, and what it said came too late: the message was given back, and is delivered again."""
+"""The application had it, and its verdict came too late: the message was requeued, and is delivered again."""
 
 # A message's number in its session, from 1, the broker's life in which it was given, and that it is the session's last:
 # the embedded broker's own.

@@ -107,8 +107,8 @@ class OrderChecker:
         *,
         is_placed: bool = True,
     ) -> Verdict:
-        """Judge one delivery: `member` got it at `at_us`. A message without a key has no order to break. `is_placed`:
-        it came to this member because of its hash, so that it says who has the shard."""
+        """Checks one delivery: `member` got it at `at_us`. A message without a key has no order to break. `is_placed`:
+        it came to this member because of its hash, so that it shows the member of the shard."""
         self.observed += 1
         stream = self._streams.get((publisher, hash_)) or self._open(publisher, hash_)
         number = stream.began_us, seq
@@ -174,7 +174,7 @@ class Place(Enum):
     INVERSION = "inversion"
     """Seen for the first time after a later one of its session."""
     TWO_PLACES = "two_places"
-    """Seen before in another session, or under another number: it was given out twice."""
+    """Seen before in another session, or under another number: it was delivered twice."""
     RENUMBERED = "renumbered"
     """Its number was that of another message."""
 

@@ -1,7 +1,7 @@
 """Sequence numbers and epochs of publishers: which numbers were seen, and the order of epochs.
 
 A publisher that goes on from a state file sends what it may have sent before under the epoch of then, and all that
-follows in an epoch of its own, whose sequences begin at 0 (docs/adr/0047-epochs.md). The header's value says both:
+follows in an epoch of its own, whose sequences begin at 0 (docs/adr/0047-epochs.md). The header's value has both:
 
     NAME-RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR                          the first epoch: 128 random bits
     NAME-HHHHHHHH.BBBBBBBBBBBBB.RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR   a later one

@@ -1,11 +1,11 @@
 """Attributes of a group: parsing, validation, and the record that the broker stores.
 
 The record stays the group's own, and has one key more: `CL`. The broker refuses what is published to a closed group
-as it refuses for a full queue; whoever finds `CL` knows that there is nothing to wait for.
+as it refuses for a full queue; with `CL` a publisher does not wait.
 
 The record stays the group's own, and has one key more: `RP`, the number of queues that there are to be. With `QC` as it
-was, nothing is decided yet; with `QC` equal to it, all that is left is to let members settle and publishers in. Whoever
-finds `RP` knows that the group takes no messages for now, on purpose (docs/adr/0033-repartitioning.md).
+was, nothing is decided yet; with `QC` equal to it, all that is left is to let members settle and publishers in. With
+`RP` the group accepts no messages for now (docs/adr/0033-repartitioning.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MESSAGE_GROUPS: Final = "MessageGroups"
 SESSIONS: Final = "Sessions"
 
 MODES: tuple[Mode, ...] = (EXCLUSIVE, PARTITIONED, MESSAGE_GROUPS, SESSIONS)
-"""Every mode that a group may ask for; whether an engine can do it is for provisioning to say."""
+"""Every mode that a group may have; provisioning checks whether an engine supports it."""
 
 NATIVE_MODES: tuple[Mode, ...] = (PARTITIONED, MESSAGE_GROUPS, SESSIONS)
 """Modes for which the embedded broker has a queue type: there a group in one of these modes is one queue."""
@@ -50,7 +50,7 @@ _DECIMAL = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 
 
 def number(value: object) -> object:
-    """The number that text says; anything else as it is."""
+    """The number in a text; anything else as it is."""
     if not isinstance(value, str):
         return value
     if _WHOLE.fullmatch(value):
@@ -65,7 +65,7 @@ def integer(field: str, value: object, maximum: int) -> int:
 
 
 def seconds(field: str, value: object) -> float:
-    """To the millisecond, which is as fine as a queue's arguments say it."""
+    """To the millisecond, the unit of a queue's arguments."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= DURATION_MAX_S:
         raise SpecError(field, value, f"must be a number of seconds from 0 to {DURATION_MAX_S}")
     return round(float(value), 3)
@@ -137,7 +137,7 @@ UNFINISHED_KEY = "UF"
 
 @dataclass(frozen=True, slots=True, init=False)
 class GroupSpec:
-    """A group's attributes; whoever holds one holds a valid one. Raises SpecError.
+    """A group's attributes, always valid. Raises SpecError.
 
     ::
 
@@ -267,7 +267,7 @@ class GroupSpec:
             return None
 
     def to_unfinished(self) -> str:
-        """The record of the group while it is being made: nobody takes it for a group's, but the next create."""
+        """The record of the group while it is being made: only the next create reads it."""
         return json.dumps(
             {**json.loads(self.to_record()), UNFINISHED_KEY: True}, separators=(",", ":"), ensure_ascii=False
         )
@@ -396,7 +396,7 @@ def marked(spec: GroupSpec, queue_count: int) -> str:
 
 
 def repartition_in(record: str) -> int | None:
-    """The number of queues that the group is being given, None when nobody changes it or the record is none."""
+    """The number of queues to which the group is being changed; None without a change or a record."""
     try:
         fields = json.loads(record)
     except (ValueError, RecursionError):

@@ -29,7 +29,7 @@ class Engine:
 
     @classmethod
     def parse(cls, product: str, version: str) -> Engine:
-        """From what a broker says of itself when a connection starts; raises SpecError for an unknown one."""
+        """From the properties that a broker announces when a connection starts; raises SpecError for an unknown one."""
         if product not in (RABBITMQ, EMBEDDED):
             raise SpecError("engine", product, f"must be {RABBITMQ} or {EMBEDDED}")
         match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
@@ -69,7 +69,7 @@ Argument = str | int | bool
 
 DISCONNECTED_MS = 1000
 """Milliseconds that a group's queue waits for a consumer whose node is gone; RabbitMQ's own default is a minute. Not 0:
-nodes that lose sight of each other for a moment disturb nobody (docs/adr/0050-requirements-of-rabbitmq-4-3.md)."""
+a short partition of nodes has no effect then (docs/adr/0050-requirements-of-rabbitmq-4-3.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Topology:
 
 
 def is_native(spec: GroupSpec, engine: Engine) -> bool:
-    """True if the group is one queue, of a kind that does there what the group's mode says."""
+    """True if the group is one queue, of a type that implements the group's mode."""
     return spec.mode in NATIVE_MODES and not engine.is_rabbitmq
 
 
@@ -138,7 +138,7 @@ def stream_queues(spec: GroupSpec, engine: Engine) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def topology_of(spec: GroupSpec, engine: Engine) -> Topology:
-    """Remembered while a group is made or compared, which asks for it several times. All of hundreds of groups would be
+    """Cached while a group is made or compared, which uses it several times. All of hundreds of groups would be
     10 KB for each, most of it bindings."""
     names = Names(spec.name)
     return Topology(
@@ -188,7 +188,7 @@ def _serving(spec: GroupSpec, engine: Engine, limited: Mapping[str, Argument]) -
 
 
 def _kind_of(spec: GroupSpec) -> dict[str, Argument]:
-    """The arguments by which the embedded broker knows the kind of queue (docs/embedded-broker.md)."""
+    """The arguments that set the queue type at the embedded broker (docs/embedded-broker.md)."""
     if spec.mode == PARTITIONED:
         return {
             "x-queue-type": "partitioned",

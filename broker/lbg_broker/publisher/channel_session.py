@@ -29,7 +29,7 @@ from lbg_broker.publisher.resume import group_facts
 from lbg_broker.publisher.sender import Sender, refuses_in_order
 
 READ_EVERY_S = 1.0
-"""Between two looks at the record of a group that takes nothing, spread by a half: publishers are many."""
+"""Between two reads of the record of a group that accepts nothing, spread by a half: publishers are many."""
 
 
 async def read_spec(connection: ClientConnection, group: str) -> GroupSpec:
@@ -53,7 +53,7 @@ async def is_repartitioning(connection: ClientConnection, spec: GroupSpec) -> bo
 async def wait_for_ingress(
     connection: ClientConnection, spec: GroupSpec, *, on_event: Callable[[IngressClosed | IngressOpen], None]
 ) -> GroupSpec:
-    """Return the group as it is, once nobody changes its number of queues.
+    """Returns the group as it is, once its number of queues is not being changed.
 
     Raises ConnectionLost, GroupClosed, and GroupGone when another group took the place of `spec`: while the connection
     was gone it may have been made anew, and hashes may lead elsewhere. A record that cannot be read (its node may be
@@ -98,7 +98,7 @@ async def _read(connection: ClientConnection, group: str) -> tuple[GroupSpec, in
     return spec_in(record.text, group), repartition_in(record.text)
 
 
-# A queue that refuses is asked for its depth now and then: an empty one is not full.
+# The depth of a queue that refuses is read now and then: an empty one is not full.
 DOUBT_AFTER_S = 0.5
 DOUBT_EVERY_S = 0.25
 ANSWERS_S = 2.0
@@ -118,7 +118,7 @@ class Repartitioned(Exception):
 
 
 class AccessDenied(Exception):
-    """The broker says that this user may not publish to the group (403), which may be for a change of the group."""
+    """The broker refuses publishes of this user (403), perhaps because of a change of the group."""
 
 
 async def run_channel(
@@ -176,7 +176,7 @@ async def _doubt(
     connection: ClientConnection, carrying: Sender, names: Names, patience_s: float
 ) -> ChannelRenewed | Repartitioned:
     """Return when a new channel is worth trying: a queue refuses everything and has nothing, or answers nothing. Or
-    when the group is given another number of queues, and refused for that. Raises GroupClosed.
+    when the group's number of queues changes, and messages are refused for that. Raises GroupClosed.
 
     A channel of RabbitMQ 3.10 asks the node that was the leader when it first published to a quorum queue whether
     it may; while that node is down, each answer is a refusal (rabbit_fifo_client:enqueue/3). And what a channel

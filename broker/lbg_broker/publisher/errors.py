@@ -24,7 +24,7 @@ from lbg_broker.group import SpecError
 
 
 class PublishingError(Exception):
-    """Base of every error of this package; `str()` is one line that says what, where and what to do."""
+    """Base of every error of this package; `str()` is one line: the error, its place and the action to take."""
 
 
 class Unroutable(PublishingError):
@@ -84,7 +84,7 @@ class MessageTooLarge(SpecError):
 
 
 class PublisherClosed(PublishingError):
-    """Something was asked of a publisher before it was open, or after `close`."""
+    """A publisher was used before it was open, or after `close`."""
 
 
 class InputError(PublishingError):

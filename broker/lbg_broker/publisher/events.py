@@ -60,7 +60,8 @@ class QueueFull:
 
 @dataclass(frozen=True, slots=True)
 class QueueSilent:
-    """The broker has the messages and says neither yes nor no: a quorum queue without a majority, or in an election."""
+    """The broker has the messages and neither confirms nor refuses them: a quorum queue without a majority, or in an
+    election."""
 
     queue: str
     for_s: float

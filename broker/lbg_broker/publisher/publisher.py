@@ -46,7 +46,7 @@ class Progress:
         self._failed = asyncio.Event()
 
     def made(self) -> None:
-        """Wakes whoever waits."""
+        """Wakes waiting callers."""
         self._made.set()
 
     async def more(self) -> None:
@@ -73,13 +73,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class PublishingReport:
-    """`published` messages have a sequence number, and `epochs` says for each hash how many in each epoch, the oldest
-    first; `publisher` and `next_seq` are the last of them. `confirmed` of them the broker has taken. These, and the
+    """`published` messages have a sequence number, and `epochs` has for each hash how many in each epoch, the oldest
+    first; `publisher` and `next_seq` are the last of them. The broker has `confirmed` of them. These, and the
     counts of what went otherwise (see `send_window.Counts`), are over all `runs` of a state file, but for
     `epochs_left_out`: so many came before. The rest is of this run. `bad_rows` were no messages and were passed over.
     `messages_per_s`: confirmed in this run, over its `seconds` from the first attempt to connect on. `resumed_at_us`:
     when the state was saved that it went on from, 0 where that is not known; None if there was none. `new_epoch`:
-    messages that were not sent before, as that state says.
+    messages that were not sent before, by that state.
     """
 
     publisher: str
@@ -217,14 +217,14 @@ class GroupPublisher:
 
     `where`: one address or several, tried in turn. `state`: a file from which the publisher goes on after its
     own death; it is for inputs that can be read again from their start, see `publish_rows`. `journal`: a directory
-    for records of what was confirmed. `on_event` is told of connections, full queues and the like.
+    for records of what was confirmed. `on_event` is called for connections, full queues and the like.
 
     Every message is stamped with publisher, hash and the next sequence of both ("Achieving Exactly-Once Message
     Delivery Guarantees with Sequence Numbers"), and keeps them however often it is sent. With a state file, messages
     that an earlier run did not send are of a new epoch: `publish` waits until those before them are confirmed.
 
     A lost connection, a full queue and a broker that blocks publishers are waited for. What cannot pass by
-    itself is raised by whichever of `publish`, `flush` and the `async with` meets it: a PublishingError, a
+    itself is raised by the first of `publish`, `flush` and the `async with` that meets it: a PublishingError, a
     ProvisioningError (no such group), a ConnectError (no first connection, or a refused login), a
     JournalingError.
     """
@@ -313,7 +313,7 @@ class GroupPublisher:
     ) -> StampedMessage:
         """Accept a message without waiting; `on_confirmed` is called when the broker has confirmed it.
 
-        The caller looks at `has_room` first and watches `failed`. Raises as `publish` does.
+        The caller checks `has_room` first and watches `failed`. Raises as `publish` does.
         """
         carrying = self._opened()
         if self._progress.failure is not None:

@@ -5,7 +5,7 @@
                    before each send
     12288  slot 0  }
     +size  slot 1  } epoch and progress, written in turn: the valid one with the higher generation counts
-    +size  ended   what the epochs before sent, as compressed JSON; a slot says where, how long and its CRC-32
+    +size  ended   what the epochs before sent, as compressed JSON; a slot has its place, length and CRC-32
 
 Numbers are little-endian. Each part carries its own CRC-32, so that a torn one is recognised. A file of version 1 has
 neither epochs nor tags: it is all of the first one.
@@ -39,7 +39,7 @@ class Identity:
 
     An incarnation begins its sequences at 0. A publisher that goes on from a state file has an incarnation of its
     own for what it had not sent: the next epoch. `name`: up to 101 letters, digits, dots, dashes and underscores, else
-    ValueError. `input` says how the input is read (fields, topic, format), as far as it decides keys, topics and
+    ValueError. `input` is how the input is read (fields, topic, format), as far as it decides keys, topics and
     bodies.
     """
 

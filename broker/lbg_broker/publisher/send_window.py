@@ -1,7 +1,7 @@
 """Send window: numbered messages to the queues of one group, in order through refusals, without I/O.
 
 Each queue has a window (`lbg_broker.client.retransmit`, with its states); `Sender` drives the whole of it. Events go in
-(`accept`, `connected`, `answered`, `returned`, `blocked`, `disconnected`), and `step(now)` says what to do: send
+(`accept`, `connected`, `answered`, `returned`, `blocked`, `disconnected`), and `step(now)` returns what to do: send
 confirm.select again (the barrier), then send these messages in this order, and come back at `wake_at`.
 
 What a group adds to the rules of a window:
@@ -59,7 +59,7 @@ class PublishingSettings(RetransmitSettings):
 class Counts:
     """Messages, each counted once under a name however often it was sent; `refused` counts refusals.
 
-    `skipped`: confirmed by an earlier run, as its state file says; stamped and not sent.
+    `skipped`: confirmed by an earlier run, by its state file; stamped and not sent.
     `resends`: sends beyond a message's first.
     `maybe_twice`: sent again because their fate was unknown; the group may see them twice and drops the
     second.
@@ -124,8 +124,8 @@ class WindowResult:
     def of(cls, ended: list[StampedMessage], *, unknown_is_gap: bool) -> WindowResult:
         """`ended`: as `QueueWindow.end_round` returns it.
 
-        An unanswered message (its connection was lost) may have been refused; `unknown_is_gap` False says that the
-        broker would then not have accepted a later one.
+        An unanswered message (its connection was lost) may have been refused; `unknown_is_gap` False: the broker
+        would then not have accepted a later one.
         """
         result = cls()
         missing: set[int] = set()
@@ -233,12 +233,12 @@ class SendWindow:
     def accept(
         self, key: str | None, topic: str, body: bytes, extra: MessageOptions | None = None
     ) -> StampedMessage:
-        """Stamp a message and queue it; the caller looks at `has_room` first.
+        """Stamps a message and queues it; the caller checks `has_room` first.
 
         Raises SpecError, and is as before, for a key that the hash function cannot take or a topic that is
         too long.
 
-        After a restart, a message that the state file knows to be confirmed is only stamped and counted, and a new
+        After a restart, a message that is confirmed in the state file is only stamped and counted, and a new
         epoch begins with the first that was not sent: when all before it is confirmed, so that nothing of the old epoch
         comes behind anything of the new one.
         """
@@ -350,7 +350,7 @@ class SendWindow:
     def _begin_epoch(self) -> None:
         if self.floor.open:
             raise RuntimeError(
-                "a new epoch begins when all of the old one is confirmed: look at has_room first"
+                "a new epoch begins when all of the old one is confirmed: check has_room first"
             )
         self.ended_epoch = self.stamper.next_seq
         self.stamper.begin_epoch()
@@ -359,7 +359,7 @@ class SendWindow:
 
     def silent_queues(self, now: float, *, for_s: float) -> set[int]:
         """Queues that have been sent messages and have answered none of them for so long; none while the broker
-        blocks publishers, which is told otherwise."""
+        blocks publishers, which has an event of its own."""
         if not self._is_connected or self._is_blocked:
             return set()
         return {window.queue for window in self.windows if window.silent_s(now) >= for_s}

@@ -21,7 +21,7 @@ class ConfirmLog:
         self.journal = journal
 
     def record(self, messages: Iterable[StampedMessage], *, publisher: str, group: str) -> None:
-        """They were confirmed now. Raises WriteFailed, if the journal's settings say so."""
+        """Records that they were confirmed now. Raises WriteFailed, if the journal's settings require it."""
         now_us = time.time_ns() // 1000
         append = self.journal.append
         for message in messages:
@@ -89,7 +89,7 @@ def refuses_in_order(connection: ClientConnection) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """`progress`: room, settled or failed, whoever waits should look. `fail`: publishing is over."""
+    """`progress`: room, settled or failed; wakes waiting callers. `fail`: publishing is over."""
 
     progress: Callable[[], None]
     fail: Callable[[Exception], None]
@@ -195,7 +195,7 @@ class Sender:
             if step.sends:
                 self._send(channel, step.sends)
         except ClientError:
-            return  # the channel is gone; whoever watches it detaches, and everything is sent again
+            return  # the channel is gone; its watcher detaches, and everything is sent again
         except Exception as error:
             self._hooks.fail(error)
         self._notices.full(machine.full_queues)
@@ -252,7 +252,7 @@ class Sender:
         try:
             self._confirms.record(messages, publisher=self.publisher, group=self.machine.stamper.spec.name)
             if self.awaited:
-                # Whoever is told of a confirm, and tells others, has it in the journal through a kill -9 too.
+                # A confirm is in the journal, through a kill -9 too, before its caller is notified.
                 self._confirms.journal.flush()
         except JournalingError as error:
             self._hooks.fail(error)

@@ -57,7 +57,7 @@ class StampedMessage:
     routing_key: str
     body: bytes
     digest: int
-    accepted: bool | None = None  # what the broker said to the last attempt; None while it is open
+    accepted: bool | None = None  # the broker's answer to the last attempt; None while it is open
     unknown: bool = False  # an attempt ended without an answer: the message may be there twice
     inverted: bool = False  # accepted while an earlier message of its key is still to come
     confirmed: bool = False
@@ -143,7 +143,7 @@ def _text(name: str, value: str) -> bytes:
 
 
 def properties_of(message: StampedMessage, publisher: str, content_type: str) -> BasicProperties:
-    """The same as an object: what `HeaderEncoder` has to agree with. Ours come first, where members look for them."""
+    """The same as an object: what `HeaderEncoder` has to agree with. Ours come first, where members read them."""
     extra = message.extra or MessageOptions()
     ours: dict[str, str | int] = {
         **({} if message.key is None else {HEADER_KEY: message.key}),
@@ -169,7 +169,7 @@ _ROUTING_KEYS_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """Start of the numbering: by default at nothing; else at what a state file says was done.
+    """Start of the numbering: by default at nothing; else after what is done by a state file.
 
     `position`, `digest`, `next_seq` describe the first message that was not confirmed (with all before it);
     `confirmed_seq[h]` is the next sequence of hash h whose message was not confirmed, which may lie further

@@ -58,7 +58,7 @@ class StateFile:
         slot, mark = _read_progress(path, descriptor, spec, version)
         self._epoch, self.identity = slot.epoch, _in_epoch(self.first_identity, slot.epoch)
         self.sent_position, self.sent_digest = slot.position, slot.digest
-        # A mark of another epoch: the file was copied while it was written, and says nothing of this one.
+        # A mark of another epoch: the file was copied while it was written, and has no mark of this one.
         if mark.tag == slot.epoch.tag and mark.position > slot.position:
             self.sent_position, self.sent_digest = mark.position, mark.digest
         self.before = slot.totals
@@ -66,7 +66,7 @@ class StateFile:
         self._generation = slot.generation
         self._ended_blob = slot.ended
         self.ended = self._read_ended(slot.ended)
-        # Nobody else has published from it if it is new, even if somebody else had it open first.
+        # No other process has published from it if it is new, even if one had it open first.
         is_unused = is_new and not slot.generation and not mark.position
         self.next_identity: Identity | None = None
         if not is_unused:
@@ -85,7 +85,7 @@ class StateFile:
 
     @classmethod
     def open(cls, path: Path | str, identity: Identity, spec: GroupSpec) -> Self:
-        """The state at `path`, made with `identity` if there is none; `.identity` says which holds."""
+        """The state at `path`, made with `identity` if there is none; `.identity` is the one in use."""
         path = Path(path)
         is_new = False
         try:
@@ -106,7 +106,7 @@ class StateFile:
 
     @classmethod
     def _opened(cls, path: Path, spec: GroupSpec, *, is_new: bool) -> Self | None:
-        """None: it was of version 1 and is another file now, or somebody else has made it one."""
+        """None: it was of version 1 and is another file now, or another process has replaced it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             _lock(descriptor, path)
@@ -122,7 +122,7 @@ class StateFile:
 
     @property
     def has_next_epoch(self) -> bool:
-        """True if the next epoch has begun, and a state that is read from now on says so."""
+        """True if the next epoch has begun, and is in a state that is read from now on."""
         return self.identity is self.next_identity
 
     def note_sent(self, position: int, digest: int) -> None:
@@ -236,7 +236,7 @@ def _read_progress(path: Path, descriptor: int, spec: GroupSpec, version: int) -
     mark = layout.unpacked_mark(os.pread(descriptor, layout.MARK_BYTES, layout.MARK_AT), version=version)
     if not valid or mark is None:
         raise StateError(
-            f"state file {path} is damaged (after a power loss, or somebody changed it): where publishing "
+            f"state file {path} is damaged (after a power loss, or it was changed): where publishing "
             "stopped is not known. Remove it to publish everything anew; the group then sees it as new messages"
         )
     return max(valid, key=lambda slot: slot.generation), mark

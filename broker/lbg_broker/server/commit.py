@@ -16,7 +16,7 @@ from lbg_broker.server.store.store import Outcome
 
 
 class Reader(Protocol):
-    """Somebody who can be told to stop reading."""
+    """A connection whose reads can be paused."""
 
     def pause_reading(self, reason: str) -> None: ...
 
@@ -24,7 +24,7 @@ class Reader(Protocol):
 
 
 class BackPressure:
-    """Counts the bytes that were read and are not written yet. Whoever brings more than `limit_bytes` together
+    """Counts the bytes that were read and are not written yet. Above `limit_bytes` the connection
     is not read from until half of that is left."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -39,13 +39,13 @@ class BackPressure:
         return self._gathered_bytes + self._handed_bytes
 
     def read(self, reader: Reader, size: int) -> None:
-        """This much came from somebody."""
+        """Counts bytes that were read from a connection."""
         self._gathered_bytes += size
         if self.waiting_bytes > self._limit_bytes:
             self.pause((reader,))
 
     def pause(self, readers: Iterable[Reader]) -> None:
-        """Read nothing more from these for now."""
+        """Pauses reads from these."""
         for reader in readers:
             self._paused.add(reader)
             reader.pause_reading("disk")
@@ -65,7 +65,7 @@ class BackPressure:
         self._release()
 
     def forget(self, reader: Reader) -> None:
-        """Somebody is gone."""
+        """Forgets a connection that is closed."""
         self._paused.discard(reader)
 
     def _release(self) -> None:
@@ -79,7 +79,7 @@ log = logging.getLogger("lbg.broker")
 
 
 class GroupCommit:
-    """Hands the core's batches to the store and tells the core, through `apply`, what became of them.
+    """Hands the core's batches to the store and reports the results to the core, through `apply`.
 
     When the disk has no room, publishes stay in the core and nothing of them is confirmed, while what frees room is
     written on the store's reserve; every `retry_s` it is tried whether all fits. `failed` holds the error after which
@@ -148,8 +148,8 @@ class GroupCommit:
         await waiter
 
     async def close(self, *, timeout_s: float) -> None:
-        """Write the last batch and close the store. On a full disk it has all but the publishes, which nobody was
-        promised."""
+        """Write the last batch and close the store. On a full disk it has all but the publishes, which are not
+        confirmed."""
         self._closing = True
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -223,7 +223,7 @@ class GroupCommit:
         self._wake(0, error)
 
     def _wake(self, number: int, error: StoreError | None) -> None:
-        """Tell those who wait for a batch."""
+        """Wakes the waiters for a batch."""
         waiters, self._waiters = self._waiters, []
         for awaited, waiter in waiters:
             if waiter.done():

@@ -125,7 +125,7 @@ class Handshake:
                 return None
             case ConnectionOpen() as opening:
                 return self._enter(opening.virtual_host)
-            case ConnectionSecureOk():  # no mechanism here asks a second question; the wire lets none through
+            case ConnectionSecureOk():  # no mechanism here has a second challenge; the wire refuses one
                 return None
         return None
 
@@ -136,8 +136,8 @@ class Handshake:
         wire.send(0, ConnectionTune(wire.channel_max, wire.frame_max_bytes, wire.heartbeat_s))
 
     def refuse_login(self, reason: str) -> Refused:
-        """RabbitMQ's answer. A client that does not know it takes a close here for a broken protocol, so it
-        only gets a closed socket («Authentication Failure Notifications»)."""
+        """RabbitMQ's answer. Other clients treat a close here as a protocol error, so they
+        only get a closed socket («Authentication Failure Notifications»)."""
         capabilities = self._client_properties.get("capabilities")
         reports_refusal = (
             isinstance(capabilities, Mapping) and capabilities.get("authentication_failure_close") is True

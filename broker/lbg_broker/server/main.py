@@ -19,7 +19,7 @@ from lbg_broker.server.store import StoreError
 
 @asynccontextmanager
 async def running(settings: ServerSettings) -> AsyncIterator[Server]:
-    """A broker, with its management API if that is asked for, while the block lasts. Raises `StartError`."""
+    """A broker, with its management API if that is set, while the block lasts. Raises `StartError`."""
     certificate = WatchedFile("the certificate", _certificate_files(settings.tls))
     login = WatchedFile("the administrator's login", _login_files(settings.administrator))
     server = Server(settings)
@@ -95,7 +95,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
             stopped.set_result(None)
 
     # Before all else: to the first process of a container a signal that it has no handler for does not come, and
-    # whoever wants to stop it while it recovers would wait in vain.
+    # it could not be stopped while it recovers.
     loop.add_signal_handler(signal.SIGTERM, stop)
     async with running(settings) as server:
         log_accept_errors(loop, server.peer_log)

@@ -275,7 +275,7 @@ def test_a_new_epoch_begins_when_all_of_the_old_one_is_confirmed() -> None:
     machine.connected(fenced=True)
     accept(machine, 1)
     assert not machine.has_room
-    with pytest.raises(RuntimeError, match="look at has_room first"):
+    with pytest.raises(RuntimeError, match="check has_room first"):
         accept(machine, 1)
     machine.step(0)
     assert not machine.has_room

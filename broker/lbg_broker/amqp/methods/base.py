@@ -61,7 +61,7 @@ class Method:
 
     @classmethod
     def decode_arguments(cls, data: bytes, position: int, errors: str = "surrogateescape") -> Self:
-        """The method from the bytes after its number. `errors` says what becomes of text that is not UTF-8.
+        """The method from the bytes after its number. `errors` is the rule for text that is not UTF-8.
 
         Raises `DecodeError`.
         """

@@ -130,8 +130,8 @@ class BasicNack(Method):
 
 @method(60, 300, "basic.revoke", SERVER)
 class BasicRevoke(Method):
-    """LBG's extension (docs/embedded-broker.md): the broker takes deliveries back from a consumer. Not `taken`: it
-    asks for those that the consumer has not begun. `taken`: they are the consumer's no longer. RabbitMQ's own methods
+    """LBG's extension (docs/embedded-broker.md): the broker revokes deliveries of a consumer. Not `taken`: it
+    recalls those that the consumer has not begun. `taken`: another consumer has them. RabbitMQ's own methods
     of this class end at 202."""
 
     consumer_tag: ShortStr = ""
@@ -141,7 +141,7 @@ class BasicRevoke(Method):
 
 @method(60, 301, "basic.revoke-ok", CLIENT)
 class BasicRevokeOk(Method):
-    """The consumer has done what basic.revoke said of these deliveries; any verdict it had for them came before."""
+    """The consumer has applied basic.revoke to these deliveries; its verdicts for them were sent before."""
 
     taken: Bit = False
     delivery_tags: Tags = ()

@@ -27,11 +27,11 @@ class _Stream(Protocol):
 
 
 class Source:
-    """Blocks of an input's text, decompressed. `name` is what errors call it; `inner_name` says its format.
+    """Blocks of an input's text, decompressed. `name` is in errors; `inner_name` gives its format.
 
     `read_bytes` of `total_bytes` (None for a pipe) is how far it is, for a progress bar; both count what is
-    on the disk, or what comes out where that is not known. `may_wait`: a read may wait for whoever writes it.
-    `format_read` and `header_read` are what it was taken for, once reading has begun; the header is a CSV's.
+    on the disk, or what comes out where that is not known. `may_wait`: a read may wait for a writer.
+    `format_read` and `header_read` are the format and header in use, once reading has begun; the header is a CSV's.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Source:
 
 
 def open_source(path: str) -> Source:
-    """The source at `path`; `-` is standard input. Compression is told by content. Raises InputError."""
+    """The source at `path`; `-` is standard input. Compression is detected by content. Raises InputError."""
     try:
         if path == STANDARD_INPUT:
             return _plain("standard input", io.FileIO(0, closefd=False))
@@ -146,9 +146,9 @@ def _zipped(path: str, file: io.FileIO) -> Source:
 
 
 class Lines:
-    """The lines of a source, as bytes with their newline. `number` is that of the line given last, from 1.
+    """The lines of a source, as bytes with their newline. `number` is that of the last line returned, from 1.
 
-    `at_hand` says that another whole line is there without reading. A byte order mark at the start is
+    `at_hand`: another whole line is there without reading. A byte order mark at the start is
     dropped. Raises InputError for a line of more than `line_max_bytes`: that is no text, and would fill the
     memory.
     """

@@ -26,9 +26,9 @@ INERT: Final = frozenset(
 
 
 class ArgumentReader:
-    """Reads typed arguments, each once, and refuses with 406 what is out of range or was not asked for.
+    """Reads typed arguments, each once, and refuses with 406 what is out of range or unknown.
 
-    `where` says whose arguments they are: "queue 'x' in vhost '/'".
+    `where` is the owner of the arguments: "queue 'x' in vhost '/'".
     """
 
     def __init__(self, arguments: Mapping[str, object], where: str) -> None:
@@ -86,7 +86,7 @@ class ArgumentReader:
         return value
 
     def finish(self) -> None:
-        """Refuse what nobody asked for: an ignored argument is a broken promise."""
+        """Refuses unknown arguments: the client relies on every argument."""
         for name in self._arguments:
             if name.startswith("x-") and name not in self._read_names and name not in INERT:
                 raise self.unsupported(name, "")
@@ -123,7 +123,7 @@ QPID_HEADER: Final = "qpid.group_header_key"
 QPID_SHARED: Final = "qpid.shared_msg_group"
 
 NAME_MAX_BYTES: Final = 128
-"""Of a header's name: AMQP 0-9-1 section 4.2.5.5 asks field names to be at most 128 long."""
+"""Of a header's name: AMQP 0-9-1 section 4.2.5.5 limits field names to 128 characters."""
 
 LAST_VALUE: Final = (
     "qpid.last_value_queue",
@@ -181,7 +181,7 @@ def read_grouped(reader: ArgumentReader, _queue_type: str) -> MessageGroupsArgum
 
 
 def group_header(rules: object) -> str:
-    """The header that a queue's groups stand in, whichever argument said so; "none" where it has no groups."""
+    """The header of a queue's groups, by either argument; "none" where it has no groups."""
     return rules.header if isinstance(rules, MessageGroupsArguments) else "none"
 
 
@@ -244,8 +244,8 @@ class SessionsArguments:
 
 @dataclass(slots=True, frozen=True)
 class SessionRequest:
-    """Session that a consumer requests. `committed`: the last sequence number that it has processed; None when it
-    leaves that to its acknowledgements. `epoch`: in which that was given; None when it does not say."""
+    """Session that a consumer requests. `committed`: the last sequence number that it has processed; None when its
+    acknowledgements decide. `epoch`: that of the number; None if it is not given."""
 
     name: str
     committed: int | None
@@ -278,7 +278,7 @@ def read_session_request(reader: ArgumentReader, *, where: str) -> SessionReques
 
 
 class QueueTypeArguments(Protocol):
-    """Arguments of a queue type; the class of them tells the type."""
+    """Arguments of a queue type; their class is the type."""
 
     @property
     def kind(self) -> str:
@@ -294,7 +294,7 @@ READERS: Final[tuple[Callable[[ArgumentReader, str], QueueTypeArguments | None],
 
 
 def read_queue_type(reader: ArgumentReader, queue_type: str) -> QueueTypeArguments | None:
-    """The special kind that is asked for; None for a plain queue. Raises `ChannelRefusal` 406."""
+    """The special queue type of the arguments; None for a plain queue. Raises `ChannelRefusal` 406."""
     selected = [rules for read in READERS if (rules := read(reader, queue_type)) is not None]
     if len(selected) > 1:
         names = " and ".join(rules.kind for rules in selected)
@@ -382,7 +382,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 def check_exchange_arguments(arguments: Mapping[str, object], *, where: str) -> None:
-    """Refuse what exchange.declare cannot be asked here (406)."""
+    """Refuses what exchange.declare does not support here (406)."""
     reader = ArgumentReader(arguments, where)
     reader.text("alternate-exchange")
     reader.finish()

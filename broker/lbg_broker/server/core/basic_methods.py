@@ -78,7 +78,7 @@ def consume(state: State, channel: Channel, method: BasicConsume) -> None:
 
 
 def cancel(state: State, channel: Channel, method: BasicCancel) -> None:
-    """basic.cancel: no further deliveries; what is given out stays with the channel."""
+    """basic.cancel: no further deliveries; unacknowledged ones stay with the channel."""
     consumer = channel.consumers.get(method.consumer_tag)
     if consumer is not None:
         remove_consumer(state, consumer)

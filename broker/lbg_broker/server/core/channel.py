@@ -71,10 +71,10 @@ class Channel:
         # deliveries
         self.next_tag = 1
         self.unsettled: dict[int, Unsettled] = {}
-        self.recalled: dict[int, Consumer] = {}  # asked back with basic.revoke, and not answered yet
+        self.recalled: dict[int, Consumer] = {}  # recalled with basic.revoke, and not answered yet
         self.revoked: dict[int, tuple[Consumer, int]] = {}
-        """Taken back for somebody else, and not yet acknowledged: of whom, and how many bytes."""
-        self.emptied = 1  # what was given out with tags below has left memory, as far as it can
+        """Reassigned, and not yet acknowledged: the former consumer, and how many bytes."""
+        self.emptied = 1  # bodies of deliveries with tags below have left memory, as far as possible
         self.outstanding = 0  # of consumers; what basic.get fetched does not count against a limit
         self.outstanding_bytes = 0
         self.prefetch = 0  # basic.qos global=false: each consumer made from now on

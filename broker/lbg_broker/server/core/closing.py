@@ -14,7 +14,7 @@ from lbg_broker.server.core.state import State
 
 
 def end_channel(state: State, channel: Channel) -> None:
-    """Undo what a channel had: first its deliveries return, then its consumers go, so that whoever is next
+    """Undo what a channel had: first its deliveries return, then its consumers go, so that the next one
     starts at the right message."""
     channel.closing = True
     channel.backlog.clear()
@@ -39,13 +39,13 @@ def end_connection(state: State, connection: Connection) -> None:
 
 
 def close_connection(state: State, connection: Connection, close: ConnectionClose) -> None:
-    """End a connection and tell its client why."""
+    """Closes a connection, with the reason."""
     state.emit(connection, Send(0, close))
     end_connection(state, connection)
 
 
 def refuse(state: State, channel: Channel, refusal: Refusal, *, class_id: int, method_id: int) -> None:
-    """Close the channel, or its connection, that asked for what is refused."""
+    """Closes the channel, or its connection, of a refused method."""
     if isinstance(refusal, ChannelRefusal):
         state.send(channel, ChannelClose(refusal.code, refusal.reply_text, class_id, method_id))
         end_channel(state, channel)

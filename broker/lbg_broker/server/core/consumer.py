@@ -86,7 +86,7 @@ class Consumer:
         return credit
 
     def add_unsettled(self, count: int, size_bytes: int) -> None:
-        """It has so many more unsettled messages."""
+        """Adds unsettled messages to its window."""
         channel = self.channel
         self.outstanding += count
         self.outstanding_bytes += size_bytes
@@ -94,7 +94,7 @@ class Consumer:
         channel.outstanding_bytes += size_bytes
 
     def remove_unsettled(self, count: int, size_bytes: int) -> None:
-        """So many of its messages are settled, or somebody else's: they have left its window."""
+        """Removes settled or reassigned messages from its window."""
         self.add_unsettled(-count, -size_bytes)
 
 

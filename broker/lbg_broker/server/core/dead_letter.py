@@ -1,7 +1,7 @@
 """Dead-lettering of dropped and rejected messages with `x-death`, and expiry.
 
 A message expires at the head of its queue: deadlines of one queue rise with the positions, so no message behind the
-head is due before it. A queue expires when it had no consumer and nobody declared it or fetched from it for so long. A
+head is due before it. A queue expires without a consumer, a declaration or a basic.get for so long. A
 queue has one alarm at most, for whichever comes first.
 """
 
@@ -29,7 +29,7 @@ def dead_letter(
 
     Without a routing key of the queue's own it goes by all that it was published with, those of CC and BCC too. It is
     appended where it goes in the same batch that deletes it here. As with RabbitMQ's `at-most-once`
-    nobody is asked twice: a full queue that refuses loses it.
+    there is no second attempt: a full queue that refuses loses it.
     """
     if queue.rules.dead_letter_exchange is None:
         return
@@ -194,7 +194,7 @@ def renew_lease(state: State, queue: Queue) -> None:
 
 
 def lease_ended(state: State, queue: Queue) -> bool:
-    """True if nobody has used a queue for so long that it goes. With a consumer the time stands still until the last
+    """True if a queue was not used for so long that it expires. With a consumer the time stands still until the last
     one goes, which renews it."""
     expires_s = queue.rules.expires_s
     if expires_s is None or queue.policy.consumers:

@@ -89,7 +89,7 @@ def _ack(state: State, channel: Channel, method: BasicAck) -> None:
 
 
 def _ignore(state: State, channel: Channel, method: Method) -> None:
-    """An answer to something we said that awaits none."""
+    """An answer to a method that awaits none."""
 
 
 _CHANNEL_METHODS: Final[dict[type[Method], Callable[[State, Channel, Any], None]]] = {

@@ -16,7 +16,7 @@ Row = tuple[int, bytes, bytes, bytes]
 class SpoolRecord:
     """Record of a durable spool in the store, beside its messages: enough to go on without reading them.
 
-    `first` is told at start only: the lowest position that has a message, None when none has.
+    `first` is set at start only: the lowest position that has a message, None when none has.
     """
 
     spool: int
@@ -142,7 +142,7 @@ class Deliver:
 class Revoke:
     """basic.revoke for deliveries of a queue, in as many frames as the tags need, which are in ascending order.
 
-    `is_supported` False: the client does not know the word, so this is for the log only.
+    `is_supported` False: the client has no basic.revoke, so this is for the log only.
     """
 
     channel: int

@@ -38,7 +38,7 @@ class Refusal(BrokerError):
 
 
 class ChannelRefusal(Refusal):
-    """Closes the channel it was asked on; the connection and its other channels live on."""
+    """Closes the channel of the method; the connection and its other channels live on."""
 
 
 class ConnectionRefusal(Refusal):

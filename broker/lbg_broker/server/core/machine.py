@@ -51,7 +51,7 @@ Output = list[tuple[int, list[Effect]]]
 
 @dataclass(slots=True)
 class _Administrator:
-    """Somebody who acts outside any connection, through the management API."""
+    """A user of the management API, outside any connection."""
 
     user: str
     vhost: Vhost
@@ -134,12 +134,12 @@ class Broker:
 
     @property
     def next_alarm(self) -> float | None:
-        """Time at which the core wants a `Ticked` if nothing else comes: seconds since the epoch."""
+        """Time at which the core needs a `Ticked` without another command: seconds since the epoch."""
         alarms = self.state.alarms
         return alarms[0][0] if alarms else None
 
     def define(self, kind: str, key: str, value: str | None) -> None:
-        """Keep a definition of somebody else's (a user, a permission) with the next batch; None deletes it."""
+        """Stores a definition of another owner (a user, a permission) with the next batch; None deletes it."""
         self.state.define(kind, key, value)
 
     def seal(
@@ -147,7 +147,7 @@ class Broker:
     ) -> StoreBatch | None:
         """Everything to store since the last batch; None if there is nothing.
 
-        `final`: the broker stops after this one, so it also says exactly how far each queue was delivered.
+        `final`: the broker stops after this one, so it also has exactly how far each queue was delivered.
         `on_reserve`: the store has no room for publishes, so they, and their confirms, stay for a later batch.
         `trial`: there is to be a batch in any case, which shows whether it has.
         """
@@ -277,7 +277,7 @@ class Broker:
         return True
 
     def _release_letters(self) -> None:
-        """Letters need not wait any more."""
+        """Ends the wait of dead letters for room."""
         state = self.state
         state.letters_wait = False
         for spool in state.spools.values():

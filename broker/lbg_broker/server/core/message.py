@@ -1,6 +1,6 @@
 """A message, its origin, and the text of one of its headers.
 
-It is looked for in every message that goes to a queue that asks for keys, so the wire format is walked by hand
+The header is read of every message for a queue with keys, so the wire format is decoded by hand
 (AMQP 0-9-1 sections 4.2.5.5 and 4.2.6.1, with RabbitMQ's types): measured, a tenth of what decoding takes.
 """
 
@@ -77,7 +77,7 @@ def text_reader(names: Sequence[str]) -> Reader:
 
 
 def _walk(header: bytes, at: int, ranks: dict[bytes, int]) -> bytes | None:
-    """Raises IndexError, struct.error or KeyError where the table ends in the middle or holds what nobody knows."""
+    """Raises IndexError, struct.error or KeyError where the table ends in the middle or has an unknown type."""
     end = at + _length_at(header, at - 4)[0]
     if end > len(header):
         return None
@@ -165,7 +165,7 @@ class Origin:
 class Message:
     """One message in one line. `position` is its place there and never changes.
 
-    `header` is the property list as the publisher sent it, `size` the length of the body, `stored` says whether the
+    `header` is the property list as the publisher sent it, `size` the length of the body, `stored`: the
     store has a row of it. A `hollow` message has left header and body there.
     """
 
@@ -181,7 +181,7 @@ class Message:
         self.hollow = False
 
     def empty(self) -> None:
-        """Let go of header and body, which the store has."""
+        """Drops header and body, which the store has."""
         self.hollow = True
         self.header = self.body = b""
 

@@ -2,7 +2,7 @@
 
 Semantics follow RabbitMQ's «Access Control» guide: a permission is three regular expressions (configure,
 write, read) for one user in one virtual host. A pattern matches anywhere in a name unless it is anchored; an
-empty pattern stands for `^$`, which grants nothing that has a name; the default exchange is asked for as
+empty pattern stands for `^$`, which grants nothing that has a name; the default exchange is checked as
 `amq.default`.
 """
 
@@ -22,7 +22,7 @@ Permission = Literal["configure", "write", "read"]
 
 
 class Authority(Protocol):
-    """Answers from memory, at once; the broker asks before it acts."""
+    """Authority of users and permissions, from memory; the broker checks it before it acts."""
 
     generation: int
     """Grows with every change of a user or a permission: answers given before it no longer count."""
@@ -38,7 +38,7 @@ class Authority(Protocol):
 
 
 class Open:
-    """An authority that knows no secrets: for tests of the core."""
+    """An authority without secrets: for tests of the core."""
 
     generation = 0
 
@@ -242,7 +242,7 @@ class Users:
         return isinstance(self.log_in(user, password, loopback=loopback), User)
 
     def can_enter(self, user: str, vhost: str) -> bool:
-        """True if the user has any grant in the virtual host, which connection.open asks."""
+        """True if the user has any grant in the virtual host, which connection.open requires."""
         return (user, vhost) in self._grants
 
     def can(self, user: str, vhost: str, permission: Permission, name: str) -> bool:

@@ -1,7 +1,7 @@
 """A queue: arguments, spools, consumers and dispatch policy.
 
-A policy knows the queue's consumers in the order they came, and the line or lines it takes messages from. `dispatch`
-takes them and says who gets them; the caller numbers and sends them before it asks for the next share.
+A policy has the queue's consumers in the order they came, and the spools of its messages. `dispatch` takes messages
+and assigns them to consumers; the caller numbers and sends them before it requests the next share.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DispatchPolicy:
         self.consumers.append(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer goes. What it holds is settled or given back later, or was before."""
+        """Removes a consumer. Its messages are settled or requeued later, or were before."""
         self.consumers.remove(consumer)
 
     def is_active(self, consumer: Consumer) -> bool:
@@ -54,18 +54,18 @@ class DispatchPolicy:
         return True
 
     def dispatch(self) -> Iterator[Share]:
-        """Share out what may be given out now."""
+        """Assigns what may be delivered now to consumers."""
         raise NotImplementedError
 
     def answered(self, consumer: Consumer) -> None:
-        """A consumer has given back what it had not begun of deliveries that were asked back (`settle.ask_back`): the
-        queue is dealt from after this."""
+        """A consumer has answered a recall (`settle.recall_from`): what had not begun is requeued. The queue is
+        dispatched after this."""
 
     def resize(self, consumer: Consumer, groups: int) -> None:
-        """A consumer works on so many groups at a time as of now: the queue is dealt from after this."""
+        """A consumer works on so many groups at a time as of now: the queue is dispatched after this."""
 
     def ring(self) -> None:
-        """A time it asked for with `State.wake_at` has come, or may have: the queue is dealt from after this."""
+        """A time set with `State.wake_at` has come, or may have: the queue is dispatched after this."""
 
     def perform(self, action: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Carry out an action of the management API and give its answer as JSON. Raises `Refusal`."""
@@ -146,12 +146,12 @@ UNLIMITED: Final = 1 << 62
 
 
 class Queue:
-    """`durable`: it and its messages survive the process. An exclusive queue never does, whatever was asked,
-    because its owner does not.
+    """`durable`: it and its messages survive the process. An exclusive queue never does, because its
+    owner does not.
 
-    `due`: it is in the list of queues that may have something to deliver. `policy` is set by who makes the queue, and
-    `lines` change only with `State.add_line` and `State.drop_line`. `spool` is the first line: the only one of a plain
-    queue. `shut`: it takes no messages for now, whatever room it has.
+    `due`: it is in the list of queues that may have something to deliver. `policy` is set by the maker of the queue,
+    and `lines` change only with `State.add_line` and `State.drop_line`. `spool` is the first line: the only one of a
+    plain queue. `shut`: its ingress is closed.
     """
 
     __slots__ = (
@@ -227,7 +227,7 @@ class Queue:
 
     @property
     def messages_unacknowledged(self) -> int:
-        """Messages given out and not settled."""
+        """Unsettled messages."""
         return sum([line.outstanding for line in self.lines])
 
     @property
@@ -237,11 +237,11 @@ class Queue:
 
     @property
     def bytes_unacknowledged(self) -> int:
-        """Bytes of the bodies given out and not settled."""
+        """Bytes of the bodies of unsettled messages."""
         return sum([line.outstanding_bytes for line in self.lines])
 
     def attend(self) -> None:
-        """Give the lines the larger window if somebody consumes from them, and they are not too many for that."""
+        """Gives the spools the larger window if they have consumers, and are not too many for that."""
         attended = bool(self.policy.consumers) and len(self.lines) <= ATTENDED_LINES_MAX
         for line in self.lines:
             line.attended = attended
@@ -256,7 +256,7 @@ class Queue:
         return self._is_full_by_count(size_bytes)
 
     def forget_room(self) -> None:
-        """Something else than a message for which `is_full_for` was asked waits now."""
+        """Forgets the result of `is_full_for`: the waiting messages have changed."""
         self._room_messages = 0
 
     def _is_full_by_count(self, size_bytes: int) -> bool:

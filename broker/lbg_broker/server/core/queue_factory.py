@@ -36,7 +36,7 @@ KINDS: Final[dict[type, QueueType]] = {
 
 
 def queue_type_of(rules: QueueArguments) -> QueueType:
-    """The kind that these arguments ask for."""
+    """The queue type of these arguments."""
     return PLAIN if rules.kind is None else KINDS[type(rules.kind)]
 
 

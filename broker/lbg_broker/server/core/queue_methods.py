@@ -48,13 +48,13 @@ COMPARED = (
 
 PROPERTIES_REFUSED = {
     "quorum": ("non-durable", "exclusive-owner", "auto-delete"),
-    "sessions": ("exclusive-owner", "auto-delete"),  # it waits for its sessions when nobody consumes from it
+    "sessions": ("exclusive-owner", "auto-delete"),  # it waits for its sessions when it has no consumer
 }
 """By queue type."""
 
 
 def declare_queue(state: State, actor: Principal, method: QueueDeclare) -> QueueDeclareOk:
-    """queue.declare; with passive, only look."""
+    """queue.declare; with passive, it only reports."""
     if method.passive:
         queue = find_queue(actor, queue_name(actor, method.queue))
         check_owner(actor, queue)
@@ -92,7 +92,7 @@ def delete_queue(state: State, actor: Principal, method: QueueDelete) -> QueueDe
 
 
 def purge_queue(state: State, actor: Principal, method: QueuePurge) -> QueuePurgeOk:
-    """queue.purge: what waits is deleted; what is given out stays."""
+    """queue.purge: ready messages are deleted; unacknowledged ones stay."""
     name = queue_name(actor, method.queue)
     check_permission(state, actor, "read", "queue", name)
     queue = find_queue(actor, name)
@@ -107,7 +107,7 @@ def purge_queue(state: State, actor: Principal, method: QueuePurge) -> QueuePurg
 
 
 def remove_queue(state: State, queue: Queue) -> None:
-    """Delete a queue with its messages, bindings and consumers, who are told."""
+    """Deletes a queue with its messages, bindings and consumers, which get basic.cancel."""
     vhost = queue.vhost
     for binding in list(queue.bindings):
         remove_binding(state, vhost, binding)

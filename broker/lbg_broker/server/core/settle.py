@@ -1,7 +1,7 @@
 """basic.ack, basic.nack, basic.reject and basic.recover, and revocation of deliveries.
 
-A client that announced `lbg.revoke` is sent basic.revoke for either, and answers it. Whoever did not is asked nothing,
-and what is taken from it counts against its prefetch until it has acknowledged it: until then it still has it.
+A client that announced `lbg.revoke` gets basic.revoke for a recall and a reassignment, and answers it. From any other
+client nothing is recalled, and what is reassigned counts against its prefetch until it is acknowledged.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def recover(state: State, channel: Channel, method: BasicRecover | BasicRecoverA
 
 
 def requeue_all(state: State, *channels: Channel) -> None:
-    """Everything unsettled on these channels goes back to its place, all of it before anything is given out again."""
+    """Requeues everything unsettled on these channels, all of it before anything is delivered again."""
     unsettled = [(channel, list(channel.unsettled.values())) for channel in channels]
     for channel in channels:
         channel.unsettled.clear()
@@ -98,10 +98,10 @@ def requeue_all(state: State, *channels: Channel) -> None:
 
 
 def evict_unacked(state: State) -> None:
-    """Let what was given out and lies in the store leave memory, where there is much of it.
+    """Frees memory of unsettled messages that are in the store, where there are many.
 
-    Effects of earlier commands have been carried out by now, so nobody needs the bodies. A queue that dead-letters
-    keeps them: a rejected message is published at once.
+    Effects of earlier commands have been carried out by now, so the bodies are not needed. A queue that dead-letters
+    retains them: a rejected message is published at once.
     """
     laden, state.laden = state.laden, set()
     for channel in laden:
@@ -198,7 +198,7 @@ def _requeue(state: State, unsettled: Sequence[tuple[Channel, Sequence[Unsettled
 def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> None:
     """Returns prefetch credit for settled messages: of a durable queue, when the store has recorded it.
 
-    Until then a crash brings it back, so with more given out in its place a crash would repeat more than the
+    Until then a crash brings it back, so with more delivered in its place a crash would repeat more than the
     consumer's prefetch.
     """
     at_once: set[Spool] = set()
@@ -220,7 +220,7 @@ def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> 
 
 
 def credit_settled(state: State, credits_: Mapping[Consumer, tuple[int, int]]) -> None:
-    """The store knows of these settled deliveries, so many of so many bytes: as many more may be given out."""
+    """Returns credit for settled deliveries that the store has recorded, in messages and bytes."""
     for consumer, (count, size) in credits_.items():
         channel = consumer.channel
         consumer.remove_unsettled(count, size)
@@ -236,22 +236,22 @@ def _free_siblings(state: State, channel: Channel) -> None:
 
 
 def tags_of(channel: Channel, lines: Container[Spool]) -> list[int]:
-    """The deliveries of these lines that a channel holds, in order."""
+    """The unsettled deliveries of these spools on a channel, in order."""
     return [tag for tag, entry in channel.unsettled.items() if entry[0] in lines]
 
 
 def recall_from(state: State, consumer: Consumer, tags: Iterable[int]) -> bool:
-    """Ask a consumer to give back at once what it has not begun of these unsettled deliveries, in ascending order, and
-    to settle the rest as soon as it can. False if its client does not know the word.
+    """Recalls these unsettled deliveries, in ascending order: the consumer returns at once what it has not begun, and
+    settles the rest as soon as it can. False if its client has no basic.revoke.
 
-    Its answer reaches `Policy.answered`: what it still holds of them then, it is working on. Until then nothing else of
-    their line may go to the same consumer, or it would overtake what comes back.
+    Its answer reaches `DispatchPolicy.answered`: it works on what it still has of them then. Until then nothing else of
+    their spool may go to the same consumer, or it would overtake what returns.
     """
     channel = consumer.channel
     if channel.closing or not channel.connection.revocable:
         return False
     for tag in [tag for tag in channel.recalled if tag not in channel.unsettled]:
-        del channel.recalled[tag]  # of a consumer that answers nothing
+        del channel.recalled[tag]  # of a consumer without an answer
     recalled = list(tags)
     if recalled:
         channel.recalled.update(dict.fromkeys(recalled, consumer))
@@ -260,14 +260,14 @@ def recall_from(state: State, consumer: Consumer, tags: Iterable[int]) -> bool:
 
 
 def is_recalled(channel: Channel, line: Spool) -> bool:
-    """True if something of a line that the channel holds was asked back, and the answer is still to come."""
+    """True if unsettled messages of a spool are recalled from the channel, without an answer yet."""
     unsettled = channel.unsettled
     return any(tag in unsettled and unsettled[tag][0] is line for tag in channel.recalled)
 
 
 def reassign(state: State, line: Spool, channel: Channel) -> int:
-    """Return to a line what a channel holds of it, for somebody else, and say how many messages that is. The channel's
-    word on them does nothing from here on."""
+    """Requeues a channel's unsettled messages of a spool for another consumer; returns how many. The channel's verdicts
+    on them have no effect from here on."""
     of_consumer: dict[Consumer, list[int]] = {}
     messages = []
     for tag in tags_of(channel, (line,)):

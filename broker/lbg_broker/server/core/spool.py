@@ -1,7 +1,7 @@
 """A spool: messages in order, the head in memory, the rest in the store.
 
 Every message has a position. Memory holds the messages from the front of the line up to `head_end`; what is
-behind lives in the store only and is read back a page at a time. A message that is given back returns to its
+behind lives in the store only and is read back a page at a time. A message that is requeued returns to its
 position, in front of everything that was not yet delivered.
 """
 
@@ -47,13 +47,13 @@ WINDOW_BYTES: Final = 2 * 1024 * 1024
 """The same in bytes; one message more may go over it."""
 
 UNATTENDED_SHARE: Final = 16
-"""A line nobody consumes from keeps this much less in memory: there may be thousands of them."""
+"""Divisor of the window of a spool without a consumer: there may be thousands of them."""
 
 ATTENDED_LINES_MAX: Final = 64
 """A queue of more lines keeps the lesser share of each: 4096 whole windows would be 8 GiB."""
 
 UNSETTLED_BYTES: Final = 16 * 1024 * 1024
-"""Beyond this what is given out and not settled leaves memory too, and is read again if it comes back."""
+"""Beyond this unsettled messages leave memory too, and are read again if they are requeued."""
 
 UNLIMITED_BYTES: Final = 1 << 62
 
@@ -62,7 +62,7 @@ MESSAGE_COST_BYTES: Final = 256
 
 
 def share(window: int, *, attended: bool) -> int:
-    """Share of the window that a line has; `attended`: somebody consumes from it."""
+    """Share of the window that a line has; `attended`: it has a consumer."""
     return window if attended else max(window // UNATTENDED_SHARE, 2)
 
 
@@ -137,7 +137,7 @@ class PendingChanges:
         self.withheld.clear()
 
     def restore(self, inserts: Sequence[Message], deletes: Sequence[tuple[int, int]]) -> None:
-        """Takes back the last batch, which was not written. What was purged since stays purged."""
+        """Restores the changes of the last batch, which was not written. What was purged since stays purged."""
         firsts = [first for first, _ in self._ranges]
         inserts_left = []
         for message in inserts:
@@ -188,9 +188,9 @@ class Spool:
     """One line. `durable`: its messages survive the process; otherwise the store holds only what memory has no
     room for.
 
-    `mark` is the write-ahead of deliveries: the store is told that positions below it may have been delivered,
-    so that after a crash these come back as redelivered. Nothing at or above `granted`, the mark known to be on
-    disk, is given out.
+    `mark` is the write-ahead of deliveries: the store records that positions below it may have been delivered,
+    so that after a crash these return as redelivered. Nothing at or above `granted`, the mark on disk, is
+    delivered.
     """
 
     __slots__ = (
@@ -229,7 +229,7 @@ class Spool:
         self.id = spool
         self.durable = durable
         self.attended = False
-        """True if somebody consumes from it, so that a larger window pays."""
+        """True if it has a consumer, so that a larger window pays."""
         self.dropped = False
         self.next_position = 0
         self.written = 0
@@ -238,7 +238,7 @@ class Spool:
         self.ready_bytes = 0
         self.outstanding = 0
         self.outstanding_bytes = 0
-        self._high = 0  # positions below have been given out at least once
+        self._high = 0  # positions below have been delivered at least once
         self._lead = LEAD_MIN
         self._mark = LEAD_MIN if durable else sys.maxsize
         self.granted = self._mark
@@ -308,7 +308,7 @@ class Spool:
 
     def take(self, limit: int, below_bytes: int = UNLIMITED_BYTES) -> tuple[list[Message], int]:
         """Up to `limit` messages from the front, and how many of them (the first ones) may have been delivered
-        before. They are outstanding until settled or given back. None is added when those before it have
+        before. They are outstanding until settled or requeued. None is added when those before it have
         `below_bytes` or more.
 
         Fewer than there are may come when the rest must be read first or the mark must move: the line is due
@@ -359,7 +359,7 @@ class Spool:
                 self._touch()
 
     def requeue(self, messages: Iterable[Message]) -> None:
-        """Outstanding messages return to their places."""
+        """Requeues unsettled messages in their places."""
         if self.dropped:
             return
         self.queue.forget_room()
@@ -400,7 +400,7 @@ class Spool:
         return message
 
     def purge(self, outstanding: Sequence[int]) -> int:
-        """Remove every undelivered message and say how many. `outstanding`: the positions that stay, sorted."""
+        """Removes every undelivered message; returns how many. `outstanding`: the positions that stay, sorted."""
         purged = self.ready
         self._unsealed.delete_all_but(outstanding, self.next_position)
         self._fresh.clear()
@@ -438,12 +438,12 @@ class Spool:
         return self._head_end < self.next_position
 
     def offer_withheld(self) -> None:
-        """Hand over again what was withheld."""
+        """Hands over withheld messages again."""
         if self._unsealed.withheld and not self._dirty:
             self._touch()
 
     def restore(self, change: SpoolChange) -> None:
-        """Takes back what was handed over last and not written: it is handed over again."""
+        """Restores what was handed over last and not written: it is handed over again."""
         self._unsealed.restore(change.inserts, change.deletes)
         self._touch()
 
@@ -494,7 +494,7 @@ class Spool:
     def seal(
         self, *, final: bool = False, letters: LetterBox | None = None
     ) -> tuple[SpoolChange | None, PageRequest | None]:
-        """Hand over the changes since the last time. `final`: nothing more will be given out, so the mark falls
+        """Hands over the changes since the last time. `final`: nothing more will be delivered, so the mark falls
         back to what really was. `letters`: there is no room; what has no place in the reserve is withheld."""
         self._dirty = False
         if final and self.durable:

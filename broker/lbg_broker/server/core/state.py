@@ -55,7 +55,7 @@ class Pending:
     replies: list[tuple[Channel, Method | None]] = field(default_factory=list)
     """Stalled channels, and what to answer them; without an answer the command is tried again."""
     notices: list[tuple[Channel, Method]] = field(default_factory=list)
-    """Of what the batch has ended, for channels that did not ask."""
+    """Ends in the batch, for channels that made no request."""
     credits: dict[Consumer, tuple[int, int]] = field(default_factory=dict)
     """For each consumer, how many deliveries it settled, and their bytes."""
     marks: list[tuple[Spool, int, int]] = field(default_factory=list)
@@ -178,7 +178,7 @@ class State:
             self.redefined[queue] = None
 
     def new_line(self, kind: type[Line], *, durable: bool) -> Line:
-        """A line of messages nobody had before."""
+        """A new spool."""
         line = kind(self.next_spool, durable=durable, touched=self.touched)
         self.spools[line.id] = line
         self.next_spool += 1
@@ -210,7 +210,7 @@ class State:
         heapq.heappush(self.alarms, (at, next(self._alarm_numbers), queue))
 
     def ring(self) -> list[Queue]:
-        """Wake the queues whose time has come, and say which."""
+        """Wakes the queues whose time has come; returns them."""
         rung: dict[Queue, None] = {}
         while self.alarms and self.alarms[0][0] <= self.now:
             queue = heapq.heappop(self.alarms)[2]
@@ -223,13 +223,13 @@ class State:
     # --- queues ------------------------------------------------------------------------------------------------
 
     def make_due(self, queue: Queue) -> None:
-        """The queue may have something to deliver: look at the end of this command."""
+        """Marks a queue for dispatch at the end of this command."""
         if not queue.due:
             queue.due = True
             self.due.append(queue)
 
     def dispatch(self) -> None:
-        """Deliver what can be delivered from the queues that are due."""
+        """Delivers what can be delivered from the queues that are due."""
         due, self.due = self.due, []
         for queue in due:
             queue.due = False

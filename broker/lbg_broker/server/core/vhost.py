@@ -55,7 +55,7 @@ class Vhost:
         self._routes.clear()
 
     def route(self, exchange: Exchange, routing_key: str) -> Route:
-        """The route from an exchange, from memory if it was asked for before."""
+        """The route from an exchange, cached after its first use."""
         key = (exchange.name, routing_key)
         route = self._routes.get(key)
         if route is None:

@@ -115,7 +115,7 @@ def _visible_anywhere(api_request: Request) -> list[Connection]:
 
 
 COMPATIBLE_VERSION: Final = "3.10.8"
-"""The RabbitMQ whose API this is; clients choose by it what they ask for. `product_name` says who answers."""
+"""The RabbitMQ whose API this is; clients choose requests by it. `product_name` is the embedded broker's."""
 
 
 @ROUTES.get("/api/overview")

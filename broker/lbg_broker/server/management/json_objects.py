@@ -148,7 +148,7 @@ def binding_json(vhost: Vhost, binding: Binding) -> Json:
 
 
 def default_binding_json(queue: Queue) -> Json:
-    """The binding to the default exchange, which every queue has and nobody made."""
+    """The binding to the default exchange, which every queue has by itself."""
     return binding_json(queue.vhost, Binding("", "queue", queue.name, queue.name))
 
 

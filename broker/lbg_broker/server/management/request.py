@@ -99,7 +99,7 @@ class ApiError(ManagementError):
 
 
 class BadRequest(ApiError):
-    """The body is not what the path wants, or the broker refuses what it asks for."""
+    """The body is invalid for the path, or the broker refuses the request."""
 
     status = 400
     error = "bad_request"
@@ -183,7 +183,7 @@ class Request:
 
     @property
     def visible_vhosts(self) -> list[Vhost]:
-        """The path's virtual host, or without one in the path every one that the user may look at."""
+        """The path's virtual host, or without one in the path every one that the user may see."""
         if "vhost" in self.request.match_info:
             return [self.vhost]
         may_enter = self.broker.users.can_enter
@@ -193,7 +193,7 @@ class Request:
     async def administer(self, method: Method) -> None:
         """Have the broker carry out a method for the user, in the path's virtual host.
 
-        Raises BadRequest for what AMQP could not say (a name over 255 bytes, a number no table holds), and what
+        Raises BadRequest for what AMQP cannot encode (a name over 255 bytes, a number no table holds), and what
         the broker refuses.
         """
         try:

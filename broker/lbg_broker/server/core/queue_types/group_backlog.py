@@ -1,7 +1,7 @@
-"""Spool of message groups: gives out the oldest message of any free group, wherever it is.
+"""Spool of message groups: delivers the oldest message of any free group, at any position.
 
-No more is known than fits in the window, as in other lines, until somebody has room and finds only groups that others
-hold: then the line looks on behind the window, headers first.
+No more is in memory than fits in the window, as in other spools, until a consumer has room and all groups in the window
+have other holders: then the spool reads ahead behind the window, headers first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EACH_MIN_PARTS: Final = 4
 
 
 class PageRequests:
-    """The groups whose first message must be read. They are on no heap until it is."""
+    """The groups whose first message must be read. They are on no heap before."""
 
     __slots__ = ("_hollow", "_reading", "_requested", "_skipped")
 
@@ -44,7 +44,7 @@ class PageRequests:
         return bool(self._requested)
 
     def request(self, group: Group, *, most: int) -> bool:
-        """Have what waits first in a group read; False when `most` groups are read already."""
+        """Requests the first messages of a group; False when `most` groups are requested already."""
         if not group.reading:
             if len(self._requested) >= most:
                 return False
@@ -53,7 +53,7 @@ class PageRequests:
         return True
 
     def positions(self, *, most: int) -> list[int]:
-        """Positions to read now, sorted: about `most` positions, the first of each group that is wanted."""
+        """Positions to read now, sorted: about `most` positions, the first of each requested group."""
         self._reading, self._requested = self._requested, []
         each = max(most // max(len(self._reading), EACH_MIN_PARTS), 1)
         for group in self._reading:
@@ -64,7 +64,7 @@ class PageRequests:
         return sorted((*self._skipped, *self._hollow))
 
     def place(self, rows: Sequence[Row], groups: GroupIndex) -> list[GroupedMessage]:
-        """Put what was read where it belongs, and give the groups back; the messages that are new in memory."""
+        """Places what was read, and offers the groups again; returns the messages that are new in memory."""
         brought: list[GroupedMessage] = []
         for position, wire, header, body in rows:
             if position in self._hollow:
@@ -80,7 +80,7 @@ class PageRequests:
         return brought
 
     def forget(self) -> None:
-        """Nothing waits any more."""
+        """Forgets all requests."""
         for group in (*self._requested, *self._reading):
             group.reading = False
         self._requested, self._reading, self._skipped, self._hollow = [], [], {}, {}
@@ -96,12 +96,12 @@ Reader = Callable[[bytes], bytes | None]
 
 
 def _none(_header: bytes) -> bytes | None:
-    """Nothing says where a group stands."""
+    """A queue without a group header."""
     return None
 
 
 def _no_action() -> None:
-    """Nobody waits for a group to become free."""
+    """Nothing waits for a group to become free."""
 
 
 class GroupBacklog(Spool):
@@ -128,8 +128,8 @@ class GroupBacklog(Spool):
         self._on_free: Callable[[], None] = _no_action
         self._appetite = 0  # how many more messages consumers would have taken
         self._resident = 0
-        self._reach = 0  # positions from here on were never given out
-        self._wall = -1  # the position that was to be given out and lies behind the mark
+        self._reach = 0  # positions from here on were never delivered
+        self._wall = -1  # the next position to deliver, behind the mark
 
     def classify(self, group_of: Reader, default: bytes, on_free: Callable[[], None]) -> None:
         """Messages have the group that `group_of` finds in their properties, or else (none, or an empty one) are of
@@ -142,7 +142,7 @@ class GroupBacklog(Spool):
         return self._resident + len(self._arrivals or ())
 
     def append(self, origin: Origin, header: bytes, body: bytes) -> None:
-        """Put a message at the end of the line."""
+        """Appends a message."""
         position = self.next_position
         self.next_position = position + 1
         self.ready += 1
@@ -159,7 +159,7 @@ class GroupBacklog(Spool):
             self._touch()
 
     def purge(self, outstanding: Sequence[int]) -> int:
-        """Remove every undelivered message and say how many. `outstanding`: the positions that stay, sorted."""
+        """Removes every undelivered message; returns how many. `outstanding`: the positions that stay, sorted."""
         purged = super().purge(outstanding)
         self._forget_waiting()
         return purged
@@ -170,7 +170,7 @@ class GroupBacklog(Spool):
         self._forget_waiting()
 
     def page_loaded(self, page: Page) -> None:
-        """Take in what was read. An answer to a question from before a purge is dropped."""
+        """Places what was read. A page that was requested before a purge is dropped."""
         request = page.request
         if request.epoch != self._epoch or not self._paging:
             return
@@ -197,7 +197,7 @@ class GroupBacklog(Spool):
             self._forget_arrivals()
 
     def _read_headers(self) -> None:
-        """Have headers read of what is behind the known front: somebody's turn may be there."""
+        """Requests headers behind the window: a message for a waiting consumer may be there."""
         self._arrivals = deque()
         self._request(
             PageRequest(
@@ -218,7 +218,7 @@ class GroupBacklog(Spool):
         self._touch()
 
     def _place(self, message: GroupedMessage) -> bool:
-        """Know the newest message, if there is room or somebody waits for one; whether it is kept in memory."""
+        """Indexes the newest message, if there is room or a consumer waits; returns True if it stays in memory."""
         window = WINDOW_MESSAGES if self.attended else share(WINDOW_MESSAGES, attended=False)
         is_resident = False
         if self._appetite or self._resident < window:
@@ -261,8 +261,8 @@ class GroupBacklog(Spool):
         return self.groups.get(key) or self.groups.add(key)
 
     def _has_place(self, group: Group) -> bool:
-        """True if one message more of the group may be in memory: a group has a part of the window, and when somebody
-        waits, what goes out at once needs no room. Behind a message that is not in memory none of its group is."""
+        """True if one message more of the group may be in memory: a group has a part of the window, and when a consumer
+        waits, what is delivered at once needs no room. Behind a message that is not in memory none of its group is."""
         if group.skipped:
             return False
         window = WINDOW_MESSAGES if self.attended else share(WINDOW_MESSAGES, attended=False)
@@ -285,12 +285,11 @@ class GroupBacklog(Spool):
 
     @property
     def awaits_store(self) -> bool:
-        """True if more may be given out after the next batch."""
+        """True if more may be delivered after the next batch."""
         return self._paging or self._mark > self.granted
 
     def take(self, limit: int, below_bytes: int = UNLIMITED_BYTES) -> tuple[list[Message], int]:
-        """For somebody who comes once: the oldest of the groups that nobody holds. Their groups are held until they
-        are settled."""
+        """For basic.get: the oldest messages of free groups. Their groups have a holder until they are settled."""
         holder = Holder()
         messages: list[Message] = []
         again = 0
@@ -339,7 +338,7 @@ class GroupBacklog(Spool):
         return self._paging
 
     def read_ahead(self, appetite: int) -> None:
-        """After giving out: `appetite` is how many more would have been taken. See to what is to be read next."""
+        """Requests what is to be read next, after deliveries. `appetite`: how many more would have been taken."""
         self._appetite = appetite
         self._move_mark()
         if self._paging:
@@ -354,7 +353,7 @@ class GroupBacklog(Spool):
                 self._read_headers()
 
     def rest(self) -> None:
-        """Nobody consumes any more."""
+        """The spool has no consumer any more."""
         self._appetite = 0
 
     def settle(self, message: Message) -> None:
@@ -364,7 +363,7 @@ class GroupBacklog(Spool):
             self._on_free()
 
     def requeue(self, messages: Iterable[Message]) -> None:
-        """Outstanding messages return to their places."""
+        """Requeues unsettled messages in their places."""
         if self.dropped:
             return
         self.queue.forget_room()
@@ -379,7 +378,7 @@ class GroupBacklog(Spool):
     def seal(
         self, *, final: bool = False, letters: LetterBox | None = None
     ) -> tuple[SpoolChange | None, PageRequest | None]:
-        """Hand over the changes since the last time. `final`: nothing more will be given out, so the mark falls back
+        """Hands over the changes since the last time. `final`: nothing more will be delivered, so the mark falls back
         to the last message that was and is still here."""
         self.groups.shrink()
         if final and self.durable:
@@ -387,7 +386,7 @@ class GroupBacklog(Spool):
         return super().seal(final=final, letters=letters)
 
     def _recall(self) -> None:
-        """Have the first of what is known but not in memory read, of each group whose turn it is."""
+        """Requests the first messages of due groups that are indexed and not in memory."""
         page = WINDOW_MESSAGES // 2
         positions = self._recalls.positions(most=page)
         self._request(
@@ -405,7 +404,7 @@ class GroupBacklog(Spool):
         )
 
     def _move_mark(self) -> None:
-        """Keep the mark ahead of what is given out; further ahead where the disk is slow to follow."""
+        """Moves the mark ahead of deliveries; further ahead where the disk is slow to follow."""
         reach = self._reach
         if self._wall >= 0:
             reach, self._wall = self._wall, -1

@@ -91,8 +91,8 @@ class GroupedMessage(Message):
 
 
 class Holder:
-    """A consumer that can be given messages. It gets up to `limit` of a group before it has to settle them all, or,
-    if it `slides`, while no other group waits for somebody, one more for each that it settles."""
+    """A consumer of message groups. It gets up to `limit` of a group before it has to settle them all, or, if it
+    `slides`, while no other group waits for a consumer, one more for each that it settles."""
 
     __slots__ = ("groups", "heap", "leaving", "limit", "slides")
 
@@ -109,12 +109,12 @@ class Holder:
 
 
 class Group:
-    """The messages of one group that wait, in three parts one behind the other, and who holds it.
+    """The messages of one group that wait, in three parts one behind the other, and its holder.
 
-    `returned` were given out before; `first` to `last` are in memory; of `skipped` only the positions are, and what
-    belongs there is read when it is its turn. The group is held by `holder` as long as anything is `outstanding`, and
-    `allowance` is how many more it may have until then. One that is `leaving` was asked back: its holder gets nothing
-    more of it.
+    `returned` were delivered before; `first` to `last` are in memory; of `skipped` only the positions are, and what
+    belongs there is read when it is its turn. The group has its `holder` as long as anything is `outstanding`, and
+    `allowance` is how many more it may have until then. One that is `leaving` is recalled: its holder gets nothing more
+    of it.
     """
 
     __slots__ = (
@@ -210,19 +210,19 @@ nothing back by itself."""
 
 
 class GroupIndex:
-    """The groups that have messages waiting or given out; of others nothing is remembered.
+    """The groups with ready or unsettled messages; others have no entry.
 
-    The law is kept here: what is given out of a group and not settled is with one holder.
+    Invariant: the unsettled messages of a group are with one holder.
     """
 
     __slots__ = ("_by_key", "_free", "_peak", "busy", "skipped")
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, Group] = {}
-        self._free: list[Entry] = []  # groups nobody holds, by their first message
+        self._free: list[Entry] = []  # groups without a holder, by their first message
         self._peak = 0
         self.busy = 0
-        """Groups that somebody holds."""
+        """Number of groups with a holder."""
         self.skipped = 0
         """Messages of which only the position is known."""
 
@@ -239,7 +239,7 @@ class GroupIndex:
         return group
 
     def forget_if_idle(self, group: Group) -> None:
-        """Remember nothing of a group that nothing waits in and nobody holds."""
+        """Removes a group without messages and without a holder."""
         if not group.outstanding and group.position < 0:
             del self._by_key[group.key]
 
@@ -278,8 +278,8 @@ class GroupIndex:
             heappush(holder.heap, (position, group))
 
     def leave(self, group: Group) -> None:
-        """A group is wanted for somebody else: its holder gets nothing more of it, and when all that it has of it is
-        settled or has come back, the group is free."""
+        """Recalls a group for another holder: its holder gets nothing more of it, and when all that it has of it is
+        settled or requeued, the group is free."""
         assert group.holder is not None
         group.leaving = True
         group.holder.leaving += 1
@@ -294,8 +294,8 @@ class GroupIndex:
         return own_heap if not free_heap or own_heap[0] < free_heap[0] else free_heap
 
     def deliver(self, group: Group, holder: Holder) -> tuple[GroupedMessage, bool]:
-        """The first message of a group, now with the holder, and whether it came back before. The group's entry is off
-        its heap, and the message is in memory."""
+        """The first message of a group, now with the holder, and whether it was requeued before. The group's entry is
+        off its heap, and the message is in memory."""
         if group.holder is None:
             group.holder = holder
             group.allowance = holder.limit
@@ -311,7 +311,7 @@ class GroupIndex:
         return message, again
 
     def settle(self, group: Group) -> bool:
-        """A message of the group is done with. Whether others of it may be given out for that."""
+        """Settles a message of the group. True if others of it may be delivered for that."""
         group.outstanding -= 1
         if not group.outstanding:
             return self._release(group)
@@ -334,7 +334,7 @@ class GroupIndex:
             self.offer(group)
 
     def requeue(self, messages: Iterable[GroupedMessage]) -> None:
-        """Messages that were given out wait at their places again."""
+        """Requeues delivered messages in their places."""
         groups: dict[Group, None] = {}
         for message in messages:
             group = message.group
@@ -349,7 +349,7 @@ class GroupIndex:
                 self._release(group)
 
     def forget_waiting(self) -> None:
-        """Nothing waits any more; what is given out stays with its holders."""
+        """Forgets ready messages; unsettled ones stay with their holders."""
         self._free.clear()
         self.skipped = 0
         for group in self._by_key.values():
@@ -358,7 +358,7 @@ class GroupIndex:
         self._peak = len(self._by_key)
 
     def shrink(self) -> None:
-        """Let go of room that many groups took which are no more."""
+        """Frees memory of groups that are gone."""
         count = len(self._by_key)
         if count >= self._peak:
             self._peak = count
@@ -367,7 +367,7 @@ class GroupIndex:
             self._peak = count
 
     def last_returned(self) -> int:
-        """The highest position that waits and was given out before; -1 if there is none."""
+        """The highest position that waits and was delivered before; -1 if there is none."""
         return max(
             (position for group in self._by_key.values() for position, _ in group.returned or ()), default=-1
         )
@@ -388,7 +388,7 @@ class GroupIndex:
         return own
 
     def _waiting(self) -> list[Entry]:
-        """The heap of the groups that nobody holds and that have messages."""
+        """The heap of the groups with messages and without a holder."""
         free = self._free
         while free:
             position, group = free[0]

@@ -5,12 +5,13 @@ that moves, first those that came last. Or it has more than twice as many as ano
 work on: then groups move until both have the same. Below that nothing moves, as groups come and go by themselves. Nor
 does a group that is worked on move to a consumer that has all that it works on.
 
-A consumer may say how many groups it can work on at a time (`x-group-concurrency`). The groups are then shared out in
-proportion to that, and one that is idle gets some of those that others hold, who are asked for them with basic.revoke:
-nothing is taken away, so nothing is repeated, and a group moves when what its holder has begun is settled.
+A consumer may report how many groups it can work on at a time (`x-group-concurrency`). The groups are then shared out
+in proportion to that, and one that is idle gets some of those of others, from which they are recalled with
+basic.revoke: nothing is reassigned before, so nothing is repeated, and a group moves when what its holder has begun is
+settled.
 
-How many it really works on it may say later, and again (`basic.capacity`): what it has beyond that has not begun, and
-goes to one that is idle. Shares stay in proportion to the first number, which a member that has just come knows too.
+How many it really works on it may report later, and again (`basic.capacity`): what it has beyond that has not begun,
+and goes to one that is idle. Shares stay in proportion to the first number, which a new member has too.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ S = TypeVar("S")
 @dataclass(slots=True, eq=False)
 class Party(Generic[S]):
     """A consumer. `concurrency`: groups that it can work on, `capacity`: groups that it works on, which may be less.
-    `present`: groups that it has, without those that it may just be giving back. `staying`: groups
-    that it has, without all that were asked back. `movable`: those that may be asked back, which are more than the
-    message that is worked on, in the order in which they came; none where the consumer cannot be asked."""
+    `present`: groups that it has, without those whose recall is unanswered. `staying`: groups
+    that it has, without all that are recalled. `movable`: those that may be recalled, which are more than the
+    message that is worked on, in the order in which they came; none where the consumer has no basic.revoke."""
 
     server: S
     concurrency: int
@@ -56,8 +57,8 @@ class Party(Generic[S]):
 
 
 def moves(parties: Sequence[Party[S]], *, unanswered: int, leaving: int) -> list[tuple[S, Group]]:
-    """The groups to ask for, and whom. On their way already are `leaving`, and of `unanswered` of these their consumers
-    have not said whether they had begun."""
+    """The groups to recall, and from which consumers. On their way already are `leaving`, and of `unanswered` of these
+    their consumers have not said whether they had begun."""
     hungry = [party for party in parties if party.is_hungry]
     moves_found: list[tuple[S, Group]] = []
     if not hungry:
@@ -121,15 +122,15 @@ def _is_uneven(donor: Party[S], taker: Party[S], *, by: int) -> bool:
 CONCURRENCY: Final = "x-group-concurrency"
 
 Load = tuple[bool, float]
-"""Of a consumer that says what it can work on: groups that are free go to the least."""
+"""Load of a consumer with a concurrency: free groups go to the least."""
 
 
 class _Server(Holder):
     """A consumer as a holder of groups, and what it gets in this round.
 
-    `concurrency`: how many groups it can work on at a time; None: it does not say, and has as many as its prefetch
-    admits. `capacity`: how many of these it works on as far as it has said. `is_revocable`: it can be asked for
-    what it has, so it may have more while nobody else wants them.
+    `concurrency`: how many groups it can work on at a time; None: it is not set, and it has as many as its prefetch
+    admits. `capacity`: how many of these it works on, as reported. `is_revocable`: it has basic.revoke, so it may have
+    more while no other consumer has room.
     """
 
     __slots__ = (
@@ -181,13 +182,13 @@ class _Server(Holder):
     @property
     def load(self) -> Load:
         """Load of a consumer: has it all that it works on, and groups that it holds by groups that it can work on.
-        Those that it was asked for count: what it has begun of them is in its hands."""
+        Recalled groups count: it works on what it has begun of them."""
         held = len(self.groups)
         return held >= self.capacity, held / (self.concurrency or UNLIMITED)
 
     @property
     def is_eager(self) -> bool:
-        """True if it may have one group more: beyond what it can work on only if it can be asked for it."""
+        """True if it may have one group more: beyond what it can work on only if that can be recalled."""
         return self.concurrency is None or self.is_revocable or len(self.groups) < self.concurrency
 
     def may_begin(self, least_load: Load) -> bool:
@@ -218,7 +219,7 @@ class MessageGroupsDispatch(DispatchPolicy):
         self._turn.append(_Server(consumer))
 
     def remove(self, consumer: Consumer) -> None:
-        """Groups of which it still has something stay its own until that is settled or given back."""
+        """Groups of which it has unsettled messages stay its own until those are settled or requeued."""
         super().remove(consumer)
         self._turn = deque(server for server in self._turn if server.consumer is not consumer)
 
@@ -294,7 +295,7 @@ class MessageGroupsDispatch(DispatchPolicy):
         return bool(waiting)
 
     def _least_load(self) -> Load:
-        """Of the consumers that say what they can work on and may be given a group that is free."""
+        """Least load of the consumers with a concurrency that may get a free group."""
         return min(
             [
                 server.load
@@ -305,7 +306,7 @@ class MessageGroupsDispatch(DispatchPolicy):
         )
 
     def _even_out(self) -> None:
-        """Ask for the groups that are to move."""
+        """Recalls the groups that are to move."""
         servers = [server for server in self._turn if server.concurrency is not None]
         if len(servers) < 2 or self._line.is_reading or not any(map(self._is_hungry, servers)):
             return
@@ -329,7 +330,7 @@ class MessageGroupsDispatch(DispatchPolicy):
         return self._line.groups.choose(server, own=server.credit > server.reserve) is None
 
     def _unanswered(self, server: _Server) -> set[Group]:
-        """The groups of which something was asked back, and the answer is still to come."""
+        """The recalled groups without an answer yet."""
         channel = server.consumer.channel
         entries = [channel.unsettled[tag] for tag in channel.recalled if tag in channel.unsettled]
         return {cast(GroupedMessage, message).group for line, message, _ in entries if line is self._line}

@@ -1,6 +1,6 @@
 """Assignment of partitions to consumers, through joins, leaves, delays and handoffs.
 
-The machine is told who binds and unbinds and what time it is; it never sees a message. After every step it compares
+The machine gets binds, unbinds and the time; it never gets a message. After every step it compares
 what is with what should be, so the order of events needs no rules of its own: while the two differ the rebalance
 timer runs, and when they agree again, because the number of consumers is what it was, it is stopped and nothing moves.
 """
@@ -72,8 +72,8 @@ class Slot:
 
 @dataclass(slots=True)
 class _Handoff:
-    """A partition on its way: nothing of it is delivered before what was given out is settled, or until `deadline`.
-    `stays`: the successor is the owner, which was asked for what it holds and is to answer first."""
+    """A partition on its way: nothing of it is delivered before its unsettled messages are settled, or until
+    `deadline`. `stays`: the successor is the owner, whose answer to a recall comes first."""
 
     successor: Slot
     deadline: float
@@ -113,7 +113,7 @@ class PartitionAssignment:
         self._away: list[Slot] = []
         self._handoffs: dict[int, _Handoff] = {}
 
-    # --- to look at --------------------------------------------------------------------------------------------
+    # --- for views ---------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> RebalanceStatus:
@@ -131,7 +131,7 @@ class PartitionAssignment:
 
     @property
     def waiting_for(self) -> tuple[int, ...]:
-        """The partitions that are paused until what was given out of them is settled."""
+        """The partitions that are paused until their unsettled messages are settled."""
         return tuple(self._handoffs)
 
     @property
@@ -162,7 +162,7 @@ class PartitionAssignment:
                 self._assign(partition, flow)
 
     def bind(self, tag: str, now: float, *, claimed: Sequence[int] | None = None) -> Slot:
-        """A consumer comes. `claimed`: the partitions it had, as far as it knows; None: it does not say."""
+        """A consumer comes. `claimed`: the partitions it had, as it reports; None: no report."""
         flow = self._returning(tag, claimed)
         if flow is None:
             flow = Slot(tag)
@@ -191,13 +191,13 @@ class PartitionAssignment:
         self._review(now)
 
     def drained(self, partition: int) -> None:
-        """Everything given out of a partition that is waited for is settled."""
+        """All messages of a paused partition are settled."""
         self.total += 1
         self._assign(partition, self._handoffs.pop(partition).successor)
 
     def answered(self) -> bool:
-        """A consumer has given back what it had not begun: its own partitions need not wait for the rest. False if none
-        of them did."""
+        """A consumer has answered a recall: its own partitions need not wait for the rest. False if none of them
+        did."""
         stay = [
             partition
             for partition, handoff in self._handoffs.items()
@@ -208,8 +208,8 @@ class PartitionAssignment:
         return bool(stay)
 
     def ring(self, now: float) -> list[int]:
-        """Do what is due, and say which partitions are handed off though their former consumer still holds some of
-        their messages: the limit is hit, and those are to be taken back from it."""
+        """Does what is due; returns the partitions that are handed over though their former consumer has unsettled
+        messages of them: the handoff time ended, and those are to be reassigned."""
         if self.rebalance_at is not None and now >= self.rebalance_at:
             self._rebalance(now)
         forced = [partition for partition, handoff in self._handoffs.items() if handoff.deadline <= now]
@@ -291,8 +291,8 @@ class PartitionAssignment:
             self._handoffs.pop(partition, None)
 
     def _stay(self, partition: int, handoff: _Handoff) -> None:
-        """A partition stays where it is after all. What comes back to its owner, who was asked for it, must not be
-        overtaken by what the owner gets next: so the answer is waited for."""
+        """A partition stays with its owner after all. Recalled messages that return to it must not be overtaken by
+        later deliveries: so its answer is waited for."""
         owner = self.owners[partition]
         if owner is not None and owner.bound and self._is_recalled(partition):
             handoff.successor, handoff.stays = owner, True

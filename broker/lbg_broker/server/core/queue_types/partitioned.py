@@ -53,7 +53,7 @@ def placing(rules: PartitionedArguments) -> Callable[[bytes], int]:
     key_of = text_reader(KEY_HEADERS)
     hash_of, hash_count, count = _HASHES[rules.hash], rules.hash_count, rules.count
     remembered: dict[bytes, int] = {}
-    random = Random(count).random  # spreads; nobody needs it to be secret
+    random = Random(count).random  # it spreads, and need not be secret
 
     def place(header: bytes) -> int:
         key = key_of(header)
@@ -93,8 +93,8 @@ _HASHES: Final[dict[str, Callable[[bytes], int]]] = {
 
 
 class PartitionSpool(Spool):
-    """Everything outstanding of it is held by one consumer, `holder`. `on_drained` is called when nothing is any more,
-    as somebody waits for that; None: nobody does."""
+    """One consumer, `holder`, has all its unsettled messages. `on_drained` is called when they are settled; None:
+    nothing waits for that."""
 
     __slots__ = ("holder", "on_drained")
 
@@ -111,7 +111,7 @@ class PartitionSpool(Spool):
 
 def described(policy: PartitionedDispatch) -> Mapping[str, Any]:
     """The fields that a queue's JSON has beside RabbitMQ's. `consumer_tag` is that of the flow which has the partition,
-    or had it until its consumer went: the status tells which."""
+    or had it until its consumer went: see the status."""
     mapping = policy.mapping
     return {
         "rebalance_status": mapping.status.value,
@@ -231,7 +231,7 @@ class _Turn:
 
 
 class PartitionedDispatch(DispatchPolicy):
-    """`mapping` says whose each partition is; this tells it what happens and carries out what follows."""
+    """`mapping` assigns each partition; this reports events to it and applies its results."""
 
     supports_get = False
 
@@ -263,7 +263,7 @@ class PartitionedDispatch(DispatchPolicy):
             state.wake_at(queue, state.now)
 
     def place(self, rules: PartitionedArguments) -> None:
-        """Put messages where these rules say."""
+        """Sets the rules that route messages to partitions."""
         place, appends = placing(rules), [line.append for line in self.lines]
 
         def append(origin: Origin, header: bytes, body: bytes) -> None:
@@ -333,20 +333,20 @@ class PartitionedDispatch(DispatchPolicy):
         return {"ingress": not self.queue.shut, "flows": self.mapping.assigned()}
 
     def reassign(self, line: PartitionSpool) -> int:
-        """Return to a partition what its former consumer holds of it, and say how many messages that is."""
+        """Reassigns the messages of a partition from its former consumer; returns how many."""
         return 0 if line.holder is None else reassign(self.state, line, line.holder.channel)
 
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _complete_handoffs(self) -> bool:
-        """Hand over the partitions of which nothing is held any more."""
+        """Completes the handoffs of partitions without unsettled messages."""
         done = [partition for partition in self.mapping.waiting_for if not self.lines[partition].outstanding]
         for partition in done:
             self.mapping.drained(partition)
         return bool(done)
 
     def changed(self) -> None:
-        """Take up what became of the mapping. Who holds messages of a partition that is paused is asked for them."""
+        """Applies changes of the mapping, and recalls messages of paused partitions from their consumers."""
         state, queue, mapping = self.state, self.queue, self.mapping
         waiting_for = frozenset(mapping.waiting_for)
         self._hands_off = bool(waiting_for)

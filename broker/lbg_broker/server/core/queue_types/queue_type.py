@@ -55,7 +55,7 @@ class SingleSpoolType:
 
 
 class PlainQueueType(SingleSpoolType):
-    """RabbitMQ's classic and quorum queues, as far as a client can tell."""
+    """RabbitMQ's classic and quorum queues, as a client sees them."""
 
     def policy(self, state: State, queue: Queue, stored: Mapping[str, Any]) -> DispatchPolicy:
         return SingleActive(queue.spool) if queue.rules.single_active_consumer else Competing(queue.spool)

@@ -1,7 +1,7 @@
 """Sessions queue: each message to one session for ever, with the next number of it.
 
 A message goes to the next session in turn that has room: at once when it comes, or from the pool when room is made. It
-is delivered when the store knows whose it is.
+is delivered when its session is in the store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def described(registry: SessionRegistry, *, closed: bool, pool: int) -> Mapping[str, Any]:
-    """The fields beyond a plain queue's. `pool`: how many messages are nobody's yet."""
+    """The fields beyond a plain queue's. `pool`: how many messages have no session yet."""
     lowest = _lowest_unacked(registry)
     return {"closed": closed, "pool": pool, "sessions": [_session(session, lowest) for session in registry]}
 
@@ -56,8 +56,8 @@ def _session(session: Session, lowest: Mapping[Spool, int]) -> dict[str, Any]:
 
 
 def _lowest_unacked(registry: SessionRegistry) -> dict[Spool, int]:
-    """For each line of which something is given out, the lowest position: the first that its channel holds, unless some
-    were given back and out again. So a look at a channel ends soon, however much it holds."""
+    """For each spool with unsettled messages, the lowest position: the first of its channel, unless some were requeued
+    and delivered again. So the search in a channel is short, however many it has."""
     lines_of: dict[Channel, set[SessionSpool]] = {}
     for session in registry:
         if session.line.outstanding:
@@ -220,7 +220,7 @@ class SessionRouter(DispatchPolicy):
         return epoch_entry(self._state.life)
 
     def _watch(self, session: Session) -> None:
-        """Let a session take its turn, or know when it may, or when it is over."""
+        """Adds a session to the round, or watches for its room or its end."""
         if session.has_room:
             session.line.on_settled = None
             self.turn.append(session)
@@ -255,7 +255,7 @@ class SessionRouter(DispatchPolicy):
         self._state.redefine(self._queue)
 
     def _end(self, session: Session) -> None:
-        """A session is over: its name is free, and its consumer is told as soon as no crash can undo it."""
+        """A session is over: its name is free, and its consumer gets basic.cancel as soon as no crash can undo it."""
         consumer = session.consumer
         if consumer is not None:
             channel = consumer.channel
@@ -284,7 +284,7 @@ class SessionRouter(DispatchPolicy):
     # --- what is known of it -----------------------------------------------------------------------------------
 
     def ring(self) -> None:
-        """The broker started: whoever had a consumer then is away from now on."""
+        """The broker started: sessions that had a consumer then are away from now on."""
         for session in self.sessions:
             if session.away_since is None and session.consumer is None:
                 session.away_since = self._state.now

@@ -1,8 +1,8 @@
 """Session number and epoch in the headers of a message, written into its encoded properties.
 
 Done once for every message, when a session gets it, so nothing is decoded that need not be (AMQP 0-9-1 sections 4.2.5.5
-and 4.2.6.1). The number stands last in the table, and the epoch in which it was given before it: what publishers write
-first stays where its readers look for it.
+and 4.2.6.1). The number stands last in the table, and its epoch before it: what publishers write
+first stays at the offsets that its readers expect.
 """
 
 from __future__ import annotations

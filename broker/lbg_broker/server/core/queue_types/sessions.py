@@ -1,7 +1,7 @@
 """Sessions by name, their messages, and the consumer of each.
 
 Both are plain lines to the store. What differs is when a message may go out: from the pool never, from a session's
-line once the store has it there, because a number that somebody has seen must be the same after a crash.
+line once the store has it there, because a number that was delivered must be the same after a crash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class PoolSpool(Spool):
-    """Messages that are nobody's yet. They leave it for a session's line in the batch that has them there, so none of
+    """Messages without a session yet. They leave it for a session's line in the batch that has them there, so none of
     them was ever delivered: the mark stays at 0. `emptied` is called when they are purged."""
 
     __slots__ = ("emptied",)
@@ -116,7 +116,7 @@ class SessionSpool(Spool):
 
     @property
     def acknowledged(self) -> int:
-        """The sequence number up to which every message is settled, as long as none is given out."""
+        """The sequence number up to which every message is settled, while none is unsettled."""
         return max(self._first, self.settled_to)
 
     @property
@@ -143,7 +143,7 @@ class SessionSpool(Spool):
             self.on_settled()
 
     def settle_through(self, sequence: int) -> None:
-        """Every message up to this sequence number is done with. None may be given out."""
+        """Settles every message up to this sequence number. None may be unsettled."""
         self.settled_to = sequence
         while self._returned and self._returned[0][0] < sequence:
             self._forget(heappop(self._returned)[1])
@@ -156,8 +156,8 @@ class SessionSpool(Spool):
             self.rest()
 
     def rest(self) -> None:
-        """Leave everything to the store until the session comes back, if it has everything: what is given out would
-        be read a second time."""
+        """Frees memory until the session has a consumer again, if the store has everything and nothing is unsettled:
+        that would be read a second time."""
         if self.outstanding or not self.durable or self.dropped:
             return
         self._head_end = self._first
@@ -193,7 +193,7 @@ class SessionSpool(Spool):
             self._forget(message)
 
     def _forget(self, message: Message) -> None:
-        """A message in memory that is not given out is done with."""
+        """Settles a message in memory that was not delivered."""
         self.ready -= 1
         self.ready_bytes -= message.size
         self.outstanding += 1
@@ -202,16 +202,16 @@ class SessionSpool(Spool):
 
 
 def _no_action() -> None:
-    """Nobody wants to know."""
+    """No observer."""
 
 
 EPOCHS: Final = 16
-"""Epochs that a session knows. A consumer whose position is of an older one goes on after what was acknowledged, and
-processes again what it had processed beyond."""
+"""Epochs that a session records. A consumer whose position is of an older one continues after acknowledged messages,
+and processes again what it had processed beyond."""
 
 ROOM: Final = 1000
-"""Messages that a session is given to work on when its consumer set no prefetch limit: what it has is its own for ever,
-so nobody is given everything."""
+"""Messages of a session in flight when its consumer set no prefetch limit: assigned messages stay with a session for
+ever, so none gets everything."""
 
 
 class Session:
@@ -238,7 +238,7 @@ class Session:
         if epochs and epochs[-1][0] == epoch:
             return False
         epochs.append((epoch, self.line.next_position + 1))
-        # Also those whose numbers are all acknowledged: a consumer that comes back before them is refused.
+        # Also those whose numbers are all acknowledged: a consumer with a position before them is refused.
         del epochs[:-EPOCHS]
         return True
 
@@ -254,7 +254,7 @@ class Session:
 
     @property
     def is_in_use(self) -> bool:
-        """True if it has a consumer, or one that was cancelled still holds what it was given."""
+        """True if it has a consumer, or a cancelled one has unsettled messages."""
         return self.consumer is not None or self.line.outstanding > 0
 
     @property
@@ -308,8 +308,8 @@ class Session:
 
 
 class SessionRegistry:
-    """The broker never forgets a session before its end: a name it knows is a consumer that comes back, or one that
-    took over; a name it does not know is a new one."""
+    """The broker stores a session until its end: a known name is a consumer that returns or took over, an unknown one a
+    new session."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -343,7 +343,7 @@ class SessionRegistry:
         return self._sessions.get(name)
 
     def begin(self, name: str, line: SessionSpool) -> Session:
-        """A session nobody asked for before."""
+        """Begins a new session."""
         session = self._sessions[name] = Session(name, line)
         return session
 
@@ -352,7 +352,7 @@ class SessionRegistry:
         del self._sessions[session.name]
 
     def check(self, requested: SessionRequest, life: str) -> None:
-        """Raise `ChannelRefusal` unless a consumer may have its session, from where it wants to go on."""
+        """Raises `ChannelRefusal` unless a consumer may have its session, from the position that it requests."""
         session = self._sessions.get(requested.name)
         if session is not None and session.is_in_use:
             reason = (
