@@ -249,8 +249,8 @@ async def create_group(
 
     What an interrupted create left is finished, or deleted where that had other attributes: StillInUse is raised when
     it holds messages or is used. A group that is not that of `claim` is not changed (NotOwned). `finish`: complete
-    parts without a record too, which otherwise are refused as taken; for callers that own the name. A user's password is
-    `password`, or generated where the user is new.
+    parts without a record too, which otherwise are refused as taken; for callers that own the name. A user's password
+    is `password`, or generated where the user is new.
 
     Raises ProvisioningError.
     """
