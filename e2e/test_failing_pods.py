@@ -39,7 +39,7 @@ def test_an_image_whose_name_is_none_is_told(shop: Kubectl) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "words"), [("Exclusive", "exceeded quota"), ("Sessions", "0 of 1 pods are made")]
+    ("mode", "words"), [("Exclusive", "exceeded quota"), ("Sessions", "0 of 1 pods exist")]
 )
 def test_pods_that_a_quota_forbids_are_told(shop: Kubectl, mode: str, words: str) -> None:
     there = len(shop.select("pods"))
