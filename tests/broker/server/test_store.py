@@ -241,11 +241,11 @@ def test_room_is_given_back_and_the_log_does_not_grow(
     monkeypatch.setattr(store_module, "FREE_PAGES_MIN", 50)
     store = Store(path)
     (database,) = databases
-    for start in range(0, 20_000, 1000):
+    for start in range(0, 10_000, 1000):
         store.carry_out(batch(change(range(start, start + 1000), size=1000)))
     database.execute("PRAGMA wal_checkpoint").fetchall()
     full = path.stat().st_size
-    for start in range(0, 20_000, 1000):
+    for start in range(0, 10_000, 1000):
         store.carry_out(batch(change(deletes=[(start, start + 999)])))
     store.untidy = True
     tidy_all(store)
