@@ -23,8 +23,7 @@ from lbg_operator.kube.kinds import BROKER, GROUP, NAMESPACE, Kind
 from lbg_operator.metrics_api import PORT as METRICS_PORT
 from lbg_operator.metrics_api import LagReader, MetricsApi, Service, serve
 from lbg_operator.reconcile.broker import BrokerReconciler
-from lbg_operator.reconcile.broker_addresses import BrokerAddresses
-from lbg_operator.reconcile.broker_pool import BrokerPool
+from lbg_operator.reconcile.broker_pool import BrokerAddresses, BrokerPool
 from lbg_operator.reconcile.context import ReconcileContext, broker_key
 from lbg_operator.reconcile.group import GroupReconciler
 from lbg_operator.reconcile.metrics_provider import MetricsProviders

@@ -16,8 +16,7 @@ from lbg_broker.admin import ProvisioningError
 from lbg_broker.admin.errors import Unreachable
 from lbg_broker.admin.management import ManagementApi, ManagementSettings
 from lbg_broker.client import ConnectError, ConnectionSettings, connect
-from lbg_operator.reconcile.broker_addresses import BrokerAddresses
-from lbg_operator.reconcile.broker_pool import Access, BrokerPool
+from lbg_operator.reconcile.broker_pool import Access, BrokerAddresses, BrokerPool
 
 
 @pytest.mark.parametrize(
