@@ -344,7 +344,8 @@ def _only(groups: Sequence[Row], group: str | None, journals: CachedJournals) ->
     ]
     if group is not None and others:
         raise PlanRefused(
-            f"the journals have no messages of group {group}, but of {_listed(others)}: correct --group"
+            f"the journals have no messages of group {group}, but of {_listed(others)}: correct --group, or the "
+            "manifest (`kubectl get lbg NAME -o yaml` has the group's name)"
         )
     raise PlanRefused("the journals have no messages to plan with: give others with --journal")
 

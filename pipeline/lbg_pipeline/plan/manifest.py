@@ -62,7 +62,8 @@ def read_manifest(path: Path, *, group: str | None) -> Declared:
     if named:
         raise PlanRefused(f"{path} has the groups {names}: name one of them with --group")
     raise PlanRefused(
-        f"{path} is of group {names} on the broker, and not of {group}: correct --group or --manifest"
+        f"{path} is of group {names} on the broker, and not of {group}: correct --group, or write the manifest with "
+        "`kubectl get lbg NAME -o yaml`, which has the group's name"
     )
 
 

@@ -332,7 +332,7 @@ async def test_callers_share_a_reading_that_is_young_enough(
         await asyncio.sleep(0.05)
         return asked
 
-    for way in ("_counted", "_counted_and_heard"):
+    for way in ("_counted", "_from_heartbeats"):
         monkeypatch.setattr(f"lbg_broker.admin.lag.LagReader.{way}", counted)
     together = await asyncio.gather(*(lags(admin, {"it": spec}, max_age_s=5) for _ in range(20)))
     assert together == [{"it": 1}] * 20

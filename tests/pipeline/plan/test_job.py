@@ -36,7 +36,11 @@ pytestmark = [
 
 HASHES, QUEUES = 128, 2
 SECONDS = 60
-SCALED = {"queues": {"count": QUEUES}, "scaling": {"minReplicas": 1, "maxReplicas": 2, "targetLag": 100}}
+SCALED = {
+    "groupName": "shop-orders",
+    "queues": {"count": QUEUES},
+    "scaling": {"minReplicas": 1, "maxReplicas": 2, "targetLag": 100},
+}
 
 
 def stamped(key: str, number: int, *, at_s: float, service_s: float, **others: Any) -> DeliveredRecord:
