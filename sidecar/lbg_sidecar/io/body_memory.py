@@ -10,8 +10,10 @@ What counts is the life of the object: a body is released when nothing refers to
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +35,9 @@ LIMIT_SHARE = 4
 
 SEGMENT_BYTES = 64_000_000
 """A file is closed, and its space free, with the last message in it: one slow message occupies so much space."""
+
+WARNING_INTERVAL_S = 60.0
+"""A folder that is nearly full accepts small bodies between large ones that it does not."""
 
 UNLIMITED_BYTES = 1 << 60
 """A control group of version 1 without a limit has a number near 2**63."""
@@ -124,19 +129,26 @@ class BodyUse:
 class BodyMemory:
     """`directory` returns the folder for the files; it raises OSError where there is none.
 
-    Where a file cannot be written the body stays in memory, and the log has a line about it.
+    Where a file cannot be written the body stays in memory, and the log has a line about it, at most one each
+    `WARNING_INTERVAL_S`. `clock` is in seconds.
     """
 
-    def __init__(self, limit_bytes: int, directory: Callable[[], str] = tempfile.gettempdir) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        directory: Callable[[], str] = tempfile.gettempdir,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.limit_bytes = limit_bytes
         self.released: deque[tuple[int, bool]] = deque()
         """Size of each body whose lease has ended, and whether it was in a file."""
         self._directory = directory
+        self._clock = clock
         self._memory_bytes = 0
         self._file_bytes = 0
         self._segment: ReferenceType[_Segment] | None = None
         self._is_announced = False
-        self._is_failing = False
+        self._warned_at = -math.inf
 
     @property
     def use(self) -> BodyUse:
@@ -174,7 +186,9 @@ class BodyMemory:
                 self._segment = ref(segment)
             offset = segment.append(body)
         except OSError as error:
-            if not self._is_failing:
+            now = self._clock()
+            if now - self._warned_at >= WARNING_INTERVAL_S:
+                self._warned_at = now
                 log.warning(
                     "message bodies use %d MB of memory, and no temporary file for more can be written: %s; they use "
                     "memory beyond the limit of %d MB. Give this process a TMPDIR that it can write to",
@@ -182,9 +196,7 @@ class BodyMemory:
                     error,
                     self.limit_bytes // 1_000_000,
                 )
-            self._is_failing = True
             return False
-        self._is_failing = False
         if not self._is_announced:
             log.info(
                 "message bodies use their limit of %d MB of memory; further ones go to a temporary file in %s",

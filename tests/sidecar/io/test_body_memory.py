@@ -133,6 +133,29 @@ def test_without_a_file_bodies_stay_in_memory_and_one_line_reports_it(
     assert "TMPDIR" in line
 
 
+def test_a_folder_that_is_nearly_full_gives_a_line_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 100.0
+    memory = BodyMemory(LIMIT, lambda: str(tmp_path), lambda: now)
+    pwrite = os.pwrite
+
+    def small_only(fd: int, data: bytes, offset: int) -> int:
+        if len(data) > 5_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", small_only)
+    messages = [message(b"x" * size) for size in (9_000, 9_000, 2_000) * 5]
+    with caplog.at_level(logging.WARNING):
+        for one in messages:
+            memory.admit(one)
+        assert len(caplog.messages) == 1
+        now += 60.0
+        memory.admit(message(b"x" * 9_000))
+    assert len(caplog.messages) == 2
+
+
 def test_a_full_disk_loses_no_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memory_at(tmp_path)
     pwrite, room = os.pwrite, [13_000]
