@@ -228,6 +228,7 @@ class _ThreadChannel:
             except Exception as error:
                 verdict = _failure(error)
             self._results.append((message, verdict))
+            del message  # a thread that waits must occupy no body's memory
             if not self._collecting:
                 self._collecting = True
                 loop.call_soon_threadsafe(self._collect)

@@ -115,11 +115,14 @@ class StreamConnection:
             await asyncio.gather(*parts, return_exceptions=True)
 
     async def _read(self, socket: web.WebSocketResponse) -> None:
-        calls, conversation = self._calls, self.conversation
         while True:
-            for message, verdict in conversation.answer(await text_frame(socket, self._received)):
-                calls.end(message, verdict)
+            self._answered(await text_frame(socket, self._received))
             self.wake()
+
+    def _answered(self, text: str) -> None:
+        """Refers to no message once it returns, so that a connection that waits occupies no body's memory."""
+        for message, verdict in self.conversation.answer(text):
+            self._calls.end(message, verdict)
 
     def _received(self) -> None:
         self._is_silent = False

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from weakref import ref
 from zlib import crc32
 
 import pytest
@@ -165,6 +166,25 @@ async def test_a_body_of_three_megabytes_arrives_whole(subject: Subject) -> None
         await until(lambda: offering.ended, timeout_s=60)
     ((_, verdict),) = offering.ended
     assert (verdict.kind, verdict.reason) == (Kind.DROP, f"{len(body)} {crc32(body)}")
+
+
+class Lease:
+    """In place of that of a body: what refers to a message refers to it."""
+
+
+async def test_a_channel_that_waits_refers_to_no_message(subject: Subject) -> None:
+    async with offering_to(subject.channel, Offering()) as offering:
+        leases: list[ref[Lease]] = []
+        for number in range(6):
+            lease = Lease()
+            leases.append(ref(lease))
+            offering.offer(f"k{number}").body_lease = lease
+            del lease
+        await until(lambda: len(offering.acked()) == 6)
+        offering.lose()
+        offering.taken.clear()
+        offering.ended.clear()
+        await until(lambda: all(one() is None for one in leases))
 
 
 async def test_stopping_takes_no_longer_than_the_grace(subject: Subject) -> None:
