@@ -79,7 +79,10 @@ def test_who_applies_a_manifest_does_not_fight_the_operator_nor_an_autoscaler(sh
     assert spec_owners(entries) <= {GITOPS, "kubectl"}, "the operator owns nothing of the spec"
     ours = [entry["fieldsV1"] for entry in entries if entry["manager"] == "lbg-operator"]
     assert {field for one in ours for field in one} == {"f:metadata", "f:status"}
-    assert {field for one in ours for field in one.get("f:metadata", {})} <= {".", "f:finalizers"}
+    metadata = [one["f:metadata"] for one in ours if "f:metadata" in one]
+    assert {field for one in metadata for field in one} <= {".", "f:annotations", "f:finalizers"}
+    annotations = {field for one in metadata for field in one.get("f:annotations", {})}
+    assert annotations <= {".", "f:lbg.dev/group-name"}
 
 
 def test_replicas_that_are_taken_out_of_a_manifest_stay_where_somebody_scaled(shop: Kubectl) -> None:
